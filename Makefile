@@ -1,0 +1,51 @@
+# One command per need. `make run` and `make test` do all their own set-up; everything lands in .venv and in the cache.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+KIND ?=
+.DEFAULT_GOAL := help
+.PHONY: help run test check format bench lock clean
+
+help:
+	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
+	@echo "make test    run the tests (KIND=unit|property|contract|integration|migration|fault for one kind)"
+	@echo "make check   format, lint, types, import order"
+	@echo "make bench   work W1 side by side with plain Spark, and the latency from answer to result"
+	@echo "make format  rewrite the code in the project's format"
+	@echo "make lock    resolve the dependencies again and write both lock files"
+
+$(VENV)/.run-ready: requirements.lock pyproject.toml scripts/make-environment
+	@sh scripts/make-environment $(PYTHON) $(VENV) requirements.lock
+	@touch $@
+
+$(VENV)/.test-ready: requirements-dev.lock pyproject.toml scripts/make-environment
+	@sh scripts/make-environment $(PYTHON) $(VENV) requirements-dev.lock
+	@touch $@ $(VENV)/.run-ready
+
+run: $(VENV)/.run-ready
+	@$(BIN)/strandline example
+
+test: $(VENV)/.test-ready
+	@$(BIN)/python -m pytest $(if $(KIND),tests/$(KIND),)
+
+check: $(VENV)/.test-ready
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.test-ready
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.test-ready
+	@$(BIN)/python -m benchmarks
+
+lock: $(VENV)/.test-ready
+	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
+		-o requirements.lock pyproject.toml
+	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
+		--extra dev -c requirements.lock -o requirements-dev.lock pyproject.toml
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

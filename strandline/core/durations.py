@@ -1,0 +1,36 @@
+"""Durations as people write them: `10s`, `1m`, `1h30m`, `7d`, `250ms`. Kept as whole milliseconds."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_WHOLE = re.compile(r"(?:\d+(?:ms|s|m|h|d|w))+")
+_PART = re.compile(r"(\d+)(ms|s|m|h|d|w)")
+DURATION_MS_MAX = 3_660 * 86_400_000
+"""Ten years: longer is a mistake in the unit."""
+
+
+def parse_duration_ms(text: str) -> int:
+    """Return the duration in milliseconds.
+
+    Raises ValueError, with a sentence that shows the expected form, for anything else.
+    """
+    if not isinstance(text, str) or not _WHOLE.fullmatch(text.strip()):
+        raise ValueError(f"{text!r} is not a duration; write a number and a unit, such as 250ms, 10s, 1m, 1h30m, 7d")
+    total_ms = sum(int(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text))
+    if total_ms > DURATION_MS_MAX:
+        raise ValueError(f"{text!r} is longer than ten years; is the unit right?")
+    return total_ms
+
+
+def format_duration(duration_ms: int) -> str:
+    """Return the shortest text that `parse_duration_ms` reads back as the same number (`0s` for zero)."""
+    if duration_ms == 0:
+        return "0s"
+    parts = []
+    for unit in ("w", "d", "h", "m", "s", "ms"):
+        count, duration_ms = divmod(duration_ms, _UNITS_MS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)

@@ -1,0 +1,119 @@
+"""The tree of errors. The class tells the caller what to do; the facts are in the sentence and in attributes.
+
+* StrandlineError
+  x TransientError         try again with backoff, inside a deadline
+    - LogUnavailable       Kafka did not answer or did not confirm
+    - IndexUnavailable     Elasticsearch did not answer
+    - LedgerUnavailable    the ledger's database did not answer
+  x PermanentError         trying again cannot help
+    - InvalidDocument      a stream or pipeline document is wrong; has a list of problems, each with its line
+    - InvalidSettings      do not start
+    - NotFound             no such stream, job or version
+    - Conflict             the request contradicts the present state (an illegal move, a change that loses data)
+    - BadRecord            becomes a dead letter, with reason and step
+    - Fenced               a newer epoch owns this job: stop now
+    - Divergence           the results store holds another value under the same id: alarm, never overwrite
+    - LogTruncated         the log no longer holds offsets that a rewind needs
+    - StackError           a part of the embedded stack could not be fetched, started or stopped
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+class StrandlineError(Exception):
+    """The root. The text is one sentence or two: what happened, to what, and what to do next."""
+
+    code = "error"
+
+
+class TransientError(StrandlineError):
+    """May succeed when tried again."""
+
+    code = "unavailable"
+
+
+class LogUnavailable(TransientError):
+    code = "log_unavailable"
+
+
+class IndexUnavailable(TransientError):
+    code = "index_unavailable"
+
+
+class LedgerUnavailable(TransientError):
+    code = "ledger_unavailable"
+
+
+class PermanentError(StrandlineError):
+    """Trying again cannot help."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong in a document: where it stands, and what was expected there."""
+
+    message: str
+    path: str = ""
+    """The field, as `steps[1].window.tumbling`; empty for the document as a whole."""
+    source: str = ""
+    """The file, or `<request>`."""
+    line: int | None = None
+    """Counted from 1."""
+
+    def __str__(self) -> str:
+        place = f"{self.source}:{self.line}" if self.line else self.source
+        return ": ".join(part for part in (place, self.path, self.message) if part)
+
+
+@dataclass
+class InvalidDocument(PermanentError):
+    """A stream, lookup or pipeline document is wrong. `problems` has at least one entry."""
+
+    problems: list[Problem] = field(default_factory=list)
+    code = "invalid_document"
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)
+
+
+class InvalidSettings(PermanentError):
+    code = "invalid_settings"
+
+
+class NotFound(PermanentError):
+    code = "not_found"
+
+
+class Conflict(PermanentError):
+    code = "conflict"
+
+
+@dataclass
+class BadRecord(PermanentError):
+    """A record that could not be used. `reason` is one of DESIGN's: decode, schema, expression, late, future_event."""
+
+    reason: str
+    message: str
+    step: str = "decode"
+    code = "bad_record"
+
+    def __str__(self) -> str:
+        return f"{self.reason} at {self.step}: {self.message}"
+
+
+class Fenced(PermanentError):
+    code = "fenced"
+
+
+class Divergence(PermanentError):
+    code = "divergence"
+
+
+class LogTruncated(PermanentError):
+    code = "log_truncated"
+
+
+class StackError(PermanentError):
+    code = "stack"

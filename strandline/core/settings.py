@@ -1,0 +1,69 @@
+"""Settings: read once, at the door of each process, from the environment (`STRANDLINE_*`). Below the door code receives
+values, never the environment. docs/operating.md lists every one; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def _default_data_dir() -> Path:
+    if os.geteuid() == 0:
+        return Path("/var/lib/strandline")
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "strandline"
+
+
+def _default_cache_dir() -> Path:
+    if os.geteuid() == 0:
+        return Path("/var/cache/strandline")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "strandline"
+
+
+class Settings(BaseSettings):
+    """What a process of Strandline needs to know. The defaults are the embedded stack on loopback."""
+
+    model_config = SettingsConfigDict(env_prefix="STRANDLINE_", frozen=True, use_attribute_docstrings=True)
+
+    data_dir: Path = Field(default_factory=_default_data_dir)
+    """Where every file of the embedded stack lies: servers, sockets, logs, databases."""
+    cache_dir: Path = Field(default_factory=_default_cache_dir)
+    """Where the fetched servers are kept between stacks; may be deleted at any time while no stack runs."""
+    kafka_bootstrap: str = "127.0.0.1:9092"
+    """The Kafka brokers, `host:port` separated by commas."""
+    stream_replication: int = Field(default=1, ge=1)
+    """Replicas of each topic that Strandline makes."""
+    elasticsearch_url: str = "http://127.0.0.1:9200"
+    """The results store."""
+    ledger_url: str = "sqlite:///strandline-ledger.sqlite"
+    """SQLAlchemy URL of the ledger's database: `sqlite:///FILE` or `postgresql+psycopg://...`. May hold a password."""
+    control_host: str = "127.0.0.1"
+    """The address on which the REST API listens. It has no login yet: keep it on loopback."""
+    control_port: int = 8080
+    """The port of the REST API."""
+    http_host: str = "127.0.0.1"
+    """The address on which the HTTP gateway listens."""
+    http_port: int = 8081
+    """The port of the HTTP gateway."""
+    http_body_bytes_max: int = Field(default=16 * 1024 * 1024, ge=1024)
+    """A larger request body is refused with 413 before it is read whole."""
+    record_bytes_max: int = Field(default=1_000_000, ge=1024)
+    """A larger single record is refused with 413; stays below the broker's `message.max.bytes`."""
+    confirm_timeout_s: float = Field(default=10.0, gt=0)
+    """How long a gateway waits for Kafka's confirmation before it answers 503."""
+    scratch_dir: Path | None = None
+    """Where Spark keeps its scratch checkpoint and state; lost without harm. Default: below the data directory.
+    A tmpfs is faster."""
+    spark_master: str = "local[*]"
+    """Where a job's Spark runs: `local[*]`, or any Spark master URL."""
+    spark_driver_memory: str = "1g"
+    """Heap of a job's Spark driver (with `local[*]`, of the whole job)."""
+    slice_rows_max: int = Field(default=1_000_000, ge=1)
+    """A slice is cut before it would hold clearly more records than this."""
+    slice_interval_ms: int = Field(default=200, ge=0)
+    """The shortest time between two live slices of a job; more means fewer, larger Spark batches."""
+    log_json: bool = False
+    """Log lines as JSON objects, one a line, instead of text for people."""

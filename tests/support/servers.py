@@ -1,0 +1,1 @@
+"""Kafka and Elasticsearch for the tests."""
