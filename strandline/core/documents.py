@@ -1,0 +1,251 @@
+"""Documents as people write them: YAML, several in a file, each one a stream, a lookup or a pipeline.
+
+The reader takes less than YAML offers, so that a document means the same to every reader and always fits into JSON:
+scalars resolve as in YAML 1.2 (`on`, `no` and `2026-11-01` are text), and anchors, aliases, tags, duplicate keys, numbers
+beyond 64 bits, `.nan` and `.inf` are refused. Every value keeps its line, so that an error found much later, by a model or
+by a check against the stream, can still name it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import yaml
+
+from strandline.core.errors import InvalidDocument, Problem
+
+KINDS = ("stream", "lookup", "pipeline")
+"""The first field of a document says what it is, and its value is the name."""
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
+"""Streams, jobs and emissions: legal as a Kafka topic, as an index name, in a path and in a URL."""
+NAME_FORM = "lower-case letters, digits, '.', '_' and '-', a letter or digit first, at most 200"
+DOCUMENT_BYTES_MAX = 1_000_000
+DEPTH_MAX = 32
+_INTEGER_BITS_MAX = 63
+
+Path = tuple[str | int, ...]
+"""The way to a value: `("steps", 1, "window", "tumbling")`."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """One YAML document: plain data (as JSON would hold it) and the line of each value."""
+
+    kind: str
+    name: str
+    data: dict[str, object]
+    source: str = "<request>"
+    lines: dict[Path, int] = field(default_factory=dict, repr=False, compare=False)
+
+    def line_of(self, path: Sequence[str | int]) -> int | None:
+        """The line, from 1, of the value at `path`; of the nearest value around it where there is none (a missing field)."""
+        for length in range(len(path), -1, -1):
+            line = self.lines.get(tuple(path[:length]))
+            if line is not None:
+                return line
+        return None
+
+    def problem(self, path: Sequence[str | int], message: str) -> Problem:
+        """A problem at `path`, with its source and line."""
+        return Problem(message=message, path=path_text(path), source=self.source, line=self.line_of(path))
+
+
+def path_text(path: Sequence[str | int]) -> str:
+    """`steps[1].window.tumbling`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'tumbling'?` when one of `known` is near, else the list of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return f"; expected one of: {', '.join(names)}" if names else ""
+
+
+def read_documents(text: str | bytes, source: str) -> list[Document]:
+    """Return the documents of `text` in their order; empty ones are left out. `source` names the file in errors.
+
+    Raises InvalidDocument, with every problem that could be found, when the text is not YAML, uses what is refused, holds
+    no document, or when a document is not exactly one of stream, lookup and pipeline with a legal name.
+    """
+    if len(text) > DOCUMENT_BYTES_MAX:
+        raise InvalidDocument([Problem(f"is larger than {DOCUMENT_BYTES_MAX:,} bytes; split it", source=source)])
+    reader = _Reader(source)
+    documents = [
+        document for data, lines in reader.read(_as_text(text, source)) if (document := reader.identify(data, lines))
+    ]
+    if not documents and not reader.problems:
+        reader.problems.append(Problem("holds no document; expected 'stream: NAME' or 'pipeline: NAME'", source=source))
+    if reader.problems:
+        raise InvalidDocument(reader.problems)
+    return documents
+
+
+def _as_text(text: str | bytes, source: str) -> str:
+    if isinstance(text, str):
+        return text
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = text.count(b"\n", 0, error.start) + 1
+        raise InvalidDocument([Problem("is not UTF-8 text; save it as UTF-8", source=source, line=line)]) from error
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes and nothing more: the reader makes the values. Scalars resolve as in YAML 1.2's core schema."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own attribute)
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        refused = None
+        if isinstance(event, yaml.AliasEvent):
+            refused = f"alias *{event.anchor} is not supported; write the value again"
+        elif getattr(event, "anchor", None) is not None:
+            refused = f"anchor &{event.anchor} is not supported; write the value where it is used"
+        elif getattr(event, "tag", None) is not None:
+            refused = f"tag {event.tag} is not supported; write a plain value"
+        elif self.depth >= DEPTH_MAX:
+            refused = f"is nested more than {DEPTH_MAX} levels deep"
+        if refused:
+            raise yaml.composer.ComposerError(None, None, refused, event.start_mark)
+        self.depth += 1
+        node: yaml.Node | None = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+        self.depth -= 1
+        return node
+
+
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("int", r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+", "-+0123456789"),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+."),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first)
+
+
+class _Reader:
+    """One reading of one file; collects problems on the way."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.problems: list[Problem] = []
+
+    def read(self, text: str) -> list[tuple[object, dict[Path, int]]]:
+        """The values of all documents with their lines. What cannot be parsed ends the reading: the rest has no meaning."""
+        documents: list[tuple[object, dict[Path, int]]] = []
+        try:
+            loader = _Loader(text)
+            while loader.check_node():  # type: ignore[no-untyped-call]
+                lines: dict[Path, int] = {}
+                documents.append((self._value(loader.get_node(), (), lines), lines))  # type: ignore[no-untyped-call]
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            message = ", ".join(part for part in (error.context, error.problem) if part) or "is not YAML"
+            prefix = "" if isinstance(error, yaml.composer.ComposerError) else "is not valid YAML: "
+            self._add(prefix + message, (), mark.line + 1 if mark else None)
+        except yaml.reader.ReaderError as error:
+            line = text.count("\n", 0, error.position) + 1
+            self._add(f"is not valid YAML: the character U+{ord(text[error.position]):04X} is not allowed", (), line)
+        except RecursionError:
+            self._add(f"is nested more than {DEPTH_MAX} levels deep", (), None)
+        return documents
+
+    def identify(self, data: object, lines: dict[Path, int]) -> Document | None:
+        """The document, once its kind and its name are known."""
+        if data is None:
+            return None
+        first_line = lines.get(())
+        if not isinstance(data, dict):
+            self._add("expected a mapping that starts with 'stream: NAME' or 'pipeline: NAME'", (), first_line)
+            return None
+        kinds = [kind for kind in KINDS if kind in data]
+        if len(kinds) != 1:
+            found = f"has both '{kinds[0]}:' and '{kinds[1]}:'" if kinds else "doesn't say what it is"
+            self._add(
+                f"{found}; a document has exactly one of {', '.join(f'{kind}: NAME' for kind in KINDS)}", (), first_line
+            )
+            return None
+        kind = kinds[0]
+        name = data[kind]
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            self._add(f"{name!r} is not a name; expected {NAME_FORM}", (kind,), lines.get((kind,)))
+            return None
+        return Document(kind=kind, name=name, data=data, source=self.source, lines=lines)
+
+    def _add(self, message: str, path: Path, line: int | None) -> None:
+        self.problems.append(Problem(message=message, path=path_text(path), source=self.source, line=line))
+
+    def _value(self, node: yaml.Node, path: Path, lines: dict[Path, int]) -> object:
+        lines[path] = node.start_mark.line + 1
+        if isinstance(node, yaml.SequenceNode):
+            return [self._value(item, (*path, number), lines) for number, item in enumerate(node.value)]
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path, lines)
+        return self._scalar(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: Path, lines: dict[Path, int]) -> dict[str, object]:
+        values: dict[str, object] = {}
+        key_lines: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode) or not key_node.value:
+                self._add("expected a name before the ':'", path, line)
+                continue
+            key = self._text(key_node.value, path, line)
+            if key in values:
+                self._add(f"'{key}' stands twice, first on line {key_lines[key]}; remove one", (*path, key), line)
+                continue
+            values[key] = self._value(value_node, (*path, key), lines)
+            lines[(*path, key)] = line  # where the field is named: a value may begin on the next line
+            key_lines[key] = line
+        return values
+
+    def _scalar(self, node: yaml.Node, path: Path) -> object:
+        text: str = node.value
+        line = node.start_mark.line + 1
+        match node.tag.rpartition(":")[2]:
+            case "bool":
+                return text.lower() == "true"
+            case "null":
+                return None
+            case "int":
+                return self._integer(text, path, line)
+            case "float":
+                number = float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+                if not math.isfinite(number):
+                    self._add(f"{_short(text)} is not a finite number", path, line)
+                return number
+            case _:
+                return self._text(text, path, line)
+
+    def _integer(self, text: str, path: Path, line: int) -> int:
+        if len(text) <= 64:
+            number = int(text, 0 if text[:2] in ("0x", "0o") else 10)
+            if number.bit_length() <= _INTEGER_BITS_MAX:
+                return number
+        self._add(f"{_short(text)} does not fit into 64 bits; put it in quotes if it is text", path, line)
+        return 0
+
+    def _text(self, text: str, path: Path, line: int) -> str:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            self._add("holds half of a surrogate pair, which is no character", path, line)
+            return ""
+        return text
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:40]}... ({len(text):,} characters)"

@@ -1,0 +1,324 @@
+"""The `stream:` document: one Kafka topic and its registration. Also the base that both document models stand on."""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, WithJsonSchema
+from pydantic import model_validator
+from pydantic_core import ErrorDetails
+
+from strandline.core.documents import NAME, NAME_FORM, Document, Path, did_you_mean
+from strandline.core.durations import format_duration, parse_duration_ms
+from strandline.core.errors import InvalidDocument, Problem
+
+FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+FIELD_NAME_FORM = "letters, digits and '_', not a digit first, at most 200"
+RESERVED_FIELDS = ("window", "strandline")
+RESERVED_PREFIX = "_strandline"
+TYPES = ("string", "long", "integer", "double", "boolean", "timestamp", "decimal(p,s)")
+_DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
+_INTEGER_LIMITS = {"integer": 2**31, "long": 2**63}
+
+
+def check_name(name: str) -> str:
+    """Return `name`, or raise ValueError with the expected form. For streams, jobs and emissions."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a name; expected {NAME_FORM}")
+    return name
+
+
+def check_field_name(name: str) -> str:
+    """Return `name`, or raise ValueError: not an identifier, or a name that results and stages use themselves."""
+    if not FIELD_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a field name; expected {FIELD_NAME_FORM}")
+    if name.lower() in RESERVED_FIELDS or name.lower().startswith(RESERVED_PREFIX):
+        raise ValueError(f"'{name}' is reserved for Strandline's own fields; choose another name")
+    return name
+
+
+def names_alike(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield each name that differs from an earlier one only in case, with a sentence: Spark's SQL can't tell them apart."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.setdefault(name.lower(), name)) != name:
+            yield name, f"'{other}' and '{name}' differ only in case, and Spark's SQL can't tell them apart"
+
+
+Name = Annotated[str, BeforeValidator(check_name), WithJsonSchema({"type": "string", "pattern": f"^{NAME.pattern}$"})]
+Duration = Annotated[
+    int,
+    BeforeValidator(parse_duration_ms),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": "^([0-9]+(ms|s|m|h|d|w))+$", "examples": ["10s", "1h30m", "7d"]}),
+]
+"""Written as `10s`, kept as whole milliseconds."""
+
+
+def _number(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"expected a number, got {_shown(value)}")  # noqa: TRY004 (pydantic collects ValueError)
+    return value
+
+
+Number = Annotated[int | float, BeforeValidator(_number)]
+FieldName = Annotated[
+    str, BeforeValidator(check_field_name), WithJsonSchema({"type": "string", "pattern": f"^{FIELD_NAME.pattern}$"})
+]
+
+
+class Contradictions(ValueError):
+    """What is wrong between the fields of one part of a document, each with its path from that part."""
+
+    def __init__(self, found: list[tuple[Path, str]]) -> None:
+        super().__init__("; ".join(message for _, message in found))
+        self.found = found
+
+
+class DocumentModel(BaseModel):
+    """A part of a document: no unknown fields, no silent conversion of types, never changed once read."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, validate_default=False
+    )
+    LATER: ClassVar[dict[str, str]] = {}
+    """Fields that the design has and this version has not yet: name -> the sentence that refuses it."""
+
+    @classmethod
+    def parse(cls, document: Document) -> Self:
+        """Return the model of `document`. Raises InvalidDocument with every problem found, each with its line."""
+        try:
+            return cls.model_validate(document.data)
+        except ValidationError as error:
+            found = [problem for detail in error.errors() for problem in _problems(cls, document, detail)]
+            raise InvalidDocument(found) from error
+
+    @classmethod
+    def from_document(cls, data: dict[str, object]) -> Self:
+        """Return the model of a document as `as_document` gave it. Raises InvalidDocument."""
+        name = str(next(iter(data.values()), ""))
+        return cls.parse(Document(kind=next(iter(data), ""), name=name, data=data, source="<stored>"))
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        """What is wrong between fields that are right by themselves: path from here, and a sentence."""
+        return iter(())
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> Self:
+        if found := list(self.contradictions()):
+            raise Contradictions(found)
+        return self
+
+    def as_document(self) -> dict[str, object]:
+        """The document with its defaults filled in, as plain JSON data; `from_document` reads it back as an equal model."""
+        data: dict[str, object] = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return data
+
+
+class FieldSpec(DocumentModel):
+    """One field of the schema. `double?` is short for `{type: double, required: false}`."""
+
+    type: str = Field(
+        json_schema_extra={"pattern": r"^(string|long|integer|double|boolean|timestamp|decimal\(\d+, *\d+\))\??$"}
+    )
+    """string, long, integer, double, boolean, timestamp or decimal(p,s)."""
+    required: bool = True
+    """A record without it (or with null) is a dead letter."""
+    min: Number | None = None
+    """The least number allowed."""
+    max: Number | None = None
+    """The greatest number allowed."""
+    unit: Literal["s", "ms", "us"] | None = None
+    """Of a timestamp that comes as a number (default ms). A string is read as ISO 8601 whatever the unit is."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_short_form(cls, value: object) -> object:
+        if isinstance(value, str):
+            value = {"type": value}
+        if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+            return value
+        value = dict(value)
+        name, mark, rest = value["type"].strip().partition("?")
+        if mark and not rest:
+            if value.get("required") is True:
+                raise ValueError(f"'{value['type']}' is optional and 'required: true' contradicts it; keep one")
+            value["required"] = False
+            value["type"] = name
+        value["type"] = _normal_type(value["type"])
+        if value["type"] == "timestamp":
+            value.setdefault("unit", "ms")
+        return value
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        numeric = self.type in ("long", "integer", "double") or self.type.startswith("decimal")
+        bound = _INTEGER_LIMITS.get(self.type)
+        for side, limit in (("min", self.min), ("max", self.max)):
+            if limit is None:
+                continue
+            if not numeric:
+                yield (side,), f"'{side}' is for numbers, and this is a {self.type}; remove it"
+            elif bound and (limit != int(limit) or not -bound <= limit < bound):
+                yield (side,), f"'{side}' is {limit}, which is not a value of {self.type}"
+        if self.min is not None and self.max is not None and self.min > self.max:
+            yield ("min",), f"'min' {self.min} is greater than 'max' {self.max}; no record could pass"
+        if self.unit is not None and self.type != "timestamp":
+            yield ("unit",), f"'unit' is for timestamps, and this is a {self.type}; remove it"
+
+
+class MqttSpec(DocumentModel):
+    """Which MQTT topics flow into the stream."""
+
+    topics: list[str] = Field(min_length=1)
+    """Topic filters, as `farm/+/turbine/+`."""
+    fields: dict[str, int] = Field(default_factory=dict)
+    """Fields taken from the topic: name -> level, counted from 0."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        for number, topic in enumerate(self.topics):
+            levels = topic.split("/")
+            wild = any(("+" in level or "#" in level) and len(level) > 1 for level in levels)
+            if not topic or "\0" in topic or wild or "#" in levels[:-1]:
+                yield (
+                    ("topics", number),
+                    f"{topic!r} is not an MQTT topic filter; '+' stands for one whole level, '#' for all the last ones",
+                )
+            for name, level in self.fields.items():
+                if level < 0 or (level >= len(levels) and levels[-1] != "#"):
+                    yield (
+                        ("fields", name),
+                        f"level {level} is not in {topic!r}, which has levels 0 to {len(levels) - 1}",
+                    )
+
+
+class PortSpec(DocumentModel):
+    """A UDP or TCP port that flows into the stream."""
+
+    port: int = Field(ge=1, le=65_535)
+    """Moves with the stack's port offset."""
+
+
+class StreamSpec(DocumentModel):
+    """A persistent stream: its topic, its schema, and how records come in."""
+
+    stream: Name
+    """The name, and the Kafka topic."""
+    partitions: int = Field(default=4, ge=1, le=1000)
+    """Of the Kafka topic."""
+    format: Literal["json"] = "json"
+    """One JSON object a record."""
+    fields: dict[FieldName, FieldSpec] = Field(alias="schema", min_length=1)
+    """Field name -> type, or {type, required, min, max, unit}."""
+    key: str | None = None
+    """The field whose value chooses the partition; without it records spread over all."""
+    retention: Duration = 7 * 86_400_000
+    """How long the log keeps a record after its arrival."""
+    durability: Literal["log", "spool"] = "log"
+    """Whether a gateway may acknowledge from its spool while Kafka cannot confirm."""
+    mqtt: MqttSpec | None = None
+    """MQTT topics that flow into this stream."""
+    udp: PortSpec | None = None
+    """A UDP port that flows into this stream, one record a datagram."""
+    tcp: PortSpec | None = None
+    """A TCP port that flows into this stream, one record a line."""
+
+    @property
+    def retention_ms(self) -> int:
+        """The retention in milliseconds."""
+        return self.retention
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Field name -> type, in the order of the schema."""
+        return {name: field.type for name, field in self.fields.items()}
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if self.stream.endswith(".dead-letter"):
+            yield ("stream",), "names that end in '.dead-letter' belong to the jobs; choose another"
+        for name, message in names_alike(self.fields):
+            yield ("schema", name), message
+        if self.key is not None and self.key not in self.fields:
+            yield ("key",), f"'{self.key}' is not a field of the schema{did_you_mean(self.key, self.fields)}"
+        for name in self.mqtt.fields if self.mqtt else ():
+            if name not in self.fields:
+                yield ("mqtt", "fields", name), f"is not a field of the schema{did_you_mean(name, self.fields)}"
+
+
+def _normal_type(text: str) -> str:
+    if text in TYPES[:-1]:
+        return text
+    if match := _DECIMAL.fullmatch(text):
+        precision, scale = int(match[1]), int(match[2])
+        if not 1 <= precision <= 38 or scale > precision:
+            raise ValueError(f"'{text}': a decimal has 1 to 38 digits, and no more after the point than in all")
+        return f"decimal({precision},{scale})"
+    raise ValueError(f"'{text}' is not a type{did_you_mean(text, TYPES)}")
+
+
+_EXPECTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+    "dict_type": "a mapping of names to values",
+    "model_type": "a mapping of names to values",
+    "list_type": "a list",
+}
+
+
+def _problems(model: type[DocumentModel], document: Document, detail: ErrorDetails) -> list[Problem]:
+    path = tuple(part for part in detail["loc"] if part != "[key]")
+    error = detail.get("ctx", {}).get("error")
+    if isinstance(error, Contradictions):
+        return [document.problem((*path, *inner), message) for inner, message in error.found]
+    return [document.problem(path, str(error) if error else _sentence(model, path, detail))]
+
+
+def _sentence(model: type[DocumentModel], path: Path, detail: ErrorDetails) -> str:
+    """What was expected, in our words, for pydantic's kinds of error."""
+    kind, value = detail["type"], detail["input"]
+    owner = _model_at(model, path[:-1]) if path else None
+    if kind == "missing":
+        field = next((f for n, f in owner.model_fields.items() if (f.alias or n) == path[-1]), None) if owner else None
+        return f"is missing; expected: {field.description}" if field and field.description else "is missing"
+    if kind == "extra_forbidden" and owner:
+        if sentence := owner.LATER.get(str(path[-1])):
+            return sentence
+        known = [field.alias or name for name, field in owner.model_fields.items()]
+        return f"unknown field '{path[-1]}'{did_you_mean(str(path[-1]), known)}"
+    if kind in _EXPECTED:
+        return f"expected {_EXPECTED[kind]}, got {_shown(value)}"
+    if kind == "literal_error":
+        return f"expected {detail['ctx']['expected']}, got {_shown(value)}"
+    return f"{detail['msg'].replace('Input should', 'should')}, got {_shown(value)}"
+
+
+def _shown(value: object) -> str:
+    match value:
+        case None:
+            return "no value (text with a comma inside {...} must stand in quotes)"
+        case bool():
+            return str(value).lower()
+        case dict():
+            return "a mapping"
+        case list():
+            return f"a list of {len(value)}" if value else "an empty list"
+        case _:
+            text = repr(value)
+            return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _model_at(model: type[DocumentModel], path: Path) -> type[DocumentModel] | None:
+    """The model of the value at `path`, found through the annotations."""
+    here: Any = model
+    for part in path:
+        if isinstance(here, type) and issubclass(here, DocumentModel):
+            here = next((f.annotation for n, f in here.model_fields.items() if (f.alias or n) == part), None)
+        else:  # an index of a list, or a key of a dict
+            here = typing.get_args(here)[-1] if typing.get_args(here) else None
+        while typing.get_origin(here) in (Annotated, typing.Union, types.UnionType):
+            here = typing.get_args(here)[0]
+    return here if isinstance(here, type) and issubclass(here, DocumentModel) else None
