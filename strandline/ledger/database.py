@@ -1,0 +1,137 @@
+"""The seam to the database: connections, units of work, and foreign errors made ours.
+
+SQLite runs with a rollback journal, because its write-ahead log can corrupt the file under concurrency in the releases
+that distributions ship. The journal is truncated rather than deleted: with `synchronous=FULL` SQLite then syncs the end
+of a transaction too, so that a power cut can't take back what was committed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event, exc
+
+from strandline.core.errors import Conflict, InvalidSettings, LedgerUnavailable
+
+BUSY_TIMEOUT_S = 30
+"""How long a statement waits for another process's lock before the ledger counts as unavailable."""
+CONNECT_TIMEOUT_S = 10
+
+
+class Database:
+    """Hands out units of work. May be used by several threads; each unit of work belongs to one."""
+
+    def __init__(self, url: str) -> None:
+        """Raises InvalidSettings for a URL that can't name a ledger. Opens no connection."""
+        parsed = _parse(url)
+        self.address = parsed.render_as_string(hide_password=True)
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        engine = _sqlite_engine(parsed) if self.is_sqlite else _postgresql_engine(parsed)
+        self._readers = engine
+        self._writers = engine.execution_options(is_writing=True)
+
+    def close(self) -> None:
+        self._readers.dispose()
+
+    @contextmanager
+    def reading(self, action: str) -> Iterator[sa.Connection]:
+        """One consistent look. `action` completes the sentence "could not ..."."""
+        with self._seam(action), self._readers.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self, action: str) -> Iterator[sa.Connection]:
+        """One transaction: committed at the end of the block, rolled back if an error leaves it."""
+        with self._seam(action), self._writers.begin() as connection:
+            yield connection
+
+    def hold_lock(self, connection: sa.Connection, key: int) -> None:
+        """Let one transaction at a time pass here, until it ends. SQLite has one writer at a time anyway."""
+        if not self.is_sqlite:
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
+
+    @contextmanager
+    def _seam(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except (exc.IntegrityError, exc.DataError, OverflowError) as error:
+            raise Conflict(f"The ledger refused to {action}: {_first_line(error)}") from error
+        except (exc.DBAPIError, exc.TimeoutError) as error:
+            raise LedgerUnavailable(
+                f"Could not {action}: the ledger's database at {self.address} says {_first_line(error)!r}; "
+                "whether it was done is unknown: see that the database is up and has space, then repeat it."
+            ) from error
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Part:
+    """What the parts of the ledger stand on: the database, and a clock that gives milliseconds since 1970 UTC."""
+
+    def __init__(self, database: Database, clock_ms: Callable[[], int] = now_ms) -> None:
+        self._database = database
+        self._clock_ms = clock_ms
+
+
+def _parse(url: str) -> sa.URL:
+    try:
+        parsed = sa.make_url(url)
+        backend, driver = parsed.get_backend_name(), parsed.get_driver_name()
+    except (exc.ArgumentError, ValueError) as error:
+        raise InvalidSettings(
+            "The ledger's URL can't be read; write sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE."
+        ) from error
+    if (backend, driver) not in {("sqlite", "pysqlite"), ("postgresql", "psycopg")}:
+        raise InvalidSettings(
+            f"The ledger can't be kept in {parsed.drivername}; use sqlite:///FILE or postgresql+psycopg://..."
+        )
+    if backend == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise InvalidSettings("The ledger needs a file that outlives the process; write sqlite:///FILE.")
+    return parsed
+
+
+def _sqlite_engine(url: sa.URL) -> sa.Engine:
+    engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, record: Any) -> None:
+        # The driver would begin a transaction by itself, and only at the first write: reading, deciding and
+        # writing would not be atomic. With None it leaves that to us.
+        connection.isolation_level = None
+        for pragma in ("journal_mode=TRUNCATE", "synchronous=FULL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}").close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        is_writing = connection.get_execution_options().get("is_writing", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")
+
+    return engine
+
+
+def _postgresql_engine(url: sa.URL) -> sa.Engine:
+    timeouts = (
+        f"-c lock_timeout={BUSY_TIMEOUT_S}s -c statement_timeout={2 * BUSY_TIMEOUT_S}s "
+        f"-c idle_in_transaction_session_timeout={2 * BUSY_TIMEOUT_S}s"
+    )
+    return sa.create_engine(
+        url,
+        pool_pre_ping=True,
+        pool_timeout=BUSY_TIMEOUT_S,
+        connect_args={
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "options": timeouts,
+            "application_name": "strandline",
+        },
+    )
+
+
+def _first_line(error: Exception) -> str:
+    original = error.orig if isinstance(error, exc.DBAPIError) else error
+    return (str(original).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,44 @@
+"""The part of the ledger that holds what happened, for people and for followers: events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.ledger.database import Part
+from strandline.ledger.models import events
+from strandline.ledger.states import EventRow
+
+_LOCK_KEY = 0x5374_7261_6E65
+
+
+class Journal(Part):
+    """Events, in the order in which they became visible."""
+
+    def record_event(
+        self,
+        kind: str,
+        message: str,
+        job: str | None = None,
+        epoch: int | None = None,
+        facts: dict[str, Any] | None = None,
+    ) -> EventRow:
+        """Note that something happened. `facts` is for machines: anything that JSON can hold. Raises Conflict for an
+        unknown job."""
+        with self._database.writing(f"record an event {kind}") as connection:
+            # Without it, a lower id could become visible after a higher one, and a follower would miss it.
+            self._database.hold_lock(connection, _LOCK_KEY)
+            at_ms, facts = self._clock_ms(), facts or {}
+            values = {"job": job, "epoch": epoch, "at_ms": at_ms, "kind": kind, "message": message, "facts": facts}
+            number = connection.execute(sa.insert(events).values(values).returning(events.c.id)).scalar_one()
+            return EventRow(number, job, epoch, at_ms, kind, message, facts)
+
+    def events(self, job: str | None = None, after_id: int = 0, limit: int = 100) -> list[EventRow]:
+        """Events with an id above `after_id`, the oldest first; to follow, pass the last id that was read."""
+        wanted = sa.select(events).where(events.c.id > after_id)
+        if job is not None:
+            wanted = wanted.where(events.c.job == job)
+        with self._database.reading("read events") as connection:
+            rows = connection.execute(wanted.order_by(events.c.id).limit(limit))
+            return [EventRow(*row) for row in rows]

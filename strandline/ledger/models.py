@@ -1,0 +1,235 @@
+"""The ledger's tables. An outside program may read them with any SQL client: docs/ledger.md describes each column.
+
+Whatever can be said by the schema is a constraint here. A change needs a revision under `migrations/versions`; a test
+holds the two together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.ledger.states import Desired, JobState, SliceKind, SliceStatus
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+class PlainText(sa.types.TypeDecorator[str]):
+    """Text that any database can hold: NUL and lone surrogates, which come in with bad records, are written out."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
+        if value is None:
+            return None
+        return value.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+class ChoiceText(sa.types.TypeDecorator[StrEnum]):
+    """A member of an enum, stored as its value."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def __init__(self, choices: type[StrEnum]) -> None:
+        super().__init__()
+        self.choices = choices
+
+    def process_bind_param(self, value: StrEnum | None, dialect: sa.Dialect) -> str | None:
+        return None if value is None else self.choices(value).value
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> StrEnum | None:
+        return None if value is None else self.choices(value)
+
+
+def _partition_keys(value: dict[str, Any]) -> dict[int, Any]:
+    return {int(partition): number for partition, number in value.items()}
+
+
+def _offset_keys(value: dict[str, dict[str, int]]) -> dict[str, dict[int, int]]:
+    return {stream: _partition_keys(partitions) for stream, partitions in value.items()}
+
+
+class JsonText(sa.types.TypeDecorator[dict[Any, Any]]):
+    """A JSON object as ASCII text. `restore` turns keys back into numbers, which JSON can't have as keys."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def __init__(self, restore: Callable[[dict[str, Any]], dict[Any, Any]] | None = None) -> None:
+        super().__init__()
+        self.restore = restore
+
+    def process_bind_param(self, value: dict[Any, Any] | None, dialect: sa.Dialect) -> str | None:
+        return None if value is None else json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> dict[Any, Any] | None:
+        if value is None:
+            return None
+        found: dict[str, Any] = json.loads(value)
+        return self.restore(found) if self.restore else found
+
+
+def _one_of(column: str, choices: type[StrEnum]) -> sa.CheckConstraint:
+    values = ", ".join(f"'{choice.value}'" for choice in choices)
+    return sa.CheckConstraint(f"{column} IN ({values})", name=column)
+
+
+def _text(name: str, *, nullable: bool = False) -> sa.Column[str]:
+    return sa.Column(name, PlainText, nullable=nullable)
+
+
+def _number(name: str, *, nullable: bool = False) -> sa.Column[int]:
+    return sa.Column(name, sa.BigInteger, nullable=nullable)
+
+
+def _json(name: str, restore: Callable[[dict[str, Any]], dict[Any, Any]] | None = None) -> sa.Column[dict[Any, Any]]:
+    return sa.Column(name, JsonText(restore), nullable=False)
+
+
+streams = sa.Table(
+    "streams",
+    metadata,
+    sa.Column("name", PlainText, primary_key=True),
+    _json("document"),
+    _number("version"),
+    _text("topic_id", nullable=True),
+    _number("created_ms"),
+    sa.CheckConstraint("version >= 1", name="version"),
+)
+
+jobs = sa.Table(
+    "jobs",
+    metadata,
+    sa.Column("name", PlainText, primary_key=True),
+    _number("version"),
+    sa.Column("desired", ChoiceText(Desired), nullable=False),
+    sa.Column("state", ChoiceText(JobState), nullable=False),
+    _text("message"),
+    _number("epoch"),
+    _number("created_ms"),
+    _number("updated_ms"),
+    sa.CheckConstraint("version >= 1", name="version"),
+    sa.CheckConstraint("epoch >= 0", name="epoch"),
+    _one_of("desired", Desired),
+    _one_of("state", JobState),
+)
+
+job_versions = sa.Table(
+    "job_versions",
+    metadata,
+    sa.Column("job", PlainText, sa.ForeignKey("jobs.name"), primary_key=True),
+    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
+    _text("text"),
+    _json("document"),
+    _number("created_ms"),
+    sa.CheckConstraint("version >= 1", name="version"),
+)
+
+runs = sa.Table(
+    "runs",
+    metadata,
+    sa.Column("job", PlainText, primary_key=True),
+    sa.Column("epoch", sa.BigInteger, primary_key=True, autoincrement=False),
+    _number("version"),
+    _number("pid"),
+    _number("started_ms"),
+    _number("ended_ms", nullable=True),
+    _text("outcome", nullable=True),
+    _text("message"),
+    sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),
+    sa.CheckConstraint("epoch >= 1", name="epoch"),
+    sa.CheckConstraint("(ended_ms IS NULL) = (outcome IS NULL)", name="ended"),
+)
+one_open_run = sa.Index(
+    "uq_runs_open",
+    runs.c.job,
+    unique=True,
+    sqlite_where=runs.c.ended_ms.is_(None),
+    postgresql_where=runs.c.ended_ms.is_(None),
+)
+
+slices = sa.Table(
+    "slices",
+    metadata,
+    sa.Column("job", PlainText, primary_key=True),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    _number("epoch"),
+    _number("version"),
+    _json("offsets_first", _offset_keys),
+    _json("offsets", _offset_keys),
+    _number("cut_time_ms"),
+    _number("watermark_ms", nullable=True),
+    _number("closes_ms", nullable=True),
+    _number("tick_ms", nullable=True),
+    sa.Column("kind", ChoiceText(SliceKind), nullable=False),
+    sa.Column("status", ChoiceText(SliceStatus), nullable=False),
+    _number("planned_ms"),
+    sa.ForeignKeyConstraint(["job", "epoch"], ["runs.job", "runs.epoch"]),
+    sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),
+    sa.CheckConstraint("number >= 1", name="number"),
+    _one_of("kind", SliceKind),
+    _one_of("status", SliceStatus),
+)
+one_planned_slice = sa.Index(
+    "uq_slices_planned",
+    slices.c.job,
+    unique=True,
+    sqlite_where=sa.text("status = 'planned'"),
+    postgresql_where=sa.text("status = 'planned'"),
+)
+
+checkpoints = sa.Table(
+    "checkpoints",
+    metadata,
+    sa.Column("job", PlainText, primary_key=True),
+    sa.Column("slice", sa.BigInteger, primary_key=True, autoincrement=False),
+    _number("epoch"),
+    _number("version"),
+    _json("emitted"),
+    _number("latest_event_ms", nullable=True),
+    _number("latest_log_ms", nullable=True),
+    _number("records"),
+    _number("accepted"),
+    _json("rejected"),
+    _json("results"),
+    _json("dead_letter_offsets", _partition_keys),
+    _number("committed_ms"),
+    _number("records_total"),
+    _number("accepted_total"),
+    _json("rejected_total"),
+    _json("results_total"),
+    sa.ForeignKeyConstraint(["job", "slice"], ["slices.job", "slices.number"]),
+    sa.ForeignKeyConstraint(["job", "epoch"], ["runs.job", "runs.epoch"]),
+    sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),
+    sa.CheckConstraint("records >= 0 AND accepted >= 0", name="counts"),
+    sa.Index(None, "job", "latest_event_ms", "slice"),
+)
+
+events = sa.Table(
+    "events",
+    metadata,
+    # SQLite numbers rows by itself only in a column of the type INTEGER.
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("job", PlainText, sa.ForeignKey("jobs.name"), nullable=True),
+    _number("epoch", nullable=True),
+    _number("at_ms"),
+    _text("kind"),
+    _text("message"),
+    _json("facts"),
+    sa.Index(None, "job", "id"),
+    sqlite_autoincrement=True,
+)

@@ -1,0 +1,225 @@
+"""The part of the ledger that holds how the log was cut and how far each job has come: runs, slices, checkpoints.
+
+Invariants, each kept by a transaction that holds the job's row:
+- slices and checkpoints of a job are numbered from 1 without gaps;
+- at most one slice is planned and not yet committed, and it is the last one;
+- a row is written only under the job's newest epoch, so in the order of commits epochs never fall.
+
+A write whose answer was lost may be repeated as it was: the very same row again is a success, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import sqlalchemy as sa
+
+from strandline.core.errors import Conflict, NotFound
+from strandline.ledger.database import Part
+from strandline.ledger.models import checkpoints, jobs, runs, slices
+from strandline.ledger.registry import lock_job, refuse_old_epoch
+from strandline.ledger.states import CheckpointRow, Offsets, RunRow, SliceRow, SliceStatus, Totals
+
+_CHECKPOINT = [checkpoints.c[field.name] for field in fields(CheckpointRow)]
+_TOTALS = [checkpoints.c[f"{field.name}_total"] for field in fields(Totals)]
+_NO_TOTALS = Totals(records=0, accepted=0, rejected={}, results={})
+
+
+class Progress(Part):
+    """Runs, slices and checkpoints. Each method is one transaction."""
+
+    def begin_run(self, job: str, pid: int) -> RunRow:
+        """Start a run of the job's present version and fence every older one: their later writes raise Fenced.
+
+        A slice that an older run planned and did not commit stays, and is this run's to commit. Raises NotFound.
+        """
+        with self._database.writing(f"begin a run of job {job}") as connection:
+            known, now_ms = lock_job(connection, job), self._clock_ms()
+            connection.execute(
+                sa.update(runs)
+                .where(runs.c.job == job, runs.c.ended_ms.is_(None))
+                .values(ended_ms=now_ms, outcome="superseded", message=f"run {known.epoch + 1} took over")
+            )
+            connection.execute(
+                sa.update(jobs).where(jobs.c.name == job).values(epoch=known.epoch + 1, updated_ms=now_ms)
+            )
+            run = RunRow(job, known.epoch + 1, known.version, pid, now_ms, None, None, "")
+            connection.execute(sa.insert(runs).values(vars(run)))
+            return run
+
+    def end_run(self, job: str, epoch: int, outcome: str, message: str = "") -> RunRow:
+        """Note how a run ended. What was noted first stays. Raises NotFound."""
+        with self._database.writing(f"end run {epoch} of job {job}") as connection:
+            of_run = (runs.c.job == job) & (runs.c.epoch == epoch)
+            connection.execute(
+                sa.update(runs)
+                .where(of_run, runs.c.ended_ms.is_(None))
+                .values(ended_ms=self._clock_ms(), outcome=outcome, message=message)
+            )
+            row = connection.execute(sa.select(runs).where(of_run)).first()
+            if row is None:
+                raise NotFound(f"Job {job} has no run {epoch}.")
+            return RunRow(*row)
+
+    def runs(self, job: str) -> list[RunRow]:
+        """All runs of a job, the oldest first."""
+        with self._database.reading(f"list the runs of job {job}") as connection:
+            rows = connection.execute(sa.select(runs).where(runs.c.job == job).order_by(runs.c.epoch))
+            return [RunRow(*row) for row in rows]
+
+    def plan_slice(self, row: SliceRow) -> None:
+        """Record the next slice, before anything of it is processed. A recorded slice is never cut anew.
+
+        Raises Fenced when a newer run owns the job; Conflict when the slice does not follow the last one, or the last
+        one is not committed yet; NotFound.
+        """
+        with self._database.writing(f"plan slice {row.number} of job {row.job}") as connection:
+            refuse_old_epoch(lock_job(connection, row.job), row.epoch)
+            last = _last_slice(connection, row.job)
+            if row == last:
+                return
+            _refuse_gap(row, last)
+            connection.execute(sa.insert(slices).values(vars(row)))
+
+    def last_slice(self, job: str) -> SliceRow | None:
+        with self._database.reading(f"read the last slice of job {job}") as connection:
+            return _last_slice(connection, job)
+
+    def slices(self, job: str, first: int, last: int) -> list[SliceRow]:
+        """The slices from number `first` to `last`, both included, in order; those that are not there are left out."""
+        with self._database.reading(f"read slices {first} to {last} of job {job}") as connection:
+            rows = connection.execute(
+                sa.select(slices)
+                .where(slices.c.job == job, slices.c.number.between(first, last))
+                .order_by(slices.c.number)
+            )
+            return [SliceRow(*row) for row in rows]
+
+    def slice_count(self, job: str) -> int:
+        with self._database.reading(f"count the slices of job {job}") as connection:
+            # Numbers have no gaps, and the largest is found without reading the others.
+            return connection.execute(sa.select(sa.func.max(slices.c.number)).where(slices.c.job == job)).scalar() or 0
+
+    def commit_checkpoint(self, row: CheckpointRow) -> None:
+        """Make a slice final: call only after its results and dead letters are all confirmed.
+
+        Raises Fenced when a newer run owns the job; Conflict when the slice is not the planned one that follows the
+        last commit, or a value that never falls would fall; NotFound.
+        """
+        with self._database.writing(f"commit slice {row.slice} of job {row.job}") as connection:
+            refuse_old_epoch(lock_job(connection, row.job), row.epoch)
+            newest_first = sa.select(*_CHECKPOINT, *_TOTALS).where(checkpoints.c.job == row.job)
+            found = connection.execute(newest_first.order_by(checkpoints.c.slice.desc()).limit(1)).first()
+            last = CheckpointRow(*found[: len(_CHECKPOINT)]) if found else None
+            totals = Totals(*found[len(_CHECKPOINT) :]) if found else _NO_TOTALS
+            if row == last:
+                return
+            _refuse_fall(row, last)
+            committed = connection.execute(
+                sa.update(slices)
+                .where(slices.c.job == row.job, slices.c.number == row.slice, slices.c.status == SliceStatus.PLANNED)
+                .values(status=SliceStatus.COMMITTED)
+            )
+            if committed.rowcount != 1:
+                raise Conflict(f"Slice {row.slice} of job {row.job} was never planned, so it can't be committed.")
+            sums = {f"{name}_total": value for name, value in vars(_add(totals, row)).items()}
+            connection.execute(sa.insert(checkpoints).values(vars(row) | sums))
+
+    def last_checkpoint(self, job: str) -> CheckpointRow | None:
+        found = self.checkpoints(job, limit=1)
+        return found[0] if found else None
+
+    def checkpoint(self, job: str, slice: int) -> CheckpointRow:
+        """Raises NotFound when that slice is not committed."""
+        found = self.checkpoints(job, limit=1, before=slice + 1)
+        if not found or found[0].slice != slice:
+            raise NotFound(f"Slice {slice} of job {job} is not committed.")
+        return found[0]
+
+    def checkpoints(self, job: str, limit: int = 100, before: int | None = None) -> list[CheckpointRow]:
+        """The newest first; with `before`, only those of slices below that number."""
+        wanted = sa.select(*_CHECKPOINT).where(checkpoints.c.job == job)
+        if before is not None:
+            wanted = wanted.where(checkpoints.c.slice < before)
+        with self._database.reading(f"read the checkpoints of job {job}") as connection:
+            rows = connection.execute(wanted.order_by(checkpoints.c.slice.desc()).limit(limit))
+            return [CheckpointRow(*row) for row in rows]
+
+    def first_slice_reaching(self, job: str, event_ms: int) -> int | None:
+        """The lowest committed slice after which the latest event time was `event_ms` or later; None if none was."""
+        with self._database.reading(f"find where job {job} reached event time {event_ms}") as connection:
+            # The latest event time never falls, so the first in the index's order is also the lowest slice.
+            return connection.execute(
+                sa.select(checkpoints.c.slice)
+                .where(checkpoints.c.job == job, checkpoints.c.latest_event_ms >= event_ms)
+                .order_by(checkpoints.c.latest_event_ms, checkpoints.c.slice)
+                .limit(1)
+            ).scalar()
+
+    def totals(self, job: str) -> Totals:
+        """The sums over all committed slices, in constant time; zeros for a job that has none."""
+        newest = sa.select(*_TOTALS).where(checkpoints.c.job == job).order_by(checkpoints.c.slice.desc()).limit(1)
+        with self._database.reading(f"read the totals of job {job}") as connection:
+            row = connection.execute(newest).first()
+            return Totals(*row) if row else _NO_TOTALS
+
+
+def _last_slice(connection: sa.Connection, job: str) -> SliceRow | None:
+    newest = sa.select(slices).where(slices.c.job == job).order_by(slices.c.number.desc()).limit(1)
+    row = connection.execute(newest).first()
+    return SliceRow(*row) if row else None
+
+
+def _refuse_gap(row: SliceRow, last: SliceRow | None) -> None:
+    """Raises Conflict unless `row` is a planned slice that goes on exactly where `last`, committed, ends."""
+    name = f"Slice {row.number} of job {row.job}"
+    if row.status is not SliceStatus.PLANNED:
+        raise Conflict(f"{name} is to be planned, but its row says {row.status.value}.")
+    if row.number != (last.number + 1 if last else 1):
+        raise Conflict(f"{name} does not follow the last one, which is {last.number if last else 0}.")
+    if _goes_back(row.offsets_first, row.offsets):
+        raise Conflict(f"{name} ends before it begins: {row.offsets_first} to {row.offsets}.")
+    if last is None:
+        return
+    if last.status is not SliceStatus.COMMITTED:
+        raise Conflict(f"{name} can't be planned before slice {last.number} is committed.")
+    if row.offsets_first != last.offsets:
+        raise Conflict(f"{name} begins at {row.offsets_first}, but the last one ends at {last.offsets}.")
+
+
+def _goes_back(first: Offsets, end: Offsets) -> bool:
+    return any(
+        end.get(stream, {}).get(partition, -1) < offset
+        for stream, partitions in first.items()
+        for partition, offset in partitions.items()
+    )
+
+
+def _refuse_fall(row: CheckpointRow, last: CheckpointRow | None) -> None:
+    """Raises Conflict unless `row` follows `last` and nothing in it falls that must not."""
+    name = f"The checkpoint of slice {row.slice} of job {row.job}"
+    if row.slice != (last.slice + 1 if last else 1):
+        raise Conflict(f"{name} does not follow the last one, which is of slice {last.slice if last else 0}.")
+    if last is None:
+        return
+    for field in ("latest_event_ms", "latest_log_ms"):
+        before, now = getattr(last, field), getattr(row, field)
+        if before is not None and (now is None or now < before):
+            raise Conflict(f"{name} has {field} {now}, which is below the {before} of the slice before.")
+    for stage, end_ms in row.emitted.items():
+        if end_ms < last.emitted.get(stage, end_ms):
+            raise Conflict(f"{name} takes back what stage {stage} emitted: {last.emitted[stage]} to {end_ms}.")
+
+
+def _add(totals: Totals, row: CheckpointRow) -> Totals:
+    return replace(
+        totals,
+        records=totals.records + row.records,
+        accepted=totals.accepted + row.accepted,
+        rejected=_add_counts(totals.rejected, row.rejected),
+        results=_add_counts(totals.results, row.results),
+    )
+
+
+def _add_counts(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in one | other}

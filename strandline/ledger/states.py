@@ -1,0 +1,189 @@
+"""The ledger's rows and states, as the rest of the platform sees them. Imports nothing but the standard library.
+
+Times are whole milliseconds since 1970 UTC (`_ms`). An offset map is `{stream: {partition: offset_next}}`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+Offsets = dict[str, dict[int, int]]
+"""stream -> partition -> offset."""
+
+
+class Desired(StrEnum):
+    """What the operator asked of a job; the control service moves the job's state towards it."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+    DRAINED = "drained"
+
+
+class JobState(StrEnum):
+    """What a job does now.
+
+        created --> starting --> running --> stopping --> stopped
+                     ^    |         |           ^            |
+                     |    |         v           |            |
+                     |    +----> draining ------+--> drained |
+                     |                                  |    |
+                     +----------------------------------+----+
+
+    `failed` is reached from wherever a runner may be at work, and left by a new start. A runner that died without a
+    word is started again: running or draining -> starting. An operator may stop what never ran or has failed.
+    """
+
+    CREATED = "created"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    DRAINING = "draining"
+    DRAINED = "drained"
+    FAILED = "failed"
+
+
+JOB_MOVES: dict[JobState, frozenset[JobState]] = {
+    JobState.CREATED: frozenset({JobState.STARTING, JobState.STOPPED, JobState.FAILED}),
+    JobState.STARTING: frozenset({JobState.RUNNING, JobState.STOPPING, JobState.DRAINING, JobState.FAILED}),
+    JobState.RUNNING: frozenset({JobState.STARTING, JobState.STOPPING, JobState.DRAINING, JobState.FAILED}),
+    JobState.STOPPING: frozenset({JobState.STOPPED, JobState.FAILED}),
+    JobState.DRAINING: frozenset({JobState.STARTING, JobState.STOPPING, JobState.DRAINED, JobState.FAILED}),
+    JobState.STOPPED: frozenset({JobState.STARTING}),
+    JobState.DRAINED: frozenset({JobState.STARTING}),
+    JobState.FAILED: frozenset({JobState.STARTING, JobState.STOPPED}),
+}
+"""The one table of legal moves. To stay is always legal: a repeated order changes nothing but the message."""
+
+
+class SliceKind(StrEnum):
+    LIVE = "live"
+    """Up to the end of every partition, as seen at one moment."""
+    CATCH_UP = "catch_up"
+    """Up to one log time across all partitions, because the job is far behind."""
+    IDLE = "idle"
+    """Holds no record; moves event time on in a silent feed."""
+    DRAIN = "drain"
+    """Closes every open window."""
+
+
+class SliceStatus(StrEnum):
+    PLANNED = "planned"
+    COMMITTED = "committed"
+
+
+@dataclass(frozen=True)
+class StreamRow:
+    name: str
+    document: dict[str, Any]
+    version: int
+    topic_id: str | None
+    """Kafka's id of the topic: another id under the same name means that the topic was deleted and made anew."""
+    created_ms: int
+
+
+@dataclass(frozen=True)
+class JobRow:
+    name: str
+    version: int
+    desired: Desired
+    state: JobState
+    message: str
+    """Why the job is in this state, for people; empty when there is nothing to say."""
+    epoch: int
+    """The newest run; 0 before the first. Only this epoch may write slices and checkpoints."""
+    created_ms: int
+    updated_ms: int
+
+
+@dataclass(frozen=True)
+class JobVersionRow:
+    job: str
+    version: int
+    text: str
+    """The YAML as it was given."""
+    document: dict[str, Any]
+    created_ms: int
+
+
+@dataclass(frozen=True)
+class RunRow:
+    job: str
+    epoch: int
+    version: int
+    pid: int
+    started_ms: int
+    ended_ms: int | None
+    outcome: str | None
+    message: str
+
+
+@dataclass(frozen=True)
+class SliceRow:
+    job: str
+    number: int
+    """Counted from 1 without gaps."""
+    epoch: int
+    """The run that planned it; a later run may commit it."""
+    version: int
+    offsets_first: Offsets
+    """The first offset of each partition: equal to `offsets` of the slice before."""
+    offsets: Offsets
+    """The offset after the last one (offset_next) of each partition."""
+    cut_time_ms: int
+    watermark_ms: int | None
+    """The watermark in force: a record with an earlier event time is late. None: no record can be late yet."""
+    closes_ms: int | None
+    """Event time up to which this slice closes windows, where it closes any."""
+    tick_ms: int | None
+    """Event time of the tick row, in a slice that has one."""
+    kind: SliceKind
+    status: SliceStatus
+    planned_ms: int
+
+
+@dataclass(frozen=True)
+class CheckpointRow:
+    job: str
+    slice: int
+    epoch: int
+    """The run that committed it."""
+    version: int
+    emitted: dict[str, int]
+    """stage -> end (ms) of the last window that it has emitted."""
+    latest_event_ms: int | None
+    """The latest event time in all slices so far: never falls."""
+    latest_log_ms: int | None
+    """The latest log time in all slices so far: never falls."""
+    records: int
+    accepted: int
+    rejected: dict[str, int]
+    """reason -> records of this slice."""
+    results: dict[str, int]
+    """stage -> results of this slice."""
+    dead_letter_offsets: dict[int, int]
+    """partition of the dead-letter stream -> offset_next after this slice."""
+    committed_ms: int
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The sums over all committed slices of a job."""
+
+    records: int
+    accepted: int
+    rejected: dict[str, int]
+    results: dict[str, int]
+
+
+@dataclass(frozen=True)
+class EventRow:
+    id: int
+    job: str | None
+    epoch: int | None
+    at_ms: int
+    kind: str
+    message: str
+    facts: dict[str, Any]
