@@ -1,9 +1,9 @@
 """Expressions of Spark SQL, taken apart before Spark sees them.
 
-An expression must give the same value in the first run and in every replay, so what it may hold is an allow-list: operators,
-casts and functions whose value depends on their arguments alone, and aggregates that don't depend on the order of rows. The
-text that goes to Spark is written anew from the parsed tree, every column quoted: nothing that the parser did not
-understand can reach Spark. The types follow Spark's rules, because the index mapping is strict.
+An expression must give the same value in the first run and in every replay, so what it may hold is an allow-list:
+operators, casts and functions whose value depends on their arguments alone, and aggregates that don't depend on the
+order of rows. The text that goes to Spark is written anew from the parsed tree, every column quoted: nothing that the
+parser did not understand can reach Spark. The types follow Spark's rules, because the index mapping is strict.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def parse_expression(text: str) -> Expression:
 
 
 def infer_type(expression: Expression, columns: Mapping[str, str]) -> str:
-    """Return the type of the value, as Spark 4 would: string, long, integer, double, boolean, timestamp or decimal(p,s).
+    """Return the type of the value as Spark 4 has it: string, long, integer, double, boolean, timestamp, decimal(p,s).
 
     `columns` maps every column in sight to its type. Raises ExpressionError for a column that isn't there, for operands
     that don't go together (there are no silent conversions between text, numbers and times), and for a bare null.
@@ -90,7 +90,7 @@ def refuse_unknown_columns(expression: Expression, known: Mapping[str, object]) 
             )
 
 
-# ---- what may stand in an expression ----------------------------------------------------------------------------------
+# What may stand in an expression
 
 _ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod)
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ)
@@ -98,8 +98,8 @@ _AGGREGATES = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max, exp.StddevPop, exp
 _TO_DOUBLE = (exp.Sqrt, exp.Pow, exp.Ln, exp.Exp)
 _TO_STRING = (exp.Lower, exp.Upper, exp.Trim)
 FUNCTIONS = (
-    "abs", "avg", "cast", "ceil", "coalesce", "concat", "count", "exp", "floor", "greatest", "if", "least", "length", "ln",
-    "lower", "ltrim", "max", "min", "mod", "nullif", "pow", "round", "rtrim", "sqrt", "stddev_pop", "substring", "sum",
+    "abs", "avg", "cast", "ceil", "coalesce", "concat", "count", "exp", "floor", "greatest", "if", "least", "length",
+    "ln", "lower", "ltrim", "max", "min", "mod", "nullif", "pow", "round", "rtrim", "sqrt", "stddev_pop", "substring", "sum",
     "trim", "try_cast", "upper", "var_pop",
 )  # fmt: skip
 """The functions that an expression may call, by the names to write."""
@@ -108,8 +108,8 @@ _ALLOWED = frozenset(
         *_ARITHMETIC, *_COMPARISONS, *_AGGREGATES, *_TO_DOUBLE, *_TO_STRING,
         exp.Abs, exp.And, exp.Between, exp.Boolean, exp.Case, exp.Cast, exp.Ceil, exp.Coalesce, exp.Column, exp.Concat,
         exp.DPipe, exp.DataType, exp.DataTypeParam, exp.Floor, exp.Greatest, exp.Identifier, exp.If, exp.In, exp.Is,
-        exp.Least, exp.Length, exp.Like, exp.Literal, exp.Neg, exp.Not, exp.Null, exp.Nullif, exp.Or, exp.Paren, exp.Round,
-        exp.Star, exp.Substring, exp.TryCast,
+        exp.Least, exp.Length, exp.Like, exp.Literal, exp.Neg, exp.Not, exp.Null, exp.Nullif, exp.Or, exp.Paren,
+        exp.Round, exp.Star, exp.Substring, exp.TryCast,
     )
 )  # fmt: skip
 _ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
@@ -135,8 +135,8 @@ _UNSTEADY = {
     "unix_timestamp", "shuffle", "monotonically_increasing_id", "spark_partition_id", "input_file_name",
 }  # fmt: skip
 _BY_ORDER = {
-    "first", "last", "first_value", "last_value", "any_value", "collect_list", "collect_set", "array_agg", "array_unique_agg",
-    "listagg", "string_agg", "group_concat",
+    "first", "last", "first_value", "last_value", "any_value", "collect_list", "collect_set", "array_agg",
+    "array_unique_agg", "listagg", "string_agg", "group_concat",
 }  # fmt: skip
 
 
@@ -197,8 +197,8 @@ def _refuse_misplaced_aggregates(tree: exp.Expr, aggregates: Sequence[exp.Expr])
         for column in tree.find_all(exp.Column):
             if not column.find_ancestor(*_AGGREGATES):
                 raise ExpressionError(
-                    f"'{column.name}'{_place(column.this)} stands outside an aggregate; a window has many values of it, "
-                    f"so write for example max({column.name})"
+                    f"'{column.name}'{_place(column.this)} stands outside an aggregate; a window has many values "
+                    f"of it, so write for example max({column.name})"
                 )
 
 
@@ -223,7 +223,7 @@ def _sql(node: exp.Expr) -> str:
     return sql if len(sql) <= 80 else f"{sql[:77]}..."
 
 
-# ---- types ------------------------------------------------------------------------------------------------------------
+# Types
 
 
 def _type_of(node: exp.Expr, columns: Mapping[str, str]) -> str:
@@ -357,7 +357,8 @@ def _cast(node: exp.Expr, columns: Mapping[str, str]) -> str:
     if group == "string" and target == "timestamp":
         if not (isinstance(node.this, exp.Literal) and re.fullmatch(r"\d{4}-\d\d-\d\d([T ].*)?", node.this.name)):
             raise ExpressionError(
-                f"{_sql(node)}: text without a date would be read as today's; declare the field as a timestamp in the stream"
+                f"{_sql(node)}: text without a date would be read as today's; "
+                "declare the field as a timestamp in the stream"
             )
     elif source not in (target, _NULL) and target not in _CASTS[group] and _group(target) not in _CASTS[group]:
         raise ExpressionError(f"{_sql(node)}: a {source} can't become a {target}")
@@ -411,15 +412,11 @@ def _whole(node: exp.Expr, columns: Mapping[str, str]) -> str:
 def _round(node: exp.Expr, columns: Mapping[str, str]) -> str:
     found = _numeric(node, node.this, columns)
     places = node.args.get("decimals")
-    negative = isinstance(places, exp.Neg)
-    literal = places.this if negative else places
-    if places is not None and not (
-        isinstance(literal, exp.Literal) and not literal.is_string and literal.name.isdigit()
-    ):
+    kept = _whole_literal(places) if places is not None else 0
+    if kept is None:
         raise ExpressionError(f"{_sql(node)}: the number of places must be written out, as round(x, 2)")
     if not _is_decimal(found):
         return found
-    kept = (-1 if negative else 1) * int(literal.name) if places is not None else 0
     precision, scale = _digits(found)
     whole = precision - scale + 1
     if kept < 0:
@@ -514,14 +511,12 @@ _RULES: tuple[tuple[tuple[type[exp.Expr], ...], _Rule], ...] = (
 """Kinds of node and the rule for the type of their value; the first that fits."""
 
 
-def _common(
-    node: exp.Expr, operands: Iterator[exp.Expr] | Sequence[exp.Expr], columns: Mapping[str, str]
-) -> str:
+def _common(node: exp.Expr, operands: Iterator[exp.Expr] | Sequence[exp.Expr], columns: Mapping[str, str]) -> str:
     """The one type that all operands can take without loss of kind, as Spark widens numbers."""
     common = _NULL
     for operand in operands:
         found = _type_of(operand, columns)
-        if found == _NULL or found == common:
+        if found in (_NULL, common):
             continue
         if common == _NULL:
             common = found
@@ -576,12 +571,18 @@ def _digits(name: str) -> tuple[int, int]:
     return (20, 0) if name == "long" else (10, 0)
 
 
-def _literal_digits(node: exp.Expr) -> int | None:
-    """The digits of a literal whole number, else None."""
+def _whole_literal(node: exp.Expr) -> int | None:
+    """The value of a whole number that is written out, else None."""
     literal = node.this if isinstance(node, exp.Neg) else node
     if isinstance(literal, exp.Literal) and not literal.is_string and literal.name.isdigit():
-        return max(len(literal.name.lstrip("0")), 1)
+        return -int(literal.name) if isinstance(node, exp.Neg) else int(literal.name)
     return None
+
+
+def _literal_digits(node: exp.Expr) -> int | None:
+    """The digits of a literal whole number, else None."""
+    number = _whole_literal(node)
+    return None if number is None else len(str(abs(number)))
 
 
 def _adjusted(precision: int, scale: int) -> str:

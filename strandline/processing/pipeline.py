@@ -1,7 +1,7 @@
 """The `pipeline:` document and its check against the stream that it reads.
 
-`PipelineSpec` is what the text alone can tell; `check` adds what the stream tells, and returns the `CheckedPipeline` that
-processing compiles. Nothing here knows Spark: a pipeline is right or wrong before anything is started.
+`PipelineSpec` is what the text alone can tell; `check` adds what the stream tells, and returns the `CheckedPipeline`
+that processing compiles. Nothing here starts Spark: a pipeline is right or wrong before anything runs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from strandline.core.documents import Document, Path, did_you_mean, path_text
+from strandline.core.durations import format_duration
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.core.stream import DocumentModel, Duration, FieldName, Name, StreamSpec, names_alike
 from strandline.processing.expressions import ExpressionError, infer_type, parse_expression, refuse_unknown_columns
@@ -56,6 +57,13 @@ class EventTimeSpec(DocumentModel):
     max_ahead: Duration | None = 300_000
     """A record further than this in the future of its arrival is a dead letter; null is never."""
 
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if self.idle_timeout == 0:
+            yield (
+                ("idle_timeout",),
+                "expected at least 1ms, or null for never; event time would always run on by itself",
+            )
+
 
 class WindowSpec(DocumentModel):
     """A tumbling window: equal pieces of event time, counted from 1970-01-01 UTC."""
@@ -81,6 +89,15 @@ class WindowSpec(DocumentModel):
                 yield ("by", number), f"'{name}' stands twice; remove one"
             if name in self.aggregate:
                 yield ("aggregate", name), f"'{name}' is already a field of 'by'; choose another name"
+        for path, name in (
+            *((("by", n), by) for n, by in enumerate(self.by)),
+            *((("aggregate", a), a) for a in self.aggregate),
+        ):
+            if name.startswith("_"):
+                yield (
+                    path,
+                    f"'{name}': results have no fields that begin with '_', Elasticsearch keeps such names for itself",
+                )
         for name, message in names_alike([*self.by, *self.aggregate]):
             yield ("aggregate", name), message
 
@@ -245,8 +262,8 @@ class CheckedPipeline:
 def check(pipeline: PipelineSpec, stream: StreamSpec, document: Document | None = None) -> CheckedPipeline:
     """Return the pipeline with all that the stream adds to it: types, stages, the columns to read.
 
-    Called when a job is submitted and again when its runner starts. `document`, where the pipeline was just read from one,
-    gives the problems their lines. Raises InvalidDocument with every problem found.
+    Called when a job is submitted and again when its runner starts. `document`, where the pipeline was just read from
+    one, gives the problems their lines. Raises InvalidDocument with every problem found.
     """
     return _Check(pipeline, stream, document).run()
 
@@ -351,28 +368,20 @@ class _Check:
 
     def _window(self, path: Path, window: WindowSpec, emits: list[EmitSpec]) -> None:
         inner: Path = (*path, "window")
-        by_types = []
         for number, name in enumerate(window.by):
-            if name not in self.columns:
-                before = f"window '{self.stages[-1].name}'" if self.stages else "the steps before"
-                self._add(
-                    (*inner, "by", number), f"'{name}' is not a column of {before}{did_you_mean(name, self.columns)}"
-                )
-            by_types.append(self.columns.get(name))
-            if not self.stages and name in self.stream.fields:
-                self.columns_read.add(name)
+            self._key((*inner, "by", number), name)
         aggregates = {
             name: self._expression((*inner, "aggregate", name), text, aggregate=True)
             for name, text in window.aggregate.items()
         }
-        self.columns = dict(zip(window.by, by_types, strict=True))
-        self.columns |= {name: column.type if column else None for name, column in aggregates.items()}
+        by_types = {name: self.columns.get(name) for name in window.by}
+        self.columns = by_types | {name: column.type if column else None for name, column in aggregates.items()}
         self.stages.append(
             Stage(
                 name=window.name,
                 size_ms=window.tumbling,
                 by=tuple(window.by),
-                by_types=tuple(kind or "" for kind in by_types),
+                by_types=tuple(kind or "" for kind in by_types.values()),
                 aggregates=tuple(column for column in aggregates.values() if column),
                 emits=tuple(Emit(emit.kind, emit.name) for emit in emits),
                 pre_steps=tuple(self.pending),
@@ -381,5 +390,76 @@ class _Check:
         )
         self.pending = []
 
+    def _key(self, path: Path, name: str) -> None:
+        """One field of a window's `by`. A later window's key comes from the window before it: it merges its results."""
+        before = self.stages[-1] if self.stages else None
+        if before and name not in before.by:
+            allowed = f"some of: {', '.join(before.by)}" if before.by else "an empty list"
+            self._add(path, f"'{name}' is not in 'by' of window '{before.name}' before it; expected {allowed}")
+        elif name not in self.columns:
+            self._add(path, f"unknown column '{name}'{did_you_mean(name, self.columns)}")
+        elif self.columns[name] == "double":
+            self._add(
+                path, f"'{name}' is a double, which makes no reliable key; use a string, a whole number or a decimal"
+            )
+        elif not before and name in self.stream.fields:
+            self.columns_read.add(name)
+
     def _windows_together(self) -> None:
-        pass
+        """What only the windows as a whole show: names, sizes, keys, sinks, and the retention that they need."""
+        windows = [(number, step) for number, step in enumerate(self.pipeline.steps) if step.window is not None]
+        if not windows:
+            self._add(("steps",), "has no window; expected at least one step 'window: {...}'")
+            return
+        last, last_step = windows[-1]
+        if not last_step.emit:
+            self._add(
+                ("steps", last), "the last window must emit; write 'emit: [{elasticsearch: NAME}]' beside 'window'"
+            )
+        for number in range(last + 1, len(self.pipeline.steps)):
+            self._add(
+                ("steps", number), "stands after the last window, where it changes nothing; move it before or remove"
+            )
+        self._names_distinct(windows)
+        for (number, step), (_, before) in zip(windows[1:], windows, strict=False):
+            assert step.window is not None
+            assert before.window is not None
+            self._cascade(("steps", number, "window"), step.window, before.window)
+        self._retention()
+
+    def _names_distinct(self, windows: list[tuple[int, StepSpec]]) -> None:
+        stages: dict[str, str] = {}
+        sinks: set[tuple[str, str]] = set()
+        for number, step in windows:
+            assert step.window is not None
+            name = step.window.name
+            if other := stages.get(name.lower()):
+                self._add(
+                    ("steps", number, "window", "name"), f"there is a window '{other}' already; choose another name"
+                )
+            stages.setdefault(name.lower(), name)
+            for position, emit in enumerate(step.emit or []):
+                if (emit.kind, emit.name) in sinks:
+                    self._add(
+                        ("steps", number, "emit", position, emit.kind),
+                        f"'{emit.name}' is emitted to already; each window needs a name of its own",
+                    )
+                sinks.add((emit.kind, emit.name))
+
+    def _cascade(self, path: Path, window: WindowSpec, before: WindowSpec) -> None:
+        if before.tumbling and window.tumbling % before.tumbling:
+            self._add(
+                (*path, "tumbling"),
+                f"{format_duration(window.tumbling)} is not a multiple of {format_duration(before.tumbling)}, the size of "
+                f"window '{before.name}' before it; a window of '{before.name}' would belong to two of '{window.name}'",
+            )
+
+    def _retention(self) -> None:
+        needed_ms = self.pipeline.event_time.delay + sum(stage.size_ms for stage in self.stages)
+        if self.stream.retention_ms < needed_ms:
+            self._add(
+                ("steps",),
+                f"the windows and the delay reach back {format_duration(needed_ms)}, and stream '{self.stream.stream}' "
+                f"keeps records for {format_duration(self.stream.retention_ms)} only; raise its retention to "
+                f"{format_duration(needed_ms)} at least",
+            )

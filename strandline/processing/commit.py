@@ -1,0 +1,149 @@
+"""The commit of a slice: its results and dead letters first, then, in one ledger transaction, the checkpoint."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from pyspark.sql import DataFrame
+
+from strandline.core.errors import StrandlineError
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import CheckpointRow, SliceRow
+from strandline.processing.emission import DEAD_LETTERS_PROPERTY, SLICE_PROPERTY, results_metric
+from strandline.processing.pipeline import CheckedPipeline
+from strandline.processing.refused import RefusedWriter
+from strandline.processing.rewind import RewindPlan
+from strandline.processing.watermark import emitted_up_to, greatest
+
+log = structlog.get_logger()
+
+
+class WatermarkMismatch(StrandlineError):
+    """Spark's watermark is not what the ledger says: a defect, and reason enough to stop before anything is committed."""
+
+    code = "watermark_mismatch"
+
+
+class SliceCommitter:
+    """Spark's `foreachBatch` function of one run. Never called twice at once. `failure` keeps the typed error that made a
+    batch fail, since Spark passes on only its text."""
+
+    def __init__(
+        self,
+        pipeline: CheckedPipeline,
+        version: int,
+        epoch: int,
+        plan: RewindPlan,
+        ledger: Ledger,
+        refused: RefusedWriter,
+        stream_execution: Callable[[], Any],
+    ) -> None:
+        self._pipeline = pipeline
+        self._version = version
+        self._epoch = epoch
+        self._plan = plan
+        self._ledger = ledger
+        self._refused = refused
+        self._stream_execution = stream_execution
+        self.failure: StrandlineError | None = None
+
+    def __call__(self, results: DataFrame, batch: int) -> None:
+        try:
+            self._process(results, batch)
+        except StrandlineError as error:
+            self.failure = error
+            raise
+
+    def _process(self, results: DataFrame, batch: int) -> None:
+        """Run one batch: a replayed one rebuilds state and ends there, a new one is committed."""
+        started = time.monotonic()
+        execution = self._stream_execution()
+        number = int(json.loads(execution.availableOffsets().values().head().json())["slice"])
+        before = self._ledger.last_checkpoint(self._pipeline.job)
+        context = results.sparkSession.sparkContext
+        context.setLocalProperty(SLICE_PROPERTY, str(number))
+        context.setLocalProperty(DEAD_LETTERS_PROPERTY, json.dumps(before.dead_letter_offsets if before else {}))
+        # The one action of the batch: every further one would run it again, from the log on.
+        results.write.format("noop").mode("append").save()
+        facts = _observed(execution)
+        if number <= self._plan.slice_committed:
+            log.info("replayed", job=self._pipeline.job, epoch=self._epoch, slice=number, records=facts["facts"]["records"])
+            return
+        sliced = self._ledger.slices(self._pipeline.job, number, number)[0]
+        self._require_same_watermark(execution, sliced, first=batch == 0)
+        self.commit_slice(sliced, before, facts)
+        log.info(
+            "slice committed",
+            job=self._pipeline.job,
+            epoch=self._epoch,
+            slice=number,
+            records=facts["facts"]["records"],
+            seconds=round(time.monotonic() - started, 3),
+        )
+
+    def commit_slice(
+        self, sliced: SliceRow, before: CheckpointRow | None, facts: dict[str, dict[str, Any]]
+    ) -> None:
+        """Make one slice final, so that doing it again changes nothing. Its results are already written and confirmed.
+
+        1. Write its dead letters, if the plan counted any; identities come from the log, so a repeat adds nothing.
+        2. Add up: what it held, what was refused and why, how far event time has come.
+        3. Commit the checkpoint under this run's epoch. Only after this may the next slice be planned.
+        """
+        job = self._pipeline.job
+        counted = facts["facts"]
+        late = counted["late"]
+        dead = counted["refused"] + facts.get("steps", {}).get("problems", 0)
+        written = self._pipeline.spec.late == "dead_letter"
+        rejected: dict[str, int] = {}
+        dead_letter_offsets = before.dead_letter_offsets if before else {}
+        if dead or (late and written):
+            rejected, dead_letter_offsets = self._refused.write(sliced.number, dead_letter_offsets)
+        if late and not written:
+            rejected["late"] = late
+        self._ledger.commit_checkpoint(
+            CheckpointRow(
+                job=job,
+                slice=sliced.number,
+                epoch=self._epoch,
+                version=self._version,
+                emitted=emitted_up_to([(s.name, s.size_ms) for s in self._pipeline.stages], sliced.closes_ms),
+                latest_event_ms=greatest(before.latest_event_ms if before else None, counted["latest_event_ms"]),
+                latest_log_ms=greatest(before.latest_log_ms if before else None, counted["latest_log_ms"]),
+                records=counted["records"],
+                accepted=counted["records"] - sum(rejected.values()),
+                rejected=rejected,
+                results={s.name: facts[results_metric(s.name)]["results"] for s in self._pipeline.stages if s.emits},
+                dead_letter_offsets=dead_letter_offsets,
+                committed_ms=time.time_ns() // 1_000_000,
+            )
+        )
+
+    def _require_same_watermark(self, execution: Any, sliced: SliceRow, *, first: bool) -> None:
+        in_spark_ms = int(execution.lastExecution().offsetSeqMetadata().batchWatermarkMs())
+        in_ledger_ms = max(0, sliced.closes_ms or 0)
+        # A fresh query starts at 0; then nothing was replayed, because no window was open.
+        if in_spark_ms != in_ledger_ms and not (first and in_spark_ms == 0):
+            raise WatermarkMismatch(
+                f"slice {sliced.number} of job {sliced.job}: Spark's watermark is {in_spark_ms} ms, the ledger says "
+                f"{in_ledger_ms} ms. Nothing of it was committed. Restart the job; if it happens again, report it."
+            )
+
+
+def _observed(execution: Any) -> dict[str, dict[str, Any]]:
+    """The plan's observed metrics after its action: name -> field -> value, 0 for a sum over nothing."""
+    metrics = execution.lastExecution().observedMetrics()
+    observed: dict[str, dict[str, Any]] = {}
+    names = metrics.keys().iterator()
+    while names.hasNext():
+        name = names.next()
+        row = metrics.apply(name)
+        fields = row.schema().fieldNames()
+        observed[str(name)] = {str(field): row.get(i) for i, field in enumerate(fields)}
+    for field in ("records", "refused", "late"):
+        observed["facts"][field] = observed["facts"][field] or 0
+    return observed

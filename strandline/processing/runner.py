@@ -1,0 +1,278 @@
+"""A job's runner: the Spark driver of one job. `python -m strandline.processing.runner --job NAME`.
+
+Exit codes: 0 stopped or drained as asked, 1 failed for good (the job says why), 3 failed in a way that a new start may mend.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+
+import structlog
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from strandline.core.errors import Conflict, Fenced, PermanentError, StrandlineError
+from strandline.core.logs import configure_logs
+from strandline.core.settings import Settings
+from strandline.core.stream import StreamSpec
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import Desired, JobState, SliceStatus
+from strandline.processing.commit import SliceCommitter
+from strandline.processing.emission import EmissionTap
+from strandline.processing.log_reader import LogIndex
+from strandline.processing.log_source import LogSource, SourceConfig, log_source
+from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
+from strandline.processing.planner import PlannerSettings, is_drained
+from strandline.processing.refused import RefusedWriter
+from strandline.processing.rewind import RewindPlan, plan_rewind, require_log_holds
+from strandline.processing.schema import arrow_type, field_specs
+from strandline.processing.stages import build_stages
+from strandline.processing.watermark import EventTimeRule, open_until
+
+log = structlog.get_logger()
+
+EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN = 0, 1, 3
+_LOOK_S = 0.1
+
+
+class Runner:
+    """One run of one job, under its own epoch."""
+
+    def __init__(self, settings: Settings, job: str) -> None:
+        self._settings = settings
+        self._job = job
+        self._ledger = Ledger.open(settings.ledger_url)
+        self._stop_now = threading.Event()
+
+    def stop_now(self, *_: int | FrameType | None) -> None:
+        """End the run at once; the slice at work is done again by the next one. The job's desired state stays."""
+        self._stop_now.set()
+
+    def run(self) -> int:
+        """Run the job until it is stopped, drained or fails; return the exit code.
+
+        1. Begin a run: its epoch fences every later write of older ones.
+        2. Plan the rewind, and make sure that the log still holds what it needs.
+        3. Start a fresh Spark query there, with a fresh scratch checkpoint.
+        4. Watch it until it shall stop, and say in the ledger how it ended.
+        """
+        run = self._ledger.begin_run(self._job, os.getpid())
+        log.info("run begins", job=self._job, epoch=run.epoch, version=run.version)
+        scratch = self._scratch(run.epoch)
+        committer: SliceCommitter | None = None
+        spark: SparkSession | None = None
+        try:
+            self._ledger.move_job(self._job, JobState.STARTING, epoch=run.epoch)
+            pipeline = self._load(run.version)
+            rule = event_time_rule(pipeline)
+            plan = self._plan(pipeline, rule)
+            spark = start_spark(self._settings, self._job, scratch)
+            config = source_config(self._settings, pipeline, rule, plan, run.version, run.epoch, spark)
+            spark.dataSource.register(log_source(config))
+            tap = EmissionTap(pipeline, run.version, run.epoch, plan.emitted, self._settings)
+            refused = RefusedWriter(spark, pipeline, self._settings.kafka_bootstrap)
+            streams = spark._jsparkSession.streams()  # the way to what Spark's listeners only hear afterwards
+            committer = SliceCommitter(
+                pipeline, run.version, run.epoch, plan, self._ledger, refused,
+                lambda: streams.active()[0].streamingQuery(),
+            )
+            frame = build_stages(spark.readStream.format(LogSource.name()).load(), pipeline, tap)
+            query = (
+                frame.writeStream.foreachBatch(committer)
+                .option("checkpointLocation", str(scratch / "checkpoint"))
+                .queryName(self._job)
+                .start()
+            )
+            outcome = self._watch(query, run.epoch, rule)
+            self._ledger.end_run(self._job, run.epoch, outcome.value if outcome else "interrupted", "")
+            if outcome is not None:
+                self._ledger.move_job(self._job, outcome, epoch=run.epoch)
+            return EXIT_DONE
+        except StrandlineError as error:
+            return self._failed(run.epoch, error)
+        except StreamingQueryException as error:
+            cause = committer.failure if committer else None
+            return self._failed(run.epoch, cause or StrandlineError(_first_line(str(error))))
+        finally:
+            if spark is not None:
+                spark.stop()
+            shutil.rmtree(scratch, ignore_errors=True)
+            self._ledger.close()
+
+    def _load(self, version: int) -> CheckedPipeline:
+        document = self._ledger.job_version(self._job, version).document
+        spec = PipelineSpec.from_document(document)
+        stream = StreamSpec.from_document(self._ledger.stream(spec.input.stream).document)
+        return check(spec, stream)
+
+    def _plan(self, pipeline: CheckedPipeline, rule: EventTimeRule) -> RewindPlan:
+        checkpoint = self._ledger.last_checkpoint(self._job)
+        committed = self._ledger.slices(self._job, checkpoint.slice, checkpoint.slice)[0] if checkpoint else None
+        plan = plan_rewind(
+            rule, committed, checkpoint, lambda event_ms: self._ledger.first_slice_reaching(self._job, event_ms)
+        )
+        stream = pipeline.spec.input.stream
+        index = LogIndex(self._settings.kafka_bootstrap)
+        known_id, present_id = self._ledger.stream(stream).topic_id, index.topic_id(stream)
+        if known_id is not None and known_id != present_id:
+            raise Conflict(
+                f"stream {stream} is another topic than the one that job {self._job} has read (topic id {present_id}, known is "
+                f"{known_id}): it was deleted and made again. Offsets mean other records now; submit the pipeline under another name."
+            )
+        last = self._ledger.last_slice(self._job)
+        if last is not None:
+            first = self._ledger.slices(self._job, min(plan.slice_first, last.number), min(plan.slice_first, last.number))[0]
+            needed = first.offsets_first if plan.slice_first <= last.number else last.offsets
+            require_log_holds(self._job, needed, {stream: index.starts(stream)})
+        log.info(
+            "rewind planned",
+            job=self._job,
+            slice_first=plan.slice_first,
+            slice_committed=plan.slice_committed,
+            reaches_back_to_ms=plan.reaches_back_to_ms,
+        )
+        return plan
+
+    def _watch(self, query: StreamingQuery, epoch: int, rule: EventTimeRule) -> JobState | None:
+        """Wait until the run shall end; return the state to move the job to, None to leave it as it is."""
+        self._ledger.move_job(self._job, JobState.RUNNING, epoch=epoch)
+        while True:
+            if not query.isActive:
+                failure = query.exception()
+                raise failure if failure is not None else StrandlineError(f"the Spark query of job {self._job} ended by itself")
+            if self._stop_now.is_set():
+                query.stop()
+                return None
+            job = self._ledger.job(self._job)
+            if job.epoch != epoch:
+                query.stop()
+                raise Fenced(f"job {self._job} is run by epoch {job.epoch} now; epoch {epoch} ends")
+            last = self._ledger.last_slice(self._job)
+            between_slices = last is None or last.status is SliceStatus.COMMITTED
+            if job.desired is Desired.STOPPED and between_slices:
+                query.stop()
+                return JobState.STOPPED
+            if job.desired is Desired.DRAINED and between_slices:
+                if is_drained(last, open_until(rule, self._ledger.last_checkpoint(self._job))):
+                    query.stop()
+                    return JobState.DRAINED
+            time.sleep(_LOOK_S)
+
+    def _failed(self, epoch: int, error: StrandlineError) -> int:
+        message = str(error)
+        log.error("run failed", job=self._job, epoch=epoch, code=error.code, message=message)
+        if isinstance(error, Fenced):
+            return EXIT_DONE  # the newer run owns the ledger's rows
+        self._ledger.end_run(self._job, epoch, "failed", message)
+        self._ledger.record_event("run_failed", message, job=self._job, epoch=epoch, facts={"code": error.code})
+        if isinstance(error, PermanentError):
+            self._ledger.move_job(self._job, JobState.FAILED, message, epoch=epoch)
+            return EXIT_FAILED
+        return EXIT_TRY_AGAIN
+
+    def _scratch(self, epoch: int) -> Path:
+        """A fresh directory for Spark's checkpoint; those of older runs are deleted, since nothing is ever read from them."""
+        root = (self._settings.scratch_dir or self._settings.data_dir / "scratch") / self._job
+        shutil.rmtree(root, ignore_errors=True)
+        scratch = root / str(epoch)
+        scratch.mkdir(parents=True)
+        return scratch
+
+
+def event_time_rule(pipeline: CheckedPipeline) -> EventTimeRule:
+    return EventTimeRule(pipeline.delay_ms, pipeline.idle_timeout_ms, tuple(stage.size_ms for stage in pipeline.stages))
+
+
+def source_config(
+    settings: Settings,
+    pipeline: CheckedPipeline,
+    rule: EventTimeRule,
+    plan: RewindPlan,
+    version: int,
+    epoch: int,
+    spark: SparkSession,
+) -> SourceConfig:
+    """What the planner process and the readers need to know about this run."""
+    return SourceConfig(
+        planner=PlannerSettings(
+            job=pipeline.job,
+            version=version,
+            epoch=epoch,
+            stream=pipeline.spec.input.stream,
+            start=pipeline.spec.input.start,
+            rows_max=settings.slice_rows_max,
+            rule=rule,
+        ),
+        fields=tuple(field_specs(pipeline.stream)),
+        columns=pipeline.columns_needed,
+        column_types={spec.name: arrow_type(spec.type) for spec in field_specs(pipeline.stream)},
+        event_time_field=pipeline.event_time_field,
+        max_ahead_ms=pipeline.max_ahead_ms,
+        slice_first=plan.slice_first,
+        slice_committed=plan.slice_committed,
+        replay_rows_max=4 * settings.slice_rows_max,
+        parallelism=spark.sparkContext.defaultParallelism,
+        kafka_bootstrap=settings.kafka_bootstrap,
+        slice_interval_ms=settings.slice_interval_ms,
+    )
+
+
+def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
+    """A Spark session for one job. State lives in memory: it is rebuilt from the log, never from a disk."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    cores = str(len(os.sched_getaffinity(0)))
+    settings_of_spark = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": settings.spark_driver_memory,
+        "spark.local.dir": str(scratch / "local"),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": cores,
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # our idle slices do that, and are recorded
+        "spark.sql.streaming.minBatchesToRetain": "2",
+        "spark.sql.streaming.metricsEnabled": "false",
+        "spark.sql.streaming.numRecentProgressUpdates": "2",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.hadoop.fs.file.impl.disable.cache": "false",
+        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch}",
+    }
+    builder = SparkSession.builder.appName(f"strandline-{job}").master(settings.spark_master)
+    for name, value in settings_of_spark.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "the Spark query failed")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="strandline-runner", description="Runs one job until it is stopped.")
+    parser.add_argument("--job", required=True, help="the job's name")
+    options = parser.parse_args(arguments)
+    settings = Settings()
+    configure_logs(as_json=settings.log_json)
+    runner = Runner(settings, options.job)
+    signal.signal(signal.SIGTERM, runner.stop_now)
+    signal.signal(signal.SIGINT, runner.stop_now)
+    return runner.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""The pipeline as Spark frames: steps and windows, each a pure function from frame to frame. Emission is put in by the
+caller as a tap between two stages, so one plan reads the log once and emits every stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from strandline.processing.log_source import EVENT_TIME, LATE, LATEST_EVENT, LATEST_LOG, RECORDS, REFUSED
+from strandline.processing.pipeline import CheckedPipeline, Derive, Stage, Where
+from strandline.processing.safe_sql import columns_of, safe_sql
+
+PROBLEM = "_strandline_problem"
+"""Why an expression could not be computed for a record whose inputs were present; null for a good record."""
+
+Step = Derive | Where
+Tap = Callable[[Stage, DataFrame], DataFrame]
+
+
+def with_watermark(frame: DataFrame, delay_ms: int) -> DataFrame:
+    """Hand event time to Spark's watermark, observe the facts rows, and drop them.
+
+    The predicate mentions the event time so that it stays above the watermark: below it, the ticks would be gone before
+    Spark sees them, and the last windows would silently stay open.
+    """
+    observed = frame.withWatermark(EVENT_TIME, f"{delay_ms} milliseconds").observe(
+        "facts",
+        F.sum(RECORDS).alias("records"),
+        F.sum(REFUSED).alias("refused"),
+        F.sum(LATE).alias("late"),
+        F.max(LATEST_EVENT).alias("latest_event_ms"),
+        F.max(LATEST_LOG).alias("latest_log_ms"),
+    )
+    is_record = F.when(F.col(RECORDS).isNull(), F.col(EVENT_TIME).isNotNull()).otherwise(F.lit(False))
+    return observed.where(is_record)
+
+
+def apply_steps(frame: DataFrame, steps: Sequence[Step]) -> DataFrame:
+    """Derive and filter. Adds PROBLEM, set where a derived value came out null although every input was present;
+    such a record passes every later filter, to be found by its problem."""
+    frame = frame.withColumn(PROBLEM, F.lit(None).cast("string"))
+    for step in steps:
+        if isinstance(step, Where):
+            frame = frame.where(F.col(PROBLEM).isNotNull() | F.expr(safe_sql(step.sql)))
+            continue
+        # All at once: each expression sees the columns before the step.
+        frame = frame.select("*", *[F.expr(safe_sql(column.sql)).alias(column.name) for column in step.columns])
+        for column in step.columns:
+            value = F.col(column.name)
+            lost = value.isNull() | F.isnan(value) if column.type == "double" else value.isNull()
+            failed = lost & _all_present(columns_of(column.sql))
+            text = f"{step.step}.derive.{column.name}: no value from {column.sql} (a division by zero, an overflow or a null)"
+            frame = frame.withColumn(PROBLEM, F.coalesce(F.col(PROBLEM), F.when(failed, F.lit(text))))
+    return frame
+
+
+def can_fail(steps: Sequence[Step]) -> bool:
+    """Whether these steps can give a record a problem."""
+    return any(isinstance(step, Derive) for step in steps)
+
+
+def _all_present(inputs: Sequence[str]) -> Column:
+    present = F.lit(True)
+    for name in inputs:
+        present = present & F.col(name).isNotNull()
+    return present
+
+
+def build_stages(records: DataFrame, pipeline: CheckedPipeline, tap: Tap) -> DataFrame:
+    """The whole plan above the source: the first stage's steps over the records, then each window and its tap.
+
+    Returns the last stage's tapped frame. Spark moves a cascade's watermark through the stages in one batch: a window of
+    every stage that ends at or before the watermark is emitted in that batch.
+    """
+    frame = with_watermark(records, pipeline.delay_ms)
+    for number, stage in enumerate(pipeline.stages):
+        if stage.pre_steps:
+            frame = apply_steps(frame, stage.pre_steps)
+            if number == 0 and can_fail(stage.pre_steps):
+                frame = frame.observe("steps", F.count(PROBLEM).alias("problems")).where(F.col(PROBLEM).isNull())
+        frame = tap(stage, aggregate(frame, stage))
+    return frame
+
+
+def aggregate(frame: DataFrame, stage: Stage) -> DataFrame:
+    """One tumbling window: EVENT_TIME is the last microsecond of the window, as the next stage needs it."""
+    window = F.window(EVENT_TIME, f"{stage.size_ms} milliseconds").alias("window")
+    grouped = frame.groupBy(window, *stage.by).agg(*[F.expr(safe_sql(sql)).alias(name) for name, sql, _ in stage.aggregates])
+    return grouped.select(
+        F.window_time("window").alias(EVENT_TIME),
+        "window",
+        *stage.by,
+        *[name for name, _, _ in stage.aggregates],
+    )

@@ -1,0 +1,46 @@
+"""The plan of a rewind."""
+
+import pytest
+
+from strandline.core.errors import LogTruncated
+from strandline.processing.rewind import RewindPlan, plan_rewind, require_log_holds
+from tests.unit.test_watermark import RULE, checkpoint_row, slice_row
+
+
+def never(event_ms):
+    raise AssertionError(f"asked for the slice that reaches {event_ms}")
+
+
+def test_a_first_start_is_a_rewind_to_slice_one():
+    assert plan_rewind(RULE, None, None, never) == RewindPlan(1, 0, {}, None)
+
+
+def test_nothing_closed_yet_replays_all():
+    assert plan_rewind(RULE, slice_row(7), checkpoint_row(number=7), never) == RewindPlan(1, 7, {}, None)
+
+
+def test_the_longest_window_decides_how_far_back():
+    emitted = {"minute": 7_260_000, "hour": 7_200_000}
+    asked = []
+
+    def reaching(event_ms):
+        asked.append(event_ms)
+        return 42
+
+    plan = plan_rewind(RULE, slice_row(90, closes_ms=7_265_000), checkpoint_row(7_275_000, 1, 90, emitted), reaching)
+    assert asked == [7_200_000]
+    assert plan == RewindPlan(42, 90, emitted, 7_200_000)
+    assert plan.slices_replayed == 49
+
+
+def test_no_open_window_replays_nothing():
+    plan = plan_rewind(RULE, slice_row(90, closes_ms=7_200_000), checkpoint_row(100, 1, 90), lambda _: None)
+    assert (plan.slice_first, plan.slices_replayed) == (91, 0)
+
+
+def test_a_log_with_a_hole_stops_the_job():
+    require_log_holds("j", {"s": {0: 10}}, {"s": {0: 10}})
+    with pytest.raises(LogTruncated, match="partition 0 from offset 10, but the log starts at 11: retention removed 1 records"):
+        require_log_holds("j", {"s": {0: 10}}, {"s": {0: 11}})
+    with pytest.raises(LogTruncated, match="no such partition"):
+        require_log_holds("j", {"s": {3: 0}}, {"s": {0: 0}})
