@@ -1,0 +1,225 @@
+"""The servers' files: fetched once through the Ivy jar that PySpark brings, checked against the sums kept here, cached.
+
+What lands in the cache is complete and checked, or absent: it is fetched and unpacked beside its place and moved there
+in one step. A cached server is checked again at every start, for a file that was changed, lost or added since.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from strandline.core.errors import StackError
+
+JAVA_VERSION_MIN = 17
+FREE_BYTES_MIN = 600 * 1024 * 1024
+"""For one fetch: the download, Ivy's own copy of it, and the unpacked files."""
+_SUMS_DIR = Path(__file__).parent
+_RETRIEVE_PATTERN = "[artifact]-[revision](-[classifier]).[ext]"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One server as published: its modules, and the list of its files with their SHA-256 sums."""
+
+    name: str
+    """Of the cached directory, and of the list of sums."""
+    dependencies: str
+    """Ivy's dependency elements."""
+    download_bytes: int
+    """For the progress bar."""
+    archive: str | None = None
+    """A zip that holds everything in one top directory; None when the modules' jars are the files."""
+    archive_sum: str = ""
+
+
+KAFKA = Artifact(
+    name="kafka-4.2.1",
+    # The second module binds Kafka's logging to log4j; without it the broker starts but says nothing.
+    dependencies="""
+        <dependency org="org.apache.kafka" name="kafka_2.13" rev="4.2.1" conf="default->default"/>
+        <dependency org="org.apache.logging.log4j" name="log4j-slf4j-impl" rev="2.25.4" conf="default->default"
+                    transitive="false"/>""",
+    download_bytes=44_980_000,
+)
+ELASTICSEARCH = Artifact(
+    name="elasticsearch-8.19.21",
+    dependencies="""
+        <dependency org="org.elasticsearch.distribution.integ-test-zip" name="elasticsearch" rev="8.19.21"
+                    conf="default->default" transitive="false"><artifact name="elasticsearch" type="zip"/></dependency>""",
+    download_bytes=106_871_955,
+    archive="elasticsearch-8.19.21.zip",
+    archive_sum="215d5f3dbf0609a149f6218a9e47b6ae2df34ebbff3c5754e35f15a5e5393c8a",
+)
+
+
+def find_java() -> Path:
+    """Return the Java launcher that Spark would take too: JAVA_HOME's, else the one on the PATH.
+
+    Raises StackError when there is none, or when it is older than Java 17.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    remedy = f"install a Java {JAVA_VERSION_MIN} runtime (Debian: apt-get install openjdk-17-jre-headless)"
+    if found is None:
+        where = f"in JAVA_HOME ({home})" if home else "on the PATH"
+        raise StackError(f"there is no Java {where}, which Kafka, Elasticsearch and Spark need; {remedy}")
+    answer = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)
+    version = re.search(r'version "(\d+)', answer.stderr)
+    if answer.returncode != 0 or version is None:
+        raise StackError(f"{found} -version failed: {answer.stderr.strip()[:300]}; {remedy}")
+    if int(version[1]) < JAVA_VERSION_MIN:
+        raise StackError(f"{found} is Java {version[1]}, too old for Kafka, Elasticsearch and Spark; {remedy}")
+    return Path(found).resolve()
+
+
+def provide(artifact: Artifact, cache_dir: Path, java: Path, progress: Callable[[int], None]) -> Path:
+    """Return the directory with the server's files, each one checked; fetch them first when the cache lacks them.
+
+    `progress` is called with the bytes fetched so far. Raises StackError when the network or the disk fails, or when a
+    file differs from what the project expects.
+    """
+    home = cache_dir / artifact.name
+    with _locked(cache_dir, artifact.name):
+        if not home.exists():
+            _require_free_space(cache_dir)
+            with tempfile.TemporaryDirectory(prefix=f"{artifact.name}-", dir=cache_dir) as work:
+                _fetch(artifact, Path(work), java, progress)
+                unpacked = _unpack(artifact, Path(work))
+                _verify(artifact, unpacked)
+                unpacked.rename(home)
+        else:
+            _verify(artifact, home)
+    return home
+
+
+@contextmanager
+def _locked(cache_dir: Path, name: str) -> Iterator[None]:
+    """One fetch at a time: a second stack that starts now waits and then finds the files."""
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        lock = (cache_dir / f"{name}.lock").open("a")
+    except OSError as error:
+        raise StackError(f"the cache directory {cache_dir} cannot be written ({error.strerror}); set STRANDLINE_CACHE_DIR") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _require_free_space(directory: Path) -> None:
+    free_bytes = shutil.disk_usage(directory).free
+    if free_bytes < FREE_BYTES_MIN:
+        raise StackError(
+            f"only {free_bytes // 2**20} MB are free at {directory}, and fetching a server needs "
+            f"{FREE_BYTES_MIN // 2**20} MB; free some space, or point STRANDLINE_CACHE_DIR at another disk"
+        )
+
+
+def _fetch(artifact: Artifact, work: Path, java: Path, progress: Callable[[int], None]) -> None:
+    spark = importlib.util.find_spec("pyspark")
+    assert spark is not None and spark.origin is not None
+    ivy = sorted((Path(spark.origin).parent / "jars").glob("ivy-*.jar"))[-1]
+    module = work / "ivy.xml"
+    module.write_text(
+        f'<ivy-module version="2.0"><info organisation="strandline" module="{artifact.name}"/>'
+        f"<dependencies>{artifact.dependencies}</dependencies></ivy-module>",
+        encoding="utf-8",
+    )
+    arguments = [str(java), "-jar", str(ivy), "-cache", str(work / "cache"), "-ivy", str(module), "-confs", "default"]
+    log = work / "ivy.log"
+    with log.open("wb") as output:
+        fetching = subprocess.Popen(
+            [*arguments, "-retrieve", str(work / "files" / _RETRIEVE_PATTERN)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=work,
+        )
+    try:
+        while True:
+            try:
+                code = fetching.wait(timeout=0.2)
+                break
+            except subprocess.TimeoutExpired:
+                progress(min(artifact.download_bytes, _size_bytes(work / "cache")))
+    finally:
+        fetching.kill()
+        fetching.wait()
+    if code != 0:
+        raise StackError(_fetch_failure(artifact, log.read_text(encoding="utf-8", errors="replace")))
+    progress(artifact.download_bytes)
+
+
+def _fetch_failure(artifact: Artifact, log: str) -> str:
+    if "No space left on device" in log:
+        return f"the disk ran full while {artifact.name} was fetched; free some space, or set STRANDLINE_CACHE_DIR"
+    if re.search(r"UnknownHost|Connection refused|timed out|Network is unreachable|SSLHandshake|No route to host", log):
+        return (
+            f"{artifact.name} could not be fetched because the package registry did not answer; check the network "
+            "(and, behind a proxy, JAVA_TOOL_OPTIONS) and run the command again"
+        )
+    lines = [line.strip() for line in log.splitlines() if "unresolved" in line.lower() or "ERROR" in line]
+    return f"{artifact.name} could not be fetched: {(lines or log.splitlines() or ['no output'])[-1].strip()[:300]}"
+
+
+def _size_bytes(directory: Path) -> int:
+    total = 0
+    for path in directory.rglob("*"):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:
+            continue  # Ivy moved it between the listing and the question.
+    return total
+
+
+def _unpack(artifact: Artifact, work: Path) -> Path:
+    files = work / "files"
+    if artifact.archive is None:
+        return files
+    archive = files / artifact.archive
+    if not archive.exists() or _sum(archive) != artifact.archive_sum:
+        raise StackError(f"{artifact.archive} as fetched is not the file this version expects; {_REFETCH}")
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            opened.extractall(work / "unpacked")
+    except OSError as error:
+        raise StackError(f"{artifact.archive} could not be unpacked in {work.parent}: {error.strerror}") from error
+    (unpacked,) = (work / "unpacked").iterdir()
+    # The server may run as another user than the one who fetched it.
+    for path in [unpacked, *unpacked.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
+    return unpacked
+
+
+_REFETCH = "nothing of it was used; if a proxy on the way changes downloads, fetch without it"
+
+
+def _verify(artifact: Artifact, home: Path) -> None:
+    """Compare every file with the list. Raises StackError that names the first one changed, missing or foreign."""
+    lines = (_SUMS_DIR / f"{artifact.name}.txt").read_text(encoding="ascii").splitlines()
+    expected = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
+    present = {str(path.relative_to(home)) for path in home.rglob("*") if not path.is_dir()}
+    remedy = f"delete {home} and run the command again to fetch it anew"
+    for name in sorted(expected.keys() | present):
+        if name not in present:
+            raise StackError(f"{name} of {artifact.name} is missing; {remedy}")
+        if name not in expected:
+            raise StackError(f"{name} does not belong to {artifact.name} as this version knows it; {remedy}")
+        if _sum(home / name) != expected[name]:
+            raise StackError(f"{name} of {artifact.name} is not the file this version expects; {remedy}")
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

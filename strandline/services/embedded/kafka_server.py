@@ -1,0 +1,112 @@
+"""Kafka: one broker that is its own controller (KRaft), on loopback."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import uuid
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from strandline.core.errors import StackError
+from strandline.services.embedded.processes import Program
+
+HEAP = "-Xmx512m"
+_JAVA_OPTIONS = [HEAP, "-Xms64m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"]
+_LOGGING = """\
+appenders=console
+appender.console.type=Console
+appender.console.name=console
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=%d{ISO8601} %p %m (%c{1})%n
+rootLogger.level=WARN
+rootLogger.appenderRefs=console
+rootLogger.appenderRef.console.ref=console
+logger.server.name=org.apache.kafka.server
+logger.server.level=INFO
+logger.kafka.name=kafka.server
+logger.kafka.level=INFO
+"""
+
+
+def kafka_program(home: Path, java: Path, data_dir: Path, log: Path, port: int, controller_port: int) -> Program:
+    """Write Kafka's configuration below `data_dir`, format its storage on the first start, and say how to start it."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    storage = data_dir / "log"
+    (data_dir / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
+    java_command = [
+        str(java),
+        *_JAVA_OPTIONS,
+        f"-Dlog4j2.configurationFile={data_dir / 'log4j2.properties'}",
+        "-cp",
+        f"{home}/*",
+    ]
+    if not storage.exists():
+        _format(java_command, data_dir, storage, port, controller_port)
+    properties = data_dir / "server.properties"
+    properties.write_text(_properties(storage, port, controller_port), encoding="utf-8")
+    return Program(
+        name="kafka",
+        arguments=[*java_command, "kafka.Kafka", str(properties)],
+        log=log,
+        is_ready=lambda: _answers(port),
+        directory=data_dir,
+    )
+
+
+def _properties(storage: Path, port: int, controller_port: int) -> str:
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "log.dirs": storage,
+        # Topics are made on purpose, with their retention and partitions; a misspelt name must not make one.
+        "auto.create.topics.enable": "false",
+        "message.max.bytes": 2 * 1024 * 1024,
+        "offsets.topic.replication.factor": 1,
+        "offsets.topic.num.partitions": 4,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "transaction.state.log.num.partitions": 4,
+        "share.coordinator.state.topic.replication.factor": 1,
+        "share.coordinator.state.topic.min.isr": 1,
+        "share.coordinator.state.topic.num.partitions": 1,
+        "group.initial.rebalance.delay.ms": 0,
+        "num.network.threads": 2,
+        "num.io.threads": 4,
+        "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
+    }
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def _format(java_command: list[str], data_dir: Path, storage: Path, port: int, controller_port: int) -> None:
+    """Format beside the storage's place and move it there, so that an interrupted first start leaves nothing half done."""
+    unfinished = data_dir / f"log.formatting-{uuid.uuid4().hex}"
+    unfinished.mkdir()
+    properties = data_dir / "format.properties"
+    properties.write_text(_properties(unfinished, port, controller_port), encoding="utf-8")
+    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # The cluster id of a stack that starts with '-' would be read as an option.
+    arguments = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", f"--config={properties}"]
+    answer = subprocess.run(
+        [*java_command, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if answer.returncode != 0:
+        raise StackError(f"Kafka's storage in {data_dir} could not be formatted: {(answer.stderr or answer.stdout).strip()[-500:]}")
+    os.rename(unfinished, storage)
+
+
+def _answers(port: int) -> bool:
+    """Whether the broker answers a metadata request; the port is open long before that."""
+    try:
+        client = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0, "socket.timeout.ms": 1000})
+        return bool(client.list_topics(timeout=1.0).brokers)
+    except KafkaException:
+        return False

@@ -1,0 +1,109 @@
+"""Which processes make up a stack: `DIR/pids.json` (name -> pid), written by `up` and by the control service.
+
+Invariant: a pid is only ever signalled while the process that has it is the one that was recorded. A pid alone can't tell,
+because the kernel gives numbers out again; so `DIR/pids-identity.json` keeps, beside each name, the boot and the start
+time of its process. Both files change under one lock and are replaced whole, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from strandline.core.errors import StackError
+
+PIDS_FILE = "pids.json"
+IDENTITY_FILE = "pids-identity.json"
+LOCK_FILE = "pids.lock"
+
+
+def process_identity(pid: int) -> str | None:
+    """Return a text that no other process ever has under this pid; None when the process is gone or only a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name in parentheses may hold spaces and parentheses itself, so fields are counted after the last one.
+    fields = stat.rpartition(")")[2].split()
+    state, start_ticks = fields[0], fields[19]
+    if state in ("Z", "X"):
+        return None
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot}/{start_ticks}"
+
+
+class PidFile:
+    """The processes of the stack in one data directory. Several processes may use it at the same time."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._pids = data_dir / PIDS_FILE
+        self._identities = data_dir / IDENTITY_FILE
+        self._lock = data_dir / LOCK_FILE
+
+    def add(self, name: str, pid: int) -> None:
+        """Record that `name` is process `pid`, in place of what was recorded under that name before.
+
+        Raises StackError when there is no such process: it ended before it could be recorded.
+        """
+        identity = process_identity(pid)
+        if identity is None:
+            raise StackError(f"process {pid} ({name}) ended before it could be recorded; look into its log")
+        with self._locked():
+            # The identity goes first: a pid without one is never signalled, so a crash in between is harmless.
+            _replace(self._identities, {**_read(self._identities), name: f"{pid}:{identity}"})
+            _replace(self._pids, {**_read(self._pids), name: pid})
+
+    def remove(self, name: str, pid: int) -> None:
+        """Forget `name`, unless another process has been recorded under it in the meantime."""
+        with self._locked():
+            pids = _read(self._pids)
+            if pids.get(name) != pid:
+                return
+            _replace(self._pids, {other: value for other, value in pids.items() if other != name})
+            identities = _read(self._identities)
+            _replace(self._identities, {other: value for other, value in identities.items() if other != name})
+
+    def all(self) -> dict[str, int]:
+        """Every recorded process, dead or alive, in the order of recording."""
+        return {name: int(str(pid)) for name, pid in _read(self._pids).items()}
+
+    def alive(self) -> dict[str, int]:
+        """The recorded processes that still run and are the ones that were recorded, in the order of recording."""
+        identities = _read(self._identities)
+        return {
+            name: pid
+            for name, pid in self.all().items()
+            if (identity := process_identity(pid)) is not None and identities.get(name) == f"{pid}:{identity}"
+        }
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with self._lock.open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise StackError(f"{path} is not readable JSON; stop what it named by hand and delete it ({error})") from error
+    if not isinstance(content, dict):
+        raise StackError(f"{path} does not hold a JSON object; stop what it named by hand and delete it")
+    return content
+
+
+def _replace(path: Path, content: dict[str, object]) -> None:
+    new = path.with_suffix(".new")
+    with new.open("w", encoding="utf-8") as file:
+        json.dump(content, file, indent=2)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
