@@ -1,9 +1,9 @@
 """Documents as people write them: YAML, several in a file, each one a stream, a lookup or a pipeline.
 
 The reader takes less than YAML offers, so that a document means the same to every reader and always fits into JSON:
-scalars resolve as in YAML 1.2 (`on`, `no` and `2026-11-01` are text), and anchors, aliases, tags, duplicate keys, numbers
-beyond 64 bits, `.nan` and `.inf` are refused. Every value keeps its line, so that an error found much later, by a model or
-by a check against the stream, can still name it.
+scalars resolve as in YAML 1.2 (`on`, `no` and `2026-11-01` are text), and anchors, aliases, tags, duplicate keys,
+numbers beyond 64 bits, `.nan` and `.inf` are refused. Every value keeps its line, so that an error found much later, by
+a model or by a check against the stream, can still name it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Document:
     lines: dict[Path, int] = field(default_factory=dict, repr=False, compare=False)
 
     def line_of(self, path: Sequence[str | int]) -> int | None:
-        """The line, from 1, of the value at `path`; of the nearest value around it where there is none (a missing field)."""
+        """The line, from 1, of the value at `path`, or of the nearest value around it where that is missing."""
         for length in range(len(path), -1, -1):
             line = self.lines.get(tuple(path[:length]))
             if line is not None:
@@ -74,8 +74,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def read_documents(text: str | bytes, source: str) -> list[Document]:
     """Return the documents of `text` in their order; empty ones are left out. `source` names the file in errors.
 
-    Raises InvalidDocument, with every problem that could be found, when the text is not YAML, uses what is refused, holds
-    no document, or when a document is not exactly one of stream, lookup and pipeline with a legal name.
+    Raises InvalidDocument, with every problem that could be found, when the text is not YAML, uses what is refused,
+    holds no document, or when a document is not exactly one of stream, lookup and pipeline with a legal name.
     """
     if len(text) > DOCUMENT_BYTES_MAX:
         raise InvalidDocument([Problem(f"is larger than {DOCUMENT_BYTES_MAX:,} bytes; split it", source=source)])
@@ -120,7 +120,7 @@ class _Loader(yaml.SafeLoader):
         if refused:
             raise yaml.composer.ComposerError(None, None, refused, event.start_mark)
         self.depth += 1
-        node: yaml.Node | None = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+        node: yaml.Node | None = super().compose_node(parent, index)
         self.depth -= 1
         return node
 
@@ -143,13 +143,14 @@ class _Reader:
         self.problems: list[Problem] = []
 
     def read(self, text: str) -> list[tuple[object, dict[Path, int]]]:
-        """The values of all documents with their lines. What cannot be parsed ends the reading: the rest has no meaning."""
+        """The values of all documents with their lines. What can't be parsed ends the reading."""
         documents: list[tuple[object, dict[Path, int]]] = []
         try:
             loader = _Loader(text)
-            while loader.check_node():  # type: ignore[no-untyped-call]
+            while loader.check_node():
                 lines: dict[Path, int] = {}
-                documents.append((self._value(loader.get_node(), (), lines), lines))  # type: ignore[no-untyped-call]
+                if (node := loader.get_node()) is not None:
+                    documents.append((self._value(node, (), lines), lines))
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             message = ", ".join(part for part in (error.context, error.problem) if part) or "is not YAML"

@@ -8,9 +8,20 @@ import typing
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, WithJsonSchema
-from pydantic import model_validator
-from pydantic_core import ErrorDetails
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    JsonValue,
+    PlainSerializer,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, ErrorDetails
 
 from strandline.core.documents import NAME, NAME_FORM, Document, Path, did_you_mean
 from strandline.core.durations import format_duration, parse_duration_ms
@@ -42,7 +53,7 @@ def check_field_name(name: str) -> str:
 
 
 def names_alike(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield each name that differs from an earlier one only in case, with a sentence: Spark's SQL can't tell them apart."""
+    """Yield each name that differs from an earlier one only in case, with the sentence that refuses it."""
     seen: dict[str, str] = {}
     for name in names:
         if (other := seen.setdefault(name.lower(), name)) != name:
@@ -61,17 +72,17 @@ Duration = Annotated[
 
 def _number(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"expected a number, got {_shown(value)}")  # noqa: TRY004 (pydantic collects ValueError)
+        raise ValueError(f"expected a number, got {_shown(value)}")
     return value
 
 
 Number = Annotated[int | float, BeforeValidator(_number)]
-FieldName = Annotated[
-    str, BeforeValidator(check_field_name), WithJsonSchema({"type": "string", "pattern": f"^{FIELD_NAME.pattern}$"})
-]
+FieldName = Annotated[str, BeforeValidator(check_field_name)]
+FIELD_NAMES_SCHEMA: dict[str, JsonValue] = {"propertyNames": {"pattern": f"^{FIELD_NAME.pattern}$"}}
+"""For the JSON Schema of a mapping whose keys are field names."""
 
 
-class Contradictions(ValueError):
+class ContradictionError(ValueError):
     """What is wrong between the fields of one part of a document, each with its path from that part."""
 
     def __init__(self, found: list[tuple[Path, str]]) -> None:
@@ -110,11 +121,11 @@ class DocumentModel(BaseModel):
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
         if found := list(self.contradictions()):
-            raise Contradictions(found)
+            raise ContradictionError(found)
         return self
 
     def as_document(self) -> dict[str, object]:
-        """The document with its defaults filled in, as plain JSON data; `from_document` reads it back as an equal model."""
+        """The document with its defaults, as plain JSON data; `from_document` reads it back as an equal model."""
         data: dict[str, object] = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         return data
 
@@ -134,6 +145,11 @@ class FieldSpec(DocumentModel):
     """The greatest number allowed."""
     unit: Literal["s", "ms", "us"] | None = None
     """Of a timestamp that comes as a number (default ms). A string is read as ISO 8601 whatever the unit is."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        long_form = handler.resolve_ref_schema(handler(core_schema))
+        return {"anyOf": [long_form["properties"]["type"], long_form]}
 
     @model_validator(mode="before")
     @classmethod
@@ -211,11 +227,11 @@ class StreamSpec(DocumentModel):
     """Of the Kafka topic."""
     format: Literal["json"] = "json"
     """One JSON object a record."""
-    fields: dict[FieldName, FieldSpec] = Field(alias="schema", min_length=1)
+    fields: dict[FieldName, FieldSpec] = Field(alias="schema", min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA)
     """Field name -> type, or {type, required, min, max, unit}."""
     key: str | None = None
     """The field whose value chooses the partition; without it records spread over all."""
-    retention: Duration = 7 * 86_400_000
+    retention: Duration = Field(default=7 * 86_400_000, json_schema_extra={"default": "7d"})
     """How long the log keeps a record after its arrival."""
     durability: Literal["log", "spool"] = "log"
     """Whether a gateway may acknowledge from its spool while Kafka cannot confirm."""
@@ -272,7 +288,7 @@ _EXPECTED = {
 def _problems(model: type[DocumentModel], document: Document, detail: ErrorDetails) -> list[Problem]:
     path = tuple(part for part in detail["loc"] if part != "[key]")
     error = detail.get("ctx", {}).get("error")
-    if isinstance(error, Contradictions):
+    if isinstance(error, ContradictionError):
         return [document.problem((*path, *inner), message) for inner, message in error.found]
     return [document.problem(path, str(error) if error else _sentence(model, path, detail))]
 

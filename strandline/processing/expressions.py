@@ -99,8 +99,8 @@ _TO_DOUBLE = (exp.Sqrt, exp.Pow, exp.Ln, exp.Exp)
 _TO_STRING = (exp.Lower, exp.Upper, exp.Trim)
 FUNCTIONS = (
     "abs", "avg", "cast", "ceil", "coalesce", "concat", "count", "exp", "floor", "greatest", "if", "least", "length",
-    "ln", "lower", "ltrim", "max", "min", "mod", "nullif", "pow", "round", "rtrim", "sqrt", "stddev_pop", "substring", "sum",
-    "trim", "try_cast", "upper", "var_pop",
+    "ln", "lower", "ltrim", "max", "min", "mod", "nullif", "pow", "round", "rtrim", "sqrt", "stddev_pop", "substring",
+    "sum", "trim", "try_cast", "upper", "var_pop",
 )  # fmt: skip
 """The functions that an expression may call, by the names to write."""
 _ALLOWED = frozenset(
@@ -361,7 +361,7 @@ def _cast(node: exp.Expr, columns: Mapping[str, str]) -> str:
                 "declare the field as a timestamp in the stream"
             )
     elif source not in (target, _NULL) and target not in _CASTS[group] and _group(target) not in _CASTS[group]:
-        raise ExpressionError(f"{_sql(node)}: a {source} can't become a {target}")
+        raise ExpressionError(f"{_sql(node)}: {_a(source)} can't become {_a(target)}")
     return target
 
 
@@ -524,7 +524,7 @@ def _common(node: exp.Expr, operands: Iterator[exp.Expr] | Sequence[exp.Expr], c
             common = _wider(common, found)
         else:
             raise ExpressionError(
-                f"{_sql(node)}: a {common} and a {found} don't go together; write a cast around one of them"
+                f"{_sql(node)}: {_a(common)} and {_a(found)} don't go together; write a cast around one of them"
             )
     return common
 
@@ -535,15 +535,15 @@ def _wider(left: str, right: str) -> str:
     if not (_is_decimal(left) or _is_decimal(right)):
         return "long"
     (p1, s1), (p2, s2) = _digits(left), _digits(right)
-    scale = max(s1, s2)
-    return f"decimal({min(max(p1 - s1, p2 - s2) + scale, _PRECISION_MAX)},{scale})"
+    whole, scale = max(p1 - s1, p2 - s2), max(s1, s2)
+    return f"decimal({min(whole + scale, _PRECISION_MAX)},{max(min(scale, _PRECISION_MAX - whole), 0)})"
 
 
 def _numeric(node: exp.Expr, operand: exp.Expr, columns: Mapping[str, str]) -> str:
     found = _type_of(operand, columns)
-    if found != _NULL and _group(found) != "number":
-        raise ExpressionError(f"{_sql(node)}: expected a number, got a {found}")
-    return "integer" if found == _NULL else found
+    if _group(found) != "number":
+        raise ExpressionError(f"{_sql(node)}: expected a number, got {_a(found)}")
+    return found
 
 
 def _strings(node: exp.Expr, operands: Sequence[exp.Expr], columns: Mapping[str, str]) -> None:
@@ -553,11 +553,15 @@ def _strings(node: exp.Expr, operands: Sequence[exp.Expr], columns: Mapping[str,
 
 def _expect(node: exp.Expr, found: str, expected: str) -> None:
     if found not in (expected, _NULL):
-        raise ExpressionError(f"{_sql(node)}: expected a {expected}, got a {found}")
+        raise ExpressionError(f"{_sql(node)}: expected {_a(expected)}, got {_a(found)}")
 
 
 def _group(name: str) -> str:
     return "number" if name in (*_INTEGERS, "double") or _is_decimal(name) else name
+
+
+def _a(name: str) -> str:
+    return name if name == _NULL else f"an {name}" if name[0] in "aeiou" else f"a {name}"
 
 
 def _is_decimal(name: str) -> bool:

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic.json_schema import models_json_schema
 
 from strandline.core.documents import Document, Path, did_you_mean, path_text
 from strandline.core.durations import format_duration
 from strandline.core.errors import InvalidDocument, Problem
-from strandline.core.stream import DocumentModel, Duration, FieldName, Name, StreamSpec, names_alike
+from strandline.core.stream import FIELD_NAMES_SCHEMA, DocumentModel, Duration, FieldName, Name, StreamSpec, names_alike
 from strandline.processing.expressions import ExpressionError, infer_type, parse_expression, refuse_unknown_columns
 
 
@@ -54,7 +55,7 @@ class EventTimeSpec(DocumentModel):
     """A record may be this much older than the newest one; an older one is late."""
     idle_timeout: Duration | None = None
     """After this long without records event time runs on by itself, so that windows close; null is never."""
-    max_ahead: Duration | None = 300_000
+    max_ahead: Duration | None = Field(default=300_000, json_schema_extra={"default": "5m"})
     """A record further than this in the future of its arrival is a dead letter; null is never."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
@@ -78,32 +79,29 @@ class WindowSpec(DocumentModel):
     """The size."""
     by: list[str] = Field(default_factory=list)
     """The fields that make the key; none means one result a window."""
-    aggregate: dict[FieldName, ExpressionText] = Field(min_length=1)
+    aggregate: dict[FieldName, ExpressionText] = Field(min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA)
     """Result field -> expression with an aggregate function."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if self.tumbling == 0:
             yield ("tumbling",), "a window of no length holds nothing; expected at least 1ms"
-        for number, name in enumerate(self.by):
-            if name in self.by[:number]:
-                yield ("by", number), f"'{name}' stands twice; remove one"
-            if name in self.aggregate:
-                yield ("aggregate", name), f"'{name}' is already a field of 'by'; choose another name"
-        for path, name in (
-            *((("by", n), by) for n, by in enumerate(self.by)),
-            *((("aggregate", a), a) for a in self.aggregate),
-        ):
+        places: list[tuple[str, Path]] = [(name, ("by", number)) for number, name in enumerate(self.by)]
+        places += [(name, ("aggregate", name)) for name in self.aggregate]
+        paths: dict[str, Path] = {}
+        for name, path in places:
+            if name in paths:
+                yield path, f"'{name}' stands twice among the fields of the result; choose another name"
             if name.startswith("_"):
-                yield (
-                    path,
-                    f"'{name}': results have no fields that begin with '_', Elasticsearch keeps such names for itself",
-                )
-        for name, message in names_alike([*self.by, *self.aggregate]):
-            yield ("aggregate", name), message
+                yield path, f"'{name}' begins with '_', and Elasticsearch keeps such names for itself; choose another"
+            paths.setdefault(name, path)
+        for name, message in names_alike(paths):
+            yield paths[name], message
 
 
 class EmitSpec(DocumentModel):
     """One place where a window's results go."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
     LATER: ClassVar[dict[str, str]] = {
         "stream": "emitting to a stream is not supported yet; only 'elasticsearch' is",
@@ -131,11 +129,17 @@ class EmitSpec(DocumentModel):
 class StepSpec(DocumentModel):
     """One step: `derive`, `where`, or `window` with `emit` beside it."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": [verb]} for verb in ("derive", "where", "window")]},
+    )
+
     LATER: ClassVar[dict[str, str]] = {
         verb: f"'{verb}' is not supported yet; only derive, where and window are"
         for verb in ("enrich", "dedupe", "join", "lookup", "sort", "distinct")
     }
-    derive: dict[FieldName, ExpressionText] | None = Field(default=None, min_length=1)
+    derive: dict[FieldName, ExpressionText] | None = Field(
+        default=None, min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA
+    )
     """New fields: name -> expression over the fields before this step."""
     where: ExpressionText | None = None
     """Keeps the records for which this is true."""
@@ -257,6 +261,20 @@ class CheckedPipeline:
     def reach_ms(self) -> int:
         """How far back in event time open state can go: the sizes of all windows together."""
         return sum(stage.size_ms for stage in self.stages)
+
+
+def json_schema() -> dict[str, object]:
+    """Return the JSON Schema (draft 2020-12) of one document: a stream or a pipeline. For editors and the API.
+
+    It tells the form. What fields mean to each other (a window that divides, a column that exists) `check` tells.
+    """
+    _, schema = models_json_schema([(StreamSpec, "validation"), (PipelineSpec, "validation")], by_alias=True)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Strandline document",
+        "oneOf": [{"$ref": "#/$defs/StreamSpec"}, {"$ref": "#/$defs/PipelineSpec"}],
+        "$defs": schema["$defs"],
+    }
 
 
 def check(pipeline: PipelineSpec, stream: StreamSpec, document: Document | None = None) -> CheckedPipeline:
@@ -450,8 +468,8 @@ class _Check:
         if before.tumbling and window.tumbling % before.tumbling:
             self._add(
                 (*path, "tumbling"),
-                f"{format_duration(window.tumbling)} is not a multiple of {format_duration(before.tumbling)}, the size of "
-                f"window '{before.name}' before it; a window of '{before.name}' would belong to two of '{window.name}'",
+                f"{format_duration(window.tumbling)} of window '{window.name}' is not a multiple of "
+                f"{format_duration(before.tumbling)} of window '{before.name}' before it, whose windows would straddle",
             )
 
     def _retention(self) -> None:
