@@ -1,0 +1,54 @@
+"""The contract of a result writer: rows of a stage in, an account of every one of them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A result that the store will never take as it is. The caller makes a dead letter of it (reason `result`)."""
+
+    id: str
+    index: str | None
+    """None when the window end has no place in the calendar, so that no index could be named."""
+    status: int | None
+    """The HTTP status of the store's answer; None when the row was refused before it was sent."""
+    type: str
+    """The store's error type, as `document_parsing_exception`, or `non_finite_number` or `timestamp_out_of_range`."""
+    reason: str
+    source: bytes
+    """The document as JSON; what JSON can't hold (NaN, infinity) stands there as a string."""
+
+
+@dataclass(slots=True)
+class WriteReport:
+    """What became of the rows of one write: created + already + len(refused) is their number."""
+
+    created: int = 0
+    already: int = 0
+    """Were in the store before with the same content: an earlier, unfinished attempt wrote them."""
+    refused: list[Refused] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        return self.created + self.already + len(self.refused)
+
+
+class ResultWriter(Protocol):
+    """Runs inside Spark's Python workers, so it must pickle and may open its connections only when it writes."""
+
+    def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
+        """Return only when every row is durable in the store or refused by it; doing it again changes nothing.
+
+        A batch has the column `window` (a struct of two timestamps, `start` and `end`, as Spark's own `window` makes
+        it), the by fields and the aggregates.
+
+        Raises IndexUnavailable when the store did not confirm in time (what was written stays and is found again by the
+        next attempt), Divergence when it holds another value under the same id.
+        """
+        ...
