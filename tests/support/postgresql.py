@@ -1,1 +1,152 @@
-"""PostgreSQL for the tests."""
+"""Databases for the tests of the ledger: SQLite files, and Debian's PostgreSQL as a child process on a free port."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 20
+PORT_ATTEMPTS_MAX = 5
+
+
+@pytest.fixture(scope="session")
+def postgresql_url() -> Iterator[str]:
+    """The SQLAlchemy URL of a running server's first database; the tests' own come from `new_database`."""
+    programs = _find_programs()
+    if programs is None:
+        pytest.skip(
+            "POSTGRESQL IS NOT INSTALLED, so what the ledger promises on PostgreSQL was NOT tested: "
+            "no /usr/lib/postgresql/*/bin/postgres; `apt-get install postgresql` brings it"
+        )
+    # Below /tmp itself: a server that may not run as root must be able to reach it.
+    home = Path(tempfile.mkdtemp(prefix="strandline-postgresql-", dir="/tmp"))
+    identity = _unprivileged(home)
+    try:
+        _run_initdb(programs, home, identity)
+        server, port = _start(programs, home, identity)
+        try:
+            yield f"postgresql+psycopg://strandline@127.0.0.1:{port}/postgres"
+        finally:
+            _stop(server)
+    finally:
+        shutil.rmtree(home)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a ledger that does not exist yet: the test runs once on each database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'ledger.sqlite'}"
+    return new_database(request.getfixturevalue("postgresql_url"))
+
+
+def new_database(server_url: str) -> str:
+    """Make an empty database on the server and return its URL. It goes away with the server."""
+    name = f"ledger_{uuid.uuid4().hex}"
+    with psycopg.connect(server_url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return server_url.rsplit("/", 1)[0] + f"/{name}"
+
+
+def _find_programs() -> Path | None:
+    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/postgres")]
+    return max(found, key=lambda path: float(path.parent.name), default=None)
+
+
+def _unprivileged(home: Path) -> dict[str, Any]:
+    """How to start a program that refuses root, and give it the directory; nothing special for an ordinary user."""
+    if os.geteuid() != 0:
+        return {}
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    user = pwd.getpwnam("postgres" if "postgres" in names else "nobody")
+    os.chown(home, user.pw_uid, user.pw_gid)
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def _run_initdb(programs: Path, home: Path, identity: dict[str, Any]) -> None:
+    command: list[str | Path] = [
+        programs / "initdb",
+        "-D",
+        home / "data",
+        "-U",
+        "strandline",
+        "-A",
+        "trust",
+        "-E",
+        "UTF8",
+    ]
+    command += ["--locale=C", "--no-sync"]
+    done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False, timeout=120, **identity)
+    if done.returncode != 0:
+        raise RuntimeError(f"initdb failed with {done.returncode}:\n{done.stdout}{done.stderr}")
+
+
+def _start(programs: Path, home: Path, identity: dict[str, Any]) -> tuple[subprocess.Popen[bytes], int]:
+    for _ in range(PORT_ATTEMPTS_MAX):
+        port = _free_port()
+        options = {
+            "port": port,
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "fsync": "off",
+            "shared_buffers": "32MB",
+            "max_connections": "60",
+        }
+        command: list[str | Path] = [programs / "postgres", "-D", home / "data"]
+        for name, value in options.items():
+            command += ["-c", f"{name}={value}"]
+        with (home / "server.log").open("wb") as log:
+            # Its own session: an impatient Ctrl-C must not end it before the tests that still use it.
+            server = subprocess.Popen(
+                command, cwd=home, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **identity
+            )
+        if _is_up(server, port):
+            return server, port
+        _stop(server)
+        # Another process may have taken the port in between; anything else shows again and is reported below.
+    raise RuntimeError(f"PostgreSQL did not start:\n{(home / 'server.log').read_text(errors='replace')[-4000:]}")
+
+
+def _is_up(server: subprocess.Popen[bytes], port: int) -> bool:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while server.poll() is None and time.monotonic() < deadline:
+        try:
+            psycopg.connect(f"postgresql://strandline@127.0.0.1:{port}/postgres", connect_timeout=2).close()
+        except psycopg.OperationalError:
+            time.sleep(0.05)
+        else:
+            # Someone else's server could answer there, while ours is about to find its port taken.
+            return server.poll() is None
+    return False
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    """End the server by its pid; it ends its own children."""
+    if server.poll() is None:
+        server.send_signal(signal.SIGINT)
+    try:
+        server.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,461 @@
+"""What the ledger promises, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from strandline.core.errors import Conflict, Fenced, InvalidSettings, LedgerUnavailable, NotFound
+from strandline.ledger.database import Database
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import JOB_MOVES, Desired, JobState, SliceKind, SliceStatus, Totals
+from tests.support.ledgers import a_checkpoint, a_slice
+from tests.support.postgresql import new_database
+
+
+@pytest.fixture
+def ledger(ledger_url: str) -> Iterator[Ledger]:
+    opened = Ledger.open(ledger_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def running(ledger: Ledger) -> Ledger:
+    """A ledger with the job `power`, in its first run."""
+    ledger.submit_job("power", "pipeline: power", {"pipeline": "power"})
+    ledger.begin_run("power", pid=4711)
+    return ledger
+
+
+def commit_slices(ledger: Ledger, first: int, last: int, epoch: int = 1) -> None:
+    for number in range(first, last + 1):
+        ledger.plan_slice(a_slice(number, epoch))
+        ledger.commit_checkpoint(a_checkpoint(number, epoch))
+
+
+class TestStreams:
+    def test_a_stream_is_kept_with_its_document(self, ledger: Ledger) -> None:
+        document = {"stream": "turbines", "schema": {"ts": {"type": "timestamp"}}, "note": "Ærø \x00 \ud800"}
+        row = ledger.put_stream("turbines", document)
+        assert (row.version, row.topic_id, row.document) == (1, None, document)
+        assert ledger.stream("turbines") == row
+        assert list(ledger.stream("turbines").document) == list(document), "the order of the fields is kept"
+
+    def test_the_same_document_again_changes_nothing(self, ledger: Ledger) -> None:
+        row = ledger.put_stream("turbines", {"partitions": 4})
+        assert ledger.put_stream("turbines", {"partitions": 4}) == row
+
+    def test_another_document_is_another_version(self, ledger: Ledger) -> None:
+        row = ledger.put_stream("turbines", {"partitions": 4})
+        ledger.set_topic_id("turbines", "abc")
+        changed = ledger.put_stream("turbines", {"partitions": 8})
+        assert changed == replace(row, version=2, document={"partitions": 8}, topic_id="abc")
+
+    def test_streams_are_listed_by_name(self, ledger: Ledger) -> None:
+        for name in ("b", "a", "c"):
+            ledger.put_stream(name, {})
+        assert [row.name for row in ledger.streams()] == ["a", "b", "c"]
+
+    @pytest.mark.parametrize("name", ["nowhere", "no\0where", "\ud800", "'; DROP TABLE streams; --"])
+    def test_an_unknown_stream_is_not_found(self, ledger: Ledger, name: str) -> None:
+        with pytest.raises(NotFound):
+            ledger.stream(name)
+        with pytest.raises(NotFound):
+            ledger.set_topic_id(name, "abc")
+        assert ledger.streams() == []
+
+
+class TestJobs:
+    def test_a_new_job_is_wanted_running(self, ledger: Ledger) -> None:
+        row = ledger.submit_job("power", "pipeline: power # as given", {"pipeline": "power"})
+        assert (row.version, row.desired, row.state, row.epoch) == (1, Desired.RUNNING, JobState.CREATED, 0)
+        assert ledger.job("power") == row
+        assert ledger.job_version("power").text == "pipeline: power # as given"
+
+    def test_the_same_document_again_changes_nothing(self, ledger: Ledger) -> None:
+        row = ledger.submit_job("power", "one", {"a": 1})
+        ledger.set_desired("power", Desired.STOPPED)
+        again = ledger.submit_job("power", "one, with a comment", {"a": 1})
+        assert again == replace(row, desired=Desired.STOPPED, updated_ms=again.updated_ms)
+        assert ledger.job_version("power").text == "one"
+
+    def test_another_document_is_another_version_and_the_first_stays(self, ledger: Ledger) -> None:
+        ledger.submit_job("power", "one", {"a": 1})
+        ledger.set_desired("power", Desired.STOPPED)
+        row = ledger.submit_job("power", "two", {"a": 2})
+        assert (row.version, row.desired) == (2, Desired.STOPPED)
+        assert ledger.job_version("power").document == {"a": 2}
+        assert ledger.job_version("power", 1).document == {"a": 1}
+        with pytest.raises(NotFound):
+            ledger.job_version("power", 3)
+
+    def test_jobs_are_listed_by_name(self, ledger: Ledger) -> None:
+        for name in ("b", "a"):
+            ledger.submit_job(name, "", {})
+        assert [row.name for row in ledger.jobs()] == ["a", "b"]
+
+    def test_an_unknown_job_is_not_found(self, ledger: Ledger) -> None:
+        for call in (
+            lambda: ledger.job("none"),
+            lambda: ledger.job_version("none"),
+            lambda: ledger.set_desired("none", Desired.STOPPED),
+            lambda: ledger.move_job("none", JobState.STARTING),
+            lambda: ledger.begin_run("none", 1),
+            lambda: ledger.end_run("none", 1, "stopped"),
+            lambda: ledger.plan_slice(a_slice(1, job="none")),
+            lambda: ledger.commit_checkpoint(a_checkpoint(1, job="none")),
+            lambda: ledger.checkpoint("none", 1),
+        ):
+            with pytest.raises(NotFound):
+                call()
+        assert ledger.last_slice("none") is None
+        assert ledger.last_checkpoint("none") is None
+        assert ledger.totals("none") == Totals(0, 0, {}, {})
+
+    def test_only_the_moves_of_the_table_are_legal(self, ledger: Ledger) -> None:
+        ledger.submit_job("power", "", {})
+        for origin, target in product(JobState, JobState):
+            _force_state(ledger, origin)
+            if target is origin or target in JOB_MOVES[origin]:
+                moved = ledger.move_job("power", target, "because")
+                assert (moved.state, moved.message) == (target, "because")
+            else:
+                with pytest.raises(Conflict, match=f"is {origin.value} and can't become {target.value}"):
+                    ledger.move_job("power", target)
+                assert ledger.job("power").state is origin
+
+    def test_an_old_run_can_not_move_the_job(self, running: Ledger) -> None:
+        running.move_job("power", JobState.STARTING, epoch=1)
+        running.begin_run("power", pid=2)
+        with pytest.raises(Fenced):
+            running.move_job("power", JobState.RUNNING, epoch=1)
+        assert running.move_job("power", JobState.RUNNING, epoch=2).state is JobState.RUNNING
+
+
+def _force_state(ledger: Ledger, state: JobState) -> None:
+    with ledger._database.writing("force a state") as connection:
+        connection.execute(sa.text("UPDATE jobs SET state = :state"), {"state": state.value})
+
+
+class TestRuns:
+    def test_a_run_raises_the_epoch_and_ends_the_older_one(self, ledger: Ledger) -> None:
+        ledger.submit_job("power", "", {"a": 1})
+        first = ledger.begin_run("power", pid=1)
+        ledger.submit_job("power", "", {"a": 2})
+        second = ledger.begin_run("power", pid=2)
+        assert (first.epoch, first.version, second.epoch, second.version) == (1, 1, 2, 2)
+        assert ledger.job("power").epoch == 2
+        old, new = ledger.runs("power")
+        assert (old.outcome, old.message) == ("superseded", "run 2 took over")
+        assert new == second
+        assert (new.ended_ms, new.outcome) == (None, None)
+
+    def test_the_first_outcome_stays(self, running: Ledger) -> None:
+        ended = running.end_run("power", 1, "stopped", "as asked")
+        assert (ended.outcome, ended.message) == ("stopped", "as asked")
+        assert running.end_run("power", 1, "died", "") == ended
+        running.begin_run("power", pid=2)
+        assert running.runs("power")[0] == ended
+
+
+class TestSlices:
+    def test_a_slice_comes_back_as_it_was_planned(self, running: Ledger) -> None:
+        row = a_slice(1, kind=SliceKind.DRAIN, watermark_ms=None, closes_ms=7, tick_ms=8)
+        running.plan_slice(row)
+        assert running.last_slice("power") == row
+        assert running.slice_count("power") == 1
+
+    def test_slices_are_read_in_order_with_both_ends(self, running: Ledger) -> None:
+        commit_slices(running, 1, 12)
+        assert [row.number for row in running.slices("power", 3, 11)] == list(range(3, 12))
+        assert [row.number for row in running.slices("power", 11, 99)] == [11, 12]
+        assert all(row.status is SliceStatus.COMMITTED for row in running.slices("power", 1, 12))
+        assert running.slice_count("power") == 12
+
+    def test_an_old_run_is_fenced(self, running: Ledger) -> None:
+        running.begin_run("power", pid=2)
+        with pytest.raises(Fenced, match="Run 1 of job power"):
+            running.plan_slice(a_slice(1, epoch=1))
+        with pytest.raises(Fenced):
+            running.plan_slice(a_slice(1, epoch=3))
+        assert running.last_slice("power") is None
+
+    @pytest.mark.parametrize("number", [0, 1, 2, 4])
+    def test_a_gap_or_a_repeat_is_refused(self, running: Ledger, number: int) -> None:
+        commit_slices(running, 1, 2)
+        with pytest.raises(Conflict, match="does not follow"):
+            running.plan_slice(a_slice(number))
+
+    def test_the_first_slice_is_number_one(self, running: Ledger) -> None:
+        with pytest.raises(Conflict, match="does not follow"):
+            running.plan_slice(a_slice(0))
+
+    @pytest.mark.parametrize("partitions", [{0: 10, 1: 21}, {0: 10}, {0: 9, 1: 20}, {0: 10, 1: 20, 2: 0}])
+    def test_a_slice_begins_where_the_last_one_ends(self, running: Ledger, partitions: dict[int, int]) -> None:
+        commit_slices(running, 1, 1)
+        with pytest.raises(Conflict, match="begins at"):
+            running.plan_slice(
+                a_slice(2, offsets_first={"turbines": partitions}, offsets={"turbines": {0: 50, 1: 50, 2: 9}})
+            )
+
+    def test_a_slice_does_not_end_before_it_begins(self, running: Ledger) -> None:
+        commit_slices(running, 1, 1)
+        with pytest.raises(Conflict, match="ends before it begins"):
+            running.plan_slice(a_slice(2, offsets={"turbines": {0: 20, 1: 19}}))
+
+    def test_a_partition_that_is_new_may_join(self, running: Ledger) -> None:
+        commit_slices(running, 1, 1)
+        running.plan_slice(a_slice(2, offsets={"turbines": {0: 20, 1: 40, 2: 5}}))
+
+    def test_one_slice_at_most_is_planned(self, running: Ledger) -> None:
+        running.plan_slice(a_slice(1))
+        with pytest.raises(Conflict, match="before slice 1 is committed"):
+            running.plan_slice(a_slice(2))
+
+    def test_a_slice_is_not_born_committed(self, running: Ledger) -> None:
+        with pytest.raises(Conflict):
+            running.plan_slice(a_slice(1, status=SliceStatus.COMMITTED))
+
+    def test_the_very_same_slice_again_changes_nothing(self, running: Ledger) -> None:
+        """As after a lost answer. Another cut under the same number is refused."""
+        running.plan_slice(a_slice(1))
+        running.plan_slice(a_slice(1))
+        with pytest.raises(Conflict):
+            running.plan_slice(a_slice(1, cut_time_ms=1))
+        assert running.slices("power", 1, 9) == [a_slice(1)]
+
+
+class TestCheckpoints:
+    def test_a_checkpoint_comes_back_as_it_was_committed(self, running: Ledger) -> None:
+        row = a_checkpoint(1, latest_event_ms=None, latest_log_ms=None, dead_letter_offsets={0: 3, 11: 4})
+        running.plan_slice(a_slice(1))
+        running.commit_checkpoint(row)
+        assert running.last_checkpoint("power") == row
+        assert running.checkpoint("power", 1) == row
+        assert running.slices("power", 1, 1)[0].status is SliceStatus.COMMITTED
+
+    def test_checkpoints_are_listed_newest_first(self, running: Ledger) -> None:
+        commit_slices(running, 1, 12)
+        assert [row.slice for row in running.checkpoints("power", limit=3)] == [12, 11, 10]
+        assert [row.slice for row in running.checkpoints("power", limit=3, before=10)] == [9, 8, 7]
+        assert running.checkpoint("power", 7) == a_checkpoint(7)
+        with pytest.raises(NotFound):
+            running.checkpoint("power", 13)
+
+    def test_an_old_run_is_fenced_and_the_new_one_commits_what_it_planned(self, running: Ledger) -> None:
+        running.plan_slice(a_slice(1, epoch=1))
+        running.begin_run("power", pid=2)
+        with pytest.raises(Fenced):
+            running.commit_checkpoint(a_checkpoint(1, epoch=1))
+        assert running.last_checkpoint("power") is None
+        assert running.last_slice("power") == a_slice(1, epoch=1)
+        running.commit_checkpoint(a_checkpoint(1, epoch=2))
+        assert running.last_slice("power") == a_slice(1, epoch=1, status=SliceStatus.COMMITTED)
+
+    @pytest.mark.parametrize("number", [0, 2, 3])
+    def test_a_commit_out_of_turn_is_refused(self, running: Ledger, number: int) -> None:
+        running.plan_slice(a_slice(1))
+        with pytest.raises(Conflict, match="does not follow"):
+            running.commit_checkpoint(a_checkpoint(number))
+
+    def test_what_was_not_planned_is_not_committed(self, running: Ledger) -> None:
+        commit_slices(running, 1, 1)
+        with pytest.raises(Conflict, match="never planned"):
+            running.commit_checkpoint(a_checkpoint(2))
+        assert running.last_checkpoint("power") == a_checkpoint(1)
+
+    def test_the_very_same_checkpoint_again_changes_nothing(self, running: Ledger) -> None:
+        """As after a lost answer. Another outcome for the same slice is refused."""
+        commit_slices(running, 1, 2)
+        running.commit_checkpoint(a_checkpoint(2))
+        with pytest.raises(Conflict):
+            running.commit_checkpoint(a_checkpoint(2, records=31))
+        assert running.totals("power").records == 60
+
+    @pytest.mark.parametrize(
+        "fall",
+        [
+            {"latest_event_ms": 1_999},
+            {"latest_event_ms": None},
+            {"latest_log_ms": 2_199},
+            {"emitted": {"per_minute": 119_999}},
+        ],
+        ids=str,
+    )
+    def test_what_never_falls_can_not_fall(self, running: Ledger, fall: dict[str, Any]) -> None:
+        commit_slices(running, 1, 2)
+        running.plan_slice(a_slice(3))
+        with pytest.raises(Conflict):
+            running.commit_checkpoint(a_checkpoint(3, **fall))
+        assert running.last_slice("power") == a_slice(3), "nothing of the refused commit stays"
+
+    def test_a_refused_row_leaves_the_slice_planned(self, running: Ledger) -> None:
+        """Checkpoint and slice status are one transaction: the schema refuses the one, and the other goes back."""
+        running.plan_slice(a_slice(1))
+        with pytest.raises(Conflict):
+            running.commit_checkpoint(a_checkpoint(1, accepted=-1))
+        assert running.last_slice("power") == a_slice(1)
+        assert running.last_checkpoint("power") is None
+
+    def test_totals_add_up(self, running: Ledger) -> None:
+        commit_slices(running, 1, 2)
+        running.plan_slice(a_slice(3))
+        running.commit_checkpoint(a_checkpoint(3, rejected={"schema": 4}, results={"hourly": 1}))
+        assert running.totals("power") == Totals(
+            records=90,
+            accepted=84,
+            rejected={"late": 2, "decode": 2, "schema": 4},
+            results={"per_minute": 10, "hourly": 1},
+        )
+
+    def test_first_slice_reaching_an_event_time(self, running: Ledger) -> None:
+        for number, latest_event_ms in enumerate((None, 1_000, 1_000, 1_000, 5_000, 5_000, 9_000), start=1):
+            running.plan_slice(a_slice(number))
+            running.commit_checkpoint(a_checkpoint(number, latest_event_ms=latest_event_ms))
+        expected = {-5: 2, 1_000: 2, 1_001: 5, 5_000: 5, 5_001: 7, 9_000: 7, 9_001: None}
+        assert {event_ms: running.first_slice_reaching("power", event_ms) for event_ms in expected} == expected
+
+    def test_jobs_do_not_see_each_other(self, running: Ledger) -> None:
+        running.submit_job("other", "", {})
+        running.begin_run("other", pid=9)
+        commit_slices(running, 1, 3)
+        running.plan_slice(a_slice(1, job="other"))
+        running.commit_checkpoint(a_checkpoint(1, job="other", latest_event_ms=1))
+        assert (running.slice_count("other"), running.slice_count("power")) == (1, 3)
+        assert running.totals("other").records == 30
+        assert running.first_slice_reaching("other", 2) is None
+
+
+class TestEvents:
+    def test_events_are_read_on_from_the_last_id(self, running: Ledger) -> None:
+        written = [running.record_event("note", str(number), "power", 1, {"n": number}) for number in range(5)]
+        written.append(running.record_event("stack", "no job"))
+        assert running.events() == written
+        assert running.events("power") == written[:5]
+        assert running.events(after_id=written[1].id, limit=2) == written[2:4]
+        assert running.events(after_id=written[-1].id) == []
+
+    def test_an_event_may_quote_a_broken_record(self, running: Ledger) -> None:
+        running.record_event("note", "a\0b\ud800c Ærø", facts={"bytes": "a\0b\ud800c"})
+        read = running.events()[0]
+        assert (read.message, read.facts) == ("a\\0b\\ud800c Ærø", {"bytes": "a\0b\ud800c"})
+
+    def test_an_event_of_an_unknown_job_is_refused(self, ledger: Ledger) -> None:
+        with pytest.raises(Conflict):
+            ledger.record_event("note", "", "none")
+
+
+def test_any_sql_client_reads_slices_and_checkpoints(running: Ledger) -> None:
+    """An outside program recomputes every result from these two tables, the stream and the pipeline."""
+    commit_slices(running, 1, 1)
+    running.plan_slice(a_slice(2))
+    with running._database.reading("look from outside") as connection:
+        slices = connection.execute(
+            sa.text("SELECT job, number, offsets, cut_time_ms, watermark_ms, epoch, status FROM slices ORDER BY number")
+        ).all()
+        (emitted,) = connection.execute(sa.text("SELECT emitted FROM checkpoints WHERE job='power' AND slice=1")).one()
+    assert tuple(slices[0]) == ("power", 1, '{"turbines":{"0":10,"1":20}}', 1_000, 900, 1, "committed")
+    assert slices[1].status == "planned"
+    assert json.loads(emitted) == {"per_minute": 60_000}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "INSERT INTO slices SELECT job, 3, epoch, version, offsets_first, offsets, 0, NULL, NULL, NULL, kind, status, 0"
+        " FROM slices WHERE number = 2",
+        "UPDATE slices SET status = 'perhaps'",
+        "UPDATE jobs SET state = 'perhaps'",
+        "UPDATE jobs SET epoch = -1",
+        "DELETE FROM slices WHERE number = 1",
+        "UPDATE slices SET epoch = 77",
+        "INSERT INTO runs VALUES ('power', 2, 1, 1, 0, NULL, NULL, '')",
+        "UPDATE runs SET ended_ms = 5",
+    ],
+)
+def test_the_schema_itself_refuses(running: Ledger, broken: str) -> None:
+    """Two planned slices, an unknown state, a lost slice, an unknown run, two open runs: whoever writes them."""
+    commit_slices(running, 1, 1)
+    running.plan_slice(a_slice(2))
+    with pytest.raises(Conflict), running._database.writing("break it") as connection:
+        connection.execute(sa.text(broken))
+
+
+def test_a_number_that_no_column_holds_is_refused(running: Ledger) -> None:
+    with pytest.raises(Conflict):
+        running.plan_slice(a_slice(1, cut_time_ms=10**30))
+
+
+def _half_do(ledger: Ledger, then: str | Exception) -> None:
+    with ledger._database.writing("stumble half way") as connection:
+        connection.execute(sa.text("UPDATE jobs SET message = 'half done'"))
+        if isinstance(then, Exception):
+            raise then
+        connection.execute(sa.text(then))
+
+
+def test_an_error_in_a_unit_of_work_takes_all_of_it_back(running: Ledger) -> None:
+    with pytest.raises(ZeroDivisionError):
+        _half_do(running, ZeroDivisionError())
+    assert running.job("power").message == ""
+
+
+@pytest.mark.parametrize(
+    "url", ["", "ledger.sqlite", "mysql://h/d", "sqlite://", "sqlite:///:memory:", "postgresql+asyncpg://u:secret@h/d"]
+)
+def test_a_url_that_names_no_ledger_is_refused(url: str) -> None:
+    with pytest.raises(InvalidSettings, match="sqlite:///FILE") as caught:
+        Ledger.open(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:///{tmp_path}/no/such/directory/l.sqlite", "postgresql+psycopg://u:secret@127.0.0.1:1/d"]
+)
+def test_a_database_that_does_not_answer_is_unavailable(url: str, tmp_path: Path) -> None:
+    with pytest.raises(LedgerUnavailable, match="Could not read the schema's revision") as caught:
+        Ledger.open(url.format(tmp_path=tmp_path))
+    assert "secret" not in str(caught.value)
+
+
+def test_a_ledger_that_another_process_holds_too_long_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.ledger.database.BUSY_TIMEOUT_S", 0.1)
+    url = f"sqlite:///{tmp_path / 'l.sqlite'}"
+    one, other = Ledger.open(url), Ledger.open(url)
+    with one._database.writing("hold it"):
+        assert other.jobs() == [], "readers go on while a writer has not committed"
+        with pytest.raises(LedgerUnavailable, match="database is locked"):
+            other.submit_job("power", "", {})
+    other.submit_job("power", "", {})
+    one.close()
+    other.close()
+
+
+def test_a_lost_connection_is_unavailable_and_the_next_call_makes_a_new_one(postgresql_url: str) -> None:
+    ledger = Ledger.open(new_database(postgresql_url))
+    ledger.submit_job("power", "", {})
+    with pytest.raises(LedgerUnavailable):
+        _half_do(ledger, "SELECT pg_terminate_backend(pg_backend_pid())")
+    assert ledger.job("power").message == ""
+    ledger.close()
+
+
+def test_sqlite_keeps_a_rollback_journal_and_syncs_in_full(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'l.sqlite'}")
+    with database.writing("ask") as connection:
+        asked = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")
+        }
+        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+    database.close()
+    assert asked == {"journal_mode": "truncate", "synchronous": 2}

@@ -1,0 +1,141 @@
+"""Two processes fight for one job; one is paused in the middle of its work and wakes too late. Epochs part them."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from strandline.core.errors import Fenced, LedgerUnavailable
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import SliceStatus
+from tests.support.ledgers import a_checkpoint, a_slice
+
+FENCED_EACH = 10
+SLICES_A_TURN = 4
+TIMEOUT_S = 120
+PAUSES_MAX = 100
+WORK_S = 0.005
+"""What a slice's own work takes, outside any transaction: SQLite lets nobody else in while one writes on and on."""
+
+
+def _advance(ledger: Ledger, epoch: int, effects: list[tuple[str, int, int]]) -> int:
+    """Plan the next slice, unless one is left from before, and commit it. Returns its number."""
+    last = ledger.last_slice("power")
+    number = last.number if last and last.status is SliceStatus.PLANNED else (last.number if last else 0) + 1
+    if last is None or last.number != number:
+        ledger.plan_slice(a_slice(number, epoch))
+        effects.append(("plan", number, epoch))
+    time.sleep(WORK_S)
+    ledger.commit_checkpoint(a_checkpoint(number, epoch))
+    effects.append(("commit", number, epoch))
+    return number
+
+
+def _contend(url: str, me: int, fenced: Sequence[int], report: Path) -> None:
+    """Take the job over; when fenced, let the other get on a little and take it back, until both were fenced enough."""
+    ledger = Ledger.open(url)
+    effects: list[tuple[str, int, int]] = []
+    deadline = time.monotonic() + TIMEOUT_S
+    while min(fenced) < FENCED_EACH:
+        epoch, number = ledger.begin_run("power", os.getpid()).epoch, 0
+        try:
+            while min(fenced) < FENCED_EACH:
+                number = _advance(ledger, epoch, effects)
+                assert time.monotonic() < deadline, f"at slice {number}, fenced {list(fenced)}"
+        except Fenced:
+            fenced[me] += 1  # type: ignore[index]
+            while min(fenced) < FENCED_EACH and ledger.slice_count("power") < number + SLICES_A_TURN:
+                assert time.monotonic() < deadline, f"the other stands still, fenced {list(fenced)}"
+                time.sleep(0.001)
+    report.write_text(json.dumps(effects))
+    ledger.close()
+
+
+def test_two_processes_race_for_one_job(ledger_url: str, tmp_path: Path) -> None:
+    """Every slice is planned once and committed once, epochs never fall, and the loser of each takeover is fenced."""
+    ledger = Ledger.open(ledger_url)
+    ledger.submit_job("power", "", {})
+    spawn = multiprocessing.get_context("spawn")
+    fenced = spawn.Array("i", 2)
+    reports = [tmp_path / "one.json", tmp_path / "other.json"]
+    contenders = [
+        spawn.Process(target=_contend, args=(ledger_url, me, fenced, report)) for me, report in enumerate(reports)
+    ]
+    for contender in contenders:
+        contender.start()
+    for contender in contenders:
+        contender.join(TIMEOUT_S + 30)
+    assert [contender.exitcode for contender in contenders] == [0, 0]
+
+    effects = sorted(tuple(effect) for report in reports for effect in json.loads(report.read_text()))
+    count = ledger.slice_count("power")
+    slices = ledger.slices("power", 1, count)
+    committed = ledger.checkpoints("power", limit=count + 1)[::-1]
+    assert [row.number for row in slices] == list(range(1, count + 1))
+    assert [row.slice for row in committed] == list(range(1, count + 1))
+    assert effects == sorted(
+        [("plan", row.number, row.epoch) for row in slices] + [("commit", row.slice, row.epoch) for row in committed]
+    ), "what the processes believe that they did is what the ledger holds"
+    history = [epoch for row, done in zip(slices, committed, strict=True) for epoch in (row.epoch, done.epoch)]
+    assert all(before <= after for before, after in pairwise(history)), "no older run writes after a newer one"
+    runs = ledger.runs("power")
+    assert len(runs) > 2 * FENCED_EACH
+    assert [run.epoch for run in runs] == list(range(1, ledger.job("power").epoch + 1))
+    assert [run.epoch for run in runs if run.outcome is None] == [runs[-1].epoch]
+    ledger.close()
+
+
+def _hold(url: str, began: object, report: Path) -> None:
+    """Run for ever, until fenced."""
+    ledger = Ledger.open(url)
+    epoch = ledger.begin_run("power", os.getpid()).epoch
+    effects: list[tuple[str, int, int]] = []
+    try:
+        while True:
+            _advance(ledger, epoch, effects)
+            if len(effects) == 2:
+                began.set()  # type: ignore[attr-defined]
+    except Fenced as error:
+        report.write_text(str(error))
+
+
+def test_a_run_that_was_paused_is_fenced_when_it_wakes(
+    ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGSTOP in the middle of its work, a takeover, SIGCONT: not one more row comes from the old run.
+
+    A pause may fall into a transaction, whose locks keep everyone out: then the old run goes on and is paused anew.
+    """
+    monkeypatch.setattr("strandline.ledger.database.BUSY_TIMEOUT_S", 0.2)
+    ledger = Ledger.open(ledger_url)
+    ledger.submit_job("power", "", {})
+    spawn = multiprocessing.get_context("spawn")
+    began, report = spawn.Event(), tmp_path / "report"
+    old = spawn.Process(target=_hold, args=(ledger_url, began, report))
+    old.start()
+    assert old.pid is not None
+    assert began.wait(60)
+    for _ in range(PAUSES_MAX):
+        os.kill(old.pid, signal.SIGSTOP)
+        try:
+            ledger.begin_run("power", os.getpid())
+            break
+        except LedgerUnavailable:
+            os.kill(old.pid, signal.SIGCONT)
+    else:
+        pytest.fail(f"the pause fell into a transaction {PAUSES_MAX} times")
+    before = ledger.last_slice("power"), ledger.last_checkpoint("power")
+    os.kill(old.pid, signal.SIGCONT)
+    old.join(60)
+    assert old.exitcode == 0
+    assert "Run 1 of job power no longer owns it, run 2 does" in report.read_text()
+    assert (ledger.last_slice("power"), ledger.last_checkpoint("power")) == before
+    ledger.close()

@@ -1,0 +1,169 @@
+"""The schema is built by migrations only: they walk up, down and up, and end where the models are."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from strandline.core.errors import Conflict
+from strandline.ledger import schema
+from strandline.ledger.database import Database
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.models import metadata
+
+MIGRATIONS = Path(schema.__file__).parent / "migrations"
+OPENERS = 6
+
+
+def _revisions() -> list[str]:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    return [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()][::-1]
+
+
+@pytest.fixture
+def database(ledger_url: str) -> Iterator[Database]:
+    database = Database(ledger_url)
+    yield database
+    database.close()
+
+
+def _tables(database: Database) -> set[str]:
+    with database.reading("look at the tables") as connection:
+        return set(sa.inspect(connection).get_table_names()) - {"alembic_version"}
+
+
+def _definitions(database: Database) -> list[str]:
+    """What the database itself says that it holds, constraints included."""
+    with database.reading("look at the schema") as connection:
+        if database.is_sqlite:
+            queries = ["SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"]
+        else:
+            columns = "table_name, column_name, data_type, is_nullable, column_default"
+            queries = [
+                "SELECT conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid) FROM pg_constraint"
+                " WHERE connamespace = 'public'::regnamespace",
+                "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'",
+                f"SELECT concat_ws(' ', {columns}) FROM information_schema.columns WHERE table_schema = 'public'",
+            ]
+        found = [str(row[0]) for query in queries for row in connection.execute(sa.text(query))]
+    # Of a definition's clauses each database keeps its own order; what is compared is what they say.
+    clauses = (" ".join(sorted(text.replace("\n", " ").replace("\t", " ").replace(",", " ").split())) for text in found)
+    return sorted(text for text in clauses if "alembic_version" not in text)
+
+
+def test_up_down_and_up_again(database: Database) -> None:
+    for revision in [*_revisions(), "base", schema.HEAD]:
+        with database.writing(f"move to {revision}") as connection:
+            schema.move_schema(connection, revision)
+        if revision == "base":
+            assert _tables(database) == set()
+    assert _tables(database) == set(metadata.tables)
+
+
+def test_each_revision_can_be_undone_and_done_again(database: Database) -> None:
+    before = "base"
+    for revision in _revisions():
+        for step in (revision, before, revision):
+            with database.writing(f"move to {step}") as connection:
+                schema.move_schema(connection, step)
+        before = revision
+
+
+def test_models_and_schema_agree(database: Database) -> None:
+    """Compared twice: by Alembic's own eyes, and by the definitions that the models alone would have made."""
+    schema.migrate(database)
+    with database.reading("compare") as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, metadata) == []
+    migrated = _definitions(database)
+    with database.writing("make the models' own schema") as connection:
+        schema.move_schema(connection, "base")
+        metadata.create_all(connection)
+    assert migrated == _definitions(database)
+
+
+def test_revisions_are_numbered_without_gaps_and_noted() -> None:
+    revisions = _revisions()
+    assert revisions == [f"{number:04}" for number in range(1, len(revisions) + 1)]
+    assert revisions[-1] == schema.HEAD
+    notes = (MIGRATIONS / "NOTES.md").read_text()
+    assert [revision for revision in revisions if f"\n## {revision} " not in notes] == []
+
+
+def _fail_after_migrating(database: Database) -> None:
+    with database.writing("fail half way") as connection:
+        schema.move_schema(connection, schema.HEAD)
+        raise ZeroDivisionError
+
+
+def test_a_failed_migration_leaves_nothing(database: Database) -> None:
+    with pytest.raises(ZeroDivisionError):
+        _fail_after_migrating(database)
+    assert _tables(database) == set()
+    schema.migrate(database)
+    assert _tables(database) == set(metadata.tables)
+
+
+@pytest.mark.parametrize(("ahead", "is_usable"), [(1, True), (2, False)])
+def test_code_works_on_the_next_revision_and_refuses_later_ones(
+    ledger_url: str, database: Database, ahead: int, is_usable: bool
+) -> None:
+    Ledger.migrate(ledger_url)
+    with database.writing("raise the revision") as connection:
+        revision = f"{int(schema.HEAD) + ahead:04}"
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+    if is_usable:
+        Ledger.open(ledger_url).close()
+    else:
+        with pytest.raises(Conflict, match="upgrade Strandline"):
+            Ledger.open(ledger_url)
+
+
+def _open(url: str, barrier: object) -> None:
+    barrier.wait(60)  # type: ignore[attr-defined]
+    Ledger.open(url).close()
+
+
+def test_many_processes_open_a_new_ledger_at_once(ledger_url: str) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    barrier = spawn.Barrier(OPENERS)
+    openers = [spawn.Process(target=_open, args=(ledger_url, barrier)) for _ in range(OPENERS)]
+    for opener in openers:
+        opener.start()
+    for opener in openers:
+        opener.join(120)
+    assert [opener.exitcode for opener in openers] == [0] * OPENERS
+    ledger = Ledger.open(ledger_url)
+    assert ledger.jobs() == []
+    ledger.close()
+
+
+def test_opening_an_up_to_date_ledger_does_not_load_alembic(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'l.sqlite'}"
+    Ledger.migrate(url)
+    program = f"""if True:
+        import sys
+        from strandline.ledger.ledger import Ledger
+        Ledger.open({url!r})
+        print("alembic" in sys.modules)
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "False"
+
+
+def test_rows_and_states_need_the_standard_library_only() -> None:
+    program = "import sys, strandline.ledger.states; print('sqlalchemy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "False"
