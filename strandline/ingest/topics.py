@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget to export what they import
@@ -26,6 +26,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs f
 from strandline.core.durations import format_duration
 from strandline.core.errors import Conflict, LogUnavailable, NotFound
 from strandline.core.record import dead_letter_topic
+from strandline.core.stream import StreamSpec
 
 DEAD_LETTER_PARTITIONS = 1
 """Dead letters are few, and one partition keeps them in the order in which they were found."""
@@ -42,17 +43,6 @@ _TRANSIENT_CODES = frozenset(
     }
 )
 """Answers of a broker that pass; librdkafka's own codes, all negative, are about reaching one."""
-
-
-class TopicSpec(Protocol):
-    """What a topic needs to know of a `StreamSpec`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def partitions(self) -> int: ...
-    @property
-    def retention_ms(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -90,32 +80,32 @@ class Topics:
         self._batch_bytes_max = record_batch_bytes_max(record_bytes_max)
         self._timeout_s = timeout_s
 
-    def ensure_stream_topic(self, spec: TopicSpec) -> TopicDescription:
+    def ensure_stream_topic(self, spec: StreamSpec) -> TopicDescription:
         """Make the stream's topic, or bring the present one up to the spec; when it returns, the topic can be written.
 
         Doing it again changes nothing. Retention may grow. Raises Conflict, and changes nothing, when the present topic
         has another number of partitions, would lose records by a shorter retention, or is not a log of arrivals
         (compacted, or stamped with the senders' time).
         """
-        made = self._create_unless_present(spec.name, spec.partitions, spec.retention_ms)
+        made = self._create_unless_present(spec.stream, spec.partitions, spec.retention_ms)
         if made is not None:
             return made
-        present = self._wait_until_writable(spec.name)
+        present = self._wait_until_writable(spec.stream)
         if present.partitions != spec.partitions:
             raise Conflict(
-                f"topic {spec.name} has {present.partitions} partitions, the document says {spec.partitions}: fewer "
+                f"topic {spec.stream} has {present.partitions} partitions, the document says {spec.partitions}: fewer "
                 f"would lose records, more would move keys to other partitions and lose their order; "
                 f"write partitions: {present.partitions}, or register a stream of another name"
             )
-        config = self._read_config(spec.name)
-        _check_is_log_of_arrivals(spec.name, config)
+        config = self._read_config(spec.stream)
+        _check_is_log_of_arrivals(spec.stream, config)
         changes = {}
         if _retention_grows(spec, int(config["retention.ms"])):
             changes["retention.ms"] = str(spec.retention_ms)
         if self._batch_bytes_max > int(config["max.message.bytes"]):
             changes["max.message.bytes"] = str(self._batch_bytes_max)
         if changes:
-            self._write_config(spec.name, changes)
+            self._write_config(spec.stream, changes)
         return present
 
     def ensure_dead_letter_topic(self, job: str) -> TopicDescription:
@@ -231,7 +221,7 @@ def _check_is_log_of_arrivals(topic: str, config: Mapping[str, str]) -> None:
         )
 
 
-def _retention_grows(spec: TopicSpec, present_ms: int) -> bool:
+def _retention_grows(spec: StreamSpec, present_ms: int) -> bool:
     """Raises Conflict when it would shrink. Kafka writes -1 for "for ever"."""
     if present_ms != -1 and spec.retention_ms >= present_ms:
         return spec.retention_ms > present_ms
@@ -242,7 +232,7 @@ def _retention_grows(spec: TopicSpec, present_ms: int) -> bool:
         else f"write retention: {format_duration(present_ms)} or longer"
     )
     raise Conflict(
-        f"topic {spec.name} keeps its records {kept}, the document says {format_duration(spec.retention_ms)}, "
+        f"topic {spec.stream} keeps its records {kept}, the document says {format_duration(spec.retention_ms)}, "
         f"which would delete records; {remedy}"
     )
 

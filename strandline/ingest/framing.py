@@ -1,0 +1,197 @@
+"""From the body of a request to its records: where one ends and the next begins, and under which key each is logged.
+
+Framing is not parsing. A record keeps the sender's bytes, whatever they are: one that is not JSON is persisted all the
+same and becomes a dead letter later. Refused is only a body in which the records can't be told apart. Nothing here
+recurses, so no depth of nesting can break it.
+
+CloudEvents, Influx line protocol and CBOR get their forms here when the gateway takes them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from enum import Enum
+from functools import lru_cache
+
+import msgspec
+
+from strandline.core.errors import PermanentError
+
+Record = tuple[bytes, bytes | None]
+"""The value, which is the sender's bytes, and the Kafka key."""
+
+RECORDS_MAX = 100_000
+"""Records (or lines) in one request: each costs a few hundred bytes of memory, however short it is."""
+RECORD_CONTENT_TYPE = b"application/json"
+"""Of one record, whichever form it came in."""
+
+_WHITESPACE = b" \t\r\n"  # JSON's; bytes.strip() alone would take more
+_COMMAS_MAX = 1_000_000
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
+"""A whole string, or one character that matters outside of strings; possessive, so that it never backtracks."""
+_COMMA, _QUOTE = b',"'
+_CLOSER = {ord("["): ord("]"), ord("{"): ord("}")}
+
+
+class Unframable(PermanentError):
+    """The body's records can't be told apart; nothing of it was persisted."""
+
+    code = "bad_request"
+
+
+class TooLarge(PermanentError):
+    """The body, or one record in it, is over a limit; nothing of it was persisted."""
+
+    code = "too_large"
+
+
+class Form(Enum):
+    """How a body holds its records."""
+
+    JSON = "json"
+    """One object, or an array of anything."""
+    LINES = "lines"
+    """One record a line (NDJSON, JSON Lines)."""
+
+
+FORM_OF_CONTENT_TYPE = {
+    "application/json": Form.JSON,
+    "application/x-ndjson": Form.LINES,
+    "application/ndjson": Form.LINES,
+    "application/jsonlines": Form.LINES,
+    "application/jsonl": Form.LINES,
+}
+
+
+def frame(body: bytes, form: Form, key_field: str | None, record_bytes_max: int) -> list[Record]:
+    """Return the records of a body, in order; an empty array has none.
+
+    Raises Unframable (no record at all, or no way to tell them apart) or TooLarge (naming the record).
+    """
+    values = split_lines(body) if form is Form.LINES else split_json(body)
+    for position, value in enumerate(values, 1):
+        if len(value) > record_bytes_max:
+            raise TooLarge(
+                f"record {position} of {len(values)} has {len(value)} bytes, the limit is {record_bytes_max}; "
+                f"nothing of this request was persisted: leave that record out or send less in it"
+            )
+    if key_field is None:
+        return [(value, None) for value in values]
+    find_key = key_finder(key_field)
+    return [(value, find_key(value)) for value in values]
+
+
+def split_json(body: bytes) -> list[bytes]:
+    """An object is one record: the whole body, unparsed. An array's elements are records, without the spaces around.
+
+    Raises Unframable, TooLarge (too many records).
+    """
+    start = body.lstrip(_WHITESPACE)[:1]
+    if start == b"{":
+        return [body]
+    if not start:
+        raise Unframable("the body is empty; send a JSON object, or an array of them")
+    if start != b"[":
+        raise Unframable(
+            f"the body starts with {start!r}, neither {{ nor [; send a JSON object or an array of them, "
+            f"or one record a line as application/x-ndjson"
+        )
+    # The fast way makes an object for every element before it can be counted; so many commas go the other way.
+    if body.count(b",") < _COMMAS_MAX:
+        try:
+            values = [bytes(element) for element in _read_array(body)]
+        except (msgspec.DecodeError, RecursionError):
+            return split_broken_array(body)
+        if len(values) > RECORDS_MAX:
+            raise _too_many("records")
+        return values
+    return split_broken_array(body)
+
+
+_read_array: Callable[[bytes], list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def split_broken_array(body: bytes) -> list[bytes]:
+    """Split an array in which an element is not JSON (`NaN`, a bad escape, nested too deep): only that one suffers.
+
+    Knows of strings and brackets, and of nothing else. On valid JSON it answers as the fast way does.
+
+    Raises Unframable when strings or brackets don't close, or an element has no bytes; TooLarge (too many records).
+    """
+    values: list[bytes] = []
+    closers = bytearray()  # what each open bracket waits for; the first is the array's own
+    start = body.index(b"[") + 1
+    for token in _TOKEN.finditer(body, start - 1):
+        at, character = token.start(), body[token.start()]
+        if character in _CLOSER:
+            closers.append(_CLOSER[character])
+            continue
+        if character == _QUOTE:
+            if token.end() == at + 1:
+                raise Unframable(f"the string that starts at byte {at} never ends, so the records can't be told apart")
+            continue
+        if character == _COMMA:
+            is_end_of_element = len(closers) == 1
+        elif character == closers.pop():
+            is_end_of_element = not closers
+        else:
+            raise Unframable(f"the bracket at byte {at} doesn't match, so the records can't be told apart")
+        if is_end_of_element:
+            value = body[start:at].strip(_WHITESPACE)
+            start = at + 1
+            if value:
+                values.append(value)
+            elif values or closers:
+                raise Unframable(f"element {len(values) + 1} of the array has no bytes (look for a spare comma)")
+            if len(values) > RECORDS_MAX:
+                raise _too_many("records")
+            if not closers:
+                break
+    if closers:
+        raise Unframable(f"the array never ends: {len(closers)} brackets are still open; was the body cut short?")
+    if body[start:].strip(_WHITESPACE):
+        raise Unframable(f"the array ends at byte {start}, but more follows; send lines as application/x-ndjson")
+    return values
+
+
+def split_lines(body: bytes) -> list[bytes]:
+    r"""One record a line, without its `\n` or `\r\n`; blank lines are skipped.
+
+    Raises Unframable (no record at all), TooLarge (too many lines).
+    """
+    if body.count(b"\n") > RECORDS_MAX:
+        raise _too_many("lines")
+    values = [line.removesuffix(b"\r") for line in body.split(b"\n") if line.strip(_WHITESPACE)]
+    if not values:
+        raise Unframable("the body holds no record; send one a line")
+    return values
+
+
+@lru_cache(maxsize=1_000)
+def key_finder(field: str) -> Callable[[bytes], bytes | None]:
+    """Return a function that finds a record's Kafka key: the value of that top-level field of a JSON object.
+
+    A string's key is its text (escapes resolved, UTF-8), a number's or a boolean's is what the sender wrote. A record
+    that is not a JSON object, or whose field is absent, null, an object or an array, has no key. The record itself is
+    not changed.
+    """
+    # The one field is all that is decoded, and it stays as the sender wrote it.
+    shape = msgspec.defstruct("Keyed", [("key", msgspec.Raw, msgspec.field(default=msgspec.Raw(b""), name=field))])
+    read = msgspec.json.Decoder(shape).decode
+    read_text = msgspec.json.Decoder(str).decode
+
+    def find_key(value: bytes) -> bytes | None:
+        try:
+            raw = bytes(read(value).key)  # type: ignore[attr-defined]
+            if raw[:1] == b'"':
+                return read_text(raw).encode()
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return None  # it becomes a dead letter, whichever partition holds it
+        return None if raw[:1] in (b"", b"n", b"{", b"[") else raw
+
+    return find_key
+
+
+def _too_many(what: str) -> TooLarge:
+    return TooLarge(f"more than {RECORDS_MAX} {what} in one request; nothing of it was persisted: send it in parts")
