@@ -1,12 +1,14 @@
 """The declared fields of a record, and the exact judgement of one record against them.
 
-What a record may be is decided here, for one record at a time; `decoder.py` only comes to the same answer sooner. A record is
+What a record may be is decided here, for one record at a time; `decoder.py` only comes to the same answer sooner. A
+record is rejected as
 
-* `decode`: not a JSON text in UTF-8, nested deeper than `NESTING_MAX`, or with a declared field given twice (whatever a reader
-  does with the second one, another reader does otherwise). Fields that are not declared may be anything, twice too.
-* `schema`: not an object, or a declared field is missing, null though required, of another type, or out of range.
+* `decode` when it is not a JSON text in UTF-8, is nested deeper than `NESTING_MAX`, or has a declared field twice (one
+  reader takes the first, another the second). A field that is not declared may be anything, twice too;
+* `schema` when it is not an object, or a declared field is missing, null though required, of another type or out of
+  its range.
 
-Numbers are not texts and texts are not numbers, except that a decimal may be either. 1.0 is not a `long`; 1 is a `double`.
+Numbers are not texts and texts are not numbers, but a decimal may be either. 1.0 is not a `long`; 1 is a `double`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import decimal
 import json
 import math
 import re
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -30,7 +34,7 @@ _SHOWN_CHARACTERS_MAX = 40
 
 _WHOLE_RANGES = {"integer": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
 _DECIMAL_TYPE = re.compile(r"decimal\((\d+),\s*(\d+)\)")
-_DECIMAL_VALUE = re.compile(rb'("?)(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\1')
+_NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _BRACKET = re.compile(rb"[][{}]")
 _ARROW_TYPES = {
@@ -55,18 +59,22 @@ class FieldSpec:
     min: float | None = None
     """The least value of a number, itself allowed."""
     max: float | None = None
-    unit: str = "ms"
-    """What a timestamp given as a number counts: `s`, `ms` or `us`."""
+    unit: str | None = None
+    """What a timestamp given as a number counts: `s`, `ms` or `us`. None: `ms`."""
 
     def __post_init__(self) -> None:
         if self.type not in _ARROW_TYPES and self.precision_and_scale is None:
             raise ValueError(f"field {self.name}: no type {self.type!r}")
-        if self.unit not in PER_SECOND:
+        if self.time_unit not in PER_SECOND:
             raise ValueError(f"field {self.name}: no unit {self.unit!r}; one of s, ms, us")
         if self.type in ("string", "boolean", "timestamp") and (self.min, self.max) != (None, None):
             raise ValueError(f"field {self.name}: a {self.type} has no min or max")
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ValueError(f"field {self.name}: min {self.min} is above max {self.max}")
+
+    @property
+    def time_unit(self) -> str:
+        return self.unit or "ms"
 
     @property
     def precision_and_scale(self) -> tuple[int, int] | None:
@@ -82,21 +90,20 @@ class FieldSpec:
 
     @property
     def parsed_type(self) -> Any:
-        """What msgspec is asked for. It judges everything but the texts of timestamps, and decimals, which it keeps as bytes."""
+        """What msgspec is asked for. It judges all but texts of timestamps, and decimals, which it keeps as bytes."""
         if self.type in _WHOLE_RANGES:
             first, last = _WHOLE_RANGES[self.type]
             least = first if self.min is None else max(first, math.ceil(self.min))
             greatest = last if self.max is None else min(last, math.floor(self.max))
             parsed: Any = Annotated[int, msgspec.Meta(ge=least, le=greatest)]
         elif self.type == "timestamp":
-            first, end = number_range(self.unit)
+            first, end = number_range(self.time_unit)
             whole = Annotated[int, msgspec.Meta(ge=first, lt=end)]
             parsed = whole | Annotated[float, msgspec.Meta(ge=float(first), lt=float(end))] | str
         elif self.type == "double":
-            limits: dict[str, float] = {
-                name: float(limit) for name, limit in (("ge", self.min), ("le", self.max)) if limit is not None
-            }
-            parsed = Annotated[float, msgspec.Meta(**limits)] if limits else float
+            lowest = -sys.float_info.max if self.min is None else float(self.min)
+            highest = sys.float_info.max if self.max is None else float(self.max)
+            parsed = Annotated[float, msgspec.Meta(ge=lowest, le=highest)]
         elif self.precision_and_scale:
             return msgspec.Raw if self.required else msgspec.Raw | msgspec.UnsetType
         else:
@@ -107,29 +114,39 @@ class FieldSpec:
     def expected(self) -> str:
         """The words for messages."""
         if self.type == "timestamp":
-            return f"a timestamp of years 1 to 9999 (a number in {self.unit}, or ISO 8601 text)"
+            return f"a timestamp of years 1 to 9999 (a number in {self.time_unit}, or ISO 8601 text)"
         limits = [f">= {self.min}"] * (self.min is not None) + [f"<= {self.max}"] * (self.max is not None)
         return " ".join([f"{'an' if self.type == 'integer' else 'a'} {self.type}", " and ".join(limits)]).strip()
 
-    def parse_decimal(self, text: bytes) -> decimal.Decimal | None:
-        """Return the number, exactly, in the field's scale, or None when it is none, does not fit, or is out of range.
 
-        `text` is the JSON of the value: a number, or a string that holds nothing but a number.
-        """
-        match = _DECIMAL_VALUE.fullmatch(text)
-        sizes = self.precision_and_scale
-        assert sizes is not None, "asked of a field that is no decimal"
-        if match is None:
-            return None
-        precision, scale = sizes
-        context = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
+DecimalParser = Callable[[bytes], decimal.Decimal | None]
+"""Returns the number, exactly, in the field's scale, or None when it is none, does not fit, or is out of range. It is
+given the JSON of the value: a number, or a string that holds nothing but a number."""
+
+
+def decimal_parser(field: FieldSpec) -> DecimalParser:
+    """Return the parser of a decimal field."""
+    sizes = field.precision_and_scale
+    assert sizes is not None, "asked of a field that is no decimal"
+    context = decimal.Context(prec=sizes[0], traps=[decimal.Inexact, decimal.InvalidOperation])
+    last_digit = decimal.Decimal((0, (1,), -sizes[1]))
+    least, greatest = (None if limit is None else decimal.Decimal(str(limit)) for limit in (field.min, field.max))
+
+    def parse(text: bytes) -> decimal.Decimal | None:
+        if text.startswith(b'"'):
+            if not _NUMBER.fullmatch(text, 1, len(text) - 1):
+                return None
+            text = text[1:-1]
         try:
-            number = decimal.Decimal(match[2].decode()).quantize(decimal.Decimal((0, (1,), -scale)), context=context)
-        except decimal.DecimalException:  # more digits than the type has, before or after the point
+            # Refuses what is no number, and more digits than the type has, before or after the point.
+            number = decimal.Decimal(text.decode()).quantize(last_digit, context=context)
+        except decimal.DecimalException:
             return None
-        too_small = self.min is not None and number < decimal.Decimal(str(self.min))
-        too_great = self.max is not None and number > decimal.Decimal(str(self.max))
-        return None if too_small or too_great else number
+        if (least is not None and number < least) or (greatest is not None and number > greatest):
+            return None
+        return number
+
+    return parse
 
 
 @dataclass(frozen=True)
@@ -144,7 +161,11 @@ class RecordJudge:
     """Judges records one at a time: slow, exact, and dependent on nothing but the record's bytes."""
 
     def __init__(self, fields: list[FieldSpec]) -> None:
-        self._fields = fields
+        self.fields = fields
+        self.decimal_parsers = {
+            at: decimal_parser(field) for at, field in enumerate(fields) if field.precision_and_scale
+        }
+        """By the field's place."""
         self.row_type = _row_type([(field, field.parsed_type) for field in fields])
         raw_fields = [(field, msgspec.Raw | msgspec.UnsetType) for field in fields]
         self._raw_row = msgspec.json.Decoder(_row_type(raw_fields, optional=True))
@@ -163,13 +184,13 @@ class RecordJudge:
         except _NotUsableError as refusal:
             return refusal.verdict
         assert value is not None
-        names = {field.name for field in self._fields}
+        names = {field.name for field in self.fields}
         given = [name for name in _top_level_keys(value) if name in names]
         if len(given) != len(set(given)):
             twice = next(name for name in given if given.count(name) > 1)
             return Verdict(REASON_DECODE, f'duplicate key "{twice}"')
         parsed = {}
-        for at, field in enumerate(self._fields):
+        for at, field in enumerate(self.fields):
             raw = getattr(raw_row, f"f{at}")
             try:
                 parsed[f"f{at}"] = msgspec.UNSET if raw is msgspec.UNSET else self._parse_field(at, bytes(raw))
@@ -201,13 +222,13 @@ class RecordJudge:
 
     def _parse_field(self, at: int, raw: bytes) -> Any:
         """Return one field's value as the row has it. Raises ValidationError."""
-        field = self._fields[at]
+        field = self.fields[at]
         value = self._parsers[at].decode(raw)
-        if field.type == "timestamp" and isinstance(value, str) and parse_timestamp(value, field.unit) is None:
+        if field.type == "timestamp" and isinstance(value, str) and parse_timestamp(value, field.time_unit) is None:
             raise msgspec.ValidationError("not a time")
-        if field.precision_and_scale:
+        if at in self.decimal_parsers:
             absent = raw == b"null" and not field.required
-            if not absent and field.parse_decimal(raw) is None:
+            if not absent and self.decimal_parsers[at](raw) is None:
                 raise msgspec.ValidationError("not a decimal that fits")
         return value
 

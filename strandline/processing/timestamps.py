@@ -1,8 +1,9 @@
 """Event times as they come in records, to whole microseconds since 1970 UTC.
 
-A number counts `s`, `ms` or `us` since 1970 and may have a fraction, which is rounded to the nearest microsecond. A text is
-`YYYY-MM-DD`, or a date, a `T` or a space, and `HH:MM`, `HH:MM:SS` or `HH:MM:SS.fraction` (any number of digits; what is
-below a microsecond is cut), with `Z`, `+HH`, `+HHMM` or `+HH:MM` behind it, or UTC without. Years 1 to 9999.
+A number counts `s`, `ms` or `us` since 1970 and may have a fraction, which is rounded to the nearest microsecond.
+A text is `YYYY-MM-DD`, or a date, a `T` or a space, and `HH:MM`, `HH:MM:SS` or `HH:MM:SS.fraction` (any number of
+digits; what is below a microsecond is cut), with `Z`, `+HH`, `+HHMM` or `+HH:MM` behind it, or UTC without. Years 1 to
+9999.
 
 Each form exists once for a single value, which defines the meaning, and once for a column, which must agree.
 """
@@ -52,16 +53,16 @@ def parse_timestamp(value: float | str, unit: str) -> int | None:
 def parse_timestamp_column(values: list[Any], unit: str) -> tuple[Micros, Marks]:
     """Return the microseconds of each value, and which of the values mean a time.
 
-    Values are int or float (within `number_range`), str, or something else, which means no time. A column of one kind, int or
-    text, is read at once; others one by one.
+    Values are int or float (within `number_range`), str, or something else, which means no time.
     """
     kinds = set(map(type, values))
-    if kinds == {int}:
-        return np.array(values, np.int64) * (1_000_000 // PER_SECOND[unit]), np.ones(len(values), np.bool_)
-    if kinds == {str}:
-        return _parse_text_column(values)
-    parsed = [parse_timestamp(value, unit) if isinstance(value, int | float | str) else None for value in values]
-    return _as_columns(parsed)
+    if len(kinds) == 1:
+        return _parse_column_of(kinds.pop(), values, unit)
+    micros, valid = np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
+    for kind in kinds:
+        rows = [row for row, value in enumerate(values) if type(value) is kind]
+        micros[rows], valid[rows] = _parse_column_of(kind, [values[row] for row in rows], unit)
+    return micros, valid
 
 
 def format_timestamp(micros: int) -> str:
@@ -86,14 +87,20 @@ def _parse_text(text: str) -> int | None:
     return seconds * 1_000_000 + int(fraction[:6].ljust(6, "0"))
 
 
-def _as_columns(parsed: list[int | None]) -> tuple[Micros, Marks]:
-    valid = np.array([micros is not None for micros in parsed], np.bool_)
-    return np.array([micros or 0 for micros in parsed], np.int64), valid
+def _parse_column_of(kind: type, values: list[Any], unit: str) -> tuple[Micros, Marks]:
+    if kind is str:
+        return _parse_text_column(values)
+    micros_per_unit = 1_000_000 // PER_SECOND[unit]
+    if kind is int:
+        return np.array(values, np.int64) * micros_per_unit, np.ones(len(values), np.bool_)
+    if kind is float:
+        return np.rint(np.array(values) * micros_per_unit).astype(np.int64), np.ones(len(values), np.bool_)
+    return np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
 
 
 def _parse_text_column(texts: list[str]) -> tuple[Micros, Marks]:
-    """Read the usual forms (`YYYY-MM-DD?HH:MM:SS`, up to six digits of fraction, `Z` or `+HH:MM`) for all rows at once, by
-    arithmetic on their bytes; give each row of any other form, or with a doubt, to `_parse_text`."""
+    """Read the usual forms (`YYYY-MM-DD?HH:MM:SS`, up to six digits of fraction, `Z` or `+HH:MM`) for all rows at once,
+    by arithmetic on their bytes; give each row of any other form, or with a doubt, to `_parse_text`."""
     micros, valid = _parse_usual_texts(pa.array(texts, pa.string()))
     for row in np.flatnonzero(~valid).tolist():
         parsed = _parse_text(texts[row])
@@ -112,8 +119,7 @@ def _parse_usual_texts(texts: pa.StringArray) -> tuple[Micros, Marks]:
     valid = lengths <= _COLUMN_BYTES_MAX
 
     def byte_is(positions: npt.NDArray[np.int32], characters: str) -> Marks:
-        found = padded[positions]
-        return np.logical_or.reduce([found == ord(character) for character in characters])
+        return np.isin(padded[positions], np.frombuffer(characters.encode(), np.uint8))
 
     def number(positions: npt.NDArray[np.int32], digits: int, used: Marks | None = None) -> Micros:
         """Read `digits` digits; where one is none, the row becomes invalid. Rows not `used` are read but not judged."""
