@@ -71,7 +71,9 @@ class SliceCommitter:
         results.write.format("noop").mode("append").save()
         facts = _observed(execution)
         if number <= self._plan.slice_committed:
-            log.info("replayed", job=self._pipeline.job, epoch=self._epoch, slice=number, records=facts["facts"]["records"])
+            log.info(
+                "replayed", job=self._pipeline.job, epoch=self._epoch, slice=number, records=facts["facts"]["records"]
+            )
             return
         sliced = self._ledger.slices(self._pipeline.job, number, number)[0]
         self._require_same_watermark(execution, sliced, first=batch == 0)
@@ -85,9 +87,7 @@ class SliceCommitter:
             seconds=round(time.monotonic() - started, 3),
         )
 
-    def commit_slice(
-        self, sliced: SliceRow, before: CheckpointRow | None, facts: dict[str, dict[str, Any]]
-    ) -> None:
+    def commit_slice(self, sliced: SliceRow, before: CheckpointRow | None, facts: dict[str, dict[str, Any]]) -> None:
         """Make one slice final, so that doing it again changes nothing. Its results are already written and confirmed.
 
         1. Write its dead letters, if the plan counted any; identities come from the log, so a repeat adds nothing.

@@ -40,7 +40,9 @@ class DeadLetter:
         return cls(f"{stream}/{partition}/{offset}", value, tuple(headers.items()))
 
     @classmethod
-    def of_document(cls, index: str, document_id: str, value: bytes, reason: str, message: str, step: str) -> DeadLetter:
+    def of_document(
+        cls, index: str, document_id: str, value: bytes, reason: str, message: str, step: str
+    ) -> DeadLetter:
         headers = {"reason": reason, "message": message, "step": step, "index": index, "document": document_id}
         return cls(f"{index}/{document_id}", value, tuple(headers.items()))
 
@@ -101,7 +103,7 @@ class DeadLetterWriter:
             for partition, end in ends.items():
                 first = max(written_before.get(partition, 0), starts[partition])
                 for messages in reader.read(OffsetRange(self._topic, partition, first, end)):
-                    present.update(message.key() for message in messages if message.key() is not None)
+                    present.update(key for message in messages if isinstance(key := message.key(), bytes))
             return present
         finally:
             reader.close()
@@ -110,7 +112,7 @@ class DeadLetterWriter:
         try:
             producer.begin_transaction()
             for letter in letters:
-                headers = [(name, text.encode()) for name, text in letter.headers]
+                headers: list[tuple[str, str | bytes | None]] = [(name, text.encode()) for name, text in letter.headers]
                 while True:
                     try:
                         producer.produce(self._topic, value=letter.value, key=letter.identity.encode(), headers=headers)

@@ -77,7 +77,9 @@ class StageEmission:
         return batch.filter(pc.greater(ends_us, self.emitted_ms * 1000))
 
     def _bury(self, refused: list[Refused], context: TaskContext) -> None:
-        written_before = {int(p): o for p, o in json.loads(context.getLocalProperty(DEAD_LETTERS_PROPERTY) or "{}").items()}
+        written_before = {
+            int(p): o for p, o in json.loads(context.getLocalProperty(DEAD_LETTERS_PROPERTY) or "{}").items()
+        }
         slot = f"result-{self.stage}-{context.partitionId()}"
         letters = (
             DeadLetter.of_document(
@@ -125,8 +127,10 @@ class EmissionTap:
 
     def _writer(self, stage: Stage, emit: Emit) -> ResultWriter:
         if emit.kind == "counting":
-            return CountingWriter(stage.name)
-        return ElasticsearchWriter(self._settings.elasticsearch_url, document_shape(self._pipeline, stage, emit, self._version))
+            return CountingWriter()
+        return ElasticsearchWriter(
+            self._settings.elasticsearch_url, document_shape(self._pipeline, stage, emit, self._version)
+        )
 
 
 def document_shape(pipeline: CheckedPipeline, stage: Stage, emit: Emit, version: int) -> DocumentShape:

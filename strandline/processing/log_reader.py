@@ -15,7 +15,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from strandline.core.errors import LogTruncated, LogUnavailable, NotFound
 
@@ -83,7 +83,7 @@ class LogReader:
                     continue
                 deadline = time.monotonic() + self._timeout_s
                 tail = messages[-1]
-                if tail.error() is None and tail.offset() < offset_last and all(m.error() is None for m in messages):
+                if offset_of(tail) < offset_last and all(message.error() is None for message in messages):
                     yield messages
                     continue
                 kept, done = self._up_to(messages, offset_last, place)
@@ -101,13 +101,14 @@ class LogReader:
             error = message.error()
             if error is not None:
                 if error.code() == KafkaError._PARTITION_EOF:
-                    done = done or message.offset() > offset_last
+                    done = done or offset_of(message) > offset_last
                     continue
                 raise _read_failure(error, place)
-            if message.offset() > offset_last:
+            offset = offset_of(message)
+            if offset > offset_last:
                 return kept, True
             kept.append(message)
-            done = done or message.offset() == offset_last
+            done = done or offset == offset_last
         return kept, done
 
     def _consume(self, place: str) -> list[Message]:
@@ -140,11 +141,11 @@ class LogIndex:
 
     def starts(self, stream: str) -> dict[int, int]:
         """Per partition the first offset held."""
-        return self._offsets(stream, OffsetSpec.earliest())
+        return self._offsets(stream, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
     def ends(self, stream: str) -> dict[int, int]:
         """Per partition the offset after the last committed record."""
-        return self._offsets(stream, OffsetSpec.latest())
+        return self._offsets(stream, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     def offsets_at(self, stream: str, log_time_ms: int, ends: Mapping[int, int]) -> dict[int, int]:
         """Per partition the first offset whose log time is at or after `log_time_ms`, but at most `ends`."""
@@ -172,10 +173,16 @@ class LogIndex:
             raise LogUnavailable(f"Kafka at {self._bootstrap} did not answer within {self._timeout_s:g} s") from error
 
 
+def offset_of(message: Message) -> int:
+    """The offset of a fetched message, or of the end that an EOF event tells."""
+    offset = message.offset()
+    assert offset is not None, "a message from the log has an offset"
+    return offset
+
+
 def _read_failure(error: KafkaError, place: str) -> Exception:
     if error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
-        return LogTruncated(f"{place} no longer holds an offset that the job needs ({error.str()}); raise the retention")
+        return LogTruncated(
+            f"{place} no longer holds an offset that the job needs ({error.str()}); raise the retention"
+        )
     return LogUnavailable(f"reading {place} failed: {error.str()}")
-
-
-__all__ = ["MESSAGES_A_FETCH", "LogIndex", "LogReader", "OffsetRange"]

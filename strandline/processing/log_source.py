@@ -21,7 +21,7 @@ from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import SliceRow, SliceStatus
 from strandline.processing.decoder import Decoded, Decoder, FieldSpec
-from strandline.processing.log_reader import LogIndex, LogReader, OffsetRange
+from strandline.processing.log_reader import LogIndex, LogReader, OffsetRange, offset_of
 from strandline.processing.planner import PlannerSettings, SlicePlanner
 from strandline.processing.watermark import greatest
 
@@ -228,7 +228,9 @@ def partition_slices(config: SourceConfig, slices: Sequence[SliceRow], tick_ms: 
                     pieces.setdefault((stream, partition), []).append(Piece(offsets, row.watermark_ms))
     tasks: list[list[Piece]] = [[] for _ in range(max(1, min(config.parallelism, len(pieces))))]
     loads = [0] * len(tasks)
-    sizes = {place: sum(p.offsets.offset_next - p.offsets.offset_first for p in parts) for place, parts in pieces.items()}
+    sizes = {
+        place: sum(p.offsets.offset_next - p.offsets.offset_first for p in parts) for place, parts in pieces.items()
+    }
     for place in sorted(pieces, key=lambda place: (-sizes[place], place)):
         lightest = loads.index(min(loads))
         tasks[lightest] += pieces[place]
@@ -298,7 +300,9 @@ class RefusedReader(DataSourceReader):
                 none = pa.nulls(len(kept), pa.string())
                 coordinates = _coordinates(piece, [offsets[i] for i in kept], [values[i] for i in kept])
                 yielded = True
-                yield pa.RecordBatch.from_arrays([*columns, decoded.event_time, *coordinates, none, none], schema=schema)
+                yield pa.RecordBatch.from_arrays(
+                    [*columns, decoded.event_time, *coordinates, none, none], schema=schema
+                )
             if refused:
                 indexes = sorted(refused)
                 columns = [pa.nulls(len(indexes), config.column_types[name]) for name in config.columns]
@@ -332,7 +336,7 @@ def _decode(
         whole = OffsetRange(last.stream, last.partition, run[0].offsets.offset_first, last.offset_next)
         current = 0
         for messages in reader.read(whole):
-            all_offsets = [message.offset() for message in messages]
+            all_offsets = [offset_of(message) for message in messages]
             begin = 0
             while begin < len(messages):
                 while run[current].offsets.offset_next <= all_offsets[begin]:
@@ -352,7 +356,11 @@ def _adjoining(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
     for piece in pieces:
         before = run[-1].offsets if run else None
         here = piece.offsets
-        if before and (before.stream, before.partition, before.offset_next) != (here.stream, here.partition, here.offset_first):
+        if before and (before.stream, before.partition, before.offset_next) != (
+            here.stream,
+            here.partition,
+            here.offset_first,
+        ):
             yield run
             run = []
         run.append(piece)

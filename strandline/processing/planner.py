@@ -95,7 +95,9 @@ class SlicePlanner:
             return self._row(done, firsts, offsets, cut_time_ms, thresholds, tick_ms, kind)
         still_open_ms = open_until(rule, checkpoint)
         closed_ms = done.closes_ms if done is not None else None
-        reached_ms = greatest(event_time_reached(rule, checkpoint, now_ms), _plus(thresholds.watermark_ms, rule.delay_ms))
+        reached_ms = greatest(
+            event_time_reached(rule, checkpoint, now_ms), _plus(thresholds.watermark_ms, rule.delay_ms)
+        )
         closing_now = closes_a_window(rule, closed_ms, thresholds.closes_ms, still_open_ms)
         closing_next = closes_a_window(rule, thresholds.closes_ms, _plus(reached_ms, -rule.delay_ms), still_open_ms)
         if draining and not is_drained(done, still_open_ms):

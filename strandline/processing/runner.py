@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import sys
@@ -20,7 +21,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from strandline.core.errors import Conflict, Fenced, PermanentError, StrandlineError
+from strandline.core.errors import Conflict, Fenced, PermanentError, StrandlineError, TransientError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
@@ -41,7 +42,10 @@ from strandline.processing.watermark import EventTimeRule, open_until
 log = structlog.get_logger()
 
 EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN = 0, 1, 3
+_ON_THE_WAY = {JobState.STOPPED: JobState.STOPPING, JobState.DRAINED: JobState.DRAINING}
 _LOOK_S = 0.1
+_RAISED = re.compile(r"[A-Za-z_][\w.]*: \S")
+"""`ErrorClass: text`, the last line of a Python traceback."""
 
 
 class Runner:
@@ -65,7 +69,11 @@ class Runner:
         3. Start a fresh Spark query there, with a fresh scratch checkpoint.
         4. Watch it until it shall stop, and say in the ledger how it ended.
         """
-        run = self._ledger.begin_run(self._job, os.getpid())
+        try:
+            run = self._ledger.begin_run(self._job, os.getpid())
+        except StrandlineError as error:
+            log.error("the run cannot begin", job=self._job, code=error.code, message=str(error))
+            return EXIT_TRY_AGAIN if isinstance(error, TransientError) else EXIT_FAILED
         log.info("run begins", job=self._job, epoch=run.epoch, version=run.version)
         scratch = self._scratch(run.epoch)
         committer: SliceCommitter | None = None
@@ -82,7 +90,12 @@ class Runner:
             refused = RefusedWriter(spark, pipeline, self._settings.kafka_bootstrap)
             streams = spark._jsparkSession.streams()  # the way to what Spark's listeners only hear afterwards
             committer = SliceCommitter(
-                pipeline, run.version, run.epoch, plan, self._ledger, refused,
+                pipeline,
+                run.version,
+                run.epoch,
+                plan,
+                self._ledger,
+                refused,
                 lambda: streams.active()[0].streamingQuery(),
             )
             frame = build_stages(spark.readStream.format(LogSource.name()).load(), pipeline, tap)
@@ -95,13 +108,14 @@ class Runner:
             outcome = self._watch(query, run.epoch, rule)
             self._ledger.end_run(self._job, run.epoch, outcome.value if outcome else "interrupted", "")
             if outcome is not None:
+                self._ledger.move_job(self._job, _ON_THE_WAY[outcome], epoch=run.epoch)
                 self._ledger.move_job(self._job, outcome, epoch=run.epoch)
             return EXIT_DONE
         except StrandlineError as error:
             return self._failed(run.epoch, error)
         except StreamingQueryException as error:
             cause = committer.failure if committer else None
-            return self._failed(run.epoch, cause or StrandlineError(_first_line(str(error))))
+            return self._failed(run.epoch, cause or StrandlineError(_sentence(error)))
         finally:
             if spark is not None:
                 spark.stop()
@@ -125,12 +139,15 @@ class Runner:
         known_id, present_id = self._ledger.stream(stream).topic_id, index.topic_id(stream)
         if known_id is not None and known_id != present_id:
             raise Conflict(
-                f"stream {stream} is another topic than the one that job {self._job} has read (topic id {present_id}, known is "
-                f"{known_id}): it was deleted and made again. Offsets mean other records now; submit the pipeline under another name."
+                f"stream {stream} is another topic than the one that job {self._job} has read (topic id {present_id}, "
+                f"known is {known_id}): it was deleted and made again, so offsets mean other records now. "
+                "Submit the pipeline under another name."
             )
         last = self._ledger.last_slice(self._job)
         if last is not None:
-            first = self._ledger.slices(self._job, min(plan.slice_first, last.number), min(plan.slice_first, last.number))[0]
+            first = self._ledger.slices(
+                self._job, min(plan.slice_first, last.number), min(plan.slice_first, last.number)
+            )[0]
             needed = first.offsets_first if plan.slice_first <= last.number else last.offsets
             require_log_holds(self._job, needed, {stream: index.starts(stream)})
         log.info(
@@ -148,7 +165,11 @@ class Runner:
         while True:
             if not query.isActive:
                 failure = query.exception()
-                raise failure if failure is not None else StrandlineError(f"the Spark query of job {self._job} ended by itself")
+                raise (
+                    failure
+                    if failure is not None
+                    else StrandlineError(f"the Spark query of job {self._job} ended by itself")
+                )
             if self._stop_now.is_set():
                 query.stop()
                 return None
@@ -161,10 +182,10 @@ class Runner:
             if job.desired is Desired.STOPPED and between_slices:
                 query.stop()
                 return JobState.STOPPED
-            if job.desired is Desired.DRAINED and between_slices:
-                if is_drained(last, open_until(rule, self._ledger.last_checkpoint(self._job))):
-                    query.stop()
-                    return JobState.DRAINED
+            still_open_ms = open_until(rule, self._ledger.last_checkpoint(self._job))
+            if job.desired is Desired.DRAINED and between_slices and is_drained(last, still_open_ms):
+                query.stop()
+                return JobState.DRAINED
             time.sleep(_LOOK_S)
 
     def _failed(self, epoch: int, error: StrandlineError) -> int:
@@ -258,8 +279,11 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
     return spark
 
 
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "the Spark query failed")
+def _sentence(error: StreamingQueryException) -> str:
+    """The line of a failed query's text that a person needs: what the Python side raised, else what Spark says first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    raised = [line for line in lines if _RAISED.match(line) and "Py4J" not in line and "PythonException" not in line]
+    return (raised or lines or ["the Spark query failed without a word; see the runner's log"])[-1 if raised else 0]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -268,7 +292,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     settings = Settings()
     configure_logs(as_json=settings.log_json)
-    runner = Runner(settings, options.job)
+    try:
+        runner = Runner(settings, options.job)
+    except StrandlineError as error:
+        log.error("the runner cannot start", job=options.job, code=error.code, message=str(error))
+        return EXIT_TRY_AGAIN
     signal.signal(signal.SIGTERM, runner.stop_now)
     signal.signal(signal.SIGINT, runner.stop_now)
     return runner.run()

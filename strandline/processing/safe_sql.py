@@ -11,14 +11,20 @@ from functools import lru_cache
 import sqlglot
 from sqlglot import exp
 
-_TRY = {exp.Add: "try_add", exp.Sub: "try_subtract", exp.Mul: "try_multiply", exp.Div: "try_divide", exp.Mod: "try_mod"}
-_TRY_AGGREGATE = {exp.Sum: "try_sum", exp.Avg: "try_avg"}
+_TRY: dict[type[exp.Expr], str] = {
+    exp.Add: "try_add",
+    exp.Sub: "try_subtract",
+    exp.Mul: "try_multiply",
+    exp.Div: "try_divide",
+    exp.Mod: "try_mod",
+}
+_TRY_AGGREGATE: dict[type[exp.Expr], str] = {exp.Sum: "try_sum", exp.Avg: "try_avg"}
 
 
 @lru_cache(maxsize=1024)
 def safe_sql(sql: str) -> str:
     """The same expression with every operator that can raise in the form that gives null instead."""
-    tree = sqlglot.parse_one(sql, dialect="spark", into=exp.Condition)
+    tree: exp.Expr = sqlglot.parse_one(sql, dialect="spark", into=exp.Condition)
     # From the leaves up: a replaced node's operands are then safe already.
     for node in reversed(list(tree.walk())):
         replacement = _safe(node)
@@ -35,8 +41,8 @@ def columns_of(sql: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(column.name for column in tree.find_all(exp.Column)))
 
 
-def _safe(node: exp.Expression) -> exp.Expression:
-    kind = type(node)
+def _safe(node: exp.Expr) -> exp.Expr:
+    kind: type[exp.Expr] = type(node)
     if kind in _TRY:
         return exp.Anonymous(this=_TRY[kind], expressions=[_unwrapped(node.this), _unwrapped(node.expression)])
     if kind in _TRY_AGGREGATE:
@@ -51,5 +57,6 @@ def _safe(node: exp.Expression) -> exp.Expression:
     return node
 
 
-def _unwrapped(node: exp.Expression) -> exp.Expression:
-    return node.this if isinstance(node, exp.Paren) else node
+def _unwrapped(node: exp.Expr) -> exp.Expr:
+    inner: exp.Expr = node.this if isinstance(node, exp.Paren) else node
+    return inner

@@ -87,7 +87,9 @@ def build_stages(records: DataFrame, pipeline: CheckedPipeline, tap: Tap) -> Dat
 def aggregate(frame: DataFrame, stage: Stage) -> DataFrame:
     """One tumbling window: EVENT_TIME is the last microsecond of the window, as the next stage needs it."""
     window = F.window(EVENT_TIME, f"{stage.size_ms} milliseconds").alias("window")
-    grouped = frame.groupBy(window, *stage.by).agg(*[F.expr(safe_sql(sql)).alias(name) for name, sql, _ in stage.aggregates])
+    grouped = frame.groupBy(window, *stage.by).agg(
+        *[F.expr(safe_sql(sql)).alias(name) for name, sql, _ in stage.aggregates]
+    )
     return grouped.select(
         F.window_time("window").alias(EVENT_TIME),
         "window",

@@ -59,9 +59,7 @@ def thresholds_after(rule: EventTimeRule, done: SliceRow | None, checkpoint: Che
         return Thresholds(None, None)
     reached_ms = event_time_reached(rule, checkpoint, done.cut_time_ms)
     seen_by_spark_ms = greatest(checkpoint.latest_event_ms, done.tick_ms)
-    watermark_ms = greatest(
-        done.watermark_ms, _minus(reached_ms, rule.delay_ms), _minus(done.tick_ms, rule.delay_ms)
-    )
+    watermark_ms = greatest(done.watermark_ms, _minus(reached_ms, rule.delay_ms), _minus(done.tick_ms, rule.delay_ms))
     closes_ms = greatest(done.closes_ms, _minus(seen_by_spark_ms, rule.delay_ms))
     return Thresholds(watermark_ms, closes_ms)
 

@@ -40,7 +40,9 @@ def test_no_open_window_replays_nothing():
 
 def test_a_log_with_a_hole_stops_the_job():
     require_log_holds("j", {"s": {0: 10}}, {"s": {0: 10}})
-    with pytest.raises(LogTruncated, match="partition 0 from offset 10, but the log starts at 11: retention removed 1 records"):
+    with pytest.raises(
+        LogTruncated, match="partition 0 from offset 10, but the log starts at 11: retention removed 1 records"
+    ):
         require_log_holds("j", {"s": {0: 10}}, {"s": {0: 11}})
     with pytest.raises(LogTruncated, match="no such partition"):
         require_log_holds("j", {"s": {3: 0}}, {"s": {0: 0}})
