@@ -1,0 +1,248 @@
+"""Applying documents: what a person wrote becomes streams, topics, index templates and jobs, or nothing does.
+
+Everything that can be known beforehand is checked for all documents first. What follows can be repeated: applying the
+same documents again finishes what a failure in the middle left undone, and otherwise changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from strandline.core.documents import Document, did_you_mean, read_documents
+from strandline.core.errors import Conflict, InvalidDocument, NotFound, Problem
+from strandline.core.stream import StreamSpec
+from strandline.ingest.topics import TopicDescription
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import JobRow
+from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
+from strandline.results.document import DocumentShape
+from strandline.results.mapping import build_mapping, ensure_index_template
+from strandline.services.job_status import input_stream
+
+
+class TopicMaker(Protocol):
+    """What applying needs of `ingest.topics.Topics`."""
+
+    def ensure_stream_topic(self, spec: StreamSpec) -> TopicDescription: ...
+    def ensure_dead_letter_topic(self, job: str) -> TopicDescription: ...
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What became of one document."""
+
+    kind: Literal["stream", "pipeline"]
+    name: str
+    outcome: Literal["created", "changed", "unchanged"]
+    version: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Documents that are right in themselves, and fit each other and the streams in the ledger."""
+
+    streams: list[StreamSpec]
+    pipelines: list[CheckedPipeline]
+
+
+def check_documents(text: bytes | str, source: str, registered: Mapping[str, dict[str, Any]]) -> Batch:
+    """Read and check documents without changing anything. A stream may come from the same text, or from `registered`.
+
+    Raises InvalidDocument with the problems of all documents.
+    """
+    documents = read_documents(text, source)
+    problems: list[Problem] = list(_repeated(documents))
+    streams: dict[str, StreamSpec] = {}
+    pipelines: list[tuple[Document, PipelineSpec]] = []
+    for document in documents:
+        try:
+            if document.kind == "stream":
+                streams[document.name] = StreamSpec.parse(document)
+            elif document.kind == "pipeline":
+                pipelines.append((document, PipelineSpec.parse(document)))
+            else:
+                problems.append(document.problem((), f"a {document.kind} document is not supported yet; remove it"))
+        except InvalidDocument as error:
+            problems.extend(error.problems)
+    broken = {document.name for document in documents if document.kind == "stream"} - set(streams)
+    checked: list[CheckedPipeline] = []
+    for document, pipeline in pipelines:
+        name = pipeline.input.stream
+        if name in broken:
+            continue  # the stream's own problems are listed; what follows from them would only hide them
+        if name not in streams and name not in registered:
+            hint = did_you_mean(name, streams.keys() | registered.keys())
+            problems.append(document.problem(("input", "stream"), f"there is no stream '{name}'{hint}"))
+            continue
+        try:
+            stream = streams.get(name) or StreamSpec.from_document(registered[name])
+            checked.append(check(pipeline, stream, document))
+        except InvalidDocument as error:
+            problems.extend(error.problems)
+    if problems:
+        raise InvalidDocument(problems)
+    return Batch(list(streams.values()), checked)
+
+
+class Applier:
+    """Applies documents. Blocking."""
+
+    def __init__(self, ledger: Ledger, topics: TopicMaker, ensure_templates: Callable[[CheckedPipeline], None]) -> None:
+        self._ledger = ledger
+        self._topics = topics
+        self._ensure_templates = ensure_templates
+
+    def check(self, text: bytes | str, source: str) -> Batch:
+        """Check documents against each other and the ledger. Raises InvalidDocument."""
+        return check_documents(text, source, {row.name: row.document for row in self._ledger.streams()})
+
+    def apply(self, text: bytes, source: str) -> list[Applied]:
+        """Make it so, and say what changed.
+
+        1. Check every document; refuse changes that can't be made to a job with results, or to a stream it reads.
+        2. Make or widen the topics, then register the streams.
+        3. Make the dead-letter topics and index templates, then submit the jobs: a new job starts.
+
+        Raises InvalidDocument, Conflict, LogUnavailable, IndexUnavailable, LedgerUnavailable.
+        """
+        batch = self.check(text, source)
+        for stream in batch.streams:
+            self._refuse_other_records(stream)
+        for pipeline in batch.pipelines:
+            self._refuse_other_windows(pipeline)
+        self._refuse_shared_indices(batch.pipelines)
+        applied = [self._apply_stream(stream) for stream in batch.streams]
+        written = text.decode("utf-8")
+        return applied + [self._apply_pipeline(pipeline, written) for pipeline in batch.pipelines]
+
+    def _apply_stream(self, stream: StreamSpec) -> Applied:
+        before = self._stream_version(stream.stream)
+        topic = self._topics.ensure_stream_topic(stream)
+        self._refuse_other_topic(stream.stream, topic)
+        row = self._ledger.put_stream(stream.stream, stream.as_document())
+        if row.topic_id is None:
+            self._ledger.set_topic_id(stream.stream, topic.topic_id)
+        return Applied("stream", stream.stream, _outcome(before, row.version), row.version)
+
+    def _apply_pipeline(self, pipeline: CheckedPipeline, written: str) -> Applied:
+        before = self._job(pipeline.job)
+        self._topics.ensure_dead_letter_topic(pipeline.job)
+        self._ensure_templates(pipeline)
+        row = self._ledger.submit_job(pipeline.job, written, pipeline.spec.as_document())
+        outcome = _outcome(before.version if before else None, row.version)
+        if outcome != "unchanged":
+            message = f"job {row.name} {outcome}: version {row.version}"
+            self._ledger.record_event(f"job_{outcome}", message, row.name, facts={"version": row.version})
+        return Applied("pipeline", row.name, outcome, row.version)
+
+    def _refuse_other_topic(self, name: str, topic: TopicDescription) -> None:
+        try:
+            known = self._ledger.stream(name).topic_id
+        except NotFound:
+            return
+        if known is not None and known != topic.topic_id:
+            raise Conflict(
+                f"topic {name} was deleted and made anew: its offsets no longer mean what the slices in the ledger "
+                f"say; register the stream under another name"
+            )
+
+    def _refuse_other_records(self, stream: StreamSpec) -> None:
+        """A rewind decodes the log again: under another schema it would accept other records than the first time."""
+        known = self._registered(stream.stream)
+        if known is None or (known.format, known.fields) == (stream.format, stream.fields):
+            return
+        readers = [job.name for job in self._ledger.jobs() if input_stream(self._ledger, job) == stream.stream]
+        if readers:
+            raise Conflict(
+                f"the schema of stream {stream.stream} can't change while job {', '.join(readers)} reads it: records "
+                f"of open windows would be judged anew; register it under another name"
+            )
+
+    def _refuse_other_windows(self, pipeline: CheckedPipeline) -> None:
+        """A new version takes over at the last emission, which only means something for the same windows and keys."""
+        job = self._job(pipeline.job)
+        if job is None:
+            return
+        document: dict[str, Any] = self._ledger.job_version(job.name, job.version).document
+        before = PipelineSpec.from_document(document)
+        if before.input.stream != pipeline.spec.input.stream:
+            change = f"its input from stream {before.input.stream} to {pipeline.spec.input.stream}"
+        elif _windows(before) != _windows(pipeline.spec):
+            change = "its windows (names, sizes or by)"
+        else:
+            return
+        raise Conflict(f"job {job.name} has begun and can't change {change}; apply it under another name")
+
+    def _refuse_shared_indices(self, pipelines: list[CheckedPipeline]) -> None:
+        """An index has one strict mapping, so the results of two stages can't share a name."""
+        owners: dict[str, tuple[str, str]] = {}
+        for job in self._ledger.jobs():
+            spec = PipelineSpec.from_document(self._ledger.job_version(job.name, job.version).document)
+            if job.name not in {pipeline.job for pipeline in pipelines}:
+                owners.update((emit, (job.name, stage)) for stage, emit in _indices(spec))
+        for pipeline in pipelines:
+            for stage, emit in _indices(pipeline.spec):
+                owner, other = owners.setdefault(emit, (pipeline.job, stage))
+                if (owner, other) != (pipeline.job, stage):
+                    raise Conflict(
+                        f"stage {stage} of {pipeline.job} can't emit to elasticsearch {emit}, because stage {other} of "
+                        f"{owner} does; choose another name"
+                    )
+
+    def _registered(self, name: str) -> StreamSpec | None:
+        try:
+            return StreamSpec.from_document(self._ledger.stream(name).document)
+        except NotFound:
+            return None
+
+    def _stream_version(self, name: str) -> int | None:
+        try:
+            return self._ledger.stream(name).version
+        except NotFound:
+            return None
+
+    def _job(self, name: str) -> JobRow | None:
+        try:
+            return self._ledger.job(name)
+        except NotFound:
+            return None
+
+
+def ensure_templates(elasticsearch_url: str, pipeline: CheckedPipeline) -> None:
+    """Make the index template of every emission to Elasticsearch. Raises Conflict, IndexUnavailable."""
+    for stage in pipeline.stages:
+        by = tuple(zip(stage.by, stage.by_types, strict=True))
+        aggregates = tuple((column.name, column.type) for column in stage.aggregates)
+        for emit in stage.emits:
+            if emit.kind == "elasticsearch":
+                # The mapping is the same for every version of the job.
+                shape = DocumentShape(emit.name, pipeline.job, stage.name, 1, by, aggregates)
+                ensure_index_template(elasticsearch_url, emit.name, build_mapping(shape))
+
+
+def _repeated(documents: list[Document]) -> Iterator[Problem]:
+    seen: set[tuple[str, str]] = set()
+    for document in documents:
+        if (document.kind, document.name) in seen:
+            yield document.problem((document.kind,), f"{document.kind} '{document.name}' stands here twice; remove one")
+        seen.add((document.kind, document.name))
+
+
+def _windows(pipeline: PipelineSpec) -> list[tuple[str, int, list[str]]]:
+    return [(step.window.name, step.window.tumbling, step.window.by) for step in pipeline.steps if step.window]
+
+
+def _indices(pipeline: PipelineSpec) -> Iterator[tuple[str, str]]:
+    """(stage, name) of each emission to Elasticsearch."""
+    for step in pipeline.steps:
+        for emit in step.emit or []:
+            if step.window and emit.elasticsearch:
+                yield step.window.name, emit.elasticsearch
+
+
+def _outcome(before: int | None, now: int) -> Literal["created", "changed", "unchanged"]:
+    if before is None:
+        return "created"
+    return "unchanged" if before == now else "changed"

@@ -1,0 +1,134 @@
+"""The REST API from the caller's side, for the command line and for programs in Python. Raises our own errors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx
+
+from strandline.core.errors import (
+    Conflict,
+    InvalidDocument,
+    NotFound,
+    PermanentError,
+    Problem,
+    StrandlineError,
+    TransientError,
+)
+
+Answer = dict[str, Any]
+POLL_S = 0.2
+_CLASS_OF_STATUS: dict[int, type[StrandlineError]] = {404: NotFound, 409: Conflict, 503: TransientError}
+
+
+class ControlUnavailable(TransientError):
+    """The control service did not answer."""
+
+    code = "control_unavailable"
+
+
+class ControlClient:
+    """Calls one control service. Every method raises ControlUnavailable, or the error that the service answered."""
+
+    def __init__(self, url: str, *, timeout_s: float = 60.0) -> None:
+        self._url = url.rstrip("/")
+        # A proxy from the environment has no business between a command line and its own machine.
+        self._http = httpx.Client(base_url=self._url, timeout=timeout_s, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def get(self, path: str, **query: str | int) -> Answer:
+        """The answer to a GET."""
+        return self._ask("GET", path, params=query)
+
+    def apply(self, text: bytes, source: str) -> list[Answer]:
+        """Apply documents; what became of each. `source` is the file's name, for problems."""
+        applied: list[Answer] = self._post_yaml("/v1/documents", text, source)["applied"]
+        return applied
+
+    def check(self, text: bytes, source: str) -> Answer:
+        """Judge a pipeline and change nothing."""
+        return self._post_yaml("/v1/pipelines/check", text, source)
+
+    def stream(self, name: str) -> Answer:
+        """A stream, and what the log holds of it. Raises NotFound."""
+        return self.get(f"/v1/streams/{quote(name, safe='')}")
+
+    def dead_letters(self, job: str, after: int = -1, limit: int = 100) -> Answer:
+        """Dead letters of the job with a number above `after`. Raises NotFound."""
+        return self.get(f"{_job_path(job)}/dead-letters", after=after, limit=limit)
+
+    def dead_letter(self, job: str, number: int) -> Answer:
+        """One dead letter, whole. Raises NotFound."""
+        return self.get(f"{_job_path(job)}/dead-letters/{number}")
+
+    def job(self, name: str) -> Answer:
+        """A job as it is now. Raises NotFound."""
+        return self._ask("GET", _job_path(name))
+
+    def order(self, name: str, verb: str) -> Answer:
+        """Order `start`, `stop`, `drain` or `restart`; returns at once. Raises NotFound, Conflict."""
+        return self._ask("POST", f"{_job_path(name)}/{verb}")
+
+    def wait_for_job(self, name: str, is_so: Callable[[Answer], bool], what: str, timeout_s: float) -> Answer:
+        """Poll the job until `is_so`. Raises PermanentError when it fails meanwhile, TransientError at the deadline."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            job = self.job(name)
+            if is_so(job):
+                return job
+            if job["state"] == "failed" and job["desired"] != "stopped":
+                raise PermanentError(f"job {name} has failed: {job['message']}")
+            if time.monotonic() > deadline:
+                reason = f" ({job['message']})" if job["message"] else ""
+                raise TransientError(
+                    f"job {name} is {job['state']}{reason} and not {what} after {timeout_s:g} s; it goes on, look "
+                    f"again with: strandline job status {name}"
+                )
+            time.sleep(POLL_S)
+
+    def _post_yaml(self, path: str, text: bytes, source: str) -> Answer:
+        headers = {"Content-Type": "application/yaml"}
+        return self._ask("POST", path, content=text, params={"source": source[-300:]}, headers=headers)
+
+    def _ask(self, method: str, path: str, **options: Any) -> Answer:
+        try:
+            response = self._http.request(method, path, **options)
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise ControlUnavailable(
+                f"the control service at {self._url} does not answer ({error}); is the stack up? strandline up"
+            ) from error
+        try:
+            answer = response.json()
+        except ValueError as error:
+            raise ControlUnavailable(
+                f"what answers at {self._url} is not a control service; check the address"
+            ) from error
+        if response.is_success and isinstance(answer, dict):
+            return answer
+        raise _error(response.status_code, answer if isinstance(answer, dict) else {})
+
+
+def _job_path(name: str) -> str:
+    return f"/v1/jobs/{quote(name, safe='')}"
+
+
+def _error(status: int, problem: Answer) -> StrandlineError:
+    detail = str(problem.get("detail", f"the control service answered {status}"))
+    if problem.get("code") == InvalidDocument.code:
+        return InvalidDocument(
+            [Problem(one["detail"], one["pointer"], one["source"], one["line"]) for one in problem["errors"]]
+        )
+    error = _CLASS_OF_STATUS.get(status, PermanentError)(detail)
+    error.code = str(problem.get("code", error.code))
+    return error

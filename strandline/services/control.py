@@ -1,0 +1,131 @@
+"""The control service: `python -m strandline.services.control`. The REST API and the supervisor of all runners.
+
+It is the only one of its stack: a lock on the data directory sees to it. When several may run, a lease for each job in
+the ledger takes the lock's place.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+import uvicorn
+from pydantic import ValidationError
+
+from strandline.core.errors import InvalidSettings, StackError, StrandlineError
+from strandline.core.logs import configure_logs
+from strandline.core.settings import Settings
+from strandline.ingest.topics import Topics
+from strandline.ledger.ledger import Ledger
+from strandline.services.api import create_app
+from strandline.services.applying import Applier, ensure_templates
+from strandline.services.door import LOOPBACK_NAMES
+from strandline.services.log_facts import LogFacts
+from strandline.services.parts import Parts
+from strandline.services.supervisor import Supervisor
+
+logger = structlog.get_logger()
+
+LOCK_FILE = "control.lock"
+REQUESTS_END_S = 3
+"""How long requests under way may take when the service ends."""
+
+
+class ControlSettings(Settings):
+    """The settings, and what only the control service needs to know."""
+
+    control_names: tuple[str, ...] = ()
+    """Host names besides loopback's under which the REST API may be addressed, as a JSON list."""
+
+
+def serve(settings: ControlSettings) -> None:
+    """Serve until SIGTERM or SIGINT. Raises StrandlineError when it can't begin.
+
+    1. Take the data directory and the port, so that a second service ends here, before it touches any runner.
+    2. Open the ledger.
+    3. Serve; the supervisor begins and ends with the app.
+    """
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    with _only_one(settings.data_dir), _listen(settings) as listener:
+        ledger = Ledger.open(settings.ledger_url)
+        try:
+            app = create_app(
+                _parts(settings, ledger), LOOPBACK_NAMES | {settings.control_host, *settings.control_names}
+            )
+            config = uvicorn.Config(
+                app,
+                http="httptools",
+                loop="uvloop",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=REQUESTS_END_S,
+            )
+            logger.info("control service", action="serve", port=settings.control_port, data_dir=str(settings.data_dir))
+            uvicorn.Server(config).run(sockets=[listener])
+        finally:
+            ledger.close()
+
+
+def _parts(settings: ControlSettings, ledger: Ledger) -> Parts:
+    topics = Topics(
+        settings.kafka_bootstrap,
+        replication=settings.stream_replication,
+        record_bytes_max=settings.record_bytes_max,
+    )
+    applier = Applier(ledger, topics, lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline))
+    log = LogFacts(settings.kafka_bootstrap)
+    return Parts(ledger, log, applier, Supervisor(ledger, settings.data_dir))
+
+
+@contextmanager
+def _only_one(data_dir: Path) -> Iterator[None]:
+    with (data_dir / LOCK_FILE).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StackError(
+                f"another control service leads the jobs of {data_dir}; stop it first, or choose another data directory"
+            ) from error
+        yield
+
+
+@contextmanager
+def _listen(settings: Settings) -> Iterator[socket.socket]:
+    host, port = settings.control_host, settings.control_port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise StackError(
+                f"can't listen on {host} port {port}: {os.strerror(error.errno or 0)}; "
+                "free the port or set STRANDLINE_CONTROL_PORT"
+            ) from error
+        yield listener
+
+
+def main() -> None:
+    """The door of the process: 0 after a clean end, 1 with one sentence when it can't begin."""
+    try:
+        settings = ControlSettings()
+    except ValidationError as error:
+        print(InvalidSettings(f"the settings are wrong: {error}"), file=sys.stderr)
+        sys.exit(1)
+    configure_logs(as_json=settings.log_json)
+    try:
+        serve(settings)
+    except StrandlineError as error:
+        logger.error(str(error), action="serve", code=error.code)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

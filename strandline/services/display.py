@@ -1,0 +1,191 @@
+"""How the command line shows the API's answers to people: tables and short lists. Pure; prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from strandline.core.durations import format_duration
+
+Answer = dict[str, Any]
+_STATE_STYLES = {"running": "green", "failed": "red", "stopped": "dim", "drained": "dim"}
+
+
+def show_time(time_ms: int | None) -> str:
+    """`2026-11-21 10:15:00.250Z`; a dash for none."""
+    if time_ms is None:
+        return "-"
+    shown = datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(sep=" ", timespec="milliseconds")
+    return shown.replace("+00:00", "Z").replace(".000Z", "Z")
+
+
+def show_count(count: int | None) -> str:
+    """With separators between thousands; a dash for none."""
+    return "-" if count is None else f"{count:,}"
+
+
+def show_state(state: str) -> Text:
+    return Text(state, style=_STATE_STYLES.get(state, "yellow"))
+
+
+def table_of(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
+    """A plain table; headings that begin with '#' are of numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading.lstrip("#"), justify="right" if heading.startswith("#") else "left", overflow="fold")
+    for row in rows:
+        # What comes from records and documents is shown as it is, never read as markup.
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    return table
+
+
+def jobs_table(jobs: list[Answer]) -> Table:
+    return table_of(
+        ("JOB", "STATE", "#VERSION", "#EPOCH", "WATERMARK", "#LAG", "#RECORDS", "#REJECTED", "#RESULTS", "MESSAGE"),
+        (
+            (
+                job["name"],
+                show_state(job["state"]),
+                str(job["version"]),
+                str(job["epoch"]),
+                show_time(job["watermark_ms"]),
+                show_count(job["lag_records"]),
+                show_count(job["counts"]["records"]),
+                show_count(sum(job["counts"]["rejected"].values())),
+                show_count(sum(job["counts"]["results"].values())),
+                job["message"],
+            )
+            for job in jobs
+        ),
+    )
+
+
+def job_table(job: Answer) -> Table:
+    """One job, a fact a line."""
+    counts = job["counts"]
+    rows: list[tuple[str, str | Text]] = [
+        ("job", job["name"]),
+        ("state", show_state(job["state"])),
+        ("desired", job["desired"]),
+        ("message", job["message"] or "-"),
+        ("version", str(job["version"])),
+        ("epoch", str(job["epoch"])),
+        ("stream", job["stream"]),
+        ("slice", show_count(job["slice"])),
+        ("watermark", show_time(job["watermark_ms"])),
+        ("latest event", show_time(job["latest_event_ms"])),
+        ("lag in records", show_count(job["lag_records"])),
+        ("records", show_count(counts["records"])),
+        ("accepted", show_count(counts["accepted"])),
+    ]
+    rows += [(f"rejected: {reason}", show_count(count)) for reason, count in sorted(counts["rejected"].items())]
+    rows += [(f"results: {stage}", show_count(count)) for stage, count in counts["results"].items()]
+    rows += [(f"emitted up to: {stage}", show_time(end_ms)) for stage, end_ms in job["last_emission"].items()]
+    rows.append(("may be done now", ", ".join(link["rel"] for link in job["links"])))
+    return _facts(rows)
+
+
+def streams_table(streams: list[Answer]) -> Table:
+    return table_of(
+        ("STREAM", "#VERSION", "#PARTITIONS", "RETENTION", "KEY", "FIELDS"),
+        (
+            (
+                stream["name"],
+                str(stream["version"]),
+                str(stream["document"].get("partitions", "")),
+                str(stream["document"].get("retention", "")),
+                str(stream["document"].get("key") or "-"),
+                ", ".join(stream["document"].get("schema", {})),
+            )
+            for stream in streams
+        ),
+    )
+
+
+def stream_tables(stream: Answer) -> list[Table]:
+    """One stream, and its partitions."""
+    retention_ms = stream["retention_ms"]
+    facts = _facts(
+        [
+            ("stream", stream["name"]),
+            ("version", str(stream["version"])),
+            ("retention", "for ever" if retention_ms < 0 else format_duration(retention_ms)),
+            ("records", show_count(stream["records"])),
+            ("topic id", stream["topic_id"] or "-"),
+            *((f"field: {name}", _field(spec)) for name, spec in stream["document"].get("schema", {}).items()),
+        ]
+    )
+    partitions = table_of(
+        ("#PARTITION", "#OFFSET FIRST", "#OFFSET NEXT"),
+        ((str(one["partition"]), str(one["offset_first"]), str(one["offset_next"])) for one in stream["partitions"]),
+    )
+    return [facts, partitions]
+
+
+def dead_letters_table(letters: list[Answer]) -> Table:
+    return table_of(
+        ("#NUMBER", "STREAM", "#PARTITION", "#OFFSET", "REASON", "STEP", "MESSAGE", "VALUE"),
+        (
+            (
+                str(letter["number"]),
+                letter["stream"],
+                _or_dash(letter["partition"]),
+                _or_dash(letter["offset"]),
+                letter["reason"],
+                letter["step"],
+                letter["message"],
+                letter["value"],
+            )
+            for letter in letters
+        ),
+    )
+
+
+def dead_letter_table(letter: Answer) -> Table:
+    names = ("number", "stream", "partition", "offset", "reason", "step", "message", "value_bytes", "value")
+    return _facts([(name, _or_dash(letter[name])) for name in names])
+
+
+def stages_table(stages: list[Answer]) -> Table:
+    return table_of(
+        ("STAGE", "SIZE", "BY", "AGGREGATES", "EMITS"),
+        (
+            (
+                stage["name"],
+                format_duration(stage["size_ms"]),
+                _typed(stage["by"]),
+                _typed(stage["aggregates"]),
+                ", ".join(stage["emits"]) or "-",
+            )
+            for stage in stages
+        ),
+    )
+
+
+def _facts(rows: list[tuple[str, str | Text]]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(Text(name), value if isinstance(value, Text) else Text(value))
+    return table
+
+
+def _field(spec: str | Answer) -> str:
+    if isinstance(spec, str):
+        return spec
+    parts = [f"{spec['type']}{'' if spec.get('required', True) else '?'}"]
+    parts += [f"{name} {spec[name]}" for name in ("min", "max", "unit") if spec.get(name) is not None]
+    return ", ".join(parts)
+
+
+def _typed(fields: dict[str, str]) -> str:
+    return ", ".join(f"{name} {type_name}" for name, type_name in fields.items()) or "-"
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)

@@ -1,0 +1,29 @@
+"""What the routes work with, put together once by `control` and handed to the app."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from strandline.ledger.ledger import Ledger
+from strandline.services.applying import Applier
+from strandline.services.log_facts import LogFacts
+from strandline.services.supervisor import Supervisor
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a control service."""
+
+    ledger: Ledger
+    log: LogFacts
+    applier: Applier
+    supervisor: Supervisor
+
+
+def parts(request: Request) -> Parts:
+    """The parts, as a dependency of a route."""
+    found = request.app.state.parts
+    assert isinstance(found, Parts)
+    return found

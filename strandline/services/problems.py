@@ -1,0 +1,145 @@
+"""Every error of the REST API as `application/problem+json` (RFC 9457): one shape, whatever went wrong.
+
+`code` is what programs compare, `detail` is the sentence for people, `errors` lists what is wrong in a document or a
+request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+
+import structlog
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from strandline.core.errors import (
+    Conflict,
+    Fenced,
+    InvalidDocument,
+    NotFound,
+    Problem,
+    StrandlineError,
+    TransientError,
+)
+
+logger = structlog.get_logger()
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER_S = 5
+_STATUS_OF_CLASS: tuple[tuple[type[StrandlineError], int], ...] = (
+    (InvalidDocument, 422),
+    (NotFound, 404),
+    (Conflict, 409),
+    (Fenced, 409),
+    (TransientError, 503),
+)
+_CODE_OF_STATUS = {
+    400: "bad_request",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+    415: "unsupported_media_type",
+    421: "misdirected_request",
+}
+
+
+class ProblemError(BaseModel):
+    """One thing wrong in a document or in a request."""
+
+    detail: str
+    pointer: str = Field(default="", description="The field, as `steps[1].window.tumbling`, or `query.limit`")
+    source: str = Field(default="", description="The file, as the request named it")
+    line: int | None = Field(default=None, description="Counted from 1")
+
+
+class ProblemDetails(BaseModel):
+    """The body of every answer that is not a success."""
+
+    type: str = Field(description="`urn:strandline:problem:` and the code")
+    title: str
+    status: int
+    detail: str = Field(description="What happened, to what, and what to do next")
+    instance: str = Field(description="The path of the request")
+    code: str = Field(description="Stable; programs compare this")
+    errors: list[ProblemError] = []
+
+
+def problem_errors(problems: Sequence[Problem]) -> list[ProblemError]:
+    """A document's problems, as the API shows them."""
+    return [ProblemError(detail=p.message, pointer=p.path, source=p.source, line=p.line) for p in problems]
+
+
+def problem_response(
+    path: str,
+    status: int,
+    code: str,
+    detail: str,
+    *,
+    errors: Sequence[ProblemError] = (),
+    headers: dict[str, str] | None = None,
+) -> Response:
+    """The answer for one problem."""
+    problem = ProblemDetails(
+        type=f"urn:strandline:problem:{code}",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=detail,
+        instance=path,
+        code=code,
+        errors=list(errors),
+    )
+    return Response(problem.model_dump_json(), status, headers, MEDIA_TYPE)
+
+
+def install_problem_handlers(app: FastAPI) -> None:
+    """Answer every exception that leaves a route with a problem; the server logs the unforeseen ones."""
+    app.add_exception_handler(StrandlineError, _answer_own_error)
+    app.add_exception_handler(RequestValidationError, _answer_invalid_request)
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(Exception, _answer_unforeseen_error)
+
+
+def _answer_own_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StrandlineError)
+    path = request.url.path
+    status = next((status for kind, status in _STATUS_OF_CLASS if isinstance(error, kind)), 500)
+    if isinstance(error, InvalidDocument):
+        count = len(error.problems)
+        detail = str(error.problems[0]) if count == 1 else f"{count} problems; the first: {error.problems[0]}"
+        return problem_response(path, status, error.code, detail, errors=problem_errors(error.problems))
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, TransientError) else None
+    if status == 500:
+        logger.error("request failed", path=path, code=error.code, error=str(error))
+    return problem_response(path, status, error.code, str(error), headers=headers)
+
+
+def _answer_invalid_request(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    errors = [
+        ProblemError(detail=fault["msg"], pointer=".".join(str(part) for part in fault["loc"]))
+        for fault in error.errors()
+    ]
+    detail = f"{errors[0].pointer}: {errors[0].detail}" if errors else "the request is not as the API describes it"
+    return problem_response(request.url.path, 422, "invalid_request", detail, errors=errors)
+
+
+def _answer_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.url.path
+    code = _CODE_OF_STATUS.get(error.status_code, f"http_{error.status_code}")
+    detail = error.detail
+    if error.status_code == 404 and detail == HTTPStatus.NOT_FOUND.phrase:
+        detail = f"there is no route {path}; GET /openapi.json lists all"
+    elif error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        detail = f"{path} does not take {request.method}; it takes {allowed}"
+    return problem_response(path, error.status_code, code, detail, headers=dict(error.headers or {}))
+
+
+def _answer_unforeseen_error(request: Request, error: Exception) -> Response:
+    detail = "an error inside the control service; its log has the details"
+    return problem_response(request.url.path, 500, "internal", detail)

@@ -1,0 +1,203 @@
+"""What the REST API shows: the shapes of its answers. Times are milliseconds since 1970 UTC (`_ms`)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from strandline.ledger.states import Desired, JobState, SliceKind, SliceStatus
+from strandline.services.problems import ProblemError
+
+
+class View(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class Link(View):
+    """Something that may be done now."""
+
+    rel: str
+    method: str
+    href: str
+
+
+class AppliedView(View):
+    """What became of one document."""
+
+    kind: Literal["stream", "pipeline"]
+    name: str
+    outcome: Literal["created", "changed", "unchanged"]
+    version: int
+
+
+class AppliedList(View):
+    applied: list[AppliedView]
+
+
+class PartitionView(View):
+    partition: int
+    offset_first: int
+    """The first offset that the log still holds."""
+    offset_next: int
+    """The offset after the last."""
+
+
+class StreamSummary(View):
+    name: str
+    version: int
+    created_ms: int
+    document: dict[str, Any]
+    """The registration, with its defaults filled in."""
+
+
+class StreamList(View):
+    streams: list[StreamSummary]
+
+
+class StreamView(StreamSummary):
+    topic_id: str | None
+    retention_ms: int
+    """Of the topic now; -1 is for ever."""
+    records: int
+    """In the log now, all partitions together."""
+    partitions: list[PartitionView]
+
+
+class StageView(View):
+    """One compiled stage of a pipeline."""
+
+    name: str
+    size_ms: int
+    by: dict[str, str]
+    """Key field -> type."""
+    aggregates: dict[str, str]
+    """Result field -> type."""
+    emits: list[str]
+
+
+class CheckView(View):
+    """The judgement on a pipeline."""
+
+    valid: bool
+    problems: list[ProblemError]
+    stages: list[StageView]
+    """Empty unless it is valid."""
+    reach_ms: int | None = None
+    """How far back in event time a rewind may have to go."""
+
+
+class CountsView(View):
+    """Sums over all committed slices."""
+
+    records: int
+    accepted: int
+    rejected: dict[str, int]
+    """Reason -> records."""
+    results: dict[str, int]
+    """Stage -> results."""
+
+
+class JobView(View):
+    name: str
+    version: int
+    stream: str
+    """The input."""
+    desired: Desired
+    state: JobState
+    message: str
+    """Why it is in this state; empty when there is nothing to say."""
+    epoch: int
+    """The newest run; 0 before the first."""
+    created_ms: int
+    updated_ms: int
+    slice: int | None
+    """The last committed slice."""
+    watermark_ms: int | None
+    """In force for the last planned slice: an older record of it is late."""
+    latest_event_ms: int | None
+    """The latest event time in all committed slices."""
+    lag_records: int | None
+    """Records of the log after the last committed slice; null when Kafka does not answer."""
+    counts: CountsView
+    last_emission: dict[str, int]
+    """Stage -> end (ms) of the last window that it has emitted."""
+    links: list[Link]
+    """What may be done now."""
+
+
+class JobList(View):
+    jobs: list[JobView]
+
+
+class SliceView(View):
+    """A numbered piece of the log, and what came of it. Offsets: stream -> partition -> offset."""
+
+    number: int
+    epoch: int
+    version: int
+    kind: SliceKind
+    status: SliceStatus
+    offsets_first: dict[str, dict[int, int]]
+    offsets: dict[str, dict[int, int]]
+    """After the last record of each partition."""
+    cut_time_ms: int
+    watermark_ms: int | None
+    planned_ms: int
+
+
+class SliceList(View):
+    slices: list[SliceView]
+    next: str | None = Field(default=None)
+    """Where the next page is; null on the last one."""
+
+
+class EventView(View):
+    id: int
+    job: str | None
+    epoch: int | None
+    at_ms: int
+    kind: str
+    message: str
+    facts: dict[str, Any]
+
+
+class EventList(View):
+    events: list[EventView]
+    next: str | None = None
+    """Where the next page is; null on the last one."""
+
+
+class DeadLetterView(View):
+    """A record that could not be used. `stream`, `partition` and `offset` say where it came from and identify it."""
+
+    number: int
+    """Its offset in the dead-letter stream; `after` takes it."""
+    stream: str
+    partition: int | None
+    offset: int | None
+    reason: str
+    message: str
+    step: str
+    log_time_ms: int
+    value: str
+    """The sender's bytes as text; in a list only the beginning. What is not UTF-8 is shown as U+FFFD."""
+    value_bytes: int
+    """How many bytes the sender sent."""
+
+
+class DeadLetterFull(DeadLetterView):
+    value_base64: str
+    """The sender's bytes, exactly."""
+
+
+class DeadLetterList(View):
+    dead_letters: list[DeadLetterView]
+    next: str | None = None
+    """Where the next page is; null on the last one."""
+
+
+class HealthView(View):
+    status: Literal["ok", "unavailable"]
+    checks: dict[str, str] = {}
+    """Part -> `ok` or what is wrong."""
