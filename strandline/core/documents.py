@@ -154,6 +154,8 @@ class _Reader:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             message = ", ".join(part for part in (error.context, error.problem) if part) or "is not YAML"
+            if message.endswith("got '?'"):  # PyYAML ends a plain text there, inside brackets only
+                message += "; inside {...} or [...], text with a '?' must stand in quotes"
             prefix = "" if isinstance(error, yaml.composer.ComposerError) else "is not valid YAML: "
             self._add(prefix + message, (), mark.line + 1 if mark else None)
         except yaml.reader.ReaderError as error:

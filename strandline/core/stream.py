@@ -203,6 +203,7 @@ class MqttSpec(DocumentModel):
                     ("topics", number),
                     f"{topic!r} is not an MQTT topic filter; '+' stands for one whole level, '#' for all the last ones",
                 )
+                continue
             for name, level in self.fields.items():
                 if level < 0 or (level >= len(levels) and levels[-1] != "#"):
                     yield (
@@ -307,6 +308,8 @@ def _sentence(model: type[DocumentModel], path: Path, detail: ErrorDetails) -> s
         return f"unknown field '{path[-1]}'{did_you_mean(str(path[-1]), known)}"
     if kind in _EXPECTED:
         return f"expected {_EXPECTED[kind]}, got {_shown(value)}"
+    if kind == "too_short":
+        return f"expected at least one entry, got {_shown(value)}"
     if kind == "literal_error":
         return f"expected {detail['ctx']['expected']}, got {_shown(value)}"
     return f"{detail['msg'].replace('Input should', 'should')}, got {_shown(value)}"
@@ -319,7 +322,7 @@ def _shown(value: object) -> str:
         case bool():
             return str(value).lower()
         case dict():
-            return "a mapping"
+            return "a mapping" if value else "an empty mapping"
         case list():
             return f"a list of {len(value)}" if value else "an empty list"
         case _:

@@ -1,0 +1,536 @@
+"""The pipeline model, its check against the stream, and expressions: what is accepted, and what every refusal says."""
+
+import json
+import pickle
+import re
+from typing import Any
+
+import pytest
+
+from strandline.core.documents import read_documents
+from strandline.core.errors import InvalidDocument
+from strandline.core.stream import StreamSpec
+from strandline.processing.expressions import ExpressionError, infer_type, parse_expression
+from strandline.processing.pipeline import (
+    CheckedPipeline,
+    Derive,
+    Emit,
+    PipelineSpec,
+    Where,
+    check,
+    json_schema,
+)
+
+STREAM = """\
+stream: turbines
+schema:
+  turbine: string
+  site: string?
+  ts: timestamp
+  power: double
+  rated_power: double
+  wind: {type: double, min: 0}
+  starts: integer
+  cost: decimal(10,2)
+  seen: timestamp?
+"""
+PIPELINE = """\
+pipeline: turbine-health
+input: {stream: turbines}
+event_time: {field: ts, delay: 10s, idle_timeout: 30s}
+steps:
+  - derive: {load: power / rated_power}
+  - where: load < 10
+  - window:
+      name: per_minute
+      tumbling: 1m
+      by: [turbine, site]
+      aggregate:
+        n: count(*)
+        load: avg(load)
+        peak: max(load)
+        cost: sum(cost)
+    emit: [{elasticsearch: turbine-minute}]
+  - derive: {share: cost / n}
+  - window:
+      name: hourly
+      tumbling: 1h
+      by: [turbine]
+      aggregate: {n: sum(n), peak: max(peak), share: avg(share)}
+    emit: [{elasticsearch: turbine-hour}, {counting: hours}]
+"""
+COLUMNS = {
+    "s": "string",
+    "i": "integer",
+    "l": "long",
+    "d": "double",
+    "b": "boolean",
+    "t": "timestamp",
+    "m": "decimal(10,2)",
+    "w": "decimal(38,10)",
+}
+
+
+def stream(text: str = STREAM) -> StreamSpec:
+    return StreamSpec.parse(read_documents(text, "stream.yaml")[0])
+
+
+def checked(text: str = PIPELINE, stream_text: str = STREAM) -> CheckedPipeline:
+    (document,) = read_documents(text, "health.yaml")
+    return check(PipelineSpec.parse(document), stream(stream_text), document)
+
+
+def changed(old: str, new: str) -> str:
+    assert old in PIPELINE
+    return PIPELINE.replace(old, new, 1)
+
+
+def problems(text: str, stream_text: str = STREAM) -> list[str]:
+    with pytest.raises(InvalidDocument) as caught:
+        checked(text, stream_text)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def type_of(text: str) -> str:
+    return infer_type(parse_expression(text), COLUMNS)
+
+
+def test_a_checked_pipeline_tells_all_that_processing_needs() -> None:
+    pipeline = checked()
+    minute, hour = pipeline.stages
+    assert pipeline.job == "turbine-health"
+    assert pipeline.columns_needed == ("turbine", "site", "ts", "power", "rated_power", "cost")
+    assert pipeline.event_time_field == "ts"
+    assert (pipeline.delay_ms, pipeline.idle_timeout_ms, pipeline.max_ahead_ms) == (10_000, 30_000, 300_000)
+    assert pipeline.reach_ms == 3_660_000
+    assert (minute.name, minute.size_ms, minute.by, minute.by_types) == (
+        "per_minute",
+        60_000,
+        ("turbine", "site"),
+        ("string", "string"),
+    )
+    assert minute.aggregates == (
+        ("n", "COUNT(*)", "long"),
+        ("load", "AVG(`load`)", "double"),
+        ("peak", "MAX(`load`)", "double"),
+        ("cost", "SUM(`cost`)", "decimal(20,2)"),
+    )
+    assert minute.pre_steps == (
+        Derive("steps[0].derive", (("load", "`power` / `rated_power`", "double"),)),  # type: ignore[arg-type]
+        Where("steps[1].where", "`load` < 10"),
+    )
+    assert hour.pre_steps == (
+        Derive("steps[3].derive", (("share", "`cost` / `n`", "decimal(38,20)"),)),  # type: ignore[arg-type]
+    )
+    assert hour.emits == (Emit("elasticsearch", "turbine-hour"), Emit("counting", "hours"))
+    assert hour.step == "steps[4]"
+
+
+def test_a_checked_pipeline_can_be_sent_to_another_process() -> None:
+    pipeline = checked()
+    assert pickle.loads(pickle.dumps(pipeline)) == pipeline
+
+
+@pytest.mark.parametrize(("old", "new"), [("", ""), ("idle_timeout: 30s", "max_ahead: null")])
+def test_a_pipeline_round_trips_through_json(old: str, new: str) -> None:
+    spec = checked(changed(old, new)).spec
+    stored = json.loads(json.dumps(spec.as_document()))
+    assert PipelineSpec.from_document(stored) == spec
+    assert PipelineSpec.from_document(stored).as_document() == stored
+    assert check(PipelineSpec.from_document(stored), stream()).stages == checked().stages
+
+
+def test_the_same_pipeline_can_be_built_in_python() -> None:
+    built = PipelineSpec.model_validate(
+        {
+            "pipeline": "p",
+            "input": {"stream": "turbines"},
+            "event_time": {"field": "ts", "delay": "10s"},
+            "steps": [
+                {"window": {"name": "w", "tumbling": "1m", "aggregate": {"n": "count(*)"}}, "emit": [{"counting": "c"}]}
+            ],
+        }
+    )
+    pipeline = check(built, stream())
+    assert pipeline.stages[0].by == ()
+    assert pipeline.columns_needed == ("ts",)
+
+
+def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> None:
+    """`cost` of the second window is the first one's sum, not the stream's field: the stream isn't asked for `wind`."""
+    text = changed("peak: max(load)\n", "peak: max(load)\n        wind: count(*)\n").replace("sum(n)", "sum(wind)")
+    assert "wind" not in checked(text).columns_needed
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("turbine-health", "Health", "health.yaml:1: pipeline: 'Health' is not a name"),
+        ("input: {stream: turbines}", "inputs: {stream: turbines}", ":1: input: is missing; expected: Where records"),
+        (
+            "input: {stream: turbines}",
+            "input: {files: a}",
+            "input.files: bounded inputs of files are not supported yet",
+        ),
+        ("input: {stream: turbines}", "input: {stream: b}", ":2: input.stream: reads 'b', not 'turbines'"),
+        ("stream: turbines}", "stream: turbines, start: now}", ":2: input.start: expected 'earliest' or 'latest', got"),
+        (
+            "field: ts",
+            "field: tss",
+            ":3: event_time.field: 'tss' is not a field of stream 'turbines'; did you mean 'ts'?",
+        ),
+        ("field: ts", "field: power", ":3: event_time.field: 'power' is a double; event time needs"),
+        ("field: ts", "field: seen", ":3: event_time.field: 'seen' is optional in stream 'turbines'"),
+        ("delay: 10s", "delay: ten", ":3: event_time.delay: 'ten' is not a duration"),
+        ("delay: 10s, ", "", ":3: event_time.delay: is missing; expected: A record may be this much older"),
+        ("delay: 10s", "dealy: 10s, delay: 1s", ":3: event_time.dealy: unknown field 'dealy'; did you mean 'delay'?"),
+        ("idle_timeout: 30s", "idle_timeout: 0s", ":3: event_time.idle_timeout: expected at least 1ms, or null"),
+        ("- where: load < 10", "- were: load < 10", ":6: steps[1].were: unknown field 'were'; did you mean 'where'?"),
+        (
+            "- where: load < 10",
+            "- enrich: {lookup: x}",
+            ":6: steps[1].enrich: 'enrich' is not supported yet; only derive",
+        ),
+        (
+            "- where: load < 10",
+            "- {}",
+            ":6: steps[1]: a step is exactly one of derive, where, window, and this one has",
+        ),
+        (
+            "- where: load < 10",
+            "- where: b\n    emit: [{counting: c}]",
+            ":7: steps[1].emit: 'emit' stands beside 'window'",
+        ),
+        ("where: load < 10", "where: true", ":6: steps[1].where: expected an expression as text, got True"),
+        (
+            "where: load < 10",
+            "where:",
+            ":6: steps[1]: a step is exactly one of derive, where, window, and this one has none",
+        ),
+        (
+            "where: load < 10",
+            "where: load + 10",
+            ":6: steps[1].where: expected a condition that is true or false, got a d",
+        ),
+        (
+            "where: load < 10",
+            "where: lod < 10",
+            ":6: steps[1].where: unknown column 'lod' at character 1; did you mean",
+        ),
+        ("where: load < 10", "where: 1 < power and (lod < 10)", "unknown column 'lod' at character 16"),
+        ("where: load < 10", "where: n < 10", ":6: steps[1].where: unknown column 'n' at character 1; expected one of"),
+        (
+            "where: load < 10",
+            "where: count(*) > 1",
+            ":6: steps[1].where: aggregates stand in a window's 'aggregate' only",
+        ),
+        ("load: power /", "2load: power /", ":5: steps[0].derive.2load: '2load' is not a field name"),
+        ("load: power /", "window: power /", ":5: steps[0].derive.window: 'window' is reserved"),
+        ("load: power / rated_power", "Power: power", ":5: steps[0].derive.Power: there is a column 'power' already"),
+        ("power / rated_power", "round(power, 2)", "with a comma inside {...} must stand in quotes"),
+        (
+            "tumbling: 1m\n",
+            "tumblng: 1m\n",
+            ":9: steps[2].window.tumblng: unknown field 'tumblng'; did you mean 'tumbling'?",
+        ),
+        ("tumbling: 1m\n", "tumbling: 0s\n", ":9: steps[2].window.tumbling: a window of no length"),
+        (
+            "tumbling: 1m\n",
+            "tumbling: 60\n",
+            ":9: steps[2].window.tumbling: 60 is not a duration; write a number and a unit",
+        ),
+        (
+            "tumbling: 1m\n",
+            "tumbling: 1m\n      session: 1m\n",
+            ":10: steps[2].window.session: session windows are not",
+        ),
+        (
+            "tumbling: 1h",
+            "tumbling: 90s",
+            ":20: steps[4].window.tumbling: 1m30s of window 'hourly' is not a multiple of 1m",
+        ),
+        ("tumbling: 1h", "tumbling: 30s", "30s of window 'hourly' is not a multiple of 1m of window 'per_minute'"),
+        (
+            "tumbling: 1h",
+            "tumbling: 7d",
+            ":4: steps: the windows and the delay reach back 1w1m10s, and stream 'turbines' ",
+        ),
+        ("name: hourly", "name: per_minute", ":19: steps[4].window.name: there is a window 'per_minute' already"),
+        ("by: [turbine, site]", "by: [turbine, sit]", ":10: steps[2].window.by[1]: unknown column 'sit'; did you mean"),
+        ("by: [turbine, site]", "by: [turbine, turbine]", ":10: steps[2].window.by[1]: 'turbine' stands twice"),
+        (
+            "by: [turbine, site]",
+            "by: [turbine, power]",
+            ":10: steps[2].window.by[1]: 'power' is a double, which makes no",
+        ),
+        (
+            "by: [turbine]",
+            "by: [cost]",
+            ":21: steps[4].window.by[0]: 'cost' is not in 'by' of window 'per_minute' before it; exp",
+        ),
+        (
+            "n: count(*)\n",
+            "turbine: count(*)\n        n: count(*)\n",
+            ":12: steps[2].window.aggregate.turbine: 'turbine' st",
+        ),
+        ("n: count(*)\n", "N: count(*)\n        n: count(*)\n", "'N' and 'n' differ only in case"),
+        ("peak: max(load)\n", "_id: max(load)\n        peak: max(load)\n", "aggregate._id: '_id' begins with '_'"),
+        ("peak: max(load)\n", "strandline: max(load)\n        peak: max(load)\n", "'strandline' is reserved"),
+        (
+            "max(load)\n",
+            "maxx(load)\n",
+            ":14: steps[2].window.aggregate.peak: unknown function 'maxx' at character 1; did",
+        ),
+        (
+            "max(load)\n",
+            "load\n",
+            ":14: steps[2].window.aggregate.peak: has no aggregate function; write for example max(load)",
+        ),
+        ("max(peak)", "max(wind)", ":22: steps[4].window.aggregate.peak: unknown column 'wind' at character 5"),
+        ("max(peak)", "max(load) / rated", "'rated' at character 13 stands outside an aggregate"),
+        (
+            "elasticsearch: turbine-hour}",
+            "elasticsearch: Hour}",
+            ":23: steps[4].emit[0].elasticsearch: 'Hour' is not a name",
+        ),
+        (
+            "elasticsearch: turbine-hour}",
+            "stream: hour}",
+            ":23: steps[4].emit[0].stream: emitting to a stream is not supp",
+        ),
+        ("elasticsearch: turbine-hour}", "elastic: hour}", "unknown field 'elastic'; did you mean 'elasticsearch'?"),
+        ("elasticsearch: turbine-hour}", "elasticsearch: turbine-minute}", "'turbine-minute' is emitted to already"),
+        (
+            "elasticsearch: turbine-hour}",
+            "elasticsearch: h, counting: h}",
+            ":23: steps[4].emit[0]: expected exactly one of",
+        ),
+        (
+            "emit: [{elasticsearch: turbine-hour}, {counting: hours}]",
+            "emit: []",
+            ":23: steps[4].emit: expected at least one entry, got an",
+        ),
+        (
+            "    emit: [{elasticsearch: turbine-hour}, {counting: hours}]\n",
+            "",
+            ":18: steps[4]: the last window must emit",
+        ),
+        (
+            "{counting: hours}]\n",
+            "{counting: hours}]\n  - where: n > 1\n",
+            ":24: steps[5]: stands after the last window",
+        ),
+        ("steps:", "guarantee: none\nsteps:", ":4: guarantee: 'none' is not supported yet; only 'exactly_once' is"),
+        ("steps:", "guarantee: twice\nsteps:", ":4: guarantee: expected 'exactly_once', got 'twice'"),
+        ("steps:", "on_error: ignore\nsteps:", ":4: on_error: expected 'dead_letter' or 'crash', got 'ignore'"),
+        ("steps:", "late: revise\nsteps:", ":4: late: expected 'dead_letter' or 'drop', got 'revise'"),
+        ("steps:", "recovery: snapshot\nsteps:", ":4: recovery: 'recovery' is not supported yet"),
+    ],
+)
+def test_what_is_wrong_in_a_pipeline_is_told_with_field_and_line(old: str, new: str, expected: str) -> None:
+    found = problems(changed(old, new))
+    assert [line for line in found if expected in line], "\n".join(found)
+    assert all(re.match(r"health\.yaml:\d+: ", line) for line in found)
+
+
+def test_an_expression_with_a_comma_in_braces_is_explained() -> None:
+    found = problems(changed("{n: sum(n), peak: max(peak), share: avg(share)}", "{n: 'sum(n)', peak: least(1, 2)}"))
+    assert any("with a comma inside {...} must stand in quotes" in line for line in found)
+
+
+def test_a_pipeline_without_a_window_is_refused() -> None:
+    steps = PIPELINE.index("  - window")
+    assert problems(PIPELINE[:steps]) == [
+        "health.yaml:4: steps: has no window; expected at least one step 'window: {...}'"
+    ]
+
+
+def test_one_mistake_is_told_once_and_several_at_once() -> None:
+    """A wrong derived column is used in two windows and a condition: that is one problem. The other two stand beside it."""
+    text = changed("power / rated_power", "power / rated").replace("sum(cost)", "sum(coast)").replace("1h", "61s")
+    assert [line.split(": ")[1] for line in problems(text)] == [
+        "steps[0].derive.load",
+        "steps[2].window.aggregate.cost",
+        "steps[4].window.tumbling",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1", "integer"),
+        ("2147483648", "long"),
+        ("9223372036854775808", "decimal(19,0)"),
+        ("1.5", "decimal(2,1)"),
+        ("0.05", "decimal(2,2)"),
+        ("1.5e3", "double"),
+        ("i + 1", "integer"),
+        ("i * l", "long"),
+        ("i / l", "double"),
+        ("i div 2", "long"),
+        ("l * d", "double"),
+        ("l % 3", "long"),
+        ("m + 1", "decimal(11,2)"),
+        ("m + i", "decimal(13,2)"),
+        ("m * m", "decimal(21,4)"),
+        ("m / 3", "decimal(14,6)"),
+        ("m * d", "double"),
+        ("w * w", "decimal(38,6)"),
+        ("w + m", "decimal(38,9)"),
+        ("-m", "decimal(10,2)"),
+        ("abs(l)", "long"),
+        ("round(m, 1)", "decimal(10,1)"),
+        ("round(d, 1)", "double"),
+        ("floor(d)", "long"),
+        ("ceil(m)", "decimal(9,0)"),
+        ("sqrt(i)", "double"),
+        ("pow(m, 2)", "double"),
+        ("coalesce(i, l)", "long"),
+        ("coalesce(null, d)", "double"),
+        ("least(m, l)", "decimal(22,2)"),
+        ("greatest(w, cast(1 as decimal(20,18)))", "decimal(38,10)"),
+        ("nullif(i, 0)", "integer"),
+        ("if(b, i, d)", "double"),
+        ("case when d > 1 then 'hot' when d > 0 then 'warm' end", "string"),
+        ("case i when 1 then 1 else 2.5 end", "decimal(11,1)"),
+        ("upper(trim(s)) || '!'", "string"),
+        ("concat(s, substring(s, 1, 2))", "string"),
+        ("length(s)", "integer"),
+        ("s like 'a%' and s not like '%b'", "boolean"),
+        ("not b or i in (1, 2) or d between 0 and 1", "boolean"),
+        ("i is not null and b is true and l <=> null", "boolean"),
+        ("t > timestamp '2020-01-01'", "boolean"),
+        ("cast(d as long)", "long"),
+        ("try_cast(s as double)", "double"),
+        ("cast(l as decimal(12, 3))", "decimal(12,3)"),
+        ("cast(null as string)", "string"),
+        ("count(*)", "long"),
+        ("count(s)", "long"),
+        ("sum(i)", "long"),
+        ("sum(d)", "double"),
+        ("sum(m)", "decimal(20,2)"),
+        ("avg(l)", "double"),
+        ("avg(m)", "decimal(14,6)"),
+        ("min(s)", "string"),
+        ("max(t)", "timestamp"),
+        ("max(m)", "decimal(10,2)"),
+        ("stddev_pop(i)", "double"),
+        ("var_pop(m)", "double"),
+        ("sum(case when b then 1 else 0 end) / count(*)", "double"),
+        ("max(d) - min(d)", "double"),
+    ],
+)
+def test_types_follow_spark(text: str, expected: str) -> None:
+    assert type_of(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "expected one expression, got 0"),
+        ("i; l", "expected one expression, got 2"),
+        ("i +", "is not an expression of Spark SQL"),
+        ("i l", "is not an expression of Spark SQL: unexpected token near 'l', at character 3"),
+        ("(i", "is not an expression of Spark SQL"),
+        ("'x", "is not an expression of Spark SQL"),
+        ("i as n", "is not an expression of Spark SQL"),
+        ("drop table x", "is not an expression of Spark SQL"),
+        ("(select 1)", "a query can't stand in an expression"),
+        ("i in (select 1)", "a query can't stand in an expression"),
+        ("exists (select 1)", "a query can't stand in an expression"),
+        ("x.i", "has a form that is not supported here"),
+        ("*", "'*' stands only in count(*)"),
+        ("rand()", "rand() at character 1 gives another value in each run"),
+        ("i + rand()", "rand() at character 5 gives another value"),
+        ("now()", "now() at character 1 gives another value"),
+        ("uuid()", "gives another value"),
+        ("current_timestamp", "current_timestamp() gives another value"),
+        ("current_date()", "gives another value"),
+        ("first(i)", "first() at character 1 depends on the order of records"),
+        ("last(i)", "depends on the order of records"),
+        ("collect_list(i)", "depends on the order of records"),
+        ("any_value(i)", "depends on the order of records"),
+        ("java_method('java.lang.System', 'exit', 1)", "unknown function 'java_method' at character 1"),
+        ("reflect('java.lang.System', 'exit')", "unknown function 'reflect'"),
+        ("mean(i)", "unknown function 'mean' at character 1; did you mean 'avg'?"),
+        ("flor(i)", "unknown function 'flor' at character 1; did you mean 'floor'?"),
+        ("sum(i) over ()", "'over' is not supported"),
+        ("sum(i) filter (where b)", "'filter' is not supported"),
+        ("count(distinct i)", "'distinct' is not supported in an aggregate"),
+        ("count(i, l)", "has a form that is not supported here"),
+        ("count()", "count() needs an argument; write count(*)"),
+        ("sum(max(i))", "MAX(i) stands inside another aggregate"),
+        ("i + sum(i)", "'i' at character 1 stands outside an aggregate"),
+        ("'it''s'", "a doubled quote at character 5 is not supported"),
+        ("i[0]", "is not supported in an expression"),
+        ("@x", "is not supported in an expression"),
+        ("interval 1 day", "is not supported in an expression"),
+        ("i & l", "is not supported in an expression"),
+        ("floor(d, 2)", "has a form that is not supported here"),
+        ("null", "is always null and has no type"),
+        ("coalesce(null, null)", "is always null and has no type"),
+        ("s + 1", "s + 1: expected a number, got a string"),
+        ("s = 1", "a string and an integer don't go together"),
+        ("t = '2020-01-01'", "a timestamp and a string don't go together"),
+        ("if(b, 1, 'x')", "an integer and a string don't go together"),
+        ("b and i", "expected a boolean, got an integer"),
+        ("case when i then 1 end", "expected a boolean, got an integer"),
+        ("length(i)", "expected a string, got an integer"),
+        ("sum(s)", "expected a number, got a string"),
+        ("d div 2", "'div' is for whole numbers"),
+        ("round(d, i)", "the number of places must be written out"),
+        ("least(i)", "needs at least two arguments"),
+        ("cast(s as timestamp)", "text without a date would be read as today's"),
+        ("cast('12:00' as timestamp)", "text without a date would be read as today's"),
+        ("cast(t as boolean)", "a timestamp can't become a boolean"),
+        ("cast(i as date)", "date is not a type here"),
+        ("cast(i as decimal(40,2))", "a decimal has 1 to 38 digits"),
+        ("i = lo", "unknown column 'lo' at character 5; did you mean"),
+        ("I + 1", "unknown column 'I' at character 1; did you mean 'i'?"),
+        ("(" * 1990 + "i" + ")" * 1990, "is nested too deeply"),
+        ("i" + " + i" * 999, "is nested too deeply"),
+        ("i" * 4001, "is longer than 4,000 characters"),
+    ],
+)
+def test_what_an_expression_may_not_hold(text: str, expected: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        type_of(text)
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sql", "columns"),
+    [
+        ("load<10 -- why", "`load` < 10", ("load",)),
+        ("/* hint */ a + b*a", "`a` + `b` * `a`", ("a", "b")),
+        ("`odd` + `cache`", "`odd` + `cache`", ("odd", "cache")),
+        ("cache > date", "`cache` > `date`", ("cache", "date")),
+        ("a - (b - c)", "`a` - (`b` - `c`)", ("a", "b", "c")),
+        ('s = "it\'s"', "`s` = 'it\\'s'", ("s",)),
+        ("COUNT( * )", "COUNT(*)", ()),
+        ("cast(a as long)", "CAST(`a` AS BIGINT)", ("a",)),
+    ],
+)
+def test_the_text_for_spark_is_written_anew(text: str, sql: str, columns: tuple[str, ...]) -> None:
+    expression = parse_expression(text)
+    assert (expression.sql, expression.columns) == (sql, columns)
+    assert parse_expression(sql).sql == sql
+
+
+def test_json_schema_describes_what_the_models_accept() -> None:
+    schema: Any = json_schema()
+    defs = schema["$defs"]
+    assert schema["oneOf"] == [{"$ref": "#/$defs/StreamSpec"}, {"$ref": "#/$defs/PipelineSpec"}]
+    for name, model in (("StreamSpec", StreamSpec), ("PipelineSpec", PipelineSpec)):
+        fields = {field.alias or key for key, field in model.model_fields.items()}
+        assert set(defs[name]["properties"]) == fields
+        assert defs[name]["additionalProperties"] is False
+        assert all(part.get("description") for part in defs[name]["properties"].values())
+    short, long = defs["FieldSpec"]["anyOf"]
+    assert all(re.search(short["pattern"], kind) for kind in ("double", "double?", "decimal(10, 2)"))
+    assert not re.search(short["pattern"], "float")
+    assert long["required"] == ["type"]
+    for name, part, default in (("StreamSpec", "retention", "7d"), ("EventTimeSpec", "max_ahead", "5m")):
+        assert defs[name]["properties"][part]["default"] == default
+    references = set(re.findall(r'"#/\$defs/(\w+)"', json.dumps(schema)))
+    assert references <= set(defs)
