@@ -1,0 +1,85 @@
+"""What the writer expects of an index: one suite over Elasticsearch and over RefusingIndex, so that the double is true."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from strandline.core.errors import Divergence
+from strandline.results.document import DocumentShape
+from strandline.results.elasticsearch_client import request
+from strandline.results.elasticsearch_writer import ElasticsearchWriter
+from strandline.results.mapping import build_mapping, ensure_index_template
+from tests.support.refusing_index import RefusingIndex
+from tests.support.stage_batches import stage_batch
+
+FIELDS = (("device", "string"), ("n", "long"), ("load", "double"))
+ROWS = [(f"t-{number}", number, number / 7) for number in range(250)]
+
+
+@pytest.fixture(params=["elasticsearch", "refusing_index"])
+def writer(request: pytest.FixtureRequest) -> Iterator[ElasticsearchWriter]:
+    emit_name = f"contract-{uuid.uuid4().hex}"
+    shape = DocumentShape(emit_name, "job", "stage", 1, FIELDS[:1], FIELDS[1:])
+    if request.param == "elasticsearch":
+        url = request.getfixturevalue("elasticsearch")
+        ensure_index_template(url, emit_name, build_mapping(shape))
+        yield ElasticsearchWriter(url, shape, documents_max=100)
+        remove(url, emit_name)
+    else:
+        double = RefusingIndex()
+        double.start()
+        yield ElasticsearchWriter(double.url, shape, documents_max=100)
+        double.stop()
+
+
+def remove(url: str, emit_name: str) -> None:
+    request(url, "DELETE", f"/{emit_name}-2024.05", timeout_s=30, parameters={"ignore_unavailable": "true"})
+    request(url, "DELETE", f"/_index_template/strandline-{emit_name}", timeout_s=30)
+
+
+def test_twice_is_once(writer: ElasticsearchWriter) -> None:
+    first = writer.write_batches([stage_batch(FIELDS, ROWS[:120]), stage_batch(FIELDS, ROWS[120:])], 1, 1)
+    assert (first.created, first.already, first.refused) == (250, 0, [])
+    second = writer.write_batches([stage_batch(FIELDS, ROWS)], epoch=2, emission=9)
+    assert (second.created, second.already, second.refused) == (0, 250, [])
+
+
+def test_what_an_interrupted_attempt_left_out_is_added(writer: ElasticsearchWriter) -> None:
+    writer.write_batches([stage_batch(FIELDS, ROWS[::2])], 1, 1)
+    report = writer.write_batches([stage_batch(FIELDS, ROWS)], 2, 1)
+    assert (report.created, report.already, report.rows) == (125, 125, 250)
+
+
+def test_a_row_given_twice_in_one_bulk_is_one_document(writer: ElasticsearchWriter) -> None:
+    report = writer.write_batches([stage_batch(FIELDS, [ROWS[0], ROWS[0]])], 1, 1)
+    assert (report.created, report.already) == (1, 1)
+
+
+def test_a_float_in_another_order_of_summing_is_the_same_result(writer: ElasticsearchWriter) -> None:
+    writer.write_batches([stage_batch(FIELDS, [("t", 1, 0.1 + 0.2)])], 1, 1)
+    assert writer.write_batches([stage_batch(FIELDS, [("t", 1, 0.3)])], 2, 1).already == 1
+
+
+def test_another_value_under_the_same_id_is_an_alarm_and_changes_nothing(writer: ElasticsearchWriter) -> None:
+    writer.write_batches([stage_batch(FIELDS, [("t", 1, 0.5)])], 1, 1)
+    other = [stage_batch(FIELDS, [("t", 2, 0.5)])]
+    for _ in range(2):
+        with pytest.raises(Divergence, match=r"n is 1 in the index, this run computed 2.*'epoch': 1") as raised:
+            writer.write_batches(other, 2, 1)
+        assert f"{writer.shape.emit_name}-2024.05" in str(raised.value)
+    assert writer.write_batches([stage_batch(FIELDS, [("t", 1, 0.5)])], 3, 1).already == 1
+
+
+def test_the_version_of_the_pipeline_does_not_change_an_id(writer: ElasticsearchWriter) -> None:
+    writer.write_batches([stage_batch(FIELDS, ROWS)], 1, 1)
+    upgraded = replace(writer, shape=replace(writer.shape, version=2))
+    assert upgraded.write_batches([stage_batch(FIELDS, ROWS)], 2, 1).already == 250
+
+
+def test_nothing_to_write_sends_nothing(writer: ElasticsearchWriter) -> None:
+    nowhere = replace(writer, url="http://127.0.0.1:9", deadline_s=0.1)
+    assert nowhere.write_batches([stage_batch(FIELDS, [])], 1, 1).rows == 0

@@ -1,0 +1,259 @@
+"""Our reading of Elasticsearch: templates, strict mappings, what it refuses and why, and what it only puts off."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from strandline.core.errors import Conflict, IndexUnavailable
+from strandline.results.document import Document, DocumentShape, document_id
+from strandline.results.elasticsearch_client import request
+from strandline.results.elasticsearch_writer import ElasticsearchWriter
+from strandline.results.mapping import build_mapping, ensure_index_template
+from tests.support.stage_batches import MAY_1_NOON_MS, MINUTE_MS, stage_batch
+
+BY = (("device", "string"), ("site", "integer"), ("since", "timestamp"), ("on", "boolean"))
+AGGREGATES = (("n", "long"), ("load", "double"), ("cost", "decimal(10,2)"))
+ROW = ("t-17", 4, 1_714_564_800_000_001, True, 2**53 + 1, 0.1, Decimal("12345678.90"))
+DAY_MS = 86_400_000
+
+
+@dataclass
+class Emit:
+    """One emit of a test, under a name of its own."""
+
+    url: str
+    name: str
+
+    def shape(
+        self, by: tuple[tuple[str, str], ...] = BY, aggregates: tuple[tuple[str, str], ...] = AGGREGATES
+    ) -> DocumentShape:
+        return DocumentShape(self.name, "job", "stage", 1, by, aggregates)
+
+    def ensure(self, shape: DocumentShape) -> ElasticsearchWriter:
+        ensure_index_template(self.url, self.name, build_mapping(shape))
+        return ElasticsearchWriter(self.url, shape, deadline_s=20)
+
+    def call(self, method: str, path: str, body: Any = None, **parameters: str) -> Any:
+        return request(self.url, method, path, timeout_s=30, body=body, parameters=parameters)
+
+    def search(self, body: Any) -> Any:
+        self.call("POST", f"/{self.name}/_refresh")
+        return self.call("POST", f"/{self.name}/_search", body)
+
+    def template(self) -> Any:
+        return self.call("GET", f"/_index_template/strandline-{self.name}")["index_templates"]
+
+
+@pytest.fixture
+def new_emit(elasticsearch: str) -> Iterator[Callable[[str], Emit]]:
+    emits: list[Emit] = []
+
+    def new(name: str) -> Emit:
+        emits.append(Emit(elasticsearch, name))
+        return emits[-1]
+
+    yield new
+    for emit in emits:
+        held = emit.call("GET", f"/{emit.name},{emit.name}-*", ignore_unavailable="true", expand_wildcards="all")
+        for index in held:
+            emit.call("DELETE", f"/{index}")
+        for template in emit.call("GET", "/_index_template")["index_templates"]:
+            if template["name"] == f"strandline-{emit.name}":
+                emit.call("DELETE", f"/_index_template/{template['name']}")
+
+
+@pytest.fixture
+def emit(new_emit: Callable[[str], Emit]) -> Emit:
+    return new_emit(f"results-{uuid.uuid4().hex}")
+
+
+def test_a_document_of_every_type_is_kept_exactly_and_found_by_each_field(emit: Emit) -> None:
+    shape = emit.shape()
+    report = emit.ensure(shape).write_batches([stage_batch(shape.fields, [ROW])], epoch=3, emission=7)
+    assert (report.created, report.refused) == (1, [])
+    filters: list[dict[str, Any]] = [
+        {"term": {"device": "t-17"}},
+        {"term": {"site": 4}},
+        {"term": {"since": "2024-05-01T12:00:00.000Z"}},
+        {"term": {"on": True}},
+        {"term": {"n": 2**53 + 1}},
+        {"range": {"load": {"gte": 0.1, "lte": 0.1}}},
+        {"range": {"cost": {"gt": 12345678.8, "lt": 12345679}}},
+        {"term": {"@timestamp": MAY_1_NOON_MS + MINUTE_MS}},
+        {"term": {"window.start": "2024-05-01T12:00:00Z"}},
+        {"term": {"strandline.job": "job"}},
+        {"term": {"strandline.emission": 7}},
+    ]
+    sums = {"cost": {"sum": {"field": "cost"}}}
+    found = emit.search({"query": {"bool": {"filter": filters}}, "aggs": sums})
+    (hit,) = found["hits"]["hits"]
+    assert hit["_index"] == f"{emit.name}-2024.05"
+    (document,) = shape.documents(stage_batch(shape.fields, [ROW]), 3, 7)
+    assert hit["_id"] == document.id
+    assert hit["_source"] == {
+        "@timestamp": "2024-05-01T12:01:00.000Z",
+        "window": {"start": "2024-05-01T12:00:00.000Z", "end": "2024-05-01T12:01:00.000Z"},
+        "device": "t-17",
+        "site": 4,
+        "since": "2024-05-01T12:00:00.000001Z",
+        "on": True,
+        "n": 2**53 + 1,
+        "load": 0.1,
+        "cost": "12345678.90",
+        "strandline": {"job": "job", "stage": "stage", "version": 1, "epoch": 3, "emission": 7},
+    }
+    assert found["aggregations"]["cost"]["value"] == 12345678.90
+
+
+def test_nulls_are_kept_and_a_repeat_is_the_same(emit: Emit) -> None:
+    shape = emit.shape()
+    writer = emit.ensure(shape)
+    batch = stage_batch(shape.fields, [(None,) * 7])
+    assert writer.write_batches([batch], 1, 1).created == 1
+    assert writer.write_batches([batch], 2, 1).already == 1
+
+
+def test_windows_lie_in_the_month_of_their_end_and_the_alias_spans_them(emit: Emit) -> None:
+    shape = emit.shape(BY[:1], AGGREGATES[:1])
+    starts = [MAY_1_NOON_MS + month * 31 * DAY_MS for month in range(3)]
+    batch = stage_batch(shape.fields, [("a", 1), ("a", 2), ("a", 3)], starts_ms=starts)
+    emit.ensure(shape).write_batches([batch], 1, 1)
+    hits = emit.search({"sort": ["@timestamp"]})["hits"]["hits"]
+    months = ["2024.05", "2024.06", "2024.07"]
+    assert [(hit["_index"], hit["_source"]["n"]) for hit in hits] == [
+        (f"{emit.name}-{month}", n) for month, n in zip(months, (1, 2, 3), strict=True)
+    ]
+    assert hits[0]["_id"] == document_id("job", "stage", starts[0], starts[0] + MINUTE_MS, ("a",))
+
+
+def test_the_writer_that_travelled_to_another_process_writes_the_same(emit: Emit) -> None:
+    shape = emit.shape()
+    writer = emit.ensure(shape)
+    writer.write_batches([stage_batch(shape.fields, [ROW])], 1, 1)
+    travelled = pickle.loads(pickle.dumps(writer))
+    assert travelled.write_batches([stage_batch(shape.fields, [ROW])], 1, 1).already == 1
+
+
+def test_what_the_index_cannot_take_is_refused_with_its_reason_and_its_neighbours_are_taken(emit: Emit) -> None:
+    shape = emit.shape(BY[:1], AGGREGATES[:2])
+    writer = emit.ensure(shape)
+    rows = [("a", 1, 0.5), ("x" * 32_767, 2, 0.5), ("b", 3, math.nan), ("y" * 32_766, 4, 0.5)]
+    good = list(shape.documents(stage_batch(shape.fields, rows), 1, 1))
+    index = f"{emit.name}-2024.05"
+    foreign = [
+        Document("unknown-field", index, b'{"@timestamp":0,"surprise":1}'),
+        Document("wrong-type", index, b'{"n":"many"}'),
+        Document("not-whole", index, b'{"n":3.7}'),
+        Document("object", index, b'{"device":{"name":"a"}}'),
+        Document("broken", index, b'{"n":'),
+    ]
+    report = writer.write([*good, *foreign])
+    assert report.created == 2
+    refused = {one.id: (one.status, one.type) for one in report.refused}
+    assert refused == {
+        good[1].id: (400, "document_parsing_exception"),
+        good[2].id: (None, "non_finite_number"),
+        "unknown-field": (400, "strict_dynamic_mapping_exception"),
+        "wrong-type": (400, "document_parsing_exception"),
+        "not-whole": (400, "document_parsing_exception"),
+        "object": (400, "document_parsing_exception"),
+        "broken": (400, "document_parsing_exception"),
+    }
+    reasons = {one.id: one.reason for one in report.refused}
+    assert "surprise" in reasons["unknown-field"]
+    assert "many" in reasons["wrong-type"]
+
+
+@pytest.mark.parametrize("way", ["close", "block"])
+def test_a_shut_index_puts_results_off_and_refuses_none(emit: Emit, way: str) -> None:
+    shape = emit.shape(BY[:1], AGGREGATES[:1])
+    writer = emit.ensure(shape)
+    batch = stage_batch(shape.fields, [("a", 1)])
+    later = stage_batch(shape.fields, [("b", 1)])
+    index = f"{emit.name}-2024.05"
+    writer.write_batches([batch], 1, 1)
+    emit.call("POST", f"/{index}/_close") if way == "close" else emit.call("PUT", f"/{index}/_block/write")
+    with pytest.raises(IndexUnavailable, match=r"not taken 1 of 1 documents.*(index_closed|cluster_block)_exception"):
+        replace(writer, deadline_s=0.5).write_batches([later], 1, 1)
+    if way == "close":
+        emit.call("POST", f"/{index}/_open")
+    else:
+        emit.call("PUT", f"/{index}/_settings", {"index.blocks.write": None})
+    report = writer.write_batches([batch, later], 2, 1)
+    assert (report.created, report.already) == (1, 1)
+
+
+def test_ensuring_twice_and_at_once_is_ensuring_once(emit: Emit) -> None:
+    shape = emit.shape()
+    with ThreadPoolExecutor(8) as threads:
+        writers = list(threads.map(emit.ensure, [shape] * 16))
+    first = emit.template()
+    emit.ensure(shape)
+    assert emit.template() == first
+    assert first[0]["index_template"]["template"]["mappings"]["dynamic"] == "strict"
+    assert writers[0].write_batches([stage_batch(shape.fields, [ROW])], 1, 1).created == 1
+
+
+def test_a_name_that_begins_another_does_not_take_its_indices(new_emit: Callable[[str], Emit], emit: Emit) -> None:
+    """`turbine-*` matches `turbine-minute-2024.05` too."""
+    longer = new_emit(f"{emit.name}-minute")
+    for first, second in ((emit, longer), (longer, emit)):
+        first.ensure(first.shape(BY[:1], (("total", "long"),)))
+        second.ensure(second.shape(BY[:1], (("peak", "double"),)))
+    short = emit.ensure(emit.shape(BY[:1], (("total", "long"),)))
+    long = longer.ensure(longer.shape(BY[:1], (("peak", "double"),)))
+    assert short.write_batches([stage_batch(short.shape.fields, [("a", 1)])], 1, 1).created == 1
+    assert long.write_batches([stage_batch(long.shape.fields, [("a", 1.5)])], 1, 1).created == 1
+    assert len(emit.search({})["hits"]["hits"]) == 1
+    assert len(longer.search({})["hits"]["hits"]) == 1
+
+
+def test_a_new_aggregate_is_added_to_the_indices_that_exist(emit: Emit) -> None:
+    old = emit.shape(BY[:1], AGGREGATES[:1])
+    emit.ensure(old).write_batches([stage_batch(old.fields, [("a", 1)])], 1, 1)
+    new = emit.shape(BY[:1], AGGREGATES[:2])
+    report = emit.ensure(new).write_batches([stage_batch(new.fields, [("b", 1, 0.5)])], 2, 2)
+    assert (report.created, report.refused) == (1, [])
+    assert emit.search({"query": {"term": {"load": 0.5}}})["hits"]["total"]["value"] == 1
+
+
+def test_a_field_of_another_type_conflicts_only_when_an_index_holds_it(emit: Emit) -> None:
+    longs = emit.shape(BY[:1], (("load", "long"),))
+    doubles = emit.shape(BY[:1], (("load", "double"),))
+    emit.ensure(longs)
+    emit.ensure(doubles)
+    assert emit.template()[0]["index_template"]["template"]["mappings"]["properties"]["load"]["type"] == "double"
+    writer = emit.ensure(longs)
+    writer.write_batches([stage_batch(longs.fields, [("a", 1)])], 1, 1)
+    before = emit.template()
+    with pytest.raises(
+        Conflict, match=f"index {emit.name}-2024.05 holds load as long, and this pipeline makes it double"
+    ):
+        emit.ensure(doubles)
+    assert emit.template() == before
+    assert writer.write_batches([stage_batch(longs.fields, [("b", 1)])], 1, 1).created == 1
+
+
+def test_a_name_that_an_index_has_cannot_be_an_alias(emit: Emit) -> None:
+    emit.call("PUT", f"/{emit.name}")
+    with pytest.raises(Conflict, match="so it cannot be the alias"):
+        emit.ensure(emit.shape())
+
+
+def test_settings_of_the_index_come_from_the_template(emit: Emit) -> None:
+    shape = emit.shape(BY[:1], AGGREGATES[:1])
+    ensure_index_template(emit.url, emit.name, build_mapping(shape), shards=2, replicas=0)
+    ElasticsearchWriter(emit.url, shape).write_batches([stage_batch(shape.fields, [("a", 1)])], 1, 1)
+    index = f"{emit.name}-2024.05"
+    settings = emit.call("GET", f"/{index}/_settings")[index]["settings"]["index"]
+    assert (settings["number_of_shards"], settings["number_of_replicas"]) == ("2", "0")
+    assert emit.call("GET", f"/{index}/_alias")[index]["aliases"].keys() == {emit.name}

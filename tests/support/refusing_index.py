@@ -1,0 +1,135 @@
+"""RefusingIndex: an Elasticsearch that keeps documents in memory and fails as it is told to."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict
+from dataclasses import dataclass, field
+from enum import Enum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Item = dict[str, Any]
+
+
+class Fault(Enum):
+    """What happens to a whole bulk request."""
+
+    LOSE_REQUEST = "the connection closes, nothing is stored"
+    LOSE_ANSWER = "everything is stored, then the connection closes"
+    CUT_ANSWER = "everything is stored, the answer is half a JSON text"
+    OMIT_ITEM = "everything is stored, the answer lacks its last item"
+    REDIRECT = "everything is stored, in another index"
+    OVERLOADED = "429"
+    UNAVAILABLE = "503"
+    FORBIDDEN = "403"
+    STRANGER = "200 from something that is not Elasticsearch"
+
+
+@dataclass
+class RefusingIndex:
+    """Serves `_bulk` (create) and `_mget` on loopback between `start` and `stop`; counts what it was sent."""
+
+    bulk_bytes_max: int = 1 << 30
+    """A larger bulk request is answered with 413."""
+    faults: list[Fault] = field(default_factory=list)
+    """One for each bulk request to come; then none."""
+    read_statuses: list[int] = field(default_factory=list)
+    """One for each `_mget` to come; then 200."""
+    item_errors: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
+    """Id -> (status, error type) for each attempt to come; then it is taken."""
+    documents: dict[tuple[str, str], Item] = field(default_factory=dict)
+    """(index, id) -> source."""
+    sent: list[list[str]] = field(default_factory=list)
+    """The ids of each bulk request that arrived."""
+
+    def start(self) -> None:
+        index = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                path = self.path.partition("?")[0]
+                status, answer = index.bulk(body) if path == "/_bulk" else index.read(body)
+                if answer is None:
+                    self.close_connection = True
+                    return
+                self.send_response(status)
+                if answer != b"{}":
+                    self.send_header("X-Elastic-Product", "Elasticsearch")
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def bulk(self, body: bytes) -> tuple[int, bytes | None]:
+        """Return the status and the body of the answer; no body means that the connection closes without one."""
+        if len(body) > self.bulk_bytes_max:
+            return 413, _error("too_large")
+        lines = body.decode().split("\n")
+        assert lines.pop() == "", "a bulk body ends with a newline"
+        actions = [json.loads(line)["create"] for line in lines[::2]]
+        self.sent.append([action["_id"] for action in actions])
+        fault = self.faults.pop(0) if self.faults else None
+        match fault:
+            case Fault.LOSE_REQUEST:
+                return 0, None
+            case Fault.OVERLOADED | Fault.UNAVAILABLE | Fault.FORBIDDEN:
+                return int(fault.value), _error("told_to_fail")
+            case Fault.STRANGER:
+                return 200, b"{}"
+        items = [
+            {"create": self._create(action["_index"], action["_id"], json.loads(source), fault)}
+            for action, source in zip(actions, lines[1::2], strict=True)
+        ]
+        match fault:
+            case Fault.LOSE_ANSWER:
+                return 0, None
+            case Fault.OMIT_ITEM:
+                items.pop()
+        answer = json.dumps({"items": items}).encode()
+        return 200, answer[: len(answer) // 2] if fault is Fault.CUT_ANSWER else answer
+
+    def _create(self, index: str, identity: str, source: Item, fault: Fault | None) -> Item:
+        item: Item = {"_index": index, "_id": identity}
+        if self.item_errors[identity]:
+            status, error_type = self.item_errors[identity].pop(0)
+            return {**item, "status": status, "error": {"type": error_type, "reason": "told to fail"}}
+        if (index, identity) in self.documents:
+            return {**item, "status": 409, "error": {"type": "version_conflict_engine_exception", "reason": "taken"}}
+        self.documents[index, identity] = source
+        return {**item, "status": 201, "_index": "elsewhere" if fault is Fault.REDIRECT else index}
+
+    def read(self, body: bytes) -> tuple[int, bytes | None]:
+        status = self.read_statuses.pop(0) if self.read_statuses else 200
+        if status != 200:
+            return status, _error("told_to_fail")
+        found = []
+        for wanted in json.loads(body)["docs"]:
+            source = self.documents.get((wanted["_index"], wanted["_id"]))
+            found.append({**wanted, "found": True, "_source": source} if source else {**wanted, "found": False})
+        return 200, json.dumps({"docs": found}).encode()
+
+
+def _error(error_type: str) -> bytes:
+    return json.dumps({"error": {"type": error_type, "reason": "told to fail"}}).encode()
