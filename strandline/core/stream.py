@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
-from strandline.core.documents import NAME, NAME_FORM, Document, Path, did_you_mean
+from strandline.core.documents import KINDS, NAME, NAME_FORM, Document, Path, did_you_mean
 from strandline.core.durations import format_duration, parse_duration_ms
 from strandline.core.errors import InvalidDocument, Problem
 
@@ -111,8 +111,8 @@ class DocumentModel(BaseModel):
     @classmethod
     def from_document(cls, data: dict[str, object]) -> Self:
         """Return the model of a document as `as_document` gave it. Raises InvalidDocument."""
-        name = str(next(iter(data.values()), ""))
-        return cls.parse(Document(kind=next(iter(data), ""), name=name, data=data, source="<stored>"))
+        kind = next((kind for kind in KINDS if kind in data), "")
+        return cls.parse(Document(kind=kind, name=str(data.get(kind, "")), data=data, source="<stored>"))
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         """What is wrong between fields that are right by themselves: path from here, and a sentence."""

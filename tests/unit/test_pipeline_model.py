@@ -3,20 +3,26 @@
 import json
 import pickle
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
-from strandline.core.stream import StreamSpec
-from strandline.processing.expressions import ExpressionError, infer_type, parse_expression
+from strandline.core.stream import DocumentModel, FieldSpec, MqttSpec, StreamSpec
+from strandline.processing.expressions import FUNCTIONS, ExpressionError, infer_type, parse_expression
 from strandline.processing.pipeline import (
     CheckedPipeline,
     Derive,
     Emit,
+    EmitSpec,
+    EventTimeSpec,
+    InputSpec,
     PipelineSpec,
+    StepSpec,
     Where,
+    WindowSpec,
     check,
     json_schema,
 )
@@ -534,3 +540,20 @@ def test_json_schema_describes_what_the_models_accept() -> None:
         assert defs[name]["properties"][part]["default"] == default
     references = set(re.findall(r'"#/\$defs/(\w+)"', json.dumps(schema)))
     assert references <= set(defs)
+
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "pipeline.md"
+
+
+def test_the_examples_of_the_reference_are_right() -> None:
+    stream_text, pipeline_text = re.findall(r"```yaml\n(.*?)```", REFERENCE.read_text(), re.DOTALL)
+    assert [stage.name for stage in checked(pipeline_text, stream_text).stages] == ["per_minute", "hourly"]
+
+
+def test_the_reference_names_every_field_and_function() -> None:
+    text = REFERENCE.read_text()
+    models: list[type[DocumentModel]] = [
+        StreamSpec, FieldSpec, MqttSpec, PipelineSpec, EventTimeSpec, InputSpec, StepSpec, WindowSpec, EmitSpec,
+    ]  # fmt: skip
+    names = {field.alias or name for model in models for name, field in model.model_fields.items()}
+    assert [name for name in sorted(names | set(FUNCTIONS)) if not re.search(rf"[`{{]{name}\b", text)] == []
