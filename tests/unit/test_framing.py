@@ -1,0 +1,140 @@
+"""Where one record ends and the next begins, and under which key each is logged."""
+
+import msgspec
+import pytest
+
+from strandline.ingest import framing
+from strandline.ingest.framing import Form, TooLarge, Unframable, frame, key_finder, split_json, split_lines
+
+DEEP = b"[" * 5_000 + b"]" * 5_000
+
+
+def test_an_object_is_one_record_with_every_byte_of_the_body():
+    body = b' \r\n{"a" : 1, "a": NaN, "b": "\\q"}\n trailing'
+    assert split_json(body) == [body]
+
+
+@pytest.mark.parametrize(
+    ("body", "values"),
+    [
+        (b"[]", []),
+        (b" [ \n ] ", []),
+        (b'[ {"a" : 1} ,\t"x, ]" , 2 ]', [b'{"a" : 1}', b'"x, ]"', b"2"]),
+        (b'[{"a":1},{"a":NaN},{"a":2}]', [b'{"a":1}', b'{"a":NaN}', b'{"a":2}']),
+        (b"[1e999, 1]", [b"1e999", b"1"]),
+        (b'["\\q", "\\ud800", "\\"", 1]', [b'"\\q"', b'"\\ud800"', b'"\\""', b"1"]),
+        (b'["a\nb", "\xff\x00", 1]', [b'"a\nb"', b'"\xff\x00"', b"1"]),
+        (b"[" + DEEP + b", 1]", [DEEP, b"1"]),
+        (b"[" + b"9" * 5_000 + b", 01, tru, 'x', 1 2]", [b"9" * 5_000, b"01", b"tru", b"'x'", b"1 2"]),
+        (b'[{"a":1,"a":2}]', [b'{"a":1,"a":2}']),
+    ],
+)
+def test_the_elements_of_an_array_are_records_with_the_senders_bytes(body, values):
+    assert split_json(body) == values
+
+
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        (b"", "empty"),
+        (b" \r\n", "empty"),
+        (b"null", "neither"),
+        (b'\xef\xbb\xbf{"a":1}', "neither"),
+        (b"[", "never ends"),
+        (b'[{"a":1}', "never ends: 1 bracket"),
+        (b'[{"a":"x}]', "string that starts at byte 6"),
+        (b'[{"a":1]]', "bracket at byte 7"),
+        (b"[1}", "bracket at byte 2"),
+        (b"[1,]", "element 2"),
+        (b"[,1]", "element 1"),
+        (b"[1,,2]", "element 2"),
+        (b"[1] [2]", "more follows"),
+        (b"[NaN]]", "more follows"),
+        (b"[" * 100_000, "never ends"),
+    ],
+)
+def test_a_body_in_which_records_cannot_be_told_apart_is_refused(body, part):
+    with pytest.raises(Unframable, match=r"^[^\n]+$") as refused:
+        split_json(body)
+    assert part in str(refused.value)
+
+
+def test_lines_keep_their_bytes_without_the_line_ending():
+    body = b'{"a":1}\r\n\n \t\r\n {"b": 2} \nnot json\r\r\n{"c":"\x0b"}'
+    assert split_lines(body) == [b'{"a":1}', b' {"b": 2} ', b"not json\r", b'{"c":"\x0b"}']
+
+
+@pytest.mark.parametrize("body", [b"", b"\n", b" \r\n\t\n"])
+def test_lines_without_a_record_are_refused(body):
+    with pytest.raises(Unframable, match="no record"):
+        split_lines(body)
+
+
+def test_a_record_over_the_limit_is_named():
+    records = frame(b'["1234567", "12345678"]', Form.JSON, None, record_bytes_max=10)
+    assert [len(value) for value, _ in records] == [9, 10]
+    with pytest.raises(TooLarge, match="record 2 of 3 has 11 bytes, the limit is 10"):
+        frame(b'["1234567", "123456789", 1]', Form.JSON, None, record_bytes_max=10)
+    with pytest.raises(TooLarge, match="record 1 of 1 has 7 bytes"):
+        frame(b"1234567\n", Form.LINES, None, record_bytes_max=6)
+
+
+@pytest.mark.parametrize("commas_max", [0, 1_000_000], ids=["slow way", "fast way"])
+def test_too_many_records_are_refused(monkeypatch, commas_max):
+    monkeypatch.setattr(framing, "RECORDS_MAX", 3)
+    monkeypatch.setattr(framing, "_COMMAS_MAX", commas_max)
+    assert len(split_json(b"[1,2,3]")) == 3
+    with pytest.raises(TooLarge, match="more than 3 records"):
+        split_json(b"[1,2,3,4]")
+    assert len(split_lines(b"1\n2\n3\n")) == 3
+    with pytest.raises(TooLarge, match="more than 3 lines"):
+        split_lines(b"1\n2\n3\n\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        (b'{"id":"t-1"}', b"t-1"),
+        (b'{"x":[1,{"id":2}],"id": "\\u0074\\n" }', b"t\n"),
+        (b'{"id":"\xc3\xbc"}', b"\xc3\xbc"),
+        (b'{"id":""}', b""),
+        (b'{"id": 12.50}', b"12.50"),
+        (b'{"id": -0}', b"-0"),
+        (b'{"id":false}', b"false"),
+        (b'{"id":"a","id":"b"}', b"b"),
+        (b'{"id":null}', None),
+        (b'{"id":{"id":1}}', None),
+        (b'{"id":["a"]}', None),
+        (b'{"ID":"a"}', None),
+        (b"{}", None),
+        (b'["id"]', None),
+        (b'"id"', None),
+        (b'{"x":NaN,"id":"a"}', None),
+        (b'{"id":"\\ud800"}', None),
+        (b'{"id":"\xff"}', None),
+        (b'{"id":' + DEEP + b"}", None),
+        (b'{"x":' + b"9" * 5_000 + b',"id":"a"}', b"a"),
+        (b'{"x":1e999,"id":"a"}', b"a"),
+        (b"", None),
+    ],
+)
+def test_the_key_is_the_value_of_one_field(value, key):
+    assert key_finder("id")(value) == key
+
+
+def test_each_record_has_its_own_key():
+    body = b'[{"id":"a","v":1}, {"v":2}, {"id":"b",}]'
+    assert frame(body, Form.JSON, "id", 1_000) == [
+        (b'{"id":"a","v":1}', b"a"),
+        (b'{"v":2}', None),
+        (b'{"id":"b",}', None),
+    ]
+
+
+def test_the_fast_reader_does_refuse_what_the_slow_way_is_for():
+    """If msgspec ever takes these, the slow way goes untested by the cases above."""
+    for body in (b"[NaN]", b'["\\q"]', b"[01]"):
+        with pytest.raises(msgspec.DecodeError):
+            framing._read_array(body)
+    with pytest.raises(RecursionError):
+        framing._read_array(DEEP)
