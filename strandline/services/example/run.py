@@ -1,0 +1,247 @@
+"""The example as `make run` starts it: the embedded stack, the pipeline of `turbines.yaml`, the fleet, the view."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.live import Live
+
+from strandline.core.documents import read_documents
+from strandline.core.errors import PermanentError, TransientError
+from strandline.core.settings import Settings
+from strandline.processing.pipeline import PipelineSpec
+from strandline.services.client import Answer, ControlClient
+from strandline.services.embedded.stack import Stack, up
+from strandline.services.embedded.steps import Steps
+from strandline.services.example.fleet import TICK_MS, Fleet
+from strandline.services.example.sender import EventClock, FleetSender
+from strandline.services.example.view import Places, account, plain_line, render
+from strandline.services.example.watch import Facts, ResultsReader, Watch
+
+DOCUMENTS = "turbines.yaml"
+DOCUMENTS_SHOWN = {"turbine-hour": 4, "turbine-minute": 4}
+EVENT_START_AGO_MS = 30 * 86_400_000
+"""Event time runs faster than the clock and must not overtake it, so the first run begins this long ago."""
+SPEED_DEFAULT = 120.0
+REFRESH_S = 0.5
+LINE_EVERY_S = 5.0
+JOB_TIMEOUT_S = 180.0
+"""Until the job runs and has read what an earlier run of the example left in the log."""
+CATCH_UP_TIMEOUT_S = 30.0
+
+
+def run_example(
+    settings: Settings,
+    data_dir: Path,
+    port_offset: int,
+    speed: float,
+    console: Console,
+    seconds: float | None = None,
+) -> int:
+    """Show the example until Ctrl-C (SIGTERM, SIGHUP), or for `seconds`; return the exit code.
+
+    1. Start the embedded stack.
+    2. Apply the documents, and wait until the job runs and has caught up with what the log holds already.
+    3. Start the fleet where event time left off.
+    4. Show what happens, until told to stop.
+    5. Stop the fleet, let the job read the rest, and say what was done.
+    6. Stop the stack.
+
+    The code is 1 only when `seconds` are over and no result is in Elasticsearch. Raises StrandlineError when a part fails,
+    KeyboardInterrupt when interrupted before the stack was up; in every case nothing runs any more.
+    """
+    data_dir = data_dir.absolute()
+    with stop_signals() as stop:
+        stack = up(settings, data_dir, port_offset, False, console)
+        try:
+            return _run(stack, speed, console, seconds, stop)
+        finally:
+            stack.stop()
+
+
+class StopSignals:
+    """What the user asked for: the first signal stops the example, a second one its waiting."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.hurry = threading.Event()
+
+    def on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        (self.hurry if self.asked.is_set() else self.asked).set()
+
+
+@contextmanager
+def stop_signals() -> Iterator[StopSignals]:
+    """Count the signals that ask to stop, instead of breaking off whatever runs. `up` has its own way while it starts."""
+    stop = StopSignals()
+    before = {
+        number: signal.signal(number, stop.on_signal) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(stack: Stack, speed: float, console: Console, seconds: float | None, stop: StopSignals) -> int:
+    text = example_text()
+    pipeline = example_pipeline(text)
+    addresses = stack.addresses
+    results = ResultsReader(addresses.elasticsearch_url, DOCUMENTS_SHOWN)
+    with ControlClient(addresses.api_url, timeout_s=10.0) as control:
+        job = _start_job(control, text, pipeline.pipeline, Steps(console), stop)
+        now_ms = time.time_ns() // 1_000_000
+        clock = EventClock(event_start_ms(job, now_ms), now_ms, speed)
+        sender = FleetSender(addresses.ingest_url, pipeline.input.stream, Fleet(), clock)
+        watch = Watch(control, results, sender, job)
+        places = _places(stack, pipeline, speed)
+        sender.start()
+        try:
+            _show_until(console, places, watch, stack, sender, seconds, stop)
+        finally:
+            sender.stop()
+        is_caught_up = _catch_up(control, job["name"], Steps(console), stop)
+        facts = watch.look()
+    results.close()
+    for line in account(facts, str(stack.data_dir), is_caught_up):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    if seconds is not None and not has_results(facts):
+        console.print(f"no result arrived within {seconds:g} s; look into {stack.data_dir / 'logs'}", soft_wrap=True)
+        return 1
+    return 0
+
+
+def example_text() -> bytes:
+    """The documents of the example; they are part of the package, so the working directory does not matter."""
+    return resources.files(__package__).joinpath(DOCUMENTS).read_bytes()
+
+
+def example_pipeline(text: bytes) -> PipelineSpec:
+    """The example's pipeline."""
+    documents = read_documents(text, DOCUMENTS)
+    return PipelineSpec.parse(next(document for document in documents if document.kind == "pipeline"))
+
+
+def event_start_ms(job: Answer, now_ms: int) -> int:
+    """Where the fleet's event time begins: a month ago, or after all that the job has seen, which would be late otherwise."""
+    seen_ms: list[int] = [ms for ms in (job["latest_event_ms"], job["watermark_ms"]) if ms is not None]
+    return min(now_ms, max([now_ms - EVENT_START_AGO_MS, *(ms + TICK_MS for ms in seen_ms)]))
+
+
+def has_results(facts: Facts) -> bool:
+    """Whether this run's results can be found in Elasticsearch."""
+    return sum(facts.counts["results"].values()) > 0 and any(facts.documents.values())
+
+
+def _start_job(control: ControlClient, text: bytes, name: str, steps: Steps, stop: StopSignals) -> Answer:
+    with steps.step("applying the example", f"stream and job of {DOCUMENTS} are registered"):
+        control.apply(text, DOCUMENTS)
+        control.order(name, "start")
+    with steps.step(f"starting job {name}", f"job {name} runs"):
+        # Caught up, so that the fleet goes on after the last event in the log, not only after the last one processed.
+        return control.wait_for_job(
+            name, lambda job: stop.asked.is_set() or _is_caught_up(job), "running and caught up", JOB_TIMEOUT_S
+        )
+
+
+def _is_caught_up(job: Answer) -> bool:
+    return bool(job["state"] == "running" and job["lag_records"] == 0)
+
+
+def _catch_up(control: ControlClient, name: str, steps: Steps, stop: StopSignals) -> bool:
+    """Wait until the job has read all that the fleet sent; False when it hasn't in time or a second signal came."""
+    with steps.step("letting the job read the rest (Ctrl-C again: don't wait)", "the fleet is stopped"):
+        try:
+            job = control.wait_for_job(
+                name, lambda job: stop.hurry.is_set() or _is_caught_up(job), "caught up", CATCH_UP_TIMEOUT_S
+            )
+        except TransientError:
+            return False
+        return _is_caught_up(job)
+
+
+def _show_until(
+    console: Console,
+    places: Places,
+    watch: Watch,
+    stack: Stack,
+    sender: FleetSender,
+    seconds: float | None,
+    stop: StopSignals,
+) -> None:
+    """Show the facts until asked to stop or the time is over. Raises StrandlineError when a part of the example fails."""
+
+    def look() -> Facts:
+        stack.require_alive()
+        facts = watch.look()
+        if facts.job is not None:
+            if facts.job["state"] == "failed":
+                raise PermanentError(f"job {facts.job['name']} has failed: {facts.job['message']}")
+            if facts.job["watermark_ms"] is not None:
+                sender.allow_late()
+        return facts
+
+    deadline = None if seconds is None else time.monotonic() + seconds
+    if console.is_terminal:
+        _show_live(console, places, look, stop.asked, deadline)
+    else:
+        _print_lines(console, places, look, stop.asked, deadline)
+
+
+def _show_live(
+    console: Console, places: Places, look: Callable[[], Facts], asked: threading.Event, deadline: float | None
+) -> None:
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        while not asked.is_set() and not _is_over(deadline):
+            live.update(render(look(), places), refresh=True)
+            asked.wait(REFRESH_S)
+
+
+def _print_lines(
+    console: Console, places: Places, look: Callable[[], Facts], asked: threading.Event, deadline: float | None
+) -> None:
+    for line in (f"API: {places.api_docs}", f"results: {places.search}", f"dead letters: {places.dead_letters}"):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    next_line_s = time.monotonic() + LINE_EVERY_S
+    while not asked.is_set() and not _is_over(deadline):
+        facts = look()
+        if time.monotonic() >= next_line_s:
+            console.print(plain_line(facts), highlight=False, soft_wrap=True, markup=False)
+            next_line_s += LINE_EVERY_S
+        asked.wait(REFRESH_S)
+
+
+def _is_over(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() >= deadline
+
+
+def _places(stack: Stack, pipeline: PipelineSpec, speed: float) -> Places:
+    search = f"{stack.addresses.elasticsearch_url}/turbine-hour/_search?sort=@timestamp:desc&pretty"
+    return Places(
+        api_docs=f"{stack.addresses.api_url}/docs",
+        search=f"curl '{search}'",
+        dead_letters=f"{_command()} dead-letters list {pipeline.pipeline} --data-dir {stack.data_dir}",
+        data_dir=str(stack.data_dir),
+        speed=speed,
+        delay_ms=pipeline.event_time.delay,
+    )
+
+
+def _command() -> str:
+    """How to call the command line from here."""
+    command = Path(sys.executable).parent / "strandline"
+    try:
+        return str(command.relative_to(os.getcwd()))
+    except ValueError:
+        return str(command)

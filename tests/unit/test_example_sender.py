@@ -1,0 +1,119 @@
+"""The sender repeats a request until it is acknowledged, and counts honestly."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from strandline.core.errors import PermanentError
+from strandline.services.example.fleet import TICK_MS, Fleet
+from strandline.services.example.sender import EventClock, FleetSender
+
+START_MS = 1_700_000_000_000
+DEADLINE_S = 20.0
+
+
+class Gateway:
+    """Answers as told, one answer after the other; the last one for ever."""
+
+    def __init__(self, *answers: Callable[[int], httpx.Response] | Exception) -> None:
+        self._answers = list(answers)
+        self.bodies: list[bytes] = []
+        self.paths: list[str] = []
+        self.asked = threading.Semaphore(0)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.bodies.append(request.content)
+        self.paths.append(request.url.path)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        self.asked.release()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer(request.content.count(b"\n") + 1)
+
+
+def accepted(count: int) -> httpx.Response:
+    return httpx.Response(200, json={"accepted": count})
+
+
+def busy(_count: int) -> httpx.Response:
+    return httpx.Response(503, headers={"Retry-After": "0"}, json={"code": "log_busy"})
+
+
+def refused(_count: int) -> httpx.Response:
+    return httpx.Response(404, json={"code": "not_found"})
+
+
+def half(count: int) -> httpx.Response:
+    return httpx.Response(200, json={"accepted": count // 2})
+
+
+def run(gateway: Gateway, requests: int, ticks: int = 3) -> FleetSender:
+    """Send `ticks` ticks, then wait until the gateway was asked `requests` times and the sender has stopped."""
+    clock = EventClock(START_MS, START_MS, 1.0)
+    sender = FleetSender(
+        "http://gateway", "turbines", Fleet(), clock,
+        wall_ms=lambda: START_MS + ticks * TICK_MS, transport=httpx.MockTransport(gateway),
+    )  # fmt: skip
+    sender.start()
+    for _ in range(requests):
+        assert gateway.asked.acquire(timeout=DEADLINE_S)
+    sender.stop()
+    return sender
+
+
+def test_sends_all_ticks_that_are_over_and_counts_them():
+    gateway = Gateway(accepted)
+    sent = run(gateway, 1).sent()
+    assert gateway.paths == ["/v1/streams/turbines/records"]
+    assert (sent.sent, sent.acknowledged, sent.repeats) == (120, 120, 0)
+    assert sent.event_ms == START_MS + 3 * TICK_MS
+
+
+@pytest.mark.parametrize("failure", [busy, httpx.ReadTimeout("lost")], ids=["503", "no answer"])
+def test_repeats_the_same_lines_until_they_are_acknowledged(failure):
+    gateway = Gateway(failure, failure, accepted)
+    sent = run(gateway, 3).sent()
+    assert gateway.bodies[0] == gateway.bodies[1] == gateway.bodies[2]
+    assert (sent.sent, sent.acknowledged, sent.repeats) == (120, 120, 2)
+
+
+def test_counts_nothing_as_acknowledged_that_was_not():
+    sent = run(Gateway(busy), 2).sent()
+    assert (sent.sent, sent.acknowledged, sent.event_ms) == (120, 0, None)
+    assert not sent.spoiled
+
+
+@pytest.mark.parametrize("answer", [refused, half], ids=["404", "half of it"])
+def test_an_answer_that_repeating_cannot_mend_ends_the_sender(answer):
+    sender = run(Gateway(answer), 1)
+    with pytest.raises(PermanentError, match="gateway"):
+        sender.sent()
+
+
+def test_late_reports_only_when_allowed():
+    def lateness(allow: bool) -> bool:
+        gateway = Gateway(accepted)
+        clock = EventClock(START_MS, START_MS, 1.0)
+        sender = FleetSender(
+            "http://gateway", "turbines", Fleet(spoiled_share=1.0), clock,
+            wall_ms=lambda: START_MS + 20 * TICK_MS, transport=httpx.MockTransport(gateway),
+        )  # fmt: skip
+        if allow:
+            sender.allow_late()
+        sender.start()
+        assert gateway.asked.acquire(timeout=DEADLINE_S)
+        sender.stop()
+        return "late" in sender.sent().spoiled
+
+    assert (lateness(True), lateness(False)) == (True, False)
+
+
+def test_event_time_runs_faster_until_it_has_caught_up_with_the_clock():
+    clock = EventClock(event_start_ms=0, wall_start_ms=1_000_000, speed=100.0)
+    assert clock.event_ms(1_000_000) == 0
+    assert clock.event_ms(1_010_000) == 1_000_000
+    assert clock.event_ms(1_020_000) == 1_020_000, "never ahead of the clock"

@@ -1,0 +1,161 @@
+"""What the example shows and says, and where its event time begins."""
+
+from __future__ import annotations
+
+import io
+import signal
+from collections import Counter
+from dataclasses import replace
+
+import httpx
+import pytest
+from rich.console import Console
+
+from strandline.core.errors import TransientError
+from strandline.services.example.run import EVENT_START_AGO_MS, event_start_ms, has_results, stop_signals
+from strandline.services.example.sender import Sent
+from strandline.services.example.view import Places, account, plain_line, render, show_counts, show_time
+from strandline.services.example.watch import NO_COUNTS, Facts, ResultsReader, counts_since
+
+EVENT_MS = 1_700_000_000_000
+PLACES = Places("http://127.0.0.1:8080/docs", "curl 'x'", "strandline dead-letters list", "/data", 120.0, 120_000)
+DOCUMENT = {
+    "@timestamp": "2023-11-14T22:00:00.000Z",
+    "window": {"start": "2023-11-14T21:00:00.000Z", "end": "2023-11-14T22:00:00.000Z"},
+    "turbine": "[red]dune-01",
+    "n": 360,
+    "load": 0.51249,
+    "strandline": {"job": "turbine-health"},
+}
+JOB = {
+    "name": "turbine-health",
+    "state": "running",
+    "message": "",
+    "watermark_ms": EVENT_MS,
+    "latest_event_ms": EVENT_MS + 120_000,
+    "lag_records": 12,
+}
+FACTS = Facts(
+    running_s=31.2,
+    sent=Sent(sent=4_800, acknowledged=4_760, spoiled=Counter(decode=3, late=1), event_ms=EVENT_MS + 120_000),
+    per_second=479.6,
+    job=JOB,
+    counts={"records": 4_760, "accepted": 4_756, "rejected": {"decode": 3, "late": 1}, "results": {"per_minute": 800}},
+    documents={"turbine-hour": [DOCUMENT], "turbine-minute": []},
+)
+
+
+def shown(facts: Facts) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(render(facts, PLACES))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_view_shows_every_fact():
+    text = shown(FACTS)
+    for fact in (
+        "4,800 sent, 4,760 acknowledged, 480/s", "watermark 2023-11-14 22:13:20 UTC", "running, 12 records behind",
+        "per_minute 800", "decode 3, late 1", "spoiled on purpose: 4", "[red]dune-01", "0.512", PLACES.api_docs, "curl",
+    ):  # fmt: skip
+        assert fact in text
+
+
+def test_the_view_says_when_the_next_hour_closes():
+    # 46:40 to the full hour, and the watermark is just the delay behind: 2,800 s of event time at 120 times.
+    assert "an hour closes in about 23 s" in shown(FACTS)
+
+
+def test_the_view_shows_trouble_instead_of_facts_that_it_lacks():
+    text = shown(replace(FACTS, job=None, counts=NO_COUNTS, documents={}, trouble="the service does not answer [/red]"))
+    assert "the service does not answer [/red]" in text
+    assert "not known" in text
+
+
+def test_the_view_says_why_a_job_does_not_run():
+    assert "failed: log is gone" in shown(replace(FACTS, job={**JOB, "state": "failed", "message": "log is gone"}))
+
+
+def test_the_plain_line_holds_the_main_facts():
+    line = plain_line(FACTS)
+    assert "\n" not in line
+    for fact in ("31 s", "4,760 records in", "12 records behind", "per_minute 800", "decode 3, late 1"):
+        assert fact in line
+    assert "trouble: away" in plain_line(replace(FACTS, job=None, trouble="away"))
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_caught_up", "expected"),
+    [
+        (replace(FACTS, sent=replace(FACTS.sent, acknowledged=4_800)), True, "every spoiled record is a dead letter"),
+        (replace(FACTS, sent=replace(FACTS.sent, acknowledged=4_800, spoiled=Counter(decode=3))), True, "must not"),
+        (
+            replace(FACTS, sent=replace(FACTS.sent, spoiled=Counter(decode=3), repeats=1)),
+            True,
+            "may stand in the log twice",
+        ),
+        (FACTS, False, "had not yet read everything"),
+    ],
+    ids=["equal", "different", "different after repeats", "not caught up"],
+)
+def test_the_account_compares_what_was_spoiled_with_the_dead_letters(facts, is_caught_up, expected):
+    text = "\n".join(account(facts, "/data", is_caught_up))
+    assert expected in text
+    assert "/data" in text
+
+
+def test_counts_are_those_of_this_run():
+    before = {"records": 10, "accepted": 8, "rejected": {"late": 2}, "results": {}}
+    now = {"records": 30, "accepted": 27, "rejected": {"late": 2, "decode": 1}, "results": {"hourly": 5}}
+    assert counts_since(before, now) == {
+        "records": 20, "accepted": 19, "rejected": {"late": 0, "decode": 1}, "results": {"hourly": 5},
+    }  # fmt: skip
+
+
+def test_zero_counts_are_not_shown():
+    assert show_counts({"late": 0, "decode": 1_000}) == "decode 1,000"
+    assert show_counts({"late": 0}) == "none yet"
+    assert show_time(None) == "-"
+
+
+def test_a_first_run_begins_a_month_ago_and_a_later_one_where_it_stopped():
+    fresh = {"latest_event_ms": None, "watermark_ms": None}
+    assert event_start_ms(fresh, EVENT_MS) == EVENT_MS - EVENT_START_AGO_MS
+    seen = {"latest_event_ms": EVENT_MS - 5_000_000, "watermark_ms": EVENT_MS - 5_120_000}
+    assert event_start_ms(seen, EVENT_MS) > EVENT_MS - 5_000_000
+    assert event_start_ms({**seen, "latest_event_ms": EVENT_MS - 1}, EVENT_MS) == EVENT_MS, "never in the future"
+    old = {"latest_event_ms": EVENT_MS - 2 * EVENT_START_AGO_MS, "watermark_ms": None}
+    assert event_start_ms(old, EVENT_MS) == EVENT_MS - EVENT_START_AGO_MS
+
+
+def test_results_count_when_emitted_by_this_run_and_found_in_the_index():
+    assert has_results(FACTS)
+    assert not has_results(replace(FACTS, documents={"turbine-hour": []}))
+    assert not has_results(replace(FACTS, counts=NO_COUNTS))
+
+
+def test_the_first_signal_asks_and_the_second_hurries():
+    handler_before = signal.getsignal(signal.SIGTERM)
+    with stop_signals() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        assert (stop.asked.is_set(), stop.hurry.is_set()) == (True, False)
+        signal.raise_signal(signal.SIGINT)
+        assert stop.hurry.is_set()
+    assert signal.getsignal(signal.SIGTERM) is handler_before
+
+
+def test_results_are_read_newest_first_and_trouble_is_transient():
+    asked = []
+
+    def index(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url)
+        return httpx.Response(200, json={"hits": {"hits": [{"_source": DOCUMENT}]}})
+
+    def away(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    reader = ResultsReader("http://index", {"turbine-hour": 4}, transport=httpx.MockTransport(index))
+    assert reader.newest() == {"turbine-hour": [DOCUMENT]}
+    assert asked[0].path == "/turbine-hour/_search"
+    assert dict(asked[0].params)["sort"] == "@timestamp:desc"
+    with pytest.raises(TransientError, match="Elasticsearch"):
+        ResultsReader("http://index", {"turbine-hour": 4}, transport=httpx.MockTransport(away)).newest()
