@@ -29,8 +29,9 @@ def process_identity(pid: int) -> str | None:
         return None
     # The name in parentheses may hold spaces and parentheses itself, so fields are counted after the last one.
     fields = stat.rpartition(")")[2].split()
-    state, start_ticks = fields[0], fields[19]
-    if state in ("Z", "X"):
+    state, threads, start_ticks = fields[0], int(fields[17]), fields[19]
+    # A JVM's first thread may be a zombie while the others still write.
+    if state in ("Z", "X") and threads <= 1:
         return None
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot}/{start_ticks}"

@@ -1,1 +1,50 @@
-"""Kafka and Elasticsearch for the tests."""
+"""Kafka and Elasticsearch for the tests: real servers, started once for a run on free ports, stopped at its end."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from strandline.core.settings import Settings
+from strandline.services.embedded.layout import Ports
+from strandline.services.embedded.machine import is_free
+from strandline.services.embedded.stack import Stack
+
+
+def free_port_offset() -> int:
+    """An offset at which no port of a stack is taken now, below the range from which the kernel gives out ports."""
+    candidates = list(range(2_000, 23_000, 20))
+    random.shuffle(candidates)  # another run of the tests may look at the same moment
+    for offset in candidates:
+        if all(is_free(port) for port in asdict(Ports.moved(offset)).values()):
+            return offset
+    raise RuntimeError("no free ports for a stack")
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Stack]:
+    """A stack of which nothing runs yet; what the tests start of it is stopped at the end."""
+    with tempfile.TemporaryDirectory(prefix="strandline-test-") as directory:
+        stack = Stack(Settings(), Path(directory), free_port_offset(), Console())
+        try:
+            yield stack
+        finally:
+            stack.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka(servers: Stack) -> str:
+    """The bootstrap address of a Kafka."""
+    return servers.start_kafka()
+
+
+@pytest.fixture(scope="session")
+def elasticsearch(servers: Stack) -> str:
+    """The URL of an Elasticsearch."""
+    return servers.start_elasticsearch()

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.core.errors import StackError
+from strandline.services.embedded.machine import require_free_space
 
 JAVA_VERSION_MIN = 17
 FREE_BYTES_MIN = 600 * 1024 * 1024
@@ -75,13 +76,15 @@ def find_java() -> Path:
     if found is None:
         where = f"in JAVA_HOME ({home})" if home else "on the PATH"
         raise StackError(f"there is no Java {where}, which Kafka, Elasticsearch and Spark need; {remedy}")
-    answer = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)
-    version = re.search(r'version "(\d+)', answer.stderr)
-    if answer.returncode != 0 or version is None:
-        raise StackError(f"{found} -version failed: {answer.stderr.strip()[:300]}; {remedy}")
+    arguments = [found, "-XshowSettings:properties", "-version"]
+    answer = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", answer.stderr)
+    real_home = re.search(r"java\.home = (.+)", answer.stderr)
+    if answer.returncode != 0 or version is None or real_home is None:
+        raise StackError(f"{found} does not work ({answer.stderr.strip()[:200]}); {remedy}")
     if int(version[1]) < JAVA_VERSION_MIN:
         raise StackError(f"{found} is Java {version[1]}, too old for Kafka, Elasticsearch and Spark; {remedy}")
-    return Path(found).resolve()
+    return Path(real_home[1].strip()) / "bin" / "java"
 
 
 def provide(artifact: Artifact, cache_dir: Path, java: Path, progress: Callable[[int], None]) -> Path:
@@ -93,7 +96,8 @@ def provide(artifact: Artifact, cache_dir: Path, java: Path, progress: Callable[
     home = cache_dir / artifact.name
     with _locked(cache_dir, artifact.name):
         if not home.exists():
-            _require_free_space(cache_dir)
+            remedy = "point STRANDLINE_CACHE_DIR at another disk"
+            require_free_space(cache_dir, FREE_BYTES_MIN, f"fetching {artifact.name}", remedy)
             with tempfile.TemporaryDirectory(prefix=f"{artifact.name}-", dir=cache_dir) as work:
                 _fetch(artifact, Path(work), java, progress)
                 unpacked = _unpack(artifact, Path(work))
@@ -111,19 +115,12 @@ def _locked(cache_dir: Path, name: str) -> Iterator[None]:
         cache_dir.mkdir(parents=True, exist_ok=True)
         lock = (cache_dir / f"{name}.lock").open("a")
     except OSError as error:
-        raise StackError(f"the cache directory {cache_dir} cannot be written ({error.strerror}); set STRANDLINE_CACHE_DIR") from error
+        raise StackError(
+            f"the cache directory {cache_dir} cannot be written ({error.strerror}); set STRANDLINE_CACHE_DIR"
+        ) from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _require_free_space(directory: Path) -> None:
-    free_bytes = shutil.disk_usage(directory).free
-    if free_bytes < FREE_BYTES_MIN:
-        raise StackError(
-            f"only {free_bytes // 2**20} MB are free at {directory}, and fetching a server needs "
-            f"{FREE_BYTES_MIN // 2**20} MB; free some space, or point STRANDLINE_CACHE_DIR at another disk"
-        )
 
 
 def _fetch(artifact: Artifact, work: Path, java: Path, progress: Callable[[int], None]) -> None:

@@ -12,46 +12,81 @@ import httpx
 from strandline.core.errors import StackError
 from strandline.services.embedded.processes import Program
 
+PID_FILE = "elasticsearch.pid"
 _JVM_OPTIONS = """\
--Xms512m
+-Xms128m
 -Xmx512m
--XX:-UseG1GC
+-XX:-AlwaysPreTouch
 -XX:+UseSerialGC
--XX:TieredStopAtLevel=1
+-XX:+ExitOnOutOfMemoryError
+-XX:ErrorFile={data_dir}/logs/hs_err_pid%p.log
+-Djava.io.tmpdir=${{ES_TMPDIR}}
+20-:--add-modules=jdk.incubator.vector
+-Dorg.apache.lucene.store.MMapDirectory.sharedArenaMaxPermits=1
+{mark}
+"""
+_LOGGING = """\
+status = error
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{ISO8601}} %p %m (%c{{1}})%n
+rootLogger.level = info
+rootLogger.appenderRef.file.ref = file
 """
 
 
 def elasticsearch_program(home: Path, java: Path, data_dir: Path, log: Path, port: int, transport_port: int) -> Program:
     """Write Elasticsearch's configuration below `data_dir` and say how to start it."""
-    config, log_dir, temporary = data_dir / "config", log.parent / "elasticsearch", data_dir / "tmp"
-    for directory in (config / "jvm.options.d", data_dir / "data", log_dir, temporary):
+    config = data_dir / "config"
+    for directory in (config / "jvm.options.d", data_dir / "data", data_dir / "logs", data_dir / "tmp", log.parent):
         directory.mkdir(parents=True, exist_ok=True)
-    for name in ("jvm.options", "log4j2.properties", "roles.yml", "role_mapping.yml", "users", "users_roles"):
+    log.touch()
+    for name in ("roles.yml", "role_mapping.yml", "users", "users_roles"):
         shutil.copyfile(home / "config" / name, config / name)
-    (config / "jvm.options.d" / "strandline.options").write_text(_JVM_OPTIONS, encoding="utf-8")
-    (config / "elasticsearch.yml").write_text(_settings(data_dir, log_dir, port, transport_port), encoding="utf-8")
-    pid_file = data_dir / "elasticsearch.pid"
+    options = _JVM_OPTIONS.format(data_dir=data_dir, mark=_mark(data_dir))
+    (config / "jvm.options").write_text(options, encoding="utf-8")
+    (config / "log4j2.properties").write_text(_LOGGING.format(log=log), encoding="utf-8")
+    (config / "elasticsearch.yml").write_text(_settings(data_dir, port, transport_port), encoding="utf-8")
+    pid_file = data_dir / PID_FILE
     environment = {
         "PATH": os.environ.get("PATH", os.defpath),
         "ES_JAVA_HOME": str(java.parent.parent),
         "ES_PATH_CONF": str(config),
-        "ES_TMPDIR": str(temporary),
-        # The launcher is a JVM of its own that lives for a second.
+        "ES_TMPDIR": str(data_dir / "tmp"),
+        # The launcher is a JVM of its own that lives until the server is up.
         "CLI_JAVA_OPTS": "-Xmx64m -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     }
     arguments = ["/bin/bash", str(home / "bin" / "elasticsearch"), "-d", "-p", str(pid_file)]
     return Program(
         name="elasticsearch",
-        arguments=[*_user_change(data_dir, log_dir), *arguments],
+        arguments=[*_user_change(data_dir, log), *arguments],
         log=log,
         is_ready=lambda: _answers(port),
         environment=environment,
         directory=data_dir,
+        stop_timeout_s=30.0,
         pid_file=pid_file,
     )
 
 
-def _settings(data_dir: Path, log_dir: Path, port: int, transport_port: int) -> str:
+def find_server(data_dir: Path) -> int | None:
+    """The pid of the server that runs on `data_dir`, by its pid file; None when that process is gone or another's."""
+    try:
+        pid = int((data_dir / PID_FILE).read_text(encoding="ascii"))
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, ValueError):
+        return None
+    return pid if _mark(data_dir).encode() in arguments else None
+
+
+def _mark(data_dir: Path) -> str:
+    """An argument that only the server of this directory has."""
+    return f"-Dstrandline.elasticsearch={data_dir}"
+
+
+def _settings(data_dir: Path, port: int, transport_port: int) -> str:
     settings = {
         "cluster.name": "strandline",
         "node.name": "embedded",
@@ -60,7 +95,7 @@ def _settings(data_dir: Path, log_dir: Path, port: int, transport_port: int) -> 
         "http.port": port,
         "transport.port": transport_port,
         "path.data": data_dir / "data",
-        "path.logs": log_dir,
+        "path.logs": data_dir / "logs",
         # No login and no TLS: the node listens on loopback only, like every server of the embedded stack.
         "xpack.security.enabled": "false",
         "action.auto_create_index": "false",
@@ -73,20 +108,22 @@ def _settings(data_dir: Path, log_dir: Path, port: int, transport_port: int) -> 
     return "".join(f"{name}: {value}\n" for name, value in settings.items())
 
 
-def _user_change(*directories: Path) -> list[str]:
+def _user_change(*owned: Path) -> list[str]:
     """The prefix that starts a program as nobody when we are root (Elasticsearch refuses root); else nothing.
 
-    The directories, and only they, become nobody's. The one capability kept lets it pass through parents that are root's
-    alone (a data directory from mkdtemp); it grants no writing.
+    The given directories and files, and only they, become nobody's. The one capability kept lets it pass through parents
+    that are root's alone (a data directory from mkdtemp); it grants no writing.
     """
     if os.geteuid() != 0:
         return []
     setpriv = shutil.which("setpriv")
     if setpriv is None:
-        raise StackError("Elasticsearch refuses to run as root, and there is no setpriv to change the user; install util-linux")
+        raise StackError(
+            "Elasticsearch refuses to run as root, and there is no setpriv to change the user; install util-linux"
+        )
     nobody = pwd.getpwnam("nobody")
-    for directory in directories:
-        for path in [directory, *directory.rglob("*")]:
+    for top in owned:
+        for path in [top, *top.rglob("*")]:
             os.chown(path, nobody.pw_uid, nobody.pw_gid, follow_symlinks=False)
     return [
         setpriv,
@@ -103,7 +140,9 @@ def _user_change(*directories: Path) -> list[str]:
 def _answers(port: int) -> bool:
     """Whether the node answers with its shards allocated as far as one node can."""
     try:
-        answer = httpx.get(f"http://127.0.0.1:{port}/_cluster/health", params={"timeout": "1s"}, timeout=2.0)
+        answer = httpx.get(
+            f"http://127.0.0.1:{port}/_cluster/health", params={"timeout": "1s"}, timeout=2.0, trust_env=False
+        )
     except httpx.TransportError:
         return False
     return answer.status_code == 200 and answer.json()["status"] in ("green", "yellow")

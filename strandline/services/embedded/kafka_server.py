@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import subprocess
 import uuid
 from pathlib import Path
@@ -87,20 +86,20 @@ def _properties(storage: Path, port: int, controller_port: int) -> str:
 
 
 def _format(java_command: list[str], data_dir: Path, storage: Path, port: int, controller_port: int) -> None:
-    """Format beside the storage's place and move it there, so that an interrupted first start leaves nothing half done."""
+    """Format beside the storage's place and move it there: an interrupted first start leaves nothing half done."""
     unfinished = data_dir / f"log.formatting-{uuid.uuid4().hex}"
     unfinished.mkdir()
     properties = data_dir / "format.properties"
     properties.write_text(_properties(unfinished, port, controller_port), encoding="utf-8")
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    # The cluster id of a stack that starts with '-' would be read as an option.
     arguments = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", f"--config={properties}"]
     answer = subprocess.run(
         [*java_command, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     if answer.returncode != 0:
-        raise StackError(f"Kafka's storage in {data_dir} could not be formatted: {(answer.stderr or answer.stdout).strip()[-500:]}")
-    os.rename(unfinished, storage)
+        reason = (answer.stderr or answer.stdout).strip()[-500:]
+        raise StackError(f"Kafka's storage in {data_dir} could not be formatted: {reason}")
+    unfinished.rename(storage)
 
 
 def _answers(port: int) -> bool:

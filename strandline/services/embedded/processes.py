@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from strandline.services.pids import PidFile, process_identity
 POLL_INTERVAL_S = 0.05
 KILL_TIMEOUT_S = 10.0
 LOG_TAIL_LINES = 15
+LOG_BYTES_MAX = 20 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -30,14 +32,14 @@ class Program:
     """Asked again and again until it says yes; a refused connection is a no, not an error."""
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     directory: Path = Path("/")
-    ready_timeout_s: float = 90.0
+    ready_timeout_s: float = 180.0
     stop_timeout_s: float = 20.0
     pid_file: Path | None = None
     """For a program that starts the server in the background and ends: where it writes the server's pid."""
 
 
 class Child:
-    """A started program."""
+    """A program that this process started."""
 
     def __init__(self, program: Program, launcher: subprocess.Popen[bytes]) -> None:
         self.program = program
@@ -45,24 +47,38 @@ class Child:
         self._launcher = launcher
 
     def is_alive(self) -> bool:
-        """Whether the server runs; the parent of a dead child also clears it from the process table here."""
+        """Whether the server runs. A dead child is cleared from the process table here."""
         self._launcher.poll()
         return process_identity(self.pid) is not None
 
-    def follow_pid_file(self) -> None:
-        """Wait for the launcher to hand over to the server in the background. Raises StackError when it fails."""
+    def has_handed_over(self) -> bool:
+        """Whether the launcher has put the server into the background; `pid` is the server's then.
+
+        Raises StackError when the launcher failed.
+        """
         assert self.program.pid_file is not None
-        if self._launcher.wait() != 0:
+        code = self._launcher.poll()
+        if code is None:
+            return False
+        if code != 0:
             raise StackError(f"{self.program.name} did not start:\n{log_tail(self.program.log)}")
         self.pid = int(self.program.pid_file.read_text(encoding="ascii").strip())
+        return True
+
+    def end_family(self) -> None:
+        """Kill what the launcher started, as long as its group is surely still its own: before it is cleared away."""
+        if self._launcher.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._launcher.pid, signal.SIGKILL)
+            self._launcher.wait()
 
 
-def start(program: Program, pids: PidFile) -> Child:
-    """Start the program, record its pid and wait until it is ready.
+def start(program: Program, pids: PidFile, check: Callable[[], None]) -> Child:
+    """Start the program, record its pid and wait until it is ready. While waiting, `check` may raise to give up.
 
     Raises StackError, with the last lines of its log, when it ends early or isn't ready in time; it is stopped then.
     """
-    program.log.parent.mkdir(parents=True, exist_ok=True)
+    _begin_log(program.log)
     if program.pid_file is not None:
         program.pid_file.unlink(missing_ok=True)
     with program.log.open("ab") as log:
@@ -77,30 +93,38 @@ def start(program: Program, pids: PidFile) -> Child:
             start_new_session=True,
         )
     child = Child(program, launcher)
-    pids.add(program.name, child.pid)
+    deadline = time.monotonic() + program.ready_timeout_s
     try:
+        pids.add(program.name, child.pid)
         if program.pid_file is not None:
-            child.follow_pid_file()
+            while not child.has_handed_over():
+                _pause(program, deadline, check)
             pids.add(program.name, child.pid)
-        _wait_until_ready(child)
+        while not program.is_ready():
+            if not child.is_alive():
+                raise StackError(f"{program.name} ended while starting:\n{log_tail(program.log)}")
+            _pause(program, deadline, check)
     except BaseException:
         stop(program.name, child.pid, pids, timeout_s=program.stop_timeout_s)
-        child.is_alive()
+        child.end_family()
         raise
     return child
 
 
-def _wait_until_ready(child: Child) -> None:
-    program = child.program
-    deadline = time.monotonic() + program.ready_timeout_s
-    while not program.is_ready():
-        if not child.is_alive():
-            raise StackError(f"{program.name} ended while starting:\n{log_tail(program.log)}")
-        if time.monotonic() > deadline:
-            raise StackError(
-                f"{program.name} was not ready after {program.ready_timeout_s:.0f} s:\n{log_tail(program.log)}"
-            )
-        time.sleep(POLL_INTERVAL_S)
+def _pause(program: Program, deadline: float, check: Callable[[], None]) -> None:
+    check()
+    if time.monotonic() > deadline:
+        raise StackError(
+            f"{program.name} was not ready after {program.ready_timeout_s:.0f} s:\n{log_tail(program.log)}"
+        )
+    time.sleep(POLL_INTERVAL_S)
+
+
+def _begin_log(log: Path) -> None:
+    """Put a large log of earlier runs aside, in place of the one put aside before."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
+        log.replace(log.with_suffix(".old.log"))
 
 
 def stop(name: str, pid: int, pids: PidFile, *, timeout_s: float) -> None:

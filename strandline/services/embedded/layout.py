@@ -1,0 +1,116 @@
+"""Where the parts of an embedded stack are: ports, directories, addresses, and `DIR/stack.json`, which tells them."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from strandline.core.errors import StackError
+from strandline.core.settings import Settings
+
+STACK_FILE = "stack.json"
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The TCP ports of one stack, all on loopback."""
+
+    kafka: int = 9092
+    kafka_controller: int = 9093
+    elasticsearch: int = 9200
+    elasticsearch_transport: int = 9300
+    mqtt: int = 1883
+    control: int = 8080
+    http: int = 8081
+
+    @classmethod
+    def moved(cls, offset: int) -> Ports:
+        """Every port moved by `offset`. Raises StackError when one leaves the range that an ordinary user may open."""
+        ports = cls(**{field.name: getattr(cls, field.name) + offset for field in fields(cls)})
+        for name, port in asdict(ports).items():
+            if not 1024 <= port <= 65535:
+                raise StackError(
+                    f"with --port-offset {offset} the port of {name} would be {port}; choose an offset that keeps every "
+                    f"port between 1024 and 65535 (from {1024 - cls.mqtt} to {65535 - cls.elasticsearch_transport})"
+                )
+        return ports
+
+
+@dataclass(frozen=True)
+class StackAddresses:
+    """What `DIR/stack.json` holds: how the command line finds the stack that a data directory belongs to."""
+
+    data_dir: str
+    port_offset: int
+    api_url: str
+    ingest_url: str
+    kafka_bootstrap: str
+    elasticsearch_url: str
+    mqtt_url: str
+    ledger_url: str
+
+    @classmethod
+    def of(cls, data_dir: Path, port_offset: int) -> StackAddresses:
+        """The addresses of a stack in `data_dir`. Raises StackError for an offset that moves a port out of range."""
+        ports = Ports.moved(port_offset)
+        return cls(
+            data_dir=str(data_dir),
+            port_offset=port_offset,
+            api_url=f"http://127.0.0.1:{ports.control}",
+            ingest_url=f"http://127.0.0.1:{ports.http}",
+            kafka_bootstrap=f"127.0.0.1:{ports.kafka}",
+            elasticsearch_url=f"http://127.0.0.1:{ports.elasticsearch}",
+            mqtt_url=f"mqtt://127.0.0.1:{ports.mqtt}",
+            ledger_url=f"sqlite:///{data_dir / 'ledger.sqlite'}",
+        )
+
+    def write(self) -> None:
+        """Write `stack.json`, replacing it whole."""
+        path = Path(self.data_dir) / STACK_FILE
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        new.replace(path)
+
+
+def read_stack(data_dir: Path) -> StackAddresses:
+    """The addresses of the stack that was last started in `data_dir`, whether it runs now or not.
+
+    Raises StackError when none was ever started there.
+    """
+    path = data_dir.absolute() / STACK_FILE
+    try:
+        return StackAddresses(**json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise StackError(
+            f"no stack was ever started in {data_dir}; start one with: strandline up --data-dir {data_dir}"
+        ) from error
+    except (OSError, ValueError, TypeError) as error:
+        raise StackError(f"{path} cannot be used ({error}); start the stack again to rewrite it") from error
+
+
+def stack_settings(settings: Settings, addresses: StackAddresses) -> Settings:
+    """The settings of every process of the stack: the user's, with the addresses of the stack's own servers."""
+    ports = Ports.moved(addresses.port_offset)
+    return settings.model_copy(
+        update={
+            "data_dir": Path(addresses.data_dir),
+            "kafka_bootstrap": addresses.kafka_bootstrap,
+            "stream_replication": 1,
+            "elasticsearch_url": addresses.elasticsearch_url,
+            "ledger_url": addresses.ledger_url,
+            "control_host": "127.0.0.1",
+            "control_port": ports.control,
+            "http_host": "127.0.0.1",
+            "http_port": ports.http,
+        }
+    )
+
+
+def settings_environment(settings: Settings) -> dict[str, str]:
+    """This process's environment with `settings` in it as `STRANDLINE_*`, for a child process that reads them back."""
+    environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("STRANDLINE_")}
+    for name, value in settings.model_dump(mode="json", exclude_none=True).items():
+        environment[f"STRANDLINE_{name.upper()}"] = value if isinstance(value, str) else json.dumps(value)
+    return environment
