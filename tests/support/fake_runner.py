@@ -1,0 +1,63 @@
+"""A runner that keeps the agreement with the supervisor, or breaks it in one chosen way, and does no work.
+
+`python -m tests.support.fake_runner LEDGER_URL JOB BEHAVIOUR_FILE`; the file is read once, at the start:
+obey          keep the agreement
+die           exit with code 3 as soon as it runs
+die_stepping  the same, after committing a slice
+fail          move the job to failed and exit with 1
+ignore        run, and neither stop nor listen to SIGTERM
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import Desired, JobState
+from tests.support.ledgers import a_checkpoint, a_slice
+
+_ENDS = {
+    Desired.STOPPED: (JobState.STOPPING, JobState.STOPPED),
+    Desired.DRAINED: (JobState.DRAINING, JobState.DRAINED),
+}
+
+
+def main(url: str, name: str, behaviour_file: str) -> int:
+    behaviour = Path(behaviour_file).read_text(encoding="utf-8").strip()
+    told = threading.Event()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "ignore" else lambda *_: told.set())
+    # As the JVM of a real runner: below it, in a group of its own, and deaf to SIGTERM.
+    ignoring = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+    subprocess.Popen([sys.executable, "-c", ignoring], process_group=0)
+    ledger = Ledger.open(url)
+    run = ledger.begin_run(name, os.getpid())
+    if behaviour == "die_stepping":
+        number = ledger.slice_count(name) + 1
+        ledger.plan_slice(a_slice(number, run.epoch, name))
+        ledger.commit_checkpoint(a_checkpoint(number, run.epoch, name))
+    if behaviour.startswith("die"):
+        return 3
+    if behaviour == "fail":
+        ledger.end_run(name, run.epoch, "failed", "no such field")
+        ledger.move_job(name, JobState.FAILED, "no such field", epoch=run.epoch)
+        return 1
+    ledger.move_job(name, JobState.RUNNING, epoch=run.epoch)
+    while not told.wait(0.05):
+        desired = ledger.job(name).desired
+        if desired in _ENDS and behaviour != "ignore":
+            for state in _ENDS[desired]:
+                ledger.move_job(name, state, epoch=run.epoch)
+            ledger.end_run(name, run.epoch, desired.value)
+            return 0
+    ledger.end_run(name, run.epoch, "interrupted")
+    return 0
+
+
+if __name__ == "__main__":
+    # The process below it is left to the supervisor on purpose.
+    os._exit(main(*sys.argv[1:]))

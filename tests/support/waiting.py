@@ -1,0 +1,21 @@
+"""Waiting on progress, with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+
+def wait_until(ask: Callable[[], Value], is_so: Callable[[Value], bool], what: str, timeout_s: float = 30.0) -> Value:
+    """Ask again and again until the answer `is_so`, and return it. Fails with the last answer at the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = ask()
+        if is_so(value):
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not {what} within {timeout_s:g} s; last: {value!r}")
+        time.sleep(0.03)
