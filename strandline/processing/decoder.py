@@ -138,8 +138,8 @@ class Decoder:
         Each test is made on all bytes at once and costs next to nothing; only when it fails are rows looked at singly.
         """
         doubtful: set[int] = set()
-        # The line feed keeps a character that one record leaves unfinished from being finished by the next.
-        text = b"\n".join(values)
+        # A row begins and ends with a brace or a blank, so no character, key or escape can span two of them.
+        text = b"".join(values)
         if not text.isascii() and not _is_utf8(text):
             doubtful.update(at for at, value in enumerate(values) if not _is_utf8(value))
         if text.count(b"{") + text.count(b"[") >= len(values) + NESTING_MAX:
@@ -156,7 +156,7 @@ class Decoder:
 
         There are none when no key can be spelled with an escape, and each is found as often as rows have it.
         """
-        block = b"\n".join(values[first:end])
+        block = b"".join(values[first:end])
         if b"\\" not in block and all(
             block.count(key) == columns.count_present(at, first, end) for at, key in enumerate(self._keys)
         ):

@@ -1,0 +1,355 @@
+"""What a record becomes depends on nothing but itself, and the fast way and the exact way agree on it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from strandline.processing.decoder import Decoder, FieldSpec
+from strandline.processing.record_fields import RecordJudge, Verdict
+from strandline.processing.timestamps import parse_timestamp, parse_timestamp_column
+
+FIELDS = [
+    FieldSpec("device", "string"),
+    FieldSpec("ts", "timestamp", unit="ms"),
+    FieldSpec("temp", "double", required=False, min=-50),
+    FieldSpec("count", "integer", max=1_000),
+    FieldSpec("price", "decimal(6,2)", required=False),
+    FieldSpec("seen", "timestamp", required=False, unit="s"),
+    FieldSpec("note", "string", required=False),
+]
+NAMES = [field.name for field in FIELDS]
+NOW_MS = 1_700_000_000_000
+START = datetime(2023, 11, 14, 22, 13, 10, tzinfo=UTC)
+WATERMARK_MS = NOW_MS - 5_000
+MAX_AHEAD_MS = 5_000
+
+
+@dataclass(frozen=True)
+class Sent:
+    value: bytes | None
+    log_time_ms: int
+
+
+def decoder() -> Decoder:
+    return Decoder(FIELDS, "ts", NAMES, MAX_AHEAD_MS)
+
+
+def outcomes(sent: list[Sent], watermark_ms: int | None = WATERMARK_MS) -> list[Any]:
+    """Decode in one call and return, for each record, its row of values or its reject without the index."""
+    decoded = decoder().decode([record.value for record in sent], [record.log_time_ms for record in sent], watermark_ms)
+    indexes = [reject.index for reject in decoded.rejects]
+    assert indexes == sorted(set(indexes))
+    micros = decoded.event_time.cast(pa.int64()).to_pylist()
+    assert decoded.latest_event_ms == (max(micros) // 1000 if micros else None)
+    columns = [
+        column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in decoded.arrays.values()
+    ]
+    # As text, so that 0.0 and -0.0 differ.
+    rows = iter([repr(row) for row in zip(*(column.to_pylist() for column in columns), strict=True)])
+    rejects = {reject.index: (reject.reason, reject.message) for reject in decoded.rejects}
+    found = [rejects.get(index) or next(rows) for index in range(len(sent))]
+    assert next(rows, None) is None
+    return found
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+texts = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(['"', "\\", '"ts"', '{"ts":1}', "\0", "é"])
+times = st.one_of(
+    st.integers(NOW_MS - 10_000, NOW_MS + 10_000).map(str),
+    st.floats(NOW_MS - 10_000, NOW_MS + 10_000).map(repr),
+    st.integers(0, 20_000_000).map(lambda micros: as_json(str(START + timedelta(microseconds=micros)))),
+    st.sampled_from(
+        ["1700000000", "1700000000000000", '"soon"', '"2023-11-14"', '"2023-02-30 00:00:00"', "1e3", "1e999"]
+    ),
+)
+numbers = st.one_of(
+    st.integers(-100, 1_100).map(str),
+    st.floats(allow_nan=True, allow_infinity=True).map(repr),
+    st.decimals(-10_000, 10_000, places=2).map(str),
+    st.sampled_from(["-0", "-0.0", "1.0", "9" * 400, "9223372036854775808", "1e999", "0.001", "NaN", "01"]),
+)
+odd = st.sampled_from(
+    ["null", "true", "[]", "{}", '""', '"\\ud800"', '"\\u0031"', "[" * 101 + "]" * 101, "[[{}]]", "x"]
+)
+any_value = st.one_of(numbers, times, texts.map(as_json), odd)
+usual_values = {
+    "device": texts.map(as_json),
+    "ts": times,
+    "temp": st.floats(-50, 50).map(repr) | st.just("null"),
+    "count": st.integers(0, 1_000).map(str),
+    "price": st.decimals(-9_999, 9_999, places=2).map(str) | st.just('"12.5"') | st.just("null"),
+    "seen": st.integers(0, 10**9).map(str) | st.just('"2023-11-14T22:13:20Z"') | st.just("null"),
+    "note": texts.map(as_json) | st.just("null"),
+}
+BLANKS = ["", "", "", " ", "\n"]
+
+
+@st.composite
+def records(draw: st.DrawFn) -> bytes | None:
+    """Mostly records as declared; then one or two things are done to them."""
+    if draw(st.integers(0, 30)) == 0:
+        return draw(st.none() | st.binary(max_size=20) | any_value.map(str.encode))
+    optional = [field.name for field in FIELDS if not field.required]
+    left_out = draw(st.sets(st.sampled_from(optional)))
+    members = [(name, draw(usual_values[name])) for name in draw(st.permutations(NAMES)) if name not in left_out]
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
+        at = draw(st.integers(0, len(members)))
+        name = draw(st.sampled_from([*NAMES, "other", "nested"]))
+        change = draw(st.sampled_from(["add", "replace", "remove", "escape"]))
+        if change == "add":
+            members.insert(at, (name, draw(any_value)))
+        elif at < len(members):
+            old_name, old_value = members[at]
+            if change == "replace":
+                members[at] = (old_name, draw(any_value))
+            elif change == "remove":
+                del members[at]
+            else:
+                members[at] = (f"\\u{ord(old_name[0]):04x}{old_name[1:]}", old_value)
+    blank = draw(st.sampled_from(BLANKS))
+    text = "{" + ",".join(f'{blank}"{name}"{blank}:{blank}{value}' for name, value in members) + blank + "}"
+    value = text.encode()
+    if draw(st.integers(0, 8)) == 0:
+        at = draw(st.integers(0, len(value)))
+        value = (
+            value[:at] + draw(st.binary(max_size=2) | st.just(b"\xed\xa0\x80")) + value[at + draw(st.integers(0, 2)) :]
+        )
+    return value
+
+
+sents = st.builds(Sent, records(), st.integers(NOW_MS - 5_000, NOW_MS + 5_000))
+GOOD = Sent(b'{"device":"a","ts":1700000000000,"count":1}', NOW_MS)
+REPEATED = Sent(b'{"device":"a","ts":1700000000000,"count":1,"ts":1700000000001}', NOW_MS)
+WITHOUT = Sent(b'{"device":"a","count":1,"x":"ts"}', NOW_MS)
+
+
+@settings(max_examples=200, deadline=None)
+@given(sent=st.lists(sents, max_size=12), data=st.data())
+def test_neighbours_and_cuts_never_matter(sent: list[Sent], data: st.DataObject) -> None:
+    alone = [outcomes([record])[0] for record in sent]
+    assert outcomes(sent) == alone
+
+    order = data.draw(st.permutations(range(len(sent))))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=3)))
+    found: list[Any] = []
+    for first, end in zip([0, *cuts], [*cuts, len(sent)], strict=True):
+        found += outcomes([sent[at] for at in order[first:end]])
+    assert found == [alone[at] for at in order]
+
+
+@settings(max_examples=50, deadline=None)
+@given(sent=st.lists(sents, min_size=1, max_size=6), data=st.data())
+def test_bad_records_among_hundreds_of_good_ones_cost_only_themselves(sent: list[Sent], data: st.DataObject) -> None:
+    places = data.draw(st.lists(st.integers(0, 600), min_size=len(sent), max_size=len(sent), unique=True))
+    crowd = [GOOD] * 601
+    expected = [outcomes([GOOD])[0]] * 601
+    for place, record in zip(places, sent, strict=True):
+        crowd[place] = record
+        expected[place] = outcomes([record])[0]
+    assert outcomes(crowd) == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(sent=st.lists(sents, max_size=6))
+@example(sent=[GOOD, REPEATED])
+@example(sent=[REPEATED, WITHOUT])
+def test_the_fast_way_and_the_judge_agree(sent: list[Sent]) -> None:
+    judge = RecordJudge(FIELDS)
+    for record, outcome in zip(sent, outcomes(sent, None), strict=True):
+        verdict = judge.judge(record.value)
+        if isinstance(verdict, Verdict):
+            assert outcome == (verdict.reason, verdict.message)
+        else:
+            assert isinstance(outcome, str) or outcome[0] == "future_event"
+
+
+@settings(max_examples=200, deadline=None)
+@given(sent=sents)
+def test_an_independent_reading_agrees(sent: Sent) -> None:
+    expected = independent_outcome(sent)
+    outcome = outcomes([sent])[0]
+    assert (outcome if isinstance(outcome, str) else outcome[0]) == expected
+
+
+class NotJsonError(Exception):
+    pass
+
+
+def independent_outcome(sent: Sent) -> str:
+    """The reason for a reject, or the row as text, by the standard library's parser and none of the decoder's code."""
+    try:
+        pairs = read_strictly(sent.value)
+        if isinstance(pairs, list) and len(pairs) == 1 and isinstance(pairs[0], Members):
+            members = pairs[0]
+        else:
+            return "schema"
+        declared = [name for name, _ in members if name in NAMES]
+        if len(declared) != len(set(declared)):
+            return "decode"
+    except NotJsonError:
+        return "decode"
+    values = dict(members)
+    row = [independent_value(field, values.get(field.name)) for field in FIELDS]
+    if any(value == "wrong" for value in row):
+        return "schema"
+    micros = row[1]
+    if micros > (sent.log_time_ms + MAX_AHEAD_MS) * 1000:
+        return "future_event"
+    if micros < WATERMARK_MS * 1000:
+        return "late"
+    return repr(tuple(value.text if isinstance(value, Text) else value for value in row))
+
+
+class Members(list[tuple[str, Any]]):
+    pass
+
+
+@dataclass(frozen=True)
+class Text:
+    text: str
+
+
+@dataclass(frozen=True)
+class Number:
+    text: str
+
+
+def read_strictly(value: bytes | None) -> Any:
+    def refuse(text: str) -> Any:
+        raise NotJsonError(text)
+
+    try:
+        text = (value or b"").decode("utf-8")
+        if "\ufeff" in text[:1] or depth(text) > 100:
+            raise NotJsonError
+        found = json.loads(
+            f"[{text}]", object_pairs_hook=Members, parse_int=Number, parse_float=Number, parse_constant=refuse
+        )
+        if text.strip(" \t\r\n") == "" or not json.dumps(strings(found), ensure_ascii=False).encode("utf-8"):
+            raise NotJsonError
+    except (ValueError, RecursionError) as error:
+        raise NotJsonError from error
+    if len(found) != 1:
+        raise NotJsonError
+    return found
+
+
+def depth(text: str) -> int:
+    level = deepest = 0
+    in_string = escaped = False
+    for character in text:
+        if in_string:
+            in_string = escaped or character != '"'
+            escaped = character == "\\" and not escaped
+        elif character == '"':
+            in_string = True
+        elif character in "[{":
+            level += 1
+            deepest = max(deepest, level)
+        elif character in "]}":
+            level -= 1
+    return deepest
+
+
+def strings(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [strings(item) for item in value]
+    return value if isinstance(value, str) else None
+
+
+def independent_value(field: FieldSpec, value: Any) -> Any:
+    if value is None:
+        return "wrong" if field.required else None
+    if field.type == "string":
+        return Text(value) if isinstance(value, str) else "wrong"
+    if field.type == "double" and isinstance(value, Number):
+        number = float(value.text)
+        if value.text == "-0":
+            number = 0.0
+        return number if -50 <= number < float("inf") else "wrong"
+    if field.type == "integer" and isinstance(value, Number):
+        whole = value.text.removeprefix("-").isdigit() and len(value.text) < 20 and -(2**31) <= int(value.text) <= 1_000
+        return int(value.text) if whole else "wrong"
+    if field.type == "decimal(6,2)" and isinstance(value, Number | str):
+        return independent_decimal(value if isinstance(value, str) else value.text)
+    if field.type == "timestamp" and isinstance(value, Number | str):
+        return independent_time(value, 1_000 if field.unit == "ms" else 1_000_000)
+    return "wrong"
+
+
+def independent_decimal(text: str) -> Any:
+    allowed = text and set(text) <= set("0123456789+-.eE") and text[0] in "-0123456789" and text[-1].isdigit()
+    if not allowed or len(text) > 300 or ("." in text and not text.split(".")[0][-1:].isdigit()):
+        return "wrong"
+    try:
+        number = Decimal(text)
+    except ArithmeticError:
+        return "wrong"
+    cents = number * 100
+    return Decimal(int(cents)) / 100 + Decimal("0.00") if cents == int(cents) and abs(cents) < 10**6 else "wrong"
+
+
+def independent_time(value: Any, micros_per_unit: int) -> Any:
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    if isinstance(value, str):
+        if not value[:4].isdigit() or not value.isascii() or (len(value) > 10 and value[10] not in " T"):
+            return "wrong"
+        try:
+            time = datetime.fromisoformat(value)
+        except ValueError:
+            return "wrong"
+        time = time if time.tzinfo else time.replace(tzinfo=UTC)
+        return (time - epoch) // timedelta(microseconds=1)
+    whole = value.text.removeprefix("-").isdigit()
+    number: Any = int(value.text) if whole and len(value.text) < 30 else float(value.text)
+    micros = round(number * micros_per_unit) if abs(number) < 1e18 else 10**30
+    return micros if -62_135_596_800_000_000 <= micros < 253_402_300_800_000_000 else "wrong"
+
+
+time_texts = st.one_of(
+    st.builds(
+        "{}{}{}{}".format,
+        st.dates().map(str) | st.from_regex(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", fullmatch=True),
+        st.sampled_from([" ", "T", "t", ""]),
+        st.times().map(str) | st.from_regex(r"[0-2][0-9]:[0-6][0-9](:[0-6][0-9]([.,][0-9]{0,8})?)?", fullmatch=True),
+        st.sampled_from(
+            ["", "", "Z", "z", "+00:00", "-11:30", "+0530", "+23", "+23:59", "-23:60", "+24:00", "+1:00", "ZZ"]
+        ),
+    ),
+    st.dates().map(str),
+    texts,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    values=st.lists(time_texts | st.integers(-(10**10), 10**10) | st.floats(-1e10, 1e10) | st.none()),
+    unit=st.sampled_from(["s", "ms", "us"]),
+)
+@example(values=["2023-11-14 22:13:20", "2023-11-14T22:13:20.1234567Z", "2023-11-14 22:13:20+0100"], unit="s")
+@example(values=["0001-01-01 00:00:00+00:01", "9999-12-31 23:59:59.999999-00:01", ""], unit="s")
+def test_a_column_of_timestamps_is_read_as_each_alone(values: list[Any], unit: str) -> None:
+    micros, valid = parse_timestamp_column(values, unit)
+    found = [micro if good else None for micro, good in zip(micros.tolist(), valid.tolist(), strict=True)]
+    assert found == [None if value is None else parse_timestamp(value, unit) for value in values]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.text("0123456789-: TZ.+", max_size=32), st.integers(0, 31)), min_size=1, max_size=5))
+def test_a_usual_text_with_some_bytes_changed_is_read_as_alone(changes: list[tuple[str, int]]) -> None:
+    usual = "2023-11-14T22:13:20.123456+01:00"
+    changed = [usual[:at] + text + usual[at + len(text) :] for text, at in changes]
+    micros, valid = parse_timestamp_column(changed, "ms")
+    found = [micro if good else None for micro, good in zip(micros.tolist(), valid.tolist(), strict=True)]
+    assert found == [parse_timestamp(text, "ms") for text in changed]
