@@ -162,6 +162,8 @@ def _refuse_unknown_nodes(tree: exp.Expr) -> None:
         extra = [name for name, value in node.args.items() if value and allowed is not None and name not in allowed]
         if extra:
             raise ExpressionError(f"{_sql(node)}{_place(node)} has a form that is not supported here")
+        if node.error_messages():
+            raise ExpressionError(f"{_sql(node)}{_place(node)} lacks an argument")
         if isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count):
             raise ExpressionError("'*' stands only in count(*)")
 

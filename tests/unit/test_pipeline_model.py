@@ -465,6 +465,8 @@ def test_types_follow_spark(text: str, expected: str) -> None:
         ("count(distinct i)", "'distinct' is not supported in an aggregate"),
         ("count(i, l)", "has a form that is not supported here"),
         ("count()", "count() needs an argument; write count(*)"),
+        ("floor (", "FLOOR() lacks an argument"),
+        ("sum()", "a part is missing or unfinished near ')', at character 5"),
         ("sum(max(i))", "MAX(i) stands inside another aggregate"),
         ("i + sum(i)", "'i' at character 1 stands outside an aggregate"),
         ("'it''s'", "a doubled quote at character 5 is not supported"),
