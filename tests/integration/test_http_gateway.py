@@ -1,0 +1,480 @@
+"""The HTTP gateway as a process, over a real Kafka: what is accepted is in the log, byte for byte; what is refused is not."""
+
+import concurrent.futures
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
+
+from strandline.core.stream import StreamSpec
+from strandline.ingest.topics import Topics
+from strandline.ledger.ledger import Ledger
+
+DEADLINE_S = 60
+JSON = {"content-type": "application/json"}
+LINES = {"content-type": "application/x-ndjson"}
+BODY_BYTES_MAX = 2_000_000
+RECORD_BYTES_MAX = 100_000
+DEEP = b"[" * 5_000 + b"]" * 5_000
+
+
+@dataclass
+class Logged:
+    """A record as the log holds it."""
+
+    partition: int
+    value: bytes
+    key: bytes | None
+    headers: dict[str, bytes]
+
+
+class Gateway:
+    """A gateway process, and what a sender and a reader of the log see of it."""
+
+    def __init__(self, kafka: str, directory: Path, **settings: object) -> None:
+        self.kafka = kafka
+        self.ledger_url = f"sqlite:///{directory}/ledger.sqlite"
+        self.ledger = Ledger.open(self.ledger_url)
+        self.log_file = directory / "gateway.log"
+        with socket.create_server(("127.0.0.1", 0)) as taken_for_a_moment:
+            self.port = taken_for_a_moment.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        values = {
+            "kafka_bootstrap": kafka,
+            "ledger_url": self.ledger_url,
+            "http_port": self.port,
+            "http_body_bytes_max": BODY_BYTES_MAX,
+            "record_bytes_max": RECORD_BYTES_MAX,
+            **settings,
+        }
+        environment = os.environ | {f"STRANDLINE_{name.upper()}": str(value) for name, value in values.items()}
+        with self.log_file.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "strandline.ingest.http_gateway"], env=environment, stdout=log, stderr=log
+            )
+        self.client = httpx.Client(base_url=self.url, timeout=DEADLINE_S)
+        wait_until(self.is_healthy, self)
+
+    def is_healthy(self) -> bool:
+        assert self.process.poll() is None, self.log_file.read_text()
+        with contextlib.suppress(httpx.TransportError):
+            return self.client.get("/healthz").status_code == 200
+        return False
+
+    def close(self) -> None:
+        self.client.close()
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+        self.ledger.close()
+
+    def register(self, key: str | None = None) -> str:
+        """A new stream and its topic."""
+        name = f"stream-{uuid.uuid4().hex[:12]}"
+        document = {"stream": name, "schema": {"device": "string", "n": "long"}} | ({"key": key} if key else {})
+        spec = StreamSpec.from_document(document)
+        if self.kafka:
+            Topics(self.kafka, replication=1, record_bytes_max=RECORD_BYTES_MAX).ensure_stream_topic(spec)
+        self.ledger.put_stream(name, spec.as_document())
+        return name
+
+    def send(self, stream: str, body: object, headers: dict[str, str] = JSON) -> httpx.Response:
+        return self.client.post(f"/v1/streams/{stream}/records", content=body, headers=headers)
+
+    def read(self, stream: str) -> list[Logged]:
+        """Everything in the log, partition by partition."""
+        consumer = Consumer(
+            {"bootstrap.servers": self.kafka, "group.id": "none", "enable.auto.commit": False, "log_level": 2}
+        )
+        try:
+            partitions = consumer.list_topics(stream, timeout=DEADLINE_S).topics[stream].partitions
+            ends = {p: consumer.get_watermark_offsets(TopicPartition(stream, p), DEADLINE_S)[1] for p in partitions}
+            consumer.assign([TopicPartition(stream, p, 0) for p in partitions])
+            records: list[Logged] = []
+            deadline = time.monotonic() + DEADLINE_S
+            while len(records) < sum(ends.values()):
+                assert time.monotonic() < deadline, f"{len(records)} of {ends}"
+                for message in consumer.consume(1_000, 1.0):
+                    assert message.error() is None, message.error()
+                    headers = dict(message.headers())
+                    records.append(Logged(message.partition(), message.value(), message.key(), headers))
+            return sorted(records, key=lambda record: record.partition)
+        finally:
+            consumer.close()
+
+    def metric(self, name: str, **labels: str) -> float:
+        families = text_string_to_metric_families(self.client.get("/metrics").text)
+        samples = [sample for family in families for sample in family.samples]
+        return sum(s.value for s in samples if s.name == name and labels.items() <= s.labels.items())
+
+    def rss_bytes(self) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
+
+
+def wait_until(is_so, gateway):
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"waited too long; the gateway says:\n{gateway.log_file.read_text()}"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def gateway(kafka, tmp_path_factory):
+    gateway = Gateway(kafka, tmp_path_factory.mktemp("gateway"))
+    yield gateway
+    gateway.close()
+
+
+@pytest.fixture
+def private_gateway(kafka, tmp_path):
+    """One that a test may stop."""
+    gateway = Gateway(kafka, tmp_path)
+    yield gateway
+    gateway.close()
+
+
+@pytest.fixture
+def lonely_gateway(tmp_path):
+    """One whose Kafka is away."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        bootstrap = f"127.0.0.1:{closed.getsockname()[1]}"
+    gateway = Gateway(bootstrap, tmp_path, confirm_timeout_s=0.5)
+    gateway.kafka = ""
+    yield gateway
+    gateway.close()
+
+
+def raw_request(stream: str, body: bytes, content_length: int | None = None) -> bytes:
+    length = len(body) if content_length is None else content_length
+    head = f"POST /v1/streams/{stream}/records HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {length}\r\n\r\n".encode() + body
+
+
+def test_an_object_is_in_the_log_with_its_bytes_and_what_the_gateway_knows(gateway):
+    stream, body = gateway.register(), b' {"device" : "a",\t"n":1.50, "n": 2}\r\n'
+    before_ms = time.time() * 1000
+    answer = gateway.send(stream, body, {"content-type": "Application/JSON; charset=UTF-8"})
+    assert (answer.status_code, answer.json()) == (200, {"accepted": 1})
+    (record,) = gateway.read(stream)
+    assert (record.value, record.key) == (body, None)
+    assert record.headers["strandline-source"] == b"http:127.0.0.1"
+    assert record.headers["content-type"] == b"application/json"
+    assert record.headers["strandline-writer"].endswith(str(gateway.port).encode())
+    assert before_ms - 1 <= int(record.headers["strandline-received-ms"]) <= time.time() * 1000
+
+
+def test_an_array_is_as_many_records_and_a_bad_one_costs_its_neighbours_nothing(gateway):
+    stream = gateway.register()
+    elements = [b'{"n" : 1}', b'{"n":NaN}', b"1e999", b'"\\q\\ud800"', b'"\xff"', DEEP, b"9" * 5_000, b'{"n":1,"n":2}']
+    answer = gateway.send(stream, b"[" + b" ,\n".join(elements) + b"]")
+    assert answer.json() == {"accepted": len(elements)}
+    assert sorted(record.value for record in gateway.read(stream)) == sorted(elements)
+
+
+@pytest.mark.parametrize("content_type", ["application/x-ndjson", "application/jsonlines; charset=utf-8"])
+def test_each_line_is_a_record(gateway, content_type):
+    stream = gateway.register()
+    answer = gateway.send(stream, b'{"n":1}\r\n\n  \nnot json\n{"n":2}', {"content-type": content_type})
+    assert answer.json() == {"accepted": 3}
+    assert sorted(record.value for record in gateway.read(stream)) == [b"not json", b'{"n":1}', b'{"n":2}']
+
+
+def test_an_empty_array_is_accepted_and_changes_nothing(gateway):
+    stream = gateway.register()
+    answer = gateway.send(stream, b" [ ] ")
+    assert (answer.status_code, answer.json()) == (200, {"accepted": 0})
+    assert gateway.read(stream) == []
+
+
+def java_murmur2(key: bytes) -> int:
+    """Kafka's own hash of a key, written after its Java source."""
+    mask, m = 0xFFFFFFFF, 0x5BD1E995
+    h = 0x9747B28C ^ len(key)
+    for at in range(0, len(key) // 4 * 4, 4):
+        k = int.from_bytes(key[at : at + 4], "little") * m & mask
+        h = (h * m & mask) ^ ((k ^ k >> 24) * m & mask)
+    tail = key[len(key) // 4 * 4 :]
+    if tail:
+        h = (h ^ int.from_bytes(tail, "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return h ^ h >> 15
+
+
+def test_the_key_chooses_the_partition_as_kafka_does_and_keeps_the_order(gateway):
+    stream = gateway.register(key="device")
+    sent = [{"n": n, "device": f"device-{n % 50}"} for n in range(2_000)]
+    for first in range(0, len(sent), 500):
+        lines = "\n".join(map(json.dumps, sent[first : first + 500]))
+        assert gateway.send(stream, lines, LINES).json() == {"accepted": 500}
+    assert gateway.send(stream, b'{"n": -1}').status_code == 200
+    records = gateway.read(stream)
+    assert len(records) == 2_001
+    seen: dict[str, list[int]] = {}
+    for record in records:
+        value = json.loads(record.value)
+        if value["n"] >= 0:
+            assert record.key == value["device"].encode()
+            assert record.partition == (java_murmur2(record.key) & 0x7FFFFFFF) % 4
+            seen.setdefault(value["device"], []).append(value["n"])
+    assert len({record.partition for record in records}) == 4
+    assert all(numbers == sorted(numbers) and len(numbers) == 40 for numbers in seen.values())
+
+
+def test_records_without_a_key_spread_over_the_partitions(gateway):
+    stream = gateway.register()
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda n: gateway.send(stream, b'{"n":%d}' % n).raise_for_status(), range(200)))
+    assert len({record.partition for record in gateway.read(stream)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "headers"),
+    [
+        (400, b"", JSON),
+        (400, b" \n", JSON),
+        (400, b"", LINES),
+        (400, b"hello", JSON),
+        (400, b"NaN", JSON),
+        (400, b'[{"n":1}', JSON),
+        (400, b'[{"n":1},]', JSON),
+        (400, b"[" * 1_000_000, JSON),
+        (413, b'[1, "' + b"x" * RECORD_BYTES_MAX + b'"]', JSON),
+        (413, b'{"x":"' + b"x" * RECORD_BYTES_MAX + b'"}', JSON),
+        (413, b"[" + b"1," * 100_000 + b"1]", JSON),
+        (413, b"x" * (BODY_BYTES_MAX + 1), LINES),
+        (415, b"{}", {}),
+        (415, b"{}", {"content-type": "text/plain"}),
+        (415, b"{}", {"content-type": "application/json; charset=utf-16"}),
+        (415, b"{}", JSON | {"content-encoding": "gzip"}),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_what_is_refused_gets_a_problem_and_is_not_in_the_log(gateway, status, body, headers):
+    stream = gateway.register()
+    answer = gateway.send(stream, body, headers)
+    assert answer.status_code == status, answer.text
+    check_problem(answer)
+    assert gateway.send(stream, b'{"n":1}').status_code == 200
+    assert [record.value for record in gateway.read(stream)] == [b'{"n":1}']
+
+
+def check_problem(answer: httpx.Response) -> None:
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert problem["status"] == answer.status_code
+    assert problem["type"] == f"urn:strandline:problem:{problem['code']}"
+    assert problem["title"]
+    assert len(problem["detail"]) > 20
+
+
+def test_a_refused_record_is_named(gateway):
+    answer = gateway.send(gateway.register(), b"1\n2\n" + b"x" * (RECORD_BYTES_MAX + 1), LINES)
+    assert f"record 3 of 3 has {RECORD_BYTES_MAX + 1} bytes" in answer.json()["detail"]
+
+
+def test_the_largest_record_is_taken_with_its_key(gateway):
+    stream = gateway.register(key="device")
+    shell = b'{"device":""}'
+    device = os.urandom(RECORD_BYTES_MAX).hex()[: RECORD_BYTES_MAX - len(shell)].encode()
+    body = b'{"device":"' + device + b'"}'
+    assert len(body) == RECORD_BYTES_MAX
+    assert gateway.send(stream, body).status_code == 200
+    (record,) = gateway.read(stream)
+    assert (record.value, record.key) == (body, device)
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_body_of_100_mb_is_refused_without_being_kept(gateway, is_chunked):
+    stream, piece = gateway.register(), b"x" * 1_000_000
+    headers = JSON if is_chunked else JSON | {"content-length": str(100 * len(piece))}
+    before_bytes = gateway.rss_bytes()
+    answer = gateway.send(stream, (piece for _ in range(100)), headers)
+    assert answer.status_code == 413
+    check_problem(answer)
+    assert gateway.rss_bytes() - before_bytes < 30_000_000
+    assert gateway.metric("strandline_http_bodies_held_bytes") == 0
+
+
+def test_a_sender_that_asks_first_is_refused_before_it_sends(gateway):
+    request = raw_request(gateway.register(), b"", content_length=100_000_000)
+    with socket.create_connection(("127.0.0.1", gateway.port), DEADLINE_S) as connection:
+        connection.sendall(request.replace(b"\r\n\r\n", b"\r\nexpect: 100-continue\r\n\r\n"))
+        assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("name", ["nobody-knows", "No%20Name", "%00", "a" * 300, "..%2f.."])
+def test_an_unknown_stream_is_not_found(gateway, name):
+    answer = gateway.send(name, b"{}")
+    assert answer.status_code == 404
+    check_problem(answer)
+
+
+def test_a_stream_can_be_sent_to_as_soon_as_it_is_registered(gateway):
+    name = f"late-{uuid.uuid4().hex[:12]}"
+    assert gateway.send(name, b"{}").status_code == 404
+    spec = StreamSpec.from_document({"stream": name, "schema": {"n": "long"}})
+    Topics(gateway.kafka, replication=1, record_bytes_max=RECORD_BYTES_MAX).ensure_stream_topic(spec)
+    gateway.ledger.put_stream(name, spec.as_document())
+    assert gateway.send(name, b"{}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("GET", "/v1/streams/x/records", 405, "POST"),
+        ("PUT", "/v1/streams/x/records", 405, "POST"),
+        ("DELETE", "/healthz", 405, "GET, HEAD"),
+        ("POST", "/v1/streams//records", 404, None),
+        ("POST", "/v1/streams/x/y/records", 404, None),
+        ("POST", "/v1/streams/x/records/", 404, None),
+        ("GET", "/", 404, None),
+    ],
+)
+def test_other_paths_and_methods_get_a_problem(gateway, method, path, status, allow):
+    answer = gateway.client.request(method, path)
+    assert answer.status_code == status
+    assert answer.headers.get("allow") == allow
+    check_problem(answer)
+
+
+def test_health_readiness_and_metrics(gateway):
+    stream = gateway.register()
+    accepted = gateway.metric("strandline_ingest_records_total", protocol="http", outcome="accepted")
+    refused = gateway.metric("strandline_http_requests_total", status="400")
+    timed = gateway.metric("strandline_ingest_ack_latency_seconds_count")
+    gateway.send(stream, b"[1,2,3]")
+    gateway.send(stream, b"x")
+    assert gateway.metric("strandline_ingest_records_total", protocol="http", outcome="accepted") == accepted + 3
+    assert gateway.metric("strandline_http_requests_total", status="400") == refused + 1
+    assert gateway.metric("strandline_ingest_ack_latency_seconds_count") == timed + 1
+    assert gateway.metric("strandline_ingest_in_flight_bytes") == 0
+    for path in ("/healthz", "/readyz"):
+        assert gateway.client.get(path).json() == {"status": "ok"}
+
+
+def test_a_sender_that_leaves_before_its_body_is_whole_leaves_nothing(gateway):
+    stream = gateway.register()
+    before = gateway.metric("strandline_http_requests_total", status="disconnected")
+    for sent in (0, 1, 100, 70_000):
+        with socket.create_connection(("127.0.0.1", gateway.port), DEADLINE_S) as connection:
+            connection.sendall(raw_request(stream, b"[" + b"1," * (sent // 2), content_length=90_000))
+    wait_until(lambda: gateway.metric("strandline_http_requests_total", status="disconnected") == before + 4, gateway)
+    assert gateway.metric("strandline_http_bodies_held_bytes") == 0
+    assert gateway.read(stream) == []
+
+
+def test_a_sender_that_does_not_wait_for_the_answer_changes_nothing(gateway):
+    stream, count = gateway.register(), 50
+    for n in range(count):
+        with socket.create_connection(("127.0.0.1", gateway.port), DEADLINE_S) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # close with a reset
+            connection.sendall(raw_request(stream, b'{"n":%d}' % n))
+    assert gateway.send(stream, b'{"n":-1}').status_code == 200
+    assert gateway.metric("strandline_ingest_in_flight_bytes") == 0
+    values = [json.loads(record.value)["n"] for record in gateway.read(stream)]
+    # A reset may overtake the request itself; what did arrive is there once.
+    assert -1 in values
+    assert len(values) == len(set(values)) <= count + 1
+    log = gateway.log_file.read_text()
+    assert "Traceback" not in log
+    assert "exception" not in log.lower()
+
+
+def test_pipelined_requests_are_answered_in_order(gateway):
+    stream = gateway.register()
+    requests = [raw_request(stream, body) for body in (b"[1]", b"[1,2]", b"x", b"[1,2,3]")]
+    with socket.create_connection(("127.0.0.1", gateway.port), DEADLINE_S) as connection:
+        connection.sendall(b"".join(requests))
+        received = b""
+        while b'{"accepted":3}' not in received:
+            piece = connection.recv(65_536)
+            assert piece, received
+            received += piece
+    places = [received.index(part) for part in (b'"accepted":1', b'"accepted":2', b" 400 ", b'"accepted":3')]
+    assert places == sorted(places)
+
+
+def test_without_kafka_a_sender_is_told_to_come_again(lonely_gateway):
+    stream = lonely_gateway.register()
+    started_s = time.monotonic()
+    answer = lonely_gateway.send(stream, b'{"n":1}')
+    assert time.monotonic() - started_s < 5
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after"]) >= 1
+    check_problem(answer)
+    assert answer.json()["code"] == "log_unavailable"
+    assert "may or may not be in the log" in answer.json()["detail"]
+    assert lonely_gateway.metric("strandline_ingest_records_total", outcome="unknown") == 1
+    ready = lonely_gateway.client.get("/readyz")
+    assert ready.status_code == 503
+    check_problem(ready)
+    assert lonely_gateway.client.get("/healthz").status_code == 200
+
+
+def test_stopping_answers_what_is_under_way_and_ends_with_0(private_gateway):
+    gateway = private_gateway
+    stream = gateway.register()
+    accepted: list[int] = []
+
+    def send_until_stopped(sender: int) -> None:
+        with httpx.Client(base_url=gateway.url, timeout=DEADLINE_S) as client:
+            for number in range(1_000_000):
+                n = sender * 1_000_000 + number
+                try:
+                    answer = client.post(f"/v1/streams/{stream}/records", content=b'{"n":%d}' % n, headers=JSON)
+                except httpx.TransportError:
+                    return
+                assert answer.status_code == 200, answer.text
+                accepted.append(n)
+
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        senders = [threads.submit(send_until_stopped, sender) for sender in range(8)]
+        wait_until(lambda: len(accepted) > 500, gateway)
+        gateway.process.send_signal(signal.SIGTERM)
+        assert gateway.process.wait(DEADLINE_S) == 0, gateway.log_file.read_text()
+        for sender in senders:
+            sender.result(DEADLINE_S)
+    logged = [json.loads(record.value)["n"] for record in gateway.read(stream)]
+    assert set(accepted) <= set(logged)
+    assert len(logged) == len(set(logged))
+    log = gateway.log_file.read_text()
+    assert "gateway_stopped" in log
+    assert "Traceback" not in log
+
+
+def test_an_idle_gateway_stops_at_once_on_either_signal(kafka, tmp_path):
+    for number in (signal.SIGINT, signal.SIGTERM):
+        gateway = Gateway(kafka, tmp_path)
+        started_s = time.monotonic()
+        gateway.process.send_signal(number)
+        assert gateway.process.wait(DEADLINE_S) == 0
+        assert time.monotonic() - started_s < 5
+        gateway.close()
+
+
+def test_a_taken_port_is_one_clear_sentence(gateway):
+    environment = os.environ | {"STRANDLINE_HTTP_PORT": str(gateway.port), "STRANDLINE_LEDGER_URL": gateway.ledger_url}
+    ended = subprocess.run(
+        [sys.executable, "-m", "strandline.ingest.http_gateway"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert str(gateway.port) in ended.stderr
+    assert "STRANDLINE_HTTP_PORT" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
