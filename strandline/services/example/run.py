@@ -1,4 +1,4 @@
-"""The example as `make run` starts it: the embedded stack, the pipeline of `turbines.yaml`, the fleet, the view."""
+"""The example: the pipeline of `turbines.yaml`, the fleet, the view; as `make run` starts it, on a stack of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from types import FrameType
@@ -21,7 +23,7 @@ from strandline.core.errors import PermanentError, TransientError
 from strandline.core.settings import Settings
 from strandline.processing.pipeline import PipelineSpec
 from strandline.services.client import Answer, ControlClient
-from strandline.services.embedded.stack import Stack, up
+from strandline.services.embedded.stack import up
 from strandline.services.embedded.steps import Steps
 from strandline.services.example.fleet import TICK_MS, Fleet
 from strandline.services.example.sender import EventClock, FleetSender
@@ -40,6 +42,21 @@ JOB_TIMEOUT_S = 180.0
 CATCH_UP_TIMEOUT_S = 30.0
 
 
+@dataclass(frozen=True)
+class Servers:
+    """The platform that the example runs on."""
+
+    api_url: str
+    ingest_url: str
+    elasticsearch_url: str
+    option: str
+    """How the command line is told about it: `--data-dir DIR` or `--url URL`."""
+    logs: str
+    """Where to look when something is wrong."""
+    require_alive: Callable[[], None]
+    """Raises StackError when a part has ended by itself."""
+
+
 def run_example(
     settings: Settings,
     data_dir: Path,
@@ -48,25 +65,65 @@ def run_example(
     console: Console,
     seconds: float | None = None,
 ) -> int:
-    """Show the example until Ctrl-C (SIGTERM, SIGHUP), or for `seconds`; return the exit code.
+    """Start the embedded stack, show the example on it until Ctrl-C (SIGTERM, SIGHUP) or for `seconds`, and stop the stack.
 
-    1. Start the embedded stack.
-    2. Apply the documents, and wait until the job runs and has caught up with what the log holds already.
-    3. Start the fleet where event time left off.
-    4. Show what happens, until told to stop.
-    5. Stop the fleet, let the job read the rest, and say what was done.
-    6. Stop the stack.
-
-    The code is 1 only when `seconds` are over and no result is in Elasticsearch. Raises StrandlineError when a part fails,
-    KeyboardInterrupt when interrupted before the stack was up; in every case nothing runs any more.
+    Returns the exit code, as `show_example` does. Raises StrandlineError when a part fails, KeyboardInterrupt when
+    interrupted before the stack was up; in every case nothing runs any more.
     """
-    data_dir = data_dir.absolute()
     with stop_signals() as stop:
         stack = up(settings, data_dir, port_offset, False, console)
         try:
-            return _run(stack, speed, console, seconds, stop)
+            servers = Servers(
+                stack.addresses.api_url,
+                stack.addresses.ingest_url,
+                stack.addresses.elasticsearch_url,
+                option=f"--data-dir {stack.data_dir}",
+                logs=f"{stack.data_dir / 'logs'}",
+                require_alive=stack.require_alive,
+            )
+            code = show_example(servers, speed, console, seconds, stop)
         finally:
             stack.stop()
+    say(console, f"all is stopped and lies in {stack.data_dir}; the next start goes on there, or afresh without it")
+    return code
+
+
+def show_example(servers: Servers, speed: float, console: Console, seconds: float | None, stop: StopSignals) -> int:
+    """Run the example on a platform that is up, until told to stop or for `seconds`; return the exit code.
+
+    1. Apply the documents, and wait until the job runs and has caught up with what the log holds already.
+    2. Start the fleet where event time left off.
+    3. Show what happens, until told to stop.
+    4. Stop the fleet, let the job read the rest, and say what was done.
+
+    The code is 1 only when `seconds` are over and no result is in Elasticsearch. Raises StrandlineError when a part fails.
+    """
+    text = example_text()
+    pipeline = example_pipeline(text)
+    steps = Steps(console)
+    with (
+        ControlClient(servers.api_url, timeout_s=10.0) as control,
+        closing(ResultsReader(servers.elasticsearch_url, DOCUMENTS_SHOWN)) as results,
+    ):
+        job = _start_job(control, text, pipeline.pipeline, steps, stop)
+        now_ms = time.time_ns() // 1_000_000
+        clock = EventClock(event_start_ms(job, now_ms), now_ms, speed)
+        sender = FleetSender(servers.ingest_url, pipeline.input.stream, Fleet(), clock)
+        watch = Watch(control, results, sender, job)
+        look = partial(_look, servers, watch, sender)
+        sender.start()
+        try:
+            _show_until(console, _places(servers, pipeline, speed), look, seconds, stop.asked)
+        finally:
+            sender.stop()
+        is_caught_up = _catch_up(control, job["name"], steps, stop)
+        facts = watch.look()
+    for line in account(facts, is_caught_up):
+        say(console, line)
+    if seconds is not None and not has_results(facts):
+        say(console, f"no result arrived within {seconds:g} s; look into {servers.logs}")
+        return 1
+    return 0
 
 
 class StopSignals:
@@ -94,32 +151,9 @@ def stop_signals() -> Iterator[StopSignals]:
             signal.signal(number, handler)
 
 
-def _run(stack: Stack, speed: float, console: Console, seconds: float | None, stop: StopSignals) -> int:
-    text = example_text()
-    pipeline = example_pipeline(text)
-    addresses = stack.addresses
-    results = ResultsReader(addresses.elasticsearch_url, DOCUMENTS_SHOWN)
-    with ControlClient(addresses.api_url, timeout_s=10.0) as control:
-        job = _start_job(control, text, pipeline.pipeline, Steps(console), stop)
-        now_ms = time.time_ns() // 1_000_000
-        clock = EventClock(event_start_ms(job, now_ms), now_ms, speed)
-        sender = FleetSender(addresses.ingest_url, pipeline.input.stream, Fleet(), clock)
-        watch = Watch(control, results, sender, job)
-        places = _places(stack, pipeline, speed)
-        sender.start()
-        try:
-            _show_until(console, places, watch, stack, sender, seconds, stop)
-        finally:
-            sender.stop()
-        is_caught_up = _catch_up(control, job["name"], Steps(console), stop)
-        facts = watch.look()
-    results.close()
-    for line in account(facts, str(stack.data_dir), is_caught_up):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
-    if seconds is not None and not has_results(facts):
-        console.print(f"no result arrived within {seconds:g} s; look into {stack.data_dir / 'logs'}", soft_wrap=True)
-        return 1
-    return 0
+def say(console: Console, line: str) -> None:
+    """Print one line as it is: not wrapped, not coloured, not read as markup."""
+    console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def example_text() -> bytes:
@@ -171,32 +205,31 @@ def _catch_up(control: ControlClient, name: str, steps: Steps, stop: StopSignals
         return _is_caught_up(job)
 
 
+def _look(servers: Servers, watch: Watch, sender: FleetSender) -> Facts:
+    """The facts now. Raises StrandlineError when a part of the example has failed for good."""
+    servers.require_alive()
+    facts = watch.look()
+    if facts.job is not None:
+        if facts.job["state"] == "failed":
+            raise PermanentError(f"job {facts.job['name']} has failed: {facts.job['message']}; see {servers.logs}")
+        if facts.job["watermark_ms"] is not None:
+            sender.allow_late()
+    return facts
+
+
 def _show_until(
     console: Console,
     places: Places,
-    watch: Watch,
-    stack: Stack,
-    sender: FleetSender,
+    look: Callable[[], Facts],
     seconds: float | None,
-    stop: StopSignals,
+    asked: threading.Event,
 ) -> None:
-    """Show the facts until asked to stop or the time is over. Raises StrandlineError when a part of the example fails."""
-
-    def look() -> Facts:
-        stack.require_alive()
-        facts = watch.look()
-        if facts.job is not None:
-            if facts.job["state"] == "failed":
-                raise PermanentError(f"job {facts.job['name']} has failed: {facts.job['message']}")
-            if facts.job["watermark_ms"] is not None:
-                sender.allow_late()
-        return facts
-
+    """Show the facts until asked to stop or the time is over."""
     deadline = None if seconds is None else time.monotonic() + seconds
     if console.is_terminal:
-        _show_live(console, places, look, stop.asked, deadline)
+        _show_live(console, places, look, asked, deadline)
     else:
-        _print_lines(console, places, look, stop.asked, deadline)
+        _print_lines(console, places, look, asked, deadline)
 
 
 def _show_live(
@@ -212,12 +245,12 @@ def _print_lines(
     console: Console, places: Places, look: Callable[[], Facts], asked: threading.Event, deadline: float | None
 ) -> None:
     for line in (f"API: {places.api_docs}", f"results: {places.search}", f"dead letters: {places.dead_letters}"):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        say(console, line)
     next_line_s = time.monotonic() + LINE_EVERY_S
     while not asked.is_set() and not _is_over(deadline):
         facts = look()
         if time.monotonic() >= next_line_s:
-            console.print(plain_line(facts), highlight=False, soft_wrap=True, markup=False)
+            say(console, plain_line(facts))
             next_line_s += LINE_EVERY_S
         asked.wait(REFRESH_S)
 
@@ -226,13 +259,13 @@ def _is_over(deadline: float | None) -> bool:
     return deadline is not None and time.monotonic() >= deadline
 
 
-def _places(stack: Stack, pipeline: PipelineSpec, speed: float) -> Places:
-    search = f"{stack.addresses.elasticsearch_url}/turbine-hour/_search?sort=@timestamp:desc&pretty"
+def _places(servers: Servers, pipeline: PipelineSpec, speed: float) -> Places:
     return Places(
-        api_docs=f"{stack.addresses.api_url}/docs",
-        search=f"curl '{search}'",
-        dead_letters=f"{_command()} dead-letters list {pipeline.pipeline} --data-dir {stack.data_dir}",
-        data_dir=str(stack.data_dir),
+        api_docs=f"{servers.api_url}/docs",
+        search=f"curl '{servers.elasticsearch_url}/turbine-hour/_search?sort=@timestamp:desc&pretty'",
+        job_status=f"{_command()} job status {pipeline.pipeline} {servers.option}",
+        dead_letters=f"{_command()} dead-letters list {pipeline.pipeline} {servers.option}",
+        logs=servers.logs,
         speed=speed,
         delay_ms=pipeline.event_time.delay,
     )

@@ -24,9 +24,11 @@ class Places:
     api_docs: str
     search: str
     """A command that asks Elasticsearch."""
+    job_status: str
+    """A command that shows the job."""
     dead_letters: str
     """A command that lists the dead letters."""
-    data_dir: str
+    logs: str
     speed: float
     delay_ms: int
     """The disorder that the pipeline allows: a window closes when event time is this far past its end."""
@@ -49,8 +51,9 @@ def render(facts: Facts, places: Places) -> RenderableType:
     next_rows = [
         ("API", places.api_docs),
         ("results", places.search),
+        ("job", places.job_status),
         ("dead letters", places.dead_letters),
-        ("files", places.data_dir),
+        ("logs", places.logs),
     ]
     tables = [_documents_table(alias, documents) for alias, documents in facts.documents.items() if documents]
     return Panel(
@@ -73,7 +76,7 @@ def plain_line(facts: Facts) -> str:
     return f"{facts.running_s:.0f} s: {facts.sent.acknowledged:,} records in ({facts.per_second:,.0f}/s), {known}"
 
 
-def account(facts: Facts, data_dir: str, is_caught_up: bool) -> list[str]:
+def account(facts: Facts, is_caught_up: bool) -> list[str]:
     """What the example did, in sentences, one a line."""
     sent = facts.sent
     spoiled, dead = sent.spoiled, facts.dead_letters
@@ -94,7 +97,6 @@ def account(facts: Facts, data_dir: str, is_caught_up: bool) -> list[str]:
         )
     else:
         lines.append("the two differ, and must not: look into the dead letters and the runner's log")
-    lines.append(f"everything lies in {data_dir}; the next start goes on there, and without the directory afresh")
     return lines
 
 
