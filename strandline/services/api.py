@@ -6,6 +6,7 @@ the door (`door.py`), and each route will name the role that it needs.
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
@@ -76,6 +77,13 @@ def _describe_problems(app: FastAPI) -> None:
         schemas = description.setdefault("components", {}).setdefault("schemas", {})
         schemas.update(schema.pop("$defs", {}))
         schemas["ProblemDetails"] = schema
+        for one in schemas.values():
+            if "description" in one:  # the rest of a docstring is for those who read the code
+                one["description"] = one["description"].partition("\n\n")[0]
         return description
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    print(json.dumps(create_app(None).openapi(), indent=2))

@@ -191,8 +191,7 @@ class Supervisor:
             self._settle(job)
 
     def _steer(self, job: JobRow, runner: _Runner) -> None:
-        is_taken_back = job.desired is Desired.RUNNING and job.state in (JobState.STOPPING, JobState.DRAINING)
-        if self._take_restart(job.name) or is_taken_back or job.version != runner.version:
+        if self._take_restart(job.name) or job.version != runner.version or _is_taken_back(job):
             runner.tell_to_end(self._stop_patience_s)
         elif job.desired is Desired.STOPPED:
             if job.state in (JobState.RUNNING, JobState.DRAINING):
@@ -315,6 +314,13 @@ class Supervisor:
 
     def _log(self, name: str) -> Path:
         return self._data_dir / "logs" / f"runner-{name}.log"
+
+
+def _is_taken_back(job: JobRow) -> bool:
+    """Whether the job is on its way to an end that is no longer desired: no state leads back, only a new run does."""
+    if job.desired is Desired.RUNNING:
+        return job.state in (JobState.STOPPING, JobState.DRAINING)
+    return job.desired is Desired.DRAINED and job.state is JobState.STOPPING
 
 
 def _ending(code: int) -> str:

@@ -1,0 +1,190 @@
+"""A control service without servers: a real ledger, doubles for Kafka, Elasticsearch and the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+from strandline.core.errors import IndexUnavailable, LogUnavailable, NotFound
+from strandline.core.stream import StreamSpec
+from strandline.ingest.topics import TopicDescription
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import Desired, JobRow, JobState
+from strandline.processing.pipeline import CheckedPipeline
+from strandline.services.api import create_app
+from strandline.services.applying import Applier
+from strandline.services.door import LOOPBACK_NAMES
+from strandline.services.log_facts import DeadLetter, LogFacts, LogRange
+from strandline.services.parts import Parts
+from strandline.services.supervisor import Supervisor
+from tests.support.waiting import wait_until
+
+STREAM = """\
+stream: turbines
+partitions: 2
+schema:
+  turbine: string
+  ts: timestamp
+  power: double
+retention: 7d
+"""
+PIPELINE = """\
+pipeline: power
+input: {stream: turbines}
+event_time: {field: ts, delay: 10s}
+steps:
+  - window: {name: per_minute, tumbling: 1m, by: [turbine], aggregate: {n: count(*), peak: max(power)}}
+    emit: [{elasticsearch: turbine-minute}]
+"""
+BOTH = f"{STREAM}---\n{PIPELINE}"
+HOUR = """\
+  - window: {name: per_hour, tumbling: 1h, by: [turbine], aggregate: {n: sum(n)}}
+    emit: [{elasticsearch: turbine-hour}]
+"""
+
+
+class Topics:
+    """Stands for Kafka's topics. `id_of` may be changed, as a topic that is deleted and made anew changes it."""
+
+    def __init__(self) -> None:
+        self.id_of: dict[str, str] = {}
+        self.dead_letters: list[str] = []
+        self.is_away = False
+
+    def ensure_stream_topic(self, spec: StreamSpec) -> TopicDescription:
+        if self.is_away:
+            raise LogUnavailable("Kafka does not answer; try again when it does")
+        return TopicDescription(spec.stream, self.id_of.setdefault(spec.stream, "id-1"), spec.partitions, True)
+
+    def ensure_dead_letter_topic(self, job: str) -> TopicDescription:
+        self.dead_letters.append(job)
+        return TopicDescription(f"{job}.dead-letter", "id-d", 1, True)
+
+
+class Log(LogFacts):
+    """Stands for Kafka's contents."""
+
+    def __init__(self) -> None:
+        self.ranges = {"turbines": LogRange({0: 0, 1: 5}, {0: 100, 1: 205})}
+        self.letters: list[DeadLetter] = []
+
+    def check(self) -> None:
+        if not self.ranges:
+            raise LogUnavailable("Kafka does not answer")
+
+    def range(self, topic: str) -> LogRange:
+        self.check()
+        if topic not in self.ranges:
+            raise NotFound(f"no topic {topic}")
+        return self.ranges[topic]
+
+    def retention_ms(self, topic: str) -> int:
+        return 604_800_000
+
+    def dead_letters(self, job: str, after: int, limit: int) -> list[DeadLetter]:
+        return [letter for letter in self.letters if letter.offset > after][:limit]
+
+
+class IdleSupervisor(Supervisor):
+    """Starts nothing; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.restarted: list[str] = []
+        self.wakes = 0
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def restart(self, job: str) -> None:
+        self.restarted.append(job)
+
+    def is_alive(self) -> bool:
+        return True
+
+
+class Api:
+    """The app, its doubles, and a way to call it."""
+
+    def __init__(self, ledger: Ledger, supervisor: IdleSupervisor | None = None) -> None:
+        self.ledger = ledger
+        self.topics, self.log, self.supervisor = Topics(), Log(), supervisor or IdleSupervisor()
+        self.templates: list[str] = []
+        self.index_is_away = False
+        applier = Applier(ledger, self.topics, self._ensure_templates)
+        self.app = create_app(Parts(ledger, self.log, applier, self.supervisor), LOOPBACK_NAMES)
+
+    def _ensure_templates(self, pipeline: CheckedPipeline) -> None:
+        if self.index_is_away:
+            raise IndexUnavailable("Elasticsearch does not answer; try again when it does")
+        self.templates += [emit.name for stage in pipeline.stages for emit in stage.emits]
+
+    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
+                return await client.request(method, path, **options)
+
+        return asyncio.run(ask())
+
+    def apply(self, text: str | bytes, source: str = "farm.yaml") -> httpx.Response:
+        headers = {"Content-Type": "application/yaml"}
+        return self.ask("POST", "/v1/documents", content=text, params={"source": source}, headers=headers)
+
+    def outcomes(self, text: str) -> list[str]:
+        answer = self.apply(text)
+        assert answer.status_code == 200, answer.text
+        return [one["outcome"] for one in answer.json()["applied"]]
+
+
+class ObedientSupervisor(IdleSupervisor):
+    """Carries out at once what is desired, by the ledger's rules and without a process."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self._ledger = ledger
+
+    def start(self) -> None:
+        """Nothing to begin."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def wake(self) -> None:
+        super().wake()
+        for job in self._ledger.jobs():
+            for state in self._way(job):
+                self._ledger.move_job(job.name, state)
+                if state is JobState.STARTING:
+                    self._ledger.begin_run(job.name, 1)
+        self.restarted.clear()
+
+    def _way(self, job: JobRow) -> list[JobState]:
+        if job.desired is Desired.RUNNING:
+            is_wanted = job.state is not JobState.RUNNING or job.name in self.restarted
+            return [JobState.STARTING, JobState.RUNNING] if is_wanted else []
+        if job.desired is Desired.STOPPED:
+            return [] if job.state in (JobState.STOPPED, JobState.DRAINED) else [JobState.STOPPING, JobState.STOPPED]
+        return [JobState.DRAINING, JobState.DRAINED]
+
+
+@contextmanager
+def serving(app: FastAPI) -> Iterator[str]:
+    """Serve the app on a free port from a thread; yields its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            wait_until(lambda: server.started, bool, "serving")
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()

@@ -1,0 +1,376 @@
+"""The REST API without a network: real ledger, doubles for Kafka, Elasticsearch and the supervisor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from strandline.core.errors import LogUnavailable
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import Desired, JobState
+from strandline.services.api import create_app
+from strandline.services.door import BODY_BYTES_MAX
+from strandline.services.log_facts import DeadLetter
+from tests.support.control import BOTH, HOUR, PIPELINE, STREAM, Api
+from tests.support.ledgers import a_checkpoint, a_slice
+
+OPENAPI = Path(__file__).parents[2] / "docs" / "openapi.json"
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    yield Api(ledger)
+    ledger.close()
+
+
+def problem_of(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """The answer's problem, after making sure that it is one."""
+    problem = answer.json()
+    assert (answer.status_code, problem["status"], problem["code"]) == (status, status, code), answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert problem.keys() == {"type", "title", "status", "detail", "instance", "code", "errors"}
+    assert isinstance(problem, dict)
+    return problem
+
+
+def test_apply_registers_stream_and_job(api: Api) -> None:
+    answer = api.apply(BOTH)
+    assert answer.json()["applied"] == [
+        {"kind": "stream", "name": "turbines", "outcome": "created", "version": 1},
+        {"kind": "pipeline", "name": "power", "outcome": "created", "version": 1},
+    ]
+    assert api.ledger.stream("turbines").topic_id == "id-1"
+    job = api.ledger.job("power")
+    assert (job.desired, job.state) == (Desired.RUNNING, JobState.CREATED)
+    assert api.ledger.job_version("power").text == BOTH
+    assert (api.topics.dead_letters, api.templates) == (["power"], ["turbine-minute"])
+    assert api.supervisor.wakes == 1
+
+
+def test_apply_twice_changes_nothing(api: Api) -> None:
+    api.apply(BOTH)
+    assert api.outcomes(BOTH) == ["unchanged", "unchanged"]
+    assert [event.kind for event in api.ledger.events("power")] == ["job_created"]
+
+
+def test_order_of_documents_does_not_matter(api: Api) -> None:
+    assert api.outcomes(f"{PIPELINE}---\n{STREAM}") == ["created", "created"]
+
+
+def test_apply_changes_what_may_change(api: Api) -> None:
+    api.apply(BOTH)
+    wider = BOTH.replace("retention: 7d", "retention: 8d").replace("max(power)", "max(power), least: min(power)")
+    assert api.outcomes(wider) == ["changed", "changed"]
+    assert api.ledger.job("power").version == 2
+
+
+def test_broken_document_names_file_line_and_field_and_applies_nothing(api: Api) -> None:
+    broken = BOTH.replace("max(power)", "max(pwer)").replace("{stream: turbines}", "{stream: turbine}")
+    problem = problem_of(api.apply(broken), 422, "invalid_document")
+    [error] = problem["errors"]
+    assert (error["source"], error["line"], error["pointer"]) == ("farm.yaml", 10, "input.stream")
+    assert "did you mean 'turbines'" in error["detail"]
+    assert api.ledger.streams() == []
+
+
+def test_problems_of_all_documents_are_reported_together(api: Api) -> None:
+    broken = BOTH.replace("turbine: string", "turbine: strin").replace("tumbling: 1m", "tumbling: 1y")
+    errors = problem_of(api.apply(broken), 422, "invalid_document")["errors"]
+    assert {error["line"] for error in errors} == {4, 13}
+
+
+def test_unknown_column_is_found_against_the_registered_stream(api: Api) -> None:
+    api.apply(STREAM)
+    problem = problem_of(api.apply(PIPELINE.replace("max(power)", "max(pwer)")), 422, "invalid_document")
+    assert "pwer" in problem["detail"]
+
+
+def test_same_name_twice_is_refused(api: Api) -> None:
+    assert "twice" in problem_of(api.apply(f"{STREAM}---\n{STREAM}"), 422, "invalid_document")["detail"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [("tumbling: 1m", "tumbling: 2m"), ("by: [turbine]", "by: []"), ("per_minute", "each_minute")],
+    ids=["size", "by", "name"],
+)
+def test_change_of_windows_is_refused(api: Api, change: tuple[str, str]) -> None:
+    api.apply(BOTH)
+    problem = problem_of(api.apply(PIPELINE.replace(*change)), 409, "conflict")
+    assert "under another name" in problem["detail"]
+    assert api.ledger.job("power").version == 1
+
+
+def test_added_window_is_refused(api: Api) -> None:
+    api.apply(BOTH)
+    problem_of(api.apply(PIPELINE + HOUR), 409, "conflict")
+
+
+def test_change_of_input_is_refused(api: Api) -> None:
+    api.apply(BOTH)
+    other = BOTH.replace("stream: turbines", "stream: mills")
+    assert "input" in problem_of(api.apply(other), 409, "conflict")["detail"]
+    assert [row.name for row in api.ledger.streams()] == ["turbines"]
+
+
+def test_change_of_a_schema_that_a_job_reads_is_refused(api: Api) -> None:
+    api.apply(BOTH)
+    problem = problem_of(api.apply(STREAM.replace("power: double", "power: double?")), 409, "conflict")
+    assert "power" in problem["detail"]
+    api.apply(STREAM.replace("turbines", "unread"))
+    assert api.outcomes(STREAM.replace("turbines", "unread").replace("power: double", "power: double?")) == ["changed"]
+
+
+def test_index_of_another_job_is_refused(api: Api) -> None:
+    api.apply(BOTH)
+    problem = problem_of(api.apply(PIPELINE.replace("pipeline: power", "pipeline: force")), 409, "conflict")
+    assert "turbine-minute" in problem["detail"]
+    assert [job.name for job in api.ledger.jobs()] == ["power"]
+
+
+def test_topic_made_anew_is_refused(api: Api) -> None:
+    api.apply(BOTH)
+    api.topics.id_of["turbines"] = "id-2"
+    assert "made anew" in problem_of(api.apply(BOTH), 409, "conflict")["detail"]
+
+
+def test_failure_in_the_middle_is_finished_by_applying_again(api: Api) -> None:
+    api.index_is_away = True
+    answer = api.apply(BOTH)
+    problem_of(answer, 503, "index_unavailable")
+    assert answer.headers["retry-after"]
+    assert api.ledger.jobs() == []
+    api.index_is_away = False
+    assert api.outcomes(BOTH) == ["unchanged", "created"]
+
+
+def test_kafka_away_is_503_and_nothing_is_registered(api: Api) -> None:
+    api.topics.is_away = True
+    problem_of(api.apply(BOTH), 503, "log_unavailable")
+    assert api.ledger.streams() == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"\xff\xfe", b"stream: [", b"a: &x 1\nb: *x", b"lookup: sites", b"- 1", b"\0"],
+    ids=["empty", "not utf-8", "not yaml", "alias", "lookup", "list", "nul"],
+)
+def test_bad_yaml_is_a_problem(api: Api, text: bytes) -> None:
+    errors = problem_of(api.apply(text), 422, "invalid_document")["errors"]
+    assert errors[0]["source"] == "farm.yaml"
+
+
+def test_body_over_the_limit_is_refused(api: Api) -> None:
+    problem_of(api.apply(b"#" * (BODY_BYTES_MAX + 1)), 413, "too_large")
+
+
+def test_undeclared_body_over_the_limit_is_refused(api: Api) -> None:
+    async def chunks() -> Any:
+        for _ in range(BODY_BYTES_MAX // 100_000 + 1):
+            yield b"#" * 100_000
+
+    problem_of(api.ask("POST", "/v1/documents", content=chunks()), 413, "too_large")
+
+
+def test_other_media_type_is_refused(api: Api) -> None:
+    answer = api.ask("POST", "/v1/documents", json={"stream": "turbines"})
+    problem_of(answer, 415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "", "[::1", "@"])
+def test_foreign_host_name_is_refused(api: Api, host: str) -> None:
+    problem_of(api.ask("GET", "/v1/jobs", headers={"Host": host}), 421, "misdirected_request")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8080", "[::1]:8080"])
+def test_own_host_name_is_welcome(api: Api, host: str) -> None:
+    assert api.ask("GET", "/healthz", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "http://localhost:3000", "null"])
+def test_page_of_another_origin_is_refused(api: Api, origin: str) -> None:
+    api.apply(BOTH)
+    problem_of(api.ask("POST", "/v1/jobs/power/stop", headers={"Origin": origin}), 403, "forbidden")
+    assert api.ledger.job("power").desired is Desired.RUNNING
+
+
+def test_unknown_route_method_job_and_parameter(api: Api) -> None:
+    problem_of(api.ask("GET", "/v1/nothing"), 404, "not_found")
+    answer = api.ask("DELETE", "/v1/jobs")
+    assert "GET" in problem_of(answer, 405, "method_not_allowed")["detail"]
+    assert answer.headers["allow"] == "GET"
+    for path in ("/v1/jobs/none", "/v1/jobs/none/slices", "/v1/jobs/none/dead-letters", "/v1/events?job=none"):
+        problem_of(api.ask("GET", path), 404, "not_found")
+    problem_of(api.ask("POST", "/v1/jobs/none/start"), 404, "not_found")
+    problem_of(api.ask("GET", "/v1/streams/none"), 404, "not_found")
+    api.apply(BOTH)
+    problem = problem_of(api.ask("GET", "/v1/jobs/power/slices?limit=0"), 422, "invalid_request")
+    assert problem["errors"][0]["pointer"] == "query.limit"
+
+
+def test_unforeseen_error_tells_nothing_of_its_inside(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(api.ledger, "jobs", fail)
+    assert "secret" not in json.dumps(problem_of(api.ask("GET", "/v1/jobs"), 500, "internal"))
+
+
+def test_job_shows_position_lag_counts_and_legal_verbs(api: Api) -> None:
+    api.apply(BOTH)
+    assert api.ask("GET", "/v1/jobs/power").json()["lag_records"] == 300
+    epoch = api.ledger.begin_run("power", 1).epoch
+    api.ledger.plan_slice(a_slice(1, epoch))
+    api.ledger.commit_checkpoint(a_checkpoint(1, epoch))
+    api.ledger.plan_slice(a_slice(2, epoch))
+    job = api.ask("GET", "/v1/jobs/power").json()
+    # Slice 1 ends at offsets 10 and 20; slice 2 is only planned.
+    assert (job["slice"], job["lag_records"]) == (1, 90 + 185)
+    assert (job["watermark_ms"], job["last_emission"]) == (1_800, {"per_minute": 60_000})
+    assert job["counts"] == {
+        "records": 30,
+        "accepted": 28,
+        "rejected": {"late": 1, "decode": 1},
+        "results": {"per_minute": 5},
+    }
+    assert {link["rel"] for link in job["links"]} == {"start", "stop"}
+    slices = api.ask("GET", "/v1/jobs/power/slices?limit=1").json()
+    assert [one["number"] for one in slices["slices"]] == [1]
+    slices = api.ask("GET", slices["next"]).json()
+    assert [(one["number"], one["status"]) for one in slices["slices"]] == [(2, "planned")]
+
+
+def test_job_shows_all_but_lag_while_kafka_is_away(api: Api) -> None:
+    api.apply(BOTH)
+    api.log.ranges = {}
+    assert api.ask("GET", "/v1/jobs").json()["jobs"][0]["lag_records"] is None
+    assert "lag_records{" not in api.ask("GET", "/metrics").text
+    ready = api.ask("GET", "/readyz")
+    assert (ready.status_code, ready.json()["checks"]["log"]) == (200, "Kafka does not answer")
+
+
+@pytest.mark.parametrize(
+    ("state", "verb", "desired", "shown"),
+    [
+        (JobState.RUNNING, "stop", Desired.STOPPED, JobState.STOPPING),
+        (JobState.RUNNING, "drain", Desired.DRAINED, JobState.DRAINING),
+        (JobState.RUNNING, "start", Desired.RUNNING, JobState.RUNNING),
+        (JobState.STARTING, "stop", Desired.STOPPED, JobState.STARTING),
+        (JobState.FAILED, "start", Desired.RUNNING, JobState.STARTING),
+        (JobState.FAILED, "drain", Desired.DRAINED, JobState.STARTING),
+        (JobState.FAILED, "stop", Desired.STOPPED, JobState.FAILED),
+        (JobState.RUNNING, "restart", Desired.RUNNING, JobState.RUNNING),
+    ],
+    ids=lambda value: str(value),
+)
+def test_verbs(api: Api, state: JobState, verb: str, desired: Desired, shown: JobState) -> None:
+    api.apply(BOTH)
+    api.ledger.move_job("power", JobState.STARTING)
+    if state is not JobState.STARTING:
+        api.ledger.move_job("power", state)
+    answer = api.ask("POST", f"/v1/jobs/power/{verb}")
+    assert (answer.status_code, answer.headers["location"]) == (202, "/v1/jobs/power")
+    job = api.ledger.job("power")
+    assert (job.desired, job.state) == (desired, shown)
+    assert api.supervisor.restarted == (["power"] if verb == "restart" else [])
+    assert api.supervisor.wakes == 2
+
+
+def test_stream_shows_offsets_and_registration(api: Api) -> None:
+    api.apply(STREAM)
+    stream = api.ask("GET", "/v1/streams/turbines").json()
+    assert stream["records"] == 300
+    assert stream["partitions"][1] == {"partition": 1, "offset_first": 5, "offset_next": 205}
+    assert stream["document"]["schema"].keys() == {"turbine", "ts", "power"}
+    assert [one["name"] for one in api.ask("GET", "/v1/streams").json()["streams"]] == ["turbines"]
+
+
+def test_dead_letters_are_paged_and_shown_whole(api: Api) -> None:
+    api.apply(BOTH)
+    headers = {"stream": "turbines", "partition": "1", "offset": "7", "reason": "decode", "message": "m", "step": "s"}
+    value = b'{"broken": \xff' + b"x" * 1_000
+    api.log.letters = [DeadLetter(offset, 5, headers, value) for offset in (3, 4, 9)]
+    page = api.ask("GET", "/v1/jobs/power/dead-letters?limit=2").json()
+    assert [one["number"] for one in page["dead_letters"]] == [3, 4]
+    first = page["dead_letters"][0]
+    assert (first["stream"], first["partition"], first["offset"], first["reason"]) == ("turbines", 1, 7, "decode")
+    assert (len(first["value"]), first["value_bytes"]) == (200, len(value))
+    assert [one["number"] for one in api.ask("GET", page["next"]).json()["dead_letters"]] == [9]
+    whole = api.ask("GET", "/v1/jobs/power/dead-letters/9").json()
+    assert whole["value"] == value.decode("utf-8", "replace")
+    problem_of(api.ask("GET", "/v1/jobs/power/dead-letters/5"), 404, "not_found")
+
+
+def test_check_judges_and_changes_nothing(api: Api) -> None:
+    def check(text: str) -> Any:
+        answer = api.ask("POST", "/v1/pipelines/check", content=text, params={"source": "p.yaml"})
+        assert answer.status_code == 200
+        return answer.json()
+
+    good = check(BOTH + HOUR)
+    assert (good["valid"], good["reach_ms"]) == (True, 3_660_000)
+    assert good["stages"][0]["by"] == {"turbine": "string"}
+    assert good["stages"][0]["aggregates"] == {"n": "long", "peak": "double"}
+    bad = check(PIPELINE)
+    assert (bad["valid"], bad["problems"][0]["line"], bad["stages"]) == (False, 2, [])
+    assert (api.ledger.streams(), api.ledger.jobs()) == ([], [])
+
+
+def test_events_can_be_followed(api: Api) -> None:
+    api.apply(BOTH)
+    for number in range(3):
+        api.ledger.record_event("note", str(number))
+    page = api.ask("GET", "/v1/events?limit=2").json()
+    assert [event["kind"] for event in page["events"]] == ["job_created", "note"]
+    page = api.ask("GET", page["next"]).json()
+    assert [event["message"] for event in page["events"]] == ["1", "2"]
+    assert [event["kind"] for event in api.ask("GET", "/v1/events?job=power").json()["events"]] == ["job_created"]
+
+
+def test_metrics_tell_state_lag_and_totals(api: Api) -> None:
+    api.apply(BOTH)
+    epoch = api.ledger.begin_run("power", 1).epoch
+    api.ledger.plan_slice(a_slice(1, epoch))
+    api.ledger.commit_checkpoint(a_checkpoint(1, epoch))
+    answer = api.ask("GET", "/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    for line in (
+        'strandline_build_info{version="0.1.0"} 1.0',
+        'strandline_job_state{job="power",state="created"} 1.0',
+        'strandline_job_state{job="power",state="running"} 0.0',
+        'strandline_job_lag_records{job="power"} 275.0',
+        'strandline_job_records_total{job="power"} 30.0',
+        'strandline_job_rejected_records_total{job="power",reason="late"} 1.0',
+        'strandline_job_results_total{job="power",stage="per_minute"} 5.0',
+    ):
+        assert line in answer.text.splitlines()
+    assert 'strandline_job_watermark_lag_seconds{job="power"}' in answer.text
+
+
+def test_ready_only_with_a_ledger(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object) -> None:
+        raise LogUnavailable("the ledger is away")
+
+    assert api.ask("GET", "/readyz").status_code == 200
+    monkeypatch.setattr(api.ledger, "jobs", away)
+    answer = api.ask("GET", "/readyz")
+    assert (answer.status_code, answer.json()["status"]) == (503, "unavailable")
+    assert api.ask("GET", "/healthz").status_code == 200
+
+
+def test_description_is_the_one_checked_in() -> None:
+    """When it should change: `python -m strandline.services.api > docs/openapi.json`, and docs/api.md with it."""
+    assert create_app(None).openapi() == json.loads(OPENAPI.read_text(encoding="utf-8"))
+
+
+def test_every_route_stands_in_the_reference() -> None:
+    reference = (OPENAPI.parent / "api.md").read_text(encoding="utf-8")
+    for path, verbs in create_app(None).openapi()["paths"].items():
+        for verb in verbs:
+            assert f"`{verb.upper()} {path}`" in reference

@@ -1,0 +1,237 @@
+"""The command line against the real API over doubles: what it prints, where, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import Desired, JobState
+from strandline.services import command_line
+from strandline.services.embedded.layout import StackAddresses
+from strandline.services.log_facts import DeadLetter
+from tests.support.control import BOTH, PIPELINE, STREAM, Api, IdleSupervisor, ObedientSupervisor, serving
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a verb said, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Say = Callable[..., Said]
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
+    """Runs the command line with these arguments, away from any stack of this machine."""
+    monkeypatch.setenv("STRANDLINE_DATA_DIR", str(tmp_path / "no-stack"))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("STRANDLINE_URL", raising=False)
+
+    def say(*arguments: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["strandline", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            command_line.main()
+        captured = capsys.readouterr()
+        code = ended.value.code
+        return Said(code if isinstance(code, int) else 0 if code is None else 1, captured.out, captured.err)
+
+    return say
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    yield ledger
+    ledger.close()
+
+
+@pytest.fixture
+def api(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, say: Say) -> Iterator[Api]:
+    """A served API, whose address the command line finds in the environment."""
+    api = Api(ledger, ObedientSupervisor(ledger))
+    with serving(api.app) as url:
+        monkeypatch.setenv("STRANDLINE_URL", url)
+        yield api
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> str:
+    return _file(tmp_path, "farm.yaml", BOTH)
+
+
+def _file(directory: Path, name: str, text: str) -> str:
+    (directory / name).write_text(text, encoding="utf-8")
+    return str(directory / name)
+
+
+def test_apply_says_what_became_of_each_document(api: Api, say: Say, farm: str) -> None:
+    said = say("apply", farm)
+    assert (said.code, said.err) == (0, "")
+    assert said.out == "stream turbines: created (version 1)\npipeline power: created (version 1)\n"
+    said = say("apply", farm, "--json")
+    assert [one["outcome"] for one in said.json["applied"]] == ["unchanged", "unchanged"]
+
+
+def test_apply_judges_several_files_together_and_names_the_right_one(api: Api, say: Say, tmp_path: Path) -> None:
+    pipeline = _file(tmp_path, "pipeline.yaml", "# why\n" + PIPELINE.replace("max(power)", "max(pwer)"))
+    stream = _file(tmp_path, "stream.yaml", STREAM.rstrip("\n"))
+    said = say("apply", pipeline, stream)
+    assert (said.code, said.out) == (1, "")
+    assert re.match(rf"{re.escape(pipeline)}:6: steps\[0\]\.window\.aggregate\.peak: .*pwer", said.err)
+    said = say("apply", stream, pipeline)
+    assert re.match(rf"{re.escape(pipeline)}:6: ", said.err)
+    assert api.ledger.streams() == []
+
+
+def test_broken_yaml_names_its_line(api: Api, say: Say, tmp_path: Path) -> None:
+    broken = _file(tmp_path, "broken.yaml", "stream: turbines\nschema: {a: long\n")
+    said = say("apply", broken)
+    assert said.code == 1
+    assert said.err.startswith(f"{broken}:")
+
+
+def test_job_verbs_wait_until_it_is_so(api: Api, say: Say, farm: str) -> None:
+    say("apply", farm)
+    assert say("job", "status", "power", "--json").json["state"] == "running"
+    assert say("job", "restart", "power", "--json").json["epoch"] == 2
+    assert say("job", "stop", "power", "--json").json["state"] == "stopped"
+    assert say("job", "start", "power", "--json").json["state"] == "running"
+    assert say("job", "stop", "power", "--drain", "--json").json["state"] == "drained"
+    assert say("job", "stop", "power").code == 0
+    assert api.ledger.job("power").desired is Desired.STOPPED
+
+
+def test_waiting_ends_at_the_deadline(ledger: Ledger, say: Say, farm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api(ledger, IdleSupervisor())
+    monkeypatch.setattr(api.supervisor, "start", lambda: None)
+    monkeypatch.setattr(api.supervisor, "close", lambda: None)
+    with serving(api.app) as url:
+        say("apply", farm, "--url", url)
+        said = say("job", "stop", "power", "--timeout", "0.3", "--url", url)
+    assert (said.code, said.out) == (1, "")
+    assert "job power is created and not stopped after 0.3 s" in said.err
+
+
+def test_start_of_a_job_that_fails_says_why(
+    ledger: Ledger, say: Say, farm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(ObedientSupervisor):
+        def wake(self) -> None:
+            for job in ledger.jobs():
+                ledger.move_job(job.name, JobState.FAILED, "the log no longer holds offset 7")
+
+    api = Api(ledger, Failing(ledger))
+    with serving(api.app) as url:
+        monkeypatch.setenv("STRANDLINE_URL", url)
+        say("apply", farm)
+        said = say("job", "start", "power")
+    assert said.code == 1
+    assert "the log no longer holds offset 7" in said.err
+
+
+def test_tables_for_people(api: Api, say: Say, farm: str) -> None:
+    say("apply", farm)
+    letter = DeadLetter(3, 5, {"stream": "turbines", "partition": "1", "offset": "7", "reason": "decode"}, b"[red]{x")
+    api.log.letters = [letter]
+    for arguments, words in (
+        (("job", "list"), ("power", "running")),
+        (("job", "status", "power"), ("lag in records", "300", "restart")),
+        (("stream", "list"), ("turbines", "1w")),
+        (("stream", "show", "turbines"), ("OFFSET NEXT", "205", "timestamp")),
+        (("dead-letters", "list", "power"), ("decode", "[red]{x")),
+        (("dead-letters", "show", "power", "3"), ("decode", "[red]{x")),
+    ):
+        said = say(*arguments)
+        assert (said.code, said.err) == (0, "")
+        assert [word for word in words if word not in said.out] == []
+        assert say(*arguments, "--json").json
+
+
+def test_unknown_names_are_one_sentence(api: Api, say: Say) -> None:
+    for arguments in (("job", "status", "none"), ("job", "stop", "none"), ("stream", "show", "no/such")):
+        said = say(*arguments)
+        assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
+
+
+def test_no_stack_is_one_sentence(say: Say, tmp_path: Path) -> None:
+    said = say("job", "list")
+    assert (said.code, said.out) == (1, "")
+    assert "strandline up" in said.err
+    said = say("job", "list", "--url", "http://127.0.0.1:9")
+    assert (said.code, said.err.count("\n")) == (1, 1)
+    assert "does not answer" in said.err
+    assert say("job", "list", "--url", "nonsense").code == 1
+
+
+def test_data_dir_leads_to_the_stack(api: Api, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = os.environ["STRANDLINE_URL"]
+    monkeypatch.delenv("STRANDLINE_URL")
+    addresses = StackAddresses.of(tmp_path, 0)
+    (tmp_path / "stack.json").write_text(json.dumps(vars(addresses) | {"api_url": url}), encoding="utf-8")
+    assert say("job", "list", "--data-dir", str(tmp_path), "--json").json == {"jobs": []}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("nonsense",),
+        ("job",),
+        ("job", "stop"),
+        ("apply",),
+        ("apply", "/no/such/file"),
+        ("job", "list", "--nonsense"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_use_is_2(say: Say, arguments: tuple[str, ...]) -> None:
+    assert say(*arguments).code == 2
+
+
+def test_wrong_settings_are_one_sentence(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRANDLINE_HTTP_PORT", "many")
+    said = say("job", "list")
+    assert said.code == 1
+    assert said.err.startswith("STRANDLINE_HTTP_PORT is wrong")
+
+
+def test_check_needs_no_stack_when_the_stream_is_there(say: Say, farm: str, tmp_path: Path) -> None:
+    said = say("pipeline", "check", farm)
+    assert (said.code, said.err) == (0, "")
+    assert "per_minute" in said.out
+    pipeline, stream = _file(tmp_path, "p.yaml", PIPELINE), _file(tmp_path, "s.yaml", STREAM)
+    assert say("pipeline", "check", pipeline, "--stream", stream, "--json").json["valid"] is True
+
+
+def test_check_of_a_wrong_pipeline_is_1_and_names_the_line(say: Say, tmp_path: Path) -> None:
+    stream = _file(tmp_path, "s.yaml", STREAM)
+    wrong = _file(tmp_path, "p.yaml", PIPELINE.replace("max(power)", "max(pwer)"))
+    said = say("pipeline", "check", wrong, "--stream", stream, "--json")
+    assert said.code == 1
+    assert (said.json["problems"][0]["source"], said.json["problems"][0]["line"]) == (wrong, 5)
+    assert said.err.startswith(f"{wrong}:5: ")
+
+
+def test_check_asks_the_stack_about_a_registered_stream(api: Api, say: Say, tmp_path: Path) -> None:
+    pipeline = _file(tmp_path, "p.yaml", PIPELINE)
+    said = say("pipeline", "check", pipeline)
+    assert (said.code, "there is no stream 'turbines'" in said.err) == (1, True)
+    say("apply", _file(tmp_path, "s.yaml", STREAM))
+    assert say("pipeline", "check", pipeline).code == 0
