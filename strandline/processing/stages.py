@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from strandline.processing.log_source import EVENT_TIME, LATE, LATEST_EVENT, LATEST_LOG, RECORDS, REFUSED
 from strandline.processing.pipeline import CheckedPipeline, Derive, Stage, Where
+from strandline.processing.pipeline import Column as Computed
 from strandline.processing.safe_sql import columns_of, safe_sql
 
 PROBLEM = "_strandline_problem"
@@ -46,7 +47,7 @@ def apply_steps(frame: DataFrame, steps: Sequence[Step]) -> DataFrame:
             frame = frame.where(F.col(PROBLEM).isNotNull() | F.expr(safe_sql(step.sql)))
             continue
         # All at once: each expression sees the columns before the step.
-        frame = frame.select("*", *[F.expr(safe_sql(column.sql)).alias(column.name) for column in step.columns])
+        frame = frame.select("*", *[_value(column).alias(column.name) for column in step.columns])
         for column in step.columns:
             value = F.col(column.name)
             lost = value.isNull() | F.isnan(value) if column.type == "double" else value.isNull()
@@ -54,6 +55,12 @@ def apply_steps(frame: DataFrame, steps: Sequence[Step]) -> DataFrame:
             text = f"{step.step}.derive.{column.name}: no value from {column.sql} (a division by zero, an overflow or a null)"
             frame = frame.withColumn(PROBLEM, F.coalesce(F.col(PROBLEM), F.when(failed, F.lit(text))))
     return frame
+
+
+def _value(column: Computed) -> Column:
+    """A computed column. A safe form of an operator may give a decimal other digits, so that type is said again."""
+    value = F.expr(safe_sql(column.sql))
+    return value.try_cast(column.type) if column.type.startswith("decimal") else value
 
 
 def can_fail(steps: Sequence[Step]) -> bool:
@@ -88,7 +95,7 @@ def aggregate(frame: DataFrame, stage: Stage) -> DataFrame:
     """One tumbling window: EVENT_TIME is the last microsecond of the window, as the next stage needs it."""
     window = F.window(EVENT_TIME, f"{stage.size_ms} milliseconds").alias("window")
     grouped = frame.groupBy(window, *stage.by).agg(
-        *[F.expr(safe_sql(sql)).alias(name) for name, sql, _ in stage.aggregates]
+        *[_value(column).alias(column.name) for column in stage.aggregates]
     )
     return grouped.select(
         F.window_time("window").alias(EVENT_TIME),
