@@ -24,15 +24,14 @@ class Desired(StrEnum):
 class JobState(StrEnum):
     """What a job does now.
 
-        created --> starting --> running --> stopping --> stopped
-                     ^    |         |           ^            |
-                     |    |         v           |            |
-                     |    +----> draining ------+--> drained |
-                     |                                  |    |
-                     +----------------------------------+----+
+        created --> starting --> running --+--> stopping --> stopped --> starting
+                        |                  |        ^
+                        |                  |        |
+                        +------------------+--> draining --> drained --> starting
 
-    `failed` is reached from wherever a runner may be at work, and left by a new start. A runner that died without a
-    word is started again: running or draining -> starting. An operator may stop what never ran or has failed.
+    From `starting` the way also leads to stopping and draining. `failed` is reached from wherever a runner may be at
+    work or wanted, and left by a new start. A runner that died without a word is started again: running or draining ->
+    starting. An operator may stop what never ran or has failed: created or failed -> stopped.
     """
 
     CREATED = "created"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,9 +16,8 @@ import sqlalchemy as sa
 from strandline.core.errors import Conflict, Fenced, InvalidSettings, LedgerUnavailable, NotFound
 from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import JOB_MOVES, Desired, JobState, SliceKind, SliceStatus, Totals
+from strandline.ledger.states import JOB_MOVES, Desired, EventRow, JobState, SliceKind, SliceStatus, Totals
 from tests.support.ledgers import a_checkpoint, a_slice
-from tests.support.postgresql import new_database
 
 
 @pytest.fixture
@@ -343,6 +343,18 @@ class TestEvents:
         assert running.events(after_id=written[1].id, limit=2) == written[2:4]
         assert running.events(after_id=written[-1].id) == []
 
+    def test_a_follower_misses_nothing_while_threads_write(self, running: Ledger) -> None:
+        """An event never becomes visible behind the follower's back, below an id that it has already read."""
+        writers, each = 4, 40
+        followed: list[EventRow] = []
+        with ThreadPoolExecutor(writers) as pool:
+            writes = [pool.submit(running.record_event, "note", str(number)) for number in range(writers * each)]
+            while not all(write.done() for write in writes):
+                followed += running.events(after_id=followed[-1].id if followed else 0)
+        written = sorted((write.result() for write in writes), key=lambda event: event.id)
+        followed += running.events(after_id=followed[-1].id if followed else 0, limit=1_000)
+        assert followed == written
+
     def test_an_event_may_quote_a_broken_record(self, running: Ledger) -> None:
         running.record_event("note", "a\0b\ud800c Ærø", facts={"bytes": "a\0b\ud800c"})
         read = running.events()[0]
@@ -441,13 +453,11 @@ def test_a_ledger_that_another_process_holds_too_long_is_unavailable(
     other.close()
 
 
-def test_a_lost_connection_is_unavailable_and_the_next_call_makes_a_new_one(postgresql_url: str) -> None:
-    ledger = Ledger.open(new_database(postgresql_url))
-    ledger.submit_job("power", "", {})
+@pytest.mark.parametrize("ledger_url", ["postgresql"], indirect=True)
+def test_a_lost_connection_is_unavailable_and_the_next_call_makes_a_new_one(running: Ledger) -> None:
     with pytest.raises(LedgerUnavailable):
-        _half_do(ledger, "SELECT pg_terminate_backend(pg_backend_pid())")
-    assert ledger.job("power").message == ""
-    ledger.close()
+        _half_do(running, "SELECT pg_terminate_backend(pg_backend_pid())")
+    assert running.job("power").message == ""
 
 
 def test_sqlite_keeps_a_rollback_journal_and_syncs_in_full(tmp_path: Path) -> None:

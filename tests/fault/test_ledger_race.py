@@ -20,7 +20,7 @@ from tests.support.ledgers import a_checkpoint, a_slice
 
 FENCED_EACH = 10
 SLICES_A_TURN = 4
-TIMEOUT_S = 120
+TIMEOUT_S = 60
 PAUSES_MAX = 100
 WORK_S = 0.005
 """What a slice's own work takes, outside any transaction: SQLite lets nobody else in while one writes on and on."""

@@ -167,3 +167,13 @@ def test_rows_and_states_need_the_standard_library_only() -> None:
     program = "import sys, strandline.ledger.states; print('sqlalchemy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "False"
+
+
+def test_every_table_and_column_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "ledger.md").read_text()
+    documented: dict[str, list[str]] = {}
+    for section in text.split("\n## ")[1:]:
+        rows = [line for line in section.splitlines() if line.startswith("| ")][2:]
+        names = [name.strip() for row in rows for name in row.split("|")[1].split(",")]
+        documented[section.splitlines()[0]] = names
+    assert documented == {name: [column.name for column in table.columns] for name, table in metadata.tables.items()}

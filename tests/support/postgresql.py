@@ -12,6 +12,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,19 +48,25 @@ def postgresql_url() -> Iterator[str]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a ledger that does not exist yet: the test runs once on each database."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'ledger.sqlite'}"
-    return new_database(request.getfixturevalue("postgresql_url"))
+        yield f"sqlite:///{tmp_path / 'ledger.sqlite'}"
+    else:
+        with new_database(request.getfixturevalue("postgresql_url")) as url:
+            yield url
 
 
-def new_database(server_url: str) -> str:
-    """Make an empty database on the server and return its URL. It goes away with the server."""
+@contextmanager
+def new_database(server_url: str) -> Iterator[str]:
+    """Make an empty database on the server and hand out its URL; at the end it is dropped, whoever is connected."""
     name = f"ledger_{uuid.uuid4().hex}"
     with psycopg.connect(server_url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
-    return server_url.rsplit("/", 1)[0] + f"/{name}"
+        try:
+            yield server_url.rsplit("/", 1)[0] + f"/{name}"
+        finally:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
 def _find_programs() -> Path | None:
@@ -106,7 +113,8 @@ def _start(programs: Path, home: Path, identity: dict[str, Any]) -> tuple[subpro
             "shared_buffers": "32MB",
             "max_connections": "60",
         }
-        command: list[str | Path] = [programs / "postgres", "-D", home / "data"]
+        # A run that is killed, as by a test's timeout, stops nothing itself: the kernel then tells the server to end.
+        command: list[str | Path] = ["setpriv", "--pdeathsig", "INT", programs / "postgres", "-D", home / "data"]
         for name, value in options.items():
             command += ["-c", f"{name}={value}"]
         with (home / "server.log").open("wb") as log:
