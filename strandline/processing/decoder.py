@@ -25,7 +25,7 @@ from strandline.processing.timestamps import Marks, Micros, format_timestamp, pa
 
 __all__ = ["Decoded", "Decoder", "FieldSpec", "Reject"]
 
-_BLOCK_ROWS = 128
+_BLOCK_ROWS = 32
 """Rows that are searched for repeated keys together; one that has some makes only these be looked at singly."""
 _QUOTE = ord('"')
 
