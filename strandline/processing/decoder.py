@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from strandline.core.record import REASON_FUTURE_EVENT, REASON_LATE
+from strandline.core.record import REASON_FUTURE_EVENT, REASON_LATE, REASON_SCHEMA
 from strandline.processing.record_fields import NESTING_MAX, DecimalParser, FieldSpec, RecordJudge, Verdict
 from strandline.processing.timestamps import Marks, Micros, format_timestamp, parse_timestamp_column
 
@@ -176,11 +176,15 @@ class Decoder:
         watermark_ms: int | None,
         rejects: list[Reject],
     ) -> None:
-        """Clear `keep` and add a reject for each kept row that is too far ahead of its log time, or too late."""
+        """Clear `keep` and add a reject for each kept row before 1970, too far ahead of its log time, or too late."""
         name = self._fields[self._event_time].name
         log_ms = np.asarray(log_times_ms, np.int64)
         if len(indexes) < len(log_ms):
             log_ms = log_ms[indexes]
+        for at in np.flatnonzero(keep & (event_micros < 0)).tolist():
+            keep[at] = False  # Spark's watermark begins at 1970: it would drop what lies before without a word
+            message = f"{name}: {format_timestamp(event_micros[at])} is before 1970-01-01 UTC; is the unit right?"
+            rejects.append(Reject(indexes[at], REASON_SCHEMA, message))
         if self._max_ahead_ms is not None:
             # Rounded up, so that one microsecond too many is too many.
             ahead_ms = -(-event_micros // 1000) - log_ms

@@ -41,8 +41,10 @@ def with_field(field: FieldSpec, text: str) -> tuple[Any, str | None]:
 
 
 def event_micros(text: str, unit: str = "ms") -> int | None:
-    decoded = decode(f'{{"ts": {text}}}'.encode(), fields=[FieldSpec("ts", "timestamp", unit=unit)])
-    micros: list[int] = decoded.event_time.cast(pa.int64()).to_pylist()
+    # Beside the event time, which must not lie before 1970.
+    fields = [FieldSpec("at", "timestamp", unit=unit), FieldSpec("ts", "timestamp")]
+    decoded = decode(f'{{"at": {text}, "ts": 1}}'.encode(), fields=fields)
+    micros: list[int] = decoded.arrays["at"].cast(pa.int64()).to_pylist()
     return micros[0] if micros else None
 
 
@@ -353,7 +355,7 @@ def test_one_column_may_mix_every_kind_of_timestamp() -> None:
 def test_late_and_future_are_judged_to_the_microsecond() -> None:
     fields = [FieldSpec("ts", "timestamp", unit="us")]
     decoded = decode(
-        *(f'{{"ts":{micros}}}'.encode() for micros in (999_999, 1_000_000, 3_000_000, 3_000_001, -1)),
+        *(f'{{"ts":{micros}}}'.encode() for micros in (999_999, 1_000_000, 3_000_000, 3_000_001, 0)),
         fields=fields,
         watermark_ms=1_000,
         max_ahead_ms=1_000,
@@ -362,7 +364,7 @@ def test_late_and_future_are_judged_to_the_microsecond() -> None:
     assert [(reject.index, reject.reason, reject.message) for reject in decoded.rejects] == [
         (0, "late", "ts: 1970-01-01T00:00:00.999999Z is before the watermark 1970-01-01T00:00:01.000000Z"),
         (3, "future_event", "ts: 1970-01-01T00:00:03.000001Z is 1001 ms ahead of its log time, more than 1000 ms"),
-        (4, "late", "ts: 1969-12-31T23:59:59.999999Z is before the watermark 1970-01-01T00:00:01.000000Z"),
+        (4, "late", "ts: 1970-01-01T00:00:00.000000Z is before the watermark 1970-01-01T00:00:01.000000Z"),
     ]
     assert decoded.latest_event_ms == 3_000
 
@@ -397,9 +399,9 @@ def test_the_first_reason_that_holds_is_given() -> None:
 def test_latest_event_is_rounded_down_and_ignores_rejects() -> None:
     fields = [DEVICE, FieldSpec("ts", "timestamp", unit="us")]
     decoded = decode(
-        b'{"device":"a","ts":-1}', b'{"device":1,"ts":5000}', b'{"ts":7000,"device":"b","ts":7000}', fields=fields
+        b'{"device":"a","ts":1999}', b'{"device":1,"ts":5000}', b'{"ts":7000,"device":"b","ts":7000}', fields=fields
     )
-    assert decoded.latest_event_ms == -1
+    assert decoded.latest_event_ms == 1
 
 
 def test_the_event_time_is_required_whatever_its_declaration_says() -> None:
@@ -448,3 +450,11 @@ def test_a_decoder_that_cannot_be_is_refused() -> None:
 
 def test_field_specs_travel() -> None:
     assert pickle.loads(pickle.dumps(PRICE)) == PRICE
+
+
+def test_an_event_before_1970_is_refused_because_sparks_watermark_begins_there():
+    decoder = Decoder([FieldSpec("ts", "timestamp", True, None, None, "ms")], "ts", ["ts"], None)
+    decoded = decoder.decode([b'{"ts": -1}', b'{"ts": 0}', b'{"ts": "1969-12-31 23:59:59"}'], [0, 0, 0], None)
+    assert [(reject.index, reject.reason) for reject in decoded.rejects] == [(0, "schema"), (2, "schema")]
+    assert decoded.rejects[0].message == "ts: 1969-12-31T23:59:59.999000Z is before 1970-01-01 UTC; is the unit right?"
+    assert len(decoded.event_time) == 1

@@ -1,0 +1,125 @@
+"""The whole platform for the tests: servers, control service and gateway as child processes, and what a test asks of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from strandline.services.client import ControlClient
+from strandline.services.embedded.stack import Stack
+
+
+class Platform:
+    """A running stack from a user's side: documents in, records in, results out."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.control = ControlClient(stack.addresses.api_url)
+        self.ingest = httpx.Client(base_url=stack.addresses.ingest_url, timeout=60, trust_env=False)
+        self.index = httpx.Client(base_url=stack.addresses.elasticsearch_url, timeout=60, trust_env=False)
+
+    def apply(self, text: str, source: str = "test.yaml") -> None:
+        self.control.apply(text.encode(), source)
+
+    def send(self, stream: str, lines: Iterable[bytes]) -> int:
+        """Post NDJSON; return how many records were accepted. Fails unless the answer is 200."""
+        response = self.ingest.post(
+            f"/v1/streams/{stream}/records",
+            content=b"\n".join(lines),
+            headers={"content-type": "application/x-ndjson"},
+        )
+        assert response.status_code == 200, response.text
+        return int(response.json()["accepted"])
+
+    def wait_for(self, job: str, is_so: Callable[[dict[str, Any]], bool], what: str, timeout_s: float = 180) -> dict[str, Any]:
+        """Wait on progress: the deadline starts anew with each committed slice. A timeout tells the job's state and log."""
+        deadline = time.monotonic() + timeout_s
+        slice_seen = None
+        while True:
+            state = self.control.job(job)
+            if is_so(state):
+                return state
+            assert state["state"] != "failed", f"{job} failed: {state['message']}\n{self.log_tail(job)}"
+            if state["slice"] != slice_seen:
+                slice_seen, deadline = state["slice"], time.monotonic() + timeout_s
+            if time.monotonic() > deadline:
+                pytest.fail(f"{job} is not {what} and makes no progress: {json.dumps(state)}\n{self.log_tail(job)}")
+            time.sleep(0.1)
+
+    def wait_until_read(self, job: str) -> dict[str, Any]:
+        """Wait until every record in the log is in a committed slice."""
+        return self.wait_for(job, lambda state: state["lag_records"] == 0 and state["slice"] is not None, "caught up")
+
+    def start(self, job: str) -> None:
+        self.control.order(job, "start")
+        self.wait_for(job, lambda state: state["state"] == "running", "running")
+
+    def stop(self, job: str, *, drain: bool = False) -> dict[str, Any]:
+        self.control.order(job, "drain" if drain else "stop")
+        end = "drained" if drain else "stopped"
+        return self.wait_for(job, lambda state: state["state"] == end, end)
+
+    def documents(self, alias: str) -> dict[str, dict[str, Any]]:
+        """Every document behind the alias by its id. Fails when an id stands in two indices or was ever overwritten."""
+        refreshed = self.index.post(f"/{alias}/_refresh")
+        if refreshed.status_code == 404:
+            return {}
+        page = self.index.post(
+            f"/{alias}/_search", params={"scroll": "1m"}, json={"size": 5000, "version": True, "sort": ["_doc"]}
+        ).json()
+        found: dict[str, dict[str, Any]] = {}
+        while page["hits"]["hits"]:
+            for hit in page["hits"]["hits"]:
+                assert hit["_id"] not in found, f"{hit['_id']} stands in two indices of {alias}"
+                assert hit["_version"] == 1, f"{hit['_id']} was written {hit['_version']} times"
+                end = hit["_source"]["@timestamp"]
+                assert hit["_index"] == f"{alias}-{end[:4]}.{end[5:7]}"
+                found[hit["_id"]] = hit["_source"]
+            page = self.index.post("/_search/scroll", json={"scroll": "1m", "scroll_id": page["_scroll_id"]}).json()
+        return found
+
+    def topic(self, name: str) -> list[tuple[bytes | None, dict[str, bytes]]]:
+        """Every committed record of a topic: value and headers."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.stack.addresses.kafka_bootstrap,
+                "group.id": "test",
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+            }
+        )
+        try:
+            partitions = consumer.list_topics(name, timeout=30).topics[name].partitions
+            consumer.assign([TopicPartition(name, partition, 0) for partition in partitions])
+            ended: set[int] = set()
+            records = []
+            while len(ended) < len(partitions):
+                for message in consumer.consume(1_000, 1.0):
+                    if message.error() is not None:
+                        ended.add(message.partition())
+                    else:
+                        records.append((message.value(), dict(message.headers() or [])))
+            return records
+        finally:
+            consumer.close()
+
+    def log_tail(self, job: str) -> str:
+        path = Path(self.stack.data_dir) / "logs" / f"runner-{job}.log"
+        return "\n".join(path.read_text(errors="replace").splitlines()[-40:]) if path.exists() else "(no log)"
+
+
+@pytest.fixture(scope="session")
+def platform(servers: Stack, kafka: str, elasticsearch: str) -> Platform:
+    """The running platform, shared by all tests of a run: each uses names of its own."""
+    servers.migrate_ledger()
+    servers.start_control()
+    servers.start_http_gateway()
+    return Platform(servers)
