@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -37,8 +38,9 @@ EVENT_START_AGO_MS = 30 * 86_400_000
 SPEED_DEFAULT = 120.0
 REFRESH_S = 0.5
 LINE_EVERY_S = 5.0
-JOB_TIMEOUT_S = 180.0
-"""Until the job runs and has read what an earlier run of the example left in the log."""
+POLL_S = 0.2
+STALL_TIMEOUT_S = 300.0
+"""How long the job may make no progress before it runs and has read what an earlier run of the example left in the log."""
 CATCH_UP_TIMEOUT_S = 30.0
 
 
@@ -105,7 +107,9 @@ def show_example(servers: Servers, speed: float, console: Console, seconds: floa
         ControlClient(servers.api_url, timeout_s=10.0) as control,
         closing(ResultsReader(servers.elasticsearch_url, DOCUMENTS_SHOWN)) as results,
     ):
-        job = _start_job(control, text, pipeline.pipeline, steps, stop)
+        job = _start_job(control, text, pipeline.pipeline, servers, steps, stop)
+        if stop.asked.is_set():
+            return 0 if seconds is None else 1
         now_ms = time.time_ns() // 1_000_000
         clock = EventClock(event_start_ms(job, now_ms), now_ms, speed)
         sender = FleetSender(servers.ingest_url, pipeline.input.stream, Fleet(), clock)
@@ -116,9 +120,12 @@ def show_example(servers: Servers, speed: float, console: Console, seconds: floa
             _show_until(console, _places(servers, pipeline, speed), look, seconds, stop.asked)
         finally:
             sender.stop()
-        is_caught_up = _catch_up(control, job["name"], steps, stop)
+        with steps.step("letting the job read the rest (Ctrl-C again: don't wait)", "the fleet is stopped"):
+            job = wait_until_caught_up(
+                control, job["name"], stop.hurry, stall_timeout_s=CATCH_UP_TIMEOUT_S, timeout_s=CATCH_UP_TIMEOUT_S
+            )
         facts = watch.look()
-    for line in account(facts, is_caught_up):
+    for line in account(facts, is_caught_up(job)):
         say(console, line)
     if seconds is not None and not has_results(facts):
         say(console, f"no result arrived within {seconds:g} s; look into {servers.logs}")
@@ -178,31 +185,47 @@ def has_results(facts: Facts) -> bool:
     return sum(facts.counts["results"].values()) > 0 and any(facts.documents.values())
 
 
-def _start_job(control: ControlClient, text: bytes, name: str, steps: Steps, stop: StopSignals) -> Answer:
+def _start_job(
+    control: ControlClient, text: bytes, name: str, servers: Servers, steps: Steps, stop: StopSignals
+) -> Answer:
     with steps.step("applying the example", f"stream and job of {DOCUMENTS} are registered"):
         control.apply(text, DOCUMENTS)
         control.order(name, "start")
     with steps.step(f"starting job {name}", f"job {name} runs"):
         # Caught up, so that the fleet goes on after the last event in the log, not only after the last one processed.
-        return control.wait_for_job(
-            name, lambda job: stop.asked.is_set() or _is_caught_up(job), "running and caught up", JOB_TIMEOUT_S
-        )
-
-
-def _is_caught_up(job: Answer) -> bool:
-    return bool(job["state"] == "running" and job["lag_records"] == 0)
-
-
-def _catch_up(control: ControlClient, name: str, steps: Steps, stop: StopSignals) -> bool:
-    """Wait until the job has read all that the fleet sent; False when it hasn't in time or a second signal came."""
-    with steps.step("letting the job read the rest (Ctrl-C again: don't wait)", "the fleet is stopped"):
-        try:
-            job = control.wait_for_job(
-                name, lambda job: stop.hurry.is_set() or _is_caught_up(job), "caught up", CATCH_UP_TIMEOUT_S
+        job = wait_until_caught_up(control, name, stop.asked, stall_timeout_s=STALL_TIMEOUT_S)
+        if not is_caught_up(job) and not stop.asked.is_set():
+            raise TransientError(
+                f"job {name} is {job['state']}, {job['lag_records']} records behind, and has made no progress for "
+                f"{STALL_TIMEOUT_S:.0f} s; look into {servers.logs}"
             )
-        except TransientError:
-            return False
-        return _is_caught_up(job)
+        return job
+
+
+def wait_until_caught_up(
+    control: ControlClient, name: str, enough: threading.Event, *, stall_timeout_s: float, timeout_s: float = math.inf
+) -> Answer:
+    """Return the job as it is when it runs and has read all that the log holds, or when there was enough of waiting.
+
+    That is when `enough` is set, after `timeout_s`, and after `stall_timeout_s` without any progress. Raises PermanentError
+    when the job has failed.
+    """
+    began_s = moved_s = time.monotonic()
+    position: tuple[object, ...] = ()
+    while True:
+        job = control.job(name)
+        if job["state"] == "failed":
+            raise PermanentError(f"job {name} has failed: {job['message']}")
+        if (now := (job["state"], job["epoch"], job["slice"])) != position:
+            position, moved_s = now, time.monotonic()
+        is_over = time.monotonic() > min(began_s + timeout_s, moved_s + stall_timeout_s)
+        if is_caught_up(job) or is_over or enough.wait(POLL_S):
+            return job
+
+
+def is_caught_up(job: Answer) -> bool:
+    """Whether the job runs and has read all that the log holds."""
+    return bool(job["state"] == "running" and job["lag_records"] == 0)
 
 
 def _look(servers: Servers, watch: Watch, sender: FleetSender) -> Facts:

@@ -1,0 +1,134 @@
+"""docker-compose.yml, its Dockerfile and its variables, as far as they can be judged without containers."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from strandline.core.settings import Settings
+from strandline.services.control import ControlSettings
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE)["services"]
+OURS = [name for name, service in SERVICES.items() if "build" in service]
+# ${NAME:-default}, and not the $$ that stands for a dollar sign.
+VARIABLES = dict(re.findall(r"(?<!\$)\$\{(\w+):-([^}]*)\}", COMPOSE))
+
+each_service = pytest.mark.parametrize("service", SERVICES.values(), ids=list(SERVICES))
+
+
+def test_the_parts_of_the_platform_are_there():
+    assert set(SERVICES) >= {"kafka", "elasticsearch", "kibana", "mosquitto", "postgres", "control", "gateway-http"}
+    assert {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service} == {
+        "kibana": ["kibana"],
+        "demo": ["demo"],
+    }
+
+
+@each_service
+def test_images_are_pinned_to_a_whole_version(service):
+    assert re.fullmatch(r"[a-z/-]+:\d+\.\d+(\.\d+)?(-[a-z]+)?", service["image"])
+
+
+def test_elasticsearch_and_kibana_are_of_one_version():
+    assert SERVICES["elasticsearch"]["image"].split(":")[1] == SERVICES["kibana"]["image"].split(":")[1]
+
+
+def test_servers_are_of_the_versions_of_the_embedded_stack():
+    embedded = {path.stem for path in (ROOT / "strandline/services/embedded").glob("*.txt")}
+    assert {SERVICES[name]["image"].split("/")[-1].replace(":", "-") for name in ("kafka", "elasticsearch")} <= embedded
+
+
+@each_service
+def test_every_service_says_when_it_is_healthy(service):
+    health = service["healthcheck"]
+    assert health["test"][0] in ("CMD", "CMD-SHELL")
+    assert set(health) >= {"interval", "timeout", "retries", "start_period"}
+
+
+@each_service
+def test_ports_are_published_on_loopback_only(service):
+    for port in service.get("ports", []):
+        assert re.fullmatch(r"127\.0\.0\.1:\$\{\w+:-\d+\}:\d+", port)
+
+
+@each_service
+def test_memory_is_limited_and_several_stacks_can_run_side_by_side(service):
+    assert "mem_limit" in service
+    assert "container_name" not in service
+
+
+@each_service
+def test_what_a_service_needs_is_healthy_before_it_starts(service):
+    for needed, how in service.get("depends_on", {}).items():
+        assert how == {"condition": "service_healthy"}
+        assert "profiles" not in SERVICES[needed]
+
+
+@each_service
+def test_data_lies_in_named_volumes(service):
+    volumes = yaml.safe_load(COMPOSE)["volumes"]
+    for volume in service.get("volumes", []):
+        source = volume.split(":")[0]
+        assert source in volumes or (ROOT / source).is_file()
+
+
+def test_every_variable_has_its_default_in_the_example_of_env():
+    lines = (ROOT / ".env.example").read_text(encoding="utf-8").splitlines()
+    assert dict(line.split("=", 1) for line in lines if line and not line.startswith("#")) == VARIABLES
+    assert len(re.findall(r"(?<!\$)\$\{", COMPOSE)) == len(re.findall(r"(?<!\$)\$\{\w+:-", COMPOSE)), "no default"
+
+
+def test_kafka_makes_no_topic_by_itself_and_has_an_inner_and_a_host_listener():
+    environment = SERVICES["kafka"]["environment"]
+    assert environment["KAFKA_AUTO_CREATE_TOPICS_ENABLE"] == "false"
+    assert environment["KAFKA_UNCLEAN_LEADER_ELECTION_ENABLE"] == "false"
+    assert environment["KAFKA_ADVERTISED_LISTENERS"] == "INNER://kafka:19092,HOST://127.0.0.1:${KAFKA_PORT:-9092}"
+
+
+@pytest.mark.parametrize("name", ["control", "gateway-http"])
+def test_our_services_are_given_settings_that_exist(name):
+    known = {f"STRANDLINE_{field.upper()}" for field in {**Settings.model_fields, **ControlSettings.model_fields}}
+    environment = SERVICES[name]["environment"]
+    assert set(environment) <= known
+    bootstrap, url = environment["STRANDLINE_KAFKA_BOOTSTRAP"], environment["STRANDLINE_ELASTICSEARCH_URL"]
+    assert (bootstrap, url) == ("kafka:19092", "http://elasticsearch:9200")
+
+
+def test_the_control_service_accepts_the_name_under_which_the_demo_calls_it(monkeypatch):
+    for name, value in SERVICES["control"]["environment"].items():
+        monkeypatch.setenv(name, value)
+    assert "control" in ControlSettings().control_names
+    assert SERVICES["demo"]["environment"]["STRANDLINE_URL"] == "http://control:8080"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_services_have_no_more_rights_than_they_need(name):
+    service = SERVICES[name]
+    assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert re.findall(r"^USER (\w+)$", dockerfile, re.MULTILINE)[-1] != "root"
+
+
+def test_the_image_is_built_from_the_locked_dependencies_and_what_it_copies_is_sent():
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert "--require-hashes --requirement requirements.lock" in dockerfile
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, re.MULTILINE)
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[:1] == "!"}
+    sources = {source for line in copied for source in line.split()}
+    assert sources == sent
+    assert all((ROOT / source).exists() for source in sources)
+
+
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed: not judged by it")
+def test_docker_compose_accepts_it():
+    command = ["docker-compose", "--profile", "demo", "--profile", "kibana", "config", "--quiet"]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0, answer.stderr
