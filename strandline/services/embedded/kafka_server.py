@@ -13,8 +13,15 @@ from confluent_kafka.admin import AdminClient
 from strandline.core.errors import StackError
 from strandline.services.embedded.processes import Program
 
-HEAP = "-Xmx512m"
-_JAVA_OPTIONS = [HEAP, "-Xms64m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"]
+# The quick compiler alone: a start, and the first million records too, cost a third less CPU time than with the other.
+_JAVA_OPTIONS = [
+    "-Xms64m",
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+ExitOnOutOfMemoryError",
+    "-Djava.awt.headless=true",
+]
 _LOGGING = """\
 appenders=console
 appender.console.type=Console

@@ -110,7 +110,9 @@ def stack_settings(settings: Settings, addresses: StackAddresses) -> Settings:
 
 def settings_environment(settings: Settings) -> dict[str, str]:
     """This process's environment with `settings` in it as `STRANDLINE_*`, for a child process that reads them back."""
-    environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("STRANDLINE_")}
-    for name, value in settings.model_dump(mode="json", exclude_none=True).items():
-        environment[f"STRANDLINE_{name.upper()}"] = value if isinstance(value, str) else json.dumps(value)
-    return environment
+    values = {
+        f"STRANDLINE_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
+        for name, value in settings.model_dump(mode="json", exclude_none=True).items()
+    }
+    # Names are read without regard to case; the user's own spelling must not win over the stack's address.
+    return {name: value for name, value in os.environ.items() if name.upper() not in values} | values

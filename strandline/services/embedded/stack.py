@@ -107,7 +107,7 @@ class Stack:
         """Start the MQTT broker. Returns its URL."""
         with self._steps.step("starting the MQTT broker", f"the MQTT broker answers on {self.addresses.mqtt_url}"):
             module = "strandline.services.embedded.mqtt_broker"
-            self._start_module("mqtt", [module, str(self.ports.mqtt)], lambda: _accepts(self.ports.mqtt))
+            self._start_module("mqtt", [module, str(self.ports.mqtt)], lambda: _speaks_mqtt(self.ports.mqtt))
         return self.addresses.mqtt_url
 
     def migrate_ledger(self) -> None:
@@ -212,7 +212,7 @@ class Stack:
 
 
 def up(settings: Settings, data_dir: Path, port_offset: int, detach: bool, console: Console) -> Stack:
-    """Start a whole stack in `data_dir`, return when every part answers, and print where, and how it is stopped.
+    """Start a whole stack in `data_dir`, return when every part answers, and print where.
 
     Its processes outlive this one. Without `detach` the caller goes on with `Stack.wait` and `Stack.stop`.
     Raises StackError when it can't be started, KeyboardInterrupt when the user gave up; nothing of it runs then.
@@ -220,14 +220,13 @@ def up(settings: Settings, data_dir: Path, port_offset: int, detach: bool, conso
     stack = Stack(settings, data_dir, port_offset, console)
     stack.start()
     where = stack.addresses
-    console.print(
-        f"API and console {where.api_url}   HTTP ingest {where.ingest_url}   Elasticsearch {where.elasticsearch_url}\n"
-        f"Kafka {where.kafka_bootstrap}   MQTT {where.mqtt_url}   logs {stack.data_dir / 'logs'}\n"
-        + (f"Stop it with: strandline down --data-dir {stack.data_dir}" if detach else "Ctrl-C stops it."),
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
+    lines = [
+        f"API and console {where.api_url}   HTTP ingest {where.ingest_url}   Elasticsearch {where.elasticsearch_url}",
+        f"Kafka {where.kafka_bootstrap}   MQTT {where.mqtt_url}   logs {stack.data_dir / 'logs'}",
+    ]
+    if detach:
+        lines.append(f"stop it with: strandline down --data-dir {stack.data_dir}")
+    console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
     return stack
 
 
@@ -275,12 +274,17 @@ def _record_orphan(data_dir: Path, pids: PidFile) -> None:
         pids.add("elasticsearch", pid)
 
 
-def _accepts(port: int) -> bool:
+def _speaks_mqtt(port: int) -> bool:
+    """Whether a broker answers a CONNECT (MQTT 3.1.1, clean session) with success."""
+    connect, disconnect = b"\x10\x11\x00\x04MQTT\x04\x02\x00\x0a\x00\x05ready", b"\xe0\x00"
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+        with socket.create_connection(("127.0.0.1", port), timeout=2.0) as connection:
+            connection.sendall(connect)
+            is_accepted = connection.recv(4) == b"\x20\x02\x00\x00"
+            connection.sendall(disconnect)
     except OSError:
         return False
-    return True
+    return is_accepted
 
 
 def _health(url: str) -> Callable[[], bool]:

@@ -1,0 +1,192 @@
+"""What `up` looks at before it begins: Java, ports, the directory, the servers' files, the addresses."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from strandline.core.errors import StackError
+from strandline.core.settings import Settings
+from strandline.services.embedded import artifacts, machine
+from strandline.services.embedded.artifacts import Artifact, find_java, provide
+from strandline.services.embedded.layout import Ports, StackAddresses, read_stack, settings_environment, stack_settings
+
+
+def fake_java(home: Path, output: str) -> None:
+    """A Java that only answers what it is."""
+    launcher = home / "bin" / "java"
+    launcher.parent.mkdir(parents=True)
+    launcher.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{output}\nEND\n")
+    launcher.chmod(0o755)
+
+
+def test_no_java_is_one_sentence_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StackError, match=r"there is no Java on the PATH.*openjdk-17-jre-headless"):
+        find_java()
+
+
+def test_java_home_without_java_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(StackError, match=rf"there is no Java in JAVA_HOME \({tmp_path}\)"):
+        find_java()
+
+
+@pytest.mark.parametrize(
+    ("version", "shown"), [("1.8", "Java 8"), ("11", "Java 11"), ("16", "Java 16")], ids=["8", "11", "16"]
+)
+def test_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, shown: str) -> None:
+    fake_java(tmp_path, f"    java.home = {tmp_path}\n    java.specification.version = {version}")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(StackError, match=rf"is {shown}, too old"):
+        find_java()
+
+
+def test_java_17_is_found_where_it_really_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What stands on the PATH may be a link or a script of a version manager."""
+    fake_java(
+        tmp_path, "Picked up JAVA_TOOL_OPTIONS: -Dx=y\n    java.home = /real\n    java.specification.version = 17"
+    )
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert find_java() == Path("/real/bin/java")
+
+
+def test_broken_java_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_java(tmp_path, "cannot allocate memory")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(StackError, match=r"does not work \(cannot allocate memory\)"):
+        find_java()
+
+
+def test_taken_port_is_named_with_its_purpose() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert not machine.is_free(port)
+        with pytest.raises(StackError, match=rf"port {port} on 127\.0\.0\.1, meant for kafka, is taken.*--port-offset"):
+            machine.require_free_ports(Ports(kafka=port))
+    assert machine.is_free(port)
+
+
+@pytest.mark.parametrize("offset", [-2000, 56_300], ids=["below", "above"])
+def test_offset_out_of_range_is_refused(offset: int) -> None:
+    with pytest.raises(StackError, match=r"every port between 1024 and 65535 \(from -859 to 56235\)"):
+        Ports.moved(offset)
+
+
+def test_every_port_moves() -> None:
+    assert Ports.moved(-859).mqtt == 1024 and Ports.moved(56_235).elasticsearch_transport == 65_535
+    assert Ports.moved(100) == Ports(9192, 9193, 9300, 9400, 1983, 8180, 8181)
+
+
+def test_little_room_is_told(tmp_path: Path) -> None:
+    with pytest.raises(
+        StackError, match=r"only \d+ MB are free in .* and a stack needs \d+ MB; free some space, or pray"
+    ):
+        machine.require_free_space(tmp_path, 2**60, "a stack", "pray")
+
+
+def test_data_dir_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StackError, match=r"the data directory .*file/data cannot be written \(Not a directory\)"):
+        machine.require_data_dir(tmp_path / "file" / "data")
+
+
+def test_addresses_come_back(tmp_path: Path) -> None:
+    addresses = StackAddresses.of(tmp_path, 100)
+    addresses.write()
+    assert read_stack(tmp_path) == addresses
+    assert addresses.api_url == "http://127.0.0.1:8180"
+    assert addresses.ledger_url == f"sqlite:///{tmp_path}/ledger.sqlite"
+
+
+def test_directory_without_a_stack_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match=r"no stack was ever started in .*strandline up --data-dir"):
+        read_stack(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{", "{}", "[]", '{"other": 1}'])
+def test_damaged_stack_file_is_told(tmp_path: Path, content: str) -> None:
+    (tmp_path / "stack.json").write_text(content)
+    with pytest.raises(StackError, match=r"stack\.json cannot be used"):
+        read_stack(tmp_path)
+
+
+def test_a_child_reads_back_the_settings_it_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The user's own settings stay, the stack's addresses win, and unknown names of other programs pass through."""
+    monkeypatch.setenv("strandline_kafka_bootstrap", "elsewhere:1")
+    monkeypatch.setenv("STRANDLINE_LOG_JSON", "true")
+    monkeypatch.setenv("STRANDLINE_SOMETHING_ELSE", "kept")
+    given = stack_settings(Settings(), StackAddresses.of(tmp_path, 100))
+    environment = settings_environment(given)
+    for name in list(os.environ):
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert Settings() == given
+    assert given.kafka_bootstrap == "127.0.0.1:9192" and given.log_json and given.data_dir == tmp_path
+    assert environment["STRANDLINE_SOMETHING_ELSE"] == "kept"
+
+
+class TestCachedServer:
+    """A server in the cache is used only when every file is as listed."""
+
+    ARTIFACT = Artifact("tiny-1.0", dependencies="", download_bytes=1)
+
+    @pytest.fixture
+    def home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        sums = tmp_path / "sums"
+        sums.mkdir()
+        digest = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"  # of "hello"
+        (sums / "tiny-1.0.txt").write_text(f"{digest}  lib/a.jar\n{digest}  b.jar\n")
+        monkeypatch.setattr(artifacts, "_SUMS_DIR", sums)
+        home = tmp_path / "cache" / "tiny-1.0"
+        (home / "lib").mkdir(parents=True)
+        (home / "lib" / "a.jar").write_text("hello")
+        (home / "b.jar").write_text("hello")
+        return home
+
+    def provide(self, home: Path) -> Path:
+        return provide(self.ARTIFACT, home.parent, Path("/nowhere/java"), lambda fetched: None)
+
+    def test_as_listed_is_used(self, home: Path) -> None:
+        assert self.provide(home) == home
+
+    def test_changed_file_is_refused(self, home: Path) -> None:
+        (home / "b.jar").write_text("hellO")
+        with pytest.raises(
+            StackError, match=r"b\.jar of tiny-1\.0 is not the file this version expects; delete .*tiny-1\.0"
+        ):
+            self.provide(home)
+
+    def test_missing_file_is_refused(self, home: Path) -> None:
+        shutil.rmtree(home / "lib")
+        with pytest.raises(StackError, match=r"lib/a\.jar of tiny-1\.0 is missing; delete"):
+            self.provide(home)
+
+    def test_unknown_file_is_refused(self, home: Path) -> None:
+        (home / "lib" / "evil.jar").touch()
+        with pytest.raises(StackError, match=r"lib/evil\.jar does not belong to tiny-1\.0"):
+            self.provide(home)
+
+
+@pytest.mark.parametrize(
+    ("log", "sentence"),
+    [
+        ("java.net.UnknownHostException: some.host", "the package registry did not answer; check the network"),
+        ("java.net.ConnectException: Connection refused", "the package registry did not answer; check the network"),
+        ("java.io.IOException: No space left on device", "the disk ran full while kafka"),
+        (":::: ERRORS\nUNRESOLVED DEPENDENCIES\nmore", "kafka-4.2.1 could not be fetched: UNRESOLVED DEPENDENCIES"),
+        ("", "kafka-4.2.1 could not be fetched: no output"),
+    ],
+    ids=["no name", "refused", "disk", "unresolved", "silent"],
+)
+def test_failed_fetch_is_one_sentence(log: str, sentence: str) -> None:
+    told = artifacts._fetch_failure(artifacts.KAFKA, log)
+    assert sentence in told and "\n" not in told
