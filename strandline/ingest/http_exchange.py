@@ -24,7 +24,7 @@ Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 
-class Refusal(Exception):  # noqa: N818 (it is an answer, not an error of ours)
+class Refusal(Exception):
     """Ends a request with a problem for its answer."""
 
     def __init__(self, status: int, code: str, detail: str, headers: Headers | None = None) -> None:
@@ -35,7 +35,7 @@ class Refusal(Exception):  # noqa: N818 (it is an answer, not an error of ours)
         self.headers = headers or []
 
 
-class Disconnected(Exception):  # noqa: N818
+class Disconnected(Exception):
     """The sender went away before its body was whole."""
 
 

@@ -185,7 +185,7 @@ class _Metrics:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "strandline_http_requests",
-            "Requests to append records, by the status of the answer, or disconnected: left before the body was whole",
+            "Requests to append records, by the status of the answer, or disconnected: left before the body was read whole",
             ["status"],
             registry=self.registry,
         )

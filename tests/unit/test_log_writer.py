@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from strandline.core.errors import LogUnavailable
-from strandline.ingest.writer import RECORD_OVERHEAD_BYTES, LogBusy, LogWriter
+from strandline.ingest.writer import RECORD_OVERHEAD_BYTES, LogBusy, LogWriter, _Batch
 
 DEADLINE_S = 10
 FATAL = KafkaError(KafkaError._FATAL, "out of order sequence", fatal=True)
@@ -24,6 +24,7 @@ class ObedientProducer:
         self.config = config
         self.sent = []
         self.refuse_from = None  # (number of the record that is refused at once, error)
+        self.is_flushing = threading.Event()
         self._waiting = []
         self._reports = queue.Queue()
         self._lock = threading.Lock()
@@ -49,6 +50,7 @@ class ObedientProducer:
         self.report(len(self._waiting), KafkaError(KafkaError._PURGE_QUEUE))
 
     def flush(self, timeout_s):
+        self.is_flushing.set()
         deadline = time.monotonic() + timeout_s
         while (self._waiting or not self._reports.empty()) and time.monotonic() < deadline:
             self.poll(0.01)
@@ -286,6 +288,7 @@ def test_closing_waits_for_what_is_under_way_and_takes_no_more():
                 await bench.append(b"b")
             with pytest.raises(LogUnavailable, match="restart"):
                 await bench.writer.check(1.0)
+            await until(producer.is_flushing.is_set)
             assert not closing.done()
             producer.report(1)
             await asyncio.wait_for(asyncio.gather(batch, closing), DEADLINE_S)
@@ -305,6 +308,18 @@ def test_closing_gives_up_after_the_confirmation_timeout():
         assert bench.writer.bytes_in_flight == 0
 
     asyncio.run(told())
+
+
+def test_a_batch_that_both_threads_find_whole_is_released_once():
+    async def story(bench, producer):
+        batch = _Batch(1, 500, asyncio.get_running_loop().create_future())
+        bench.writer.bytes_in_flight = 507
+        bench.writer._settle([batch])
+        bench.writer._settle([batch])
+        assert bench.writer.bytes_in_flight == 7
+        assert batch.confirmed.done()
+
+    run(story)()
 
 
 def test_no_records_need_no_confirmation():

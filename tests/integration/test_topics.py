@@ -1,0 +1,128 @@
+"""Topics on a real Kafka: made once, grown where that loses nothing, and otherwise left alone."""
+
+import time
+import uuid
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from strandline.core.errors import Conflict, LogUnavailable, NotFound
+from strandline.core.stream import StreamSpec
+from strandline.ingest.topics import Topics, record_batch_bytes_max
+
+RECORD_BYTES_MAX = 300_000
+
+
+@pytest.fixture
+def topics(kafka):
+    return Topics(kafka, replication=1, record_bytes_max=RECORD_BYTES_MAX)
+
+
+@pytest.fixture
+def name():
+    return f"topic-{uuid.uuid4().hex[:12]}"
+
+
+def spec(name, partitions=3, retention="2d"):
+    document = {"stream": name, "partitions": partitions, "retention": retention, "schema": {"n": "long"}}
+    return StreamSpec.from_document(document)
+
+
+def make_by_hand(kafka, name, config):
+    admin = AdminClient({"bootstrap.servers": kafka})  # held until the answer is there: it ends with its last reference
+    admin.create_topics([NewTopic(name, 3, 1, config=config)])[name].result(30)
+
+
+def config_of(topics, name):
+    return topics._read_config(name)
+
+
+def test_a_stream_topic_is_a_log_of_arrivals(topics, name):
+    made = topics.ensure_stream_topic(spec(name))
+    assert (made.name, made.partitions, made.is_writable) == (name, 3, True)
+    assert made.topic_id
+    assert topics.describe(name) == made
+    config = config_of(topics, name)
+    assert config["message.timestamp.type"] == "LogAppendTime"
+    assert config["cleanup.policy"] == "delete"
+    assert config["retention.ms"] == str(2 * 86_400_000)
+    assert config["retention.bytes"] == "-1"
+    assert config["max.message.bytes"] == str(record_batch_bytes_max(RECORD_BYTES_MAX))
+
+
+def test_doing_it_again_changes_nothing(topics, name):
+    made = topics.ensure_stream_topic(spec(name))
+    before = config_of(topics, name)
+    assert topics.ensure_stream_topic(spec(name)) == made
+    assert config_of(topics, name) == before
+
+
+def test_retention_and_the_size_of_records_may_grow(topics, kafka, name):
+    made = topics.ensure_stream_topic(spec(name))
+    larger = Topics(kafka, replication=1, record_bytes_max=2 * RECORD_BYTES_MAX)
+    assert larger.ensure_stream_topic(spec(name, retention="3d")) == made
+    config = config_of(topics, name)
+    assert config["retention.ms"] == str(3 * 86_400_000)
+    assert config["max.message.bytes"] == str(record_batch_bytes_max(2 * RECORD_BYTES_MAX))
+    topics.ensure_stream_topic(spec(name, retention="3d"))
+    assert config_of(topics, name) == config
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"partitions": 2}, "has 3 partitions, the document says 2"),
+        ({"partitions": 8}, "has 3 partitions, the document says 8"),
+        ({"retention": "1d"}, "keeps its records for 2d, the document says 1d"),
+    ],
+    ids=str,
+)
+def test_a_change_that_would_lose_records_or_their_order_is_refused(topics, name, change, part):
+    made = topics.ensure_stream_topic(spec(name))
+    before = config_of(topics, name)
+    with pytest.raises(Conflict, match=part):
+        topics.ensure_stream_topic(spec(name, **change))
+    assert topics.describe(name) == made
+    assert config_of(topics, name) == before
+
+
+@pytest.mark.parametrize("config", [{"cleanup.policy": "compact"}, {"message.timestamp.type": "CreateTime"}], ids=str)
+def test_a_topic_of_another_kind_is_not_taken_over(topics, kafka, name, config):
+    whole = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime", **config}
+    make_by_hand(kafka, name, whole)
+    with pytest.raises(Conflict, match="use another name"):
+        topics.ensure_stream_topic(spec(name))
+    assert config_of(topics, name).items() >= whole.items()
+
+
+def test_a_topic_kept_for_ever_is_not_shortened(topics, kafka, name):
+    config = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
+    make_by_hand(kafka, name, config)
+    with pytest.raises(Conflict, match="for ever"):
+        topics.ensure_stream_topic(spec(name))
+
+
+def test_the_dead_letter_topic_is_made_once_and_an_operators_retention_stays(topics, name):
+    made = topics.ensure_dead_letter_topic(name)
+    assert (made.name, made.partitions) == (f"{name}.dead-letter", 1)
+    topics._write_config(made.name, {"retention.ms": "86400000"})
+    assert topics.ensure_dead_letter_topic(name) == made
+    assert config_of(topics, made.name)["retention.ms"] == "86400000"
+
+
+def test_an_unknown_topic_is_not_found(topics, name):
+    with pytest.raises(NotFound, match=name):
+        topics.describe(name)
+
+
+def test_more_replicas_than_brokers_is_a_clear_refusal(kafka, name):
+    with pytest.raises(Conflict, match=r"(?i)replication factor"):
+        Topics(kafka, replication=3, record_bytes_max=RECORD_BYTES_MAX).ensure_stream_topic(spec(name))
+
+
+def test_brokers_that_are_away_are_said_to_be_within_the_timeout(name):
+    topics = Topics("127.0.0.1:1", replication=1, record_bytes_max=RECORD_BYTES_MAX, timeout_s=1.0)
+    started_s = time.monotonic()
+    with pytest.raises(LogUnavailable, match="try again"):
+        topics.ensure_stream_topic(spec(name))
+    assert time.monotonic() - started_s < 10
