@@ -67,6 +67,11 @@ class SliceCommitter:
         context = results.sparkSession.sparkContext
         context.setLocalProperty(SLICE_PROPERTY, str(number))
         context.setLocalProperty(DEAD_LETTERS_PROPERTY, json.dumps(before.dead_letter_offsets if before else {}))
+        if self._pipeline.spec.on_error == "crash" and number > self._plan.slice_committed:
+            # Before anything of the slice is emitted: a fixed version shall find it untouched. Costs a second reading.
+            bad = self._refused.first(number)
+            if bad is not None:
+                raise bad
         # The one action of the batch: every further one would run it again, from the log on.
         results.write.format("noop").mode("append").save()
         facts = _observed(execution)

@@ -10,6 +10,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from strandline.core.errors import BadRecord
 from strandline.core.record import REASON_EXPRESSION, REASON_LATE, dead_letter_topic
 from strandline.processing.dead_letters import DeadLetter, DeadLetterWriter
 from strandline.processing.log_reader import LogIndex
@@ -62,6 +63,15 @@ class RefusedWriter:
         for row in rows:  # a few rows a task
             counts[row["reason"]] = counts.get(row["reason"], 0) + row["count"]
         return counts, self._index.ends(dead_letter_topic(self._pipeline.job))
+
+    def first(self, number: int) -> BadRecord | None:
+        """The first record of slice `number` that can't be used, by stream, partition and offset; late ones are no errors."""
+        frame = self._refused(number).where(F.col(REASON) != REASON_LATE).drop(BYTES).orderBy(*SOURCE_COLUMNS).limit(1)
+        for row in frame.collect():
+            stream, partition, offset = (row[name] for name in SOURCE_COLUMNS)
+            where = f"stream {stream}, partition {partition}, offset {offset}"
+            return BadRecord(row[REASON], f"{where}: {row[MESSAGE]}", row[STEP])
+        return None
 
     def _refused(self, number: int) -> DataFrame:
         steps = self._pipeline.stages[0].pre_steps

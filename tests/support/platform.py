@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,11 @@ class Platform:
         self.control = ControlClient(stack.addresses.api_url)
         self.ingest = httpx.Client(base_url=stack.addresses.ingest_url, timeout=60, trust_env=False)
         self.index = httpx.Client(base_url=stack.addresses.elasticsearch_url, timeout=60, trust_env=False)
+
+    def close(self) -> None:
+        for client in (self.ingest, self.index):
+            client.close()
+        self.control.__exit__(None, None, None)
 
     def apply(self, text: str, source: str = "test.yaml") -> None:
         self.control.apply(text.encode(), source)
@@ -117,9 +122,11 @@ class Platform:
 
 
 @pytest.fixture(scope="session")
-def platform(servers: Stack, kafka: str, elasticsearch: str) -> Platform:
+def platform(servers: Stack, kafka: str, elasticsearch: str) -> Iterator[Platform]:
     """The running platform, shared by all tests of a run: each uses names of its own."""
     servers.migrate_ledger()
     servers.start_control()
     servers.start_http_gateway()
-    return Platform(servers)
+    platform = Platform(servers)
+    yield platform
+    platform.close()
