@@ -48,8 +48,8 @@ class ControlClient:
         self._http.close()
 
     def get(self, path: str, **query: str | int) -> Answer:
-        """The answer to a GET."""
-        return self._ask("GET", path, params=query)
+        """The answer to a GET. A `next` of an earlier answer is a path, too."""
+        return self._ask("GET", path, params=query or None)  # an empty one would take away what the path has
 
     def apply(self, text: bytes, source: str) -> list[Answer]:
         """Apply documents; what became of each. `source` is the file's name, for problems."""

@@ -110,7 +110,7 @@ def list_jobs(data_dir: DataDir = None, url: Url = None, as_json: AsJson = False
     """All jobs, one a line."""
     with _client(data_dir, url) as client:
         answer = client.get("/v1/jobs")
-    _show(answer, as_json, lambda: [display.jobs_table(answer["jobs"])])
+    _show(answer, as_json, lambda: display.jobs_tables(answer["jobs"]))
 
 
 @job_app.command("status")

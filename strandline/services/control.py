@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -120,6 +121,9 @@ def main() -> None:
         print(InvalidSettings(f"the settings are wrong: {error}"), file=sys.stderr)
         sys.exit(1)
     configure_logs(as_json=settings.log_json)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # While it serves, uvicorn has its own handlers; when all is ended in order it raises the signal once more.
+        signal.signal(number, lambda *_: sys.exit(0))
     try:
         serve(settings)
     except StrandlineError as error:

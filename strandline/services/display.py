@@ -43,25 +43,25 @@ def table_of(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> T
     return table
 
 
-def jobs_table(jobs: list[Answer]) -> Table:
-    return table_of(
-        ("JOB", "STATE", "#VERSION", "#EPOCH", "WATERMARK", "#LAG", "#RECORDS", "#REJECTED", "#RESULTS", "MESSAGE"),
+def jobs_tables(jobs: list[Answer]) -> list[Table]:
+    """All jobs, one a line of 80 columns; below it the messages of those that have one."""
+    table = table_of(
+        ("JOB", "STATE", "WATERMARK", "#LAG", "#RECORDS", "#REJECTED", "#RESULTS"),
         (
             (
                 job["name"],
                 show_state(job["state"]),
-                str(job["version"]),
-                str(job["epoch"]),
-                show_time(job["watermark_ms"]),
+                show_time(job["watermark_ms"]).partition(".")[0],
                 show_count(job["lag_records"]),
                 show_count(job["counts"]["records"]),
                 show_count(sum(job["counts"]["rejected"].values())),
                 show_count(sum(job["counts"]["results"].values())),
-                job["message"],
             )
             for job in jobs
         ),
     )
+    messages = [(job["name"], job["message"]) for job in jobs if job["message"]]
+    return [table, _facts(list(messages))] if messages else [table]
 
 
 def job_table(job: Answer) -> Table:

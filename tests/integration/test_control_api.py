@@ -1,0 +1,227 @@
+"""The control service as a process, over a real Kafka and Elasticsearch; its runners are the real ones where it says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import Producer
+
+from strandline.core.errors import NotFound
+from strandline.ledger.ledger import Ledger
+from strandline.services.client import ControlClient
+from strandline.services.families import MARK_VARIABLE, family_mark
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(600)
+
+DOCUMENTS = """\
+stream: {stream}
+partitions: 2
+key: device
+schema:
+  device: string
+  ts: timestamp
+  temp: double
+---
+pipeline: {job}
+input: {{stream: {stream}}}
+event_time: {{field: ts, delay: 1s}}
+steps:
+  - window: {{name: per_second, tumbling: 1s, by: [device], aggregate: {{n: count(*), peak: max(temp)}}}}
+    emit: [{{elasticsearch: {job}-second}}]
+"""
+
+
+@dataclass
+class Control:
+    """A control service's data directory; services come and go on it."""
+
+    directory: Path
+    environment: dict[str, str]
+    port: int
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> subprocess.Popen[str]:
+        """Start a service; its output is collected."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "strandline.services.control"],
+            env=os.environ | self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def start_and_wait(self) -> subprocess.Popen[str]:
+        process = self.start()
+        wait_until(self._is_healthy, bool, "healthy")
+        return process
+
+    def _is_healthy(self) -> bool:
+        if self.processes[-1].poll() is not None:
+            raise AssertionError(f"the control service ended: {self.processes[-1].communicate()[0]}")
+        try:
+            return httpx.get(f"{self.url}/healthz", trust_env=False).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def family(self, job: str) -> list[int]:
+        wanted = f"{MARK_VARIABLE}={family_mark(self.directory, job)}".encode()
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if wanted in path.read_bytes().split(b"\0"):
+                    found.append(int(path.parent.name))
+            except OSError:
+                continue
+        return found
+
+
+@pytest.fixture
+def control(tmp_path: Path, kafka: str, elasticsearch: str) -> Iterator[Control]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = {
+        "STRANDLINE_DATA_DIR": str(tmp_path),
+        "STRANDLINE_LEDGER_URL": f"sqlite:///{tmp_path / 'ledger.sqlite'}",
+        "STRANDLINE_KAFKA_BOOTSTRAP": kafka,
+        "STRANDLINE_ELASTICSEARCH_URL": elasticsearch,
+        "STRANDLINE_CONTROL_PORT": str(port),
+    }
+    control = Control(tmp_path, environment, port)
+    with ExitStack() as closing:
+        for_all = control.processes
+        closing.callback(lambda: [_end(process) for process in for_all])
+        yield control
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(40)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    if process.stdout is not None:
+        process.stdout.close()
+    process.wait()
+
+
+@pytest.fixture
+def client(control: Control) -> Iterator[ControlClient]:
+    control.start_and_wait()
+    with ControlClient(control.url) as client:
+        yield client
+
+
+def test_apply_makes_topics_template_and_job(
+    control: Control, client: ControlClient, elasticsearch: str, kafka: str
+) -> None:
+    """The job's own runner is left to fail or run as it can: what is looked at is what applying made."""
+    text = DOCUMENTS.format(stream="made", job="made-job").encode()
+    assert [one["outcome"] for one in client.apply(text, "made.yaml")] == ["created", "created"]
+    assert [one["outcome"] for one in client.apply(text, "made.yaml")] == ["unchanged", "unchanged"]
+    stream = client.stream("made")
+    assert [one["partition"] for one in stream["partitions"]] == [0, 1]
+    assert (stream["retention_ms"], stream["records"]) == (7 * 86_400_000, 0)
+    assert stream["topic_id"]
+    template = httpx.get(f"{elasticsearch}/_index_template/strandline-made-job-second", trust_env=False).json()
+    mapping = template["index_templates"][0]["index_template"]["template"]["mappings"]
+    assert mapping["properties"]["peak"] == {"type": "double"}
+    _produce(kafka, "made", [(b"{}", {})] * 7)
+    assert client.job("made-job")["lag_records"] == 7
+
+
+def test_dead_letters_come_from_their_stream(control: Control, client: ControlClient, kafka: str) -> None:
+    client.apply(DOCUMENTS.format(stream="letters", job="letters-job").encode(), "letters.yaml")
+    client.order("letters-job", "stop")
+    assert client.dead_letters("letters-job")["dead_letters"] == []
+    headers = {"reason": "decode", "message": "not JSON", "step": "decode", "stream": "letters", "partition": "1"}
+    _produce(kafka, "letters-job.dead-letter", [(b"\xff%d" % n, headers | {"offset": str(n)}) for n in range(5)])
+    page = client.dead_letters("letters-job", after=0, limit=2)
+    assert [(one["number"], one["offset"]) for one in page["dead_letters"]] == [(1, 1), (2, 2)]
+    assert [one["number"] for one in client.get(page["next"])["dead_letters"]] == [3, 4]
+    assert client.dead_letters("letters-job", after=4)["dead_letters"] == []
+    whole = client.dead_letter("letters-job", 3)
+    assert (whole["reason"], whole["value_base64"]) == ("decode", "/zM=")
+    with pytest.raises(NotFound):
+        client.dead_letter("letters-job", 5)
+
+
+def test_real_runner_outlives_nothing_that_it_should_not(control: Control, kafka: str) -> None:
+    """A job runs; the control service is killed; the next one ends the runner left over and starts another; SIGTERM ends
+    all, and the job goes on with the next service. The family has the JVM in it."""
+    with ControlClient(control.url) as client:
+        first_control = control.start_and_wait()
+        client.apply(DOCUMENTS.format(stream="kept", job="kept-job").encode(), "kept.yaml")
+        client.wait_for_job("kept-job", _runs_as(1), "running", 240)
+        family = wait_until(lambda: control.family("kept-job"), lambda pids: len(pids) > 1, "a runner and its JVM")
+        pids = json.loads((control.directory / "pids.json").read_text())
+        assert pids["runner-kept-job"] in family
+
+        first_control.send_signal(signal.SIGKILL)
+        first_control.wait()
+        second_control = control.start_and_wait()
+        client.wait_for_job("kept-job", _runs_as(2), "running again", 240)
+        assert not set(family) & set(control.family("kept-job"))
+
+        second_control.send_signal(signal.SIGTERM)
+        assert second_control.wait(40) == 0
+        assert control.family("kept-job") == []
+        ledger = Ledger.open(control.environment["STRANDLINE_LEDGER_URL"])
+        job = ledger.job("kept-job")
+        ledger.close()
+        assert (job.desired.value, job.state.value) == ("running", "running")
+
+
+def test_second_service_on_a_data_directory_is_refused(control: Control) -> None:
+    first = control.start_and_wait()
+    second = control.start()
+    assert "another control service" in second.communicate(timeout=60)[0]
+    assert second.returncode == 1
+    assert first.poll() is None
+
+
+def test_taken_port_is_one_sentence(control: Control) -> None:
+    with socket.create_server(("127.0.0.1", control.port)):
+        process = control.start()
+        said = process.communicate(timeout=60)[0]
+    assert process.returncode == 1
+    assert f"port {control.port}" in said
+    assert "Traceback" not in said
+
+
+def test_kafka_away_is_503(control: Control) -> None:
+    control.environment["STRANDLINE_KAFKA_BOOTSTRAP"] = "127.0.0.1:9"
+    control.start_and_wait()
+    ready = httpx.get(f"{control.url}/readyz", trust_env=False, timeout=30)
+    assert ready.status_code == 200
+    assert ready.json()["checks"]["log"] != "ok"
+
+
+def _runs_as(epoch: int) -> Callable[[dict[str, Any]], bool]:
+    return lambda job: job["state"] == "running" and job["epoch"] == epoch
+
+
+def _produce(kafka: str, topic: str, records: list[tuple[bytes, dict[str, str]]]) -> None:
+    producer = Producer({"bootstrap.servers": kafka})
+    for value, headers in records:
+        producer.produce(topic, value, headers={name: text.encode() for name, text in headers.items()})
+    assert producer.flush(30) == 0
