@@ -77,13 +77,14 @@ class SlicePlanner:
         firsts = dict(done.offsets[self._settings.stream]) if done is not None else self._origin()
         now_ms = self._now_ms()
         ends = self._index.ends(self._settings.stream)
-        for partition in ends:
-            firsts.setdefault(partition, 0)  # a partition that was added since the last slice starts at its beginning
         if draining:
             # What arrives after the drain began is not waited for, else a busy feed would never be drained.
             self._drain_ends = self._drain_ends or ends
             ends = self._drain_ends
-        ends = {partition: max(ends.get(partition, 0), first) for partition, first in firsts.items()}
+        else:
+            self._drain_ends = None
+        # A partition that was added since the last slice starts at 0 and joins by standing in `offsets`.
+        ends = {partition: max(ends.get(partition, 0), firsts.get(partition, 0)) for partition in ends | firsts}
         thresholds = thresholds_after(rule, done, checkpoint)
         rows = _rows(firsts, ends)
         if rows:
@@ -122,7 +123,7 @@ class SlicePlanner:
         while high_ms - low_ms > 1:
             middle_ms = (low_ms + high_ms) // 2
             cut = self._index.offsets_at(stream, middle_ms, ends)
-            cut = {partition: max(cut[partition], first) for partition, first in firsts.items()}
+            cut = {partition: max(offset, firsts.get(partition, 0)) for partition, offset in cut.items()}
             rows = _rows(firsts, cut)
             if rows > self._settings.rows_max:
                 high_ms, too_large = middle_ms, (cut, middle_ms)
@@ -170,7 +171,7 @@ def is_drained(done: SliceRow | None, still_open_ms: int | None) -> bool:
 
 
 def _rows(firsts: Vector, ends: Vector) -> int:
-    return sum(ends[partition] - first for partition, first in firsts.items())
+    return sum(end - firsts.get(partition, 0) for partition, end in ends.items())
 
 
 def _plus(value: int | None, addend: int) -> int | None:

@@ -78,7 +78,10 @@ def compare(documents: dict, expected: dict, size: timedelta, stage: str) -> lis
         if key in found:
             findings.append(f"{key} stands twice, as {identity}")
         found[key] = document
-        if datetime.fromisoformat(document["window"]["start"]) != end - size or document["strandline"]["stage"] != stage:
+        if (
+            datetime.fromisoformat(document["window"]["start"]) != end - size
+            or document["strandline"]["stage"] != stage
+        ):
             findings.append(f"{key} has a wrong window or stage: {document}")
     findings += [f"missing {key}" for key in expected.keys() - found.keys()]
     findings += [f"extra {key}" for key in found.keys() - expected.keys()]
@@ -119,7 +122,9 @@ def assert_index_is_right(platform, name: str) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _data_is_there():
-    assert list(data_dir().glob("*.csv")), f"no series in {data_dir()}; set STRANDLINE_TEST_DATA to the folder above nab/"
+    assert list(data_dir().glob("*.csv")), (
+        f"no series in {data_dir()}; set STRANDLINE_TEST_DATA to the folder above nab/"
+    )
 
 
 @pytest.mark.timeout(900)
@@ -195,5 +200,9 @@ def test_shuffled_with_broken_lines_and_three_restarts_the_index_is_the_same(pla
 
 def strip(document: dict) -> str:
     """What two runs have in common: all but the run's own marks and the last digits of sums."""
-    kept = {k: round(v, 6) if isinstance(v, float) else v for k, v in document.items() if k not in ("strandline", "total", "mean")}
+    kept = {
+        k: round(v, 6) if isinstance(v, float) else v
+        for k, v in document.items()
+        if k not in ("strandline", "total", "mean")
+    }
     return json.dumps(kept, sort_keys=True)

@@ -43,7 +43,9 @@ class Platform:
         assert response.status_code == 200, response.text
         return int(response.json()["accepted"])
 
-    def wait_for(self, job: str, is_so: Callable[[dict[str, Any]], bool], what: str, timeout_s: float = 180) -> dict[str, Any]:
+    def wait_for(
+        self, job: str, is_so: Callable[[dict[str, Any]], bool], what: str, timeout_s: float = 180
+    ) -> dict[str, Any]:
         """Wait on progress: the deadline starts anew with each committed slice. A timeout tells the job's state and log."""
         deadline = time.monotonic() + timeout_s
         slice_seen = None

@@ -185,3 +185,12 @@ def test_after_a_drain_the_job_goes_on(job):
     assert job.commit_all(300) == []
     job.log.add(0, 400, 100_000)
     assert [row.kind for row in job.commit_all(500)] == [SliceKind.LIVE, SliceKind.IDLE]
+
+
+def test_a_partition_that_was_added_joins_the_next_slice_at_its_beginning(job):
+    job.log.add(0, 100, 50)
+    job.commit(job.next(200))
+    job.log.records[2] = [(250, 60)]
+    row = job.next(300)
+    assert row.offsets_first == {"s": {0: 1, 1: 0}}
+    assert row.offsets == {"s": {0: 1, 1: 0, 2: 1}}
