@@ -43,6 +43,8 @@ class Artifact:
     archive: str | None = None
     """A zip that holds everything in one top directory; None when the modules' jars are the files."""
     archive_sum: str = ""
+    sums: Path | None = None
+    """The list of sums, where it doesn't lie beside this module."""
 
 
 KAFKA = Artifact(
@@ -204,7 +206,7 @@ _REFETCH = "nothing of it was used; if a proxy on the way changes downloads, fet
 
 def _verify(artifact: Artifact, home: Path) -> None:
     """Compare every file with the list. Raises StackError that names the first one changed, missing or foreign."""
-    lines = (_SUMS_DIR / f"{artifact.name}.txt").read_text(encoding="ascii").splitlines()
+    lines = (artifact.sums or _SUMS_DIR / f"{artifact.name}.txt").read_text(encoding="ascii").splitlines()
     expected = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
     present = {str(path.relative_to(home)) for path in home.rglob("*") if not path.is_dir()}
     remedy = f"delete {home} and run the command again to fetch it anew"

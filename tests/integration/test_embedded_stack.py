@@ -1,0 +1,189 @@
+"""The embedded stack from outside, as a user has it: `strandline up` and `strandline down`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from strandline.ledger.ledger import Ledger
+from strandline.services.embedded.layout import Ports, StackAddresses
+from strandline.services.pids import PidFile
+from tests.support.servers import free_port_offset
+
+STRANDLINE = str(Path(sys.executable).parent / "strandline")
+SERVERS = {"kafka", "elasticsearch", "mqtt", "control", "gateway-http"}
+
+
+class OutsideStack:
+    """One data directory and offset, and the command line to them."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.offset = free_port_offset()
+        self.addresses = StackAddresses.of(data_dir, self.offset)
+        self.pids = PidFile(data_dir)
+
+    def up_command(self, *more: str) -> list[str]:
+        return [STRANDLINE, "up", "--data-dir", str(self.data_dir), "--port-offset", str(self.offset), *more]
+
+    def up(self, *, timeout_s: float = 280) -> subprocess.CompletedProcess[str]:
+        command = self.up_command("--detach")
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+    def down(self) -> subprocess.CompletedProcess[str]:
+        command = [STRANDLINE, "down", "--data-dir", str(self.data_dir)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def outside() -> Iterator[OutsideStack]:
+    with tempfile.TemporaryDirectory(prefix="strandline-test-") as directory:
+        stack = OutsideStack(Path(directory))
+        try:
+            yield stack
+        finally:
+            if (stack.data_dir / "stack.json").exists():
+                stack.down()
+
+
+def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 200) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline, f"not so after {timeout_s} s: {what}"
+        time.sleep(0.05)
+
+
+def write_everywhere(stack: OutsideStack) -> None:
+    """One fact in each of the three places that must outlive a crash, each confirmed."""
+    admin = AdminClient({"bootstrap.servers": stack.addresses.kafka_bootstrap})
+    admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result()
+    refusals: list[object] = []
+    producer = Producer({"bootstrap.servers": stack.addresses.kafka_bootstrap, "acks": "all"})
+    producer.produce("kept", b"still here", on_delivery=lambda error, _: refusals.append(error))
+    assert producer.flush(30) == 0 and refusals == [None]
+    index = f"{stack.addresses.elasticsearch_url}/kept"
+    httpx.put(index, json={"settings": {"number_of_replicas": 0}}, trust_env=False).raise_for_status()
+    httpx.put(f"{index}/_create/1", json={"is": "still here"}, timeout=30, trust_env=False).raise_for_status()
+    ledger = Ledger.open(stack.addresses.ledger_url)
+    ledger.put_stream("kept", {"stream": "kept"})
+    ledger.close()
+
+
+def require_everything(stack: OutsideStack) -> None:
+    consumer = Consumer({"bootstrap.servers": stack.addresses.kafka_bootstrap, "group.id": "test"})
+    consumer.assign([TopicPartition("kept", 0, 0)])
+    message = consumer.poll(30)
+    consumer.close()
+    assert message is not None and message.value() == b"still here"
+    document = httpx.get(f"{stack.addresses.elasticsearch_url}/kept/_doc/1", timeout=30, trust_env=False)
+    assert document.json()["_source"] == {"is": "still here"}
+    ledger = Ledger.open(stack.addresses.ledger_url)
+    assert ledger.stream("kept").document == {"stream": "kept"}
+    ledger.close()
+
+
+@pytest.mark.timeout(900)
+def test_stack_finds_its_data_after_everything_was_killed(outside: OutsideStack) -> None:
+    first = outside.up()
+    assert first.returncode == 0, first.stderr
+    running = outside.pids.alive()
+    assert set(running) == SERVERS
+    assert json.loads((outside.data_dir / "pids.json").read_text()) == running
+    for name in SERVERS:
+        assert (outside.data_dir / "logs" / f"{name}.log").exists()
+    for url in (outside.addresses.api_url, outside.addresses.ingest_url):
+        assert httpx.get(f"{url}/healthz", trust_env=False).status_code == 200
+    require_loopback_only(outside.offset)
+    write_everywhere(outside)
+
+    again = outside.up()
+    assert again.returncode == 1
+    assert f"a stack already runs in {outside.data_dir}" in again.stderr and "strandline down" in again.stderr
+    assert outside.pids.alive() == running
+
+    for pid in running.values():
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: outside.pids.alive() == {}, "all are dead", 30)
+
+    second = outside.up()
+    assert second.returncode == 0, second.stderr
+    require_everything(outside)
+
+    # The stack runs on without the command that started it, and stops by its directory alone.
+    running = outside.pids.alive()
+    assert set(running) == SERVERS
+    stopped = outside.down()
+    assert stopped.returncode == 0, stopped.stderr
+    assert outside.pids.all() == {}
+    for pid in running.values():
+        assert not Path(f"/proc/{pid}").exists() or ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    assert outside.down().returncode == 0, "nothing to stop is no error"
+
+
+def require_loopback_only(offset: int) -> None:
+    """No port of the stack answers on an address of this machine that others can reach."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing; the kernel only chooses our own address
+        except OSError:
+            pytest.skip("this machine has no address but loopback")
+        address = probe.getsockname()[0]
+    for port in vars(Ports.moved(offset)).values():
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((address, port), timeout=5)
+
+
+@pytest.mark.timeout(600)
+def test_death_of_a_server_ends_the_stack_in_the_foreground(outside: OutsideStack) -> None:
+    with (outside.data_dir / "up.out").open("wb") as output:
+        up = subprocess.Popen(outside.up_command(), stdout=output, stderr=subprocess.STDOUT)
+    told = outside.data_dir / "up.out"
+    wait_until(lambda: "Ctrl-C" in told.read_text() or up.poll() is not None, "the stack is up")
+    assert up.poll() is None, told.read_text()
+    running = outside.pids.alive()
+    os.kill(running["mqtt"], signal.SIGKILL)
+    assert up.wait(timeout=120) == 1
+    assert "mqtt ended unexpectedly" in told.read_text()
+    assert outside.pids.all() == {}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
+def test_giving_up_while_it_starts_leaves_nothing(outside: OutsideStack, number: signal.Signals) -> None:
+    up = subprocess.Popen(outside.up_command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: {"kafka", "elasticsearch"} <= set(outside.pids.alive()), "both servers are starting")
+    started = outside.pids.alive()
+    up.send_signal(number)
+    assert up.wait(timeout=120) != 0
+    assert outside.pids.all() == {}
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started.values()), "no process is left", 10)
+
+
+def test_taken_port_is_one_sentence_before_anything_starts(outside: OutsideStack) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", Ports.moved(outside.offset).elasticsearch))
+        other.listen()
+        answer = outside.up(timeout_s=60)
+    assert answer.returncode == 1
+    assert f"port {9200 + outside.offset} on 127.0.0.1, meant for elasticsearch, is taken" in answer.stderr
+    assert len(answer.stderr.strip().splitlines()) == 1
+    assert outside.pids.all() == {} and not (outside.data_dir / "stack.json").exists()
+
+
+def test_down_where_no_stack_was_is_told(outside: OutsideStack) -> None:
+    answer = outside.down()
+    assert answer.returncode == 1
+    assert "no stack was ever started" in answer.stderr

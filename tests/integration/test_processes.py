@@ -1,0 +1,151 @@
+"""Child processes of the stack: started, waited for, stopped; and only ever those that were recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from strandline.core.errors import StackError
+from strandline.services.embedded.layout import StackAddresses
+from strandline.services.embedded.processes import Program, start, stop
+from strandline.services.embedded.stack import down
+from strandline.services.embedded.steps import Cancelled, Steps
+from strandline.services.pids import PidFile, process_identity
+
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+
+
+@pytest.fixture
+def pids(tmp_path: Path) -> PidFile:
+    return PidFile(tmp_path)
+
+
+def python_program(directory: Path, code: str, is_ready: Callable[[], bool] = lambda: True, **more: float) -> Program:
+    """A server named mqtt that runs a few lines of Python."""
+    arguments = [sys.executable, "-c", code]
+    return Program("mqtt", arguments, directory / "logs" / "mqtt.log", is_ready, stop_timeout_s=5.0, **more)
+
+
+def never_ready() -> bool:
+    return False
+
+
+def test_child_has_its_own_session_and_is_recorded(pids: PidFile, tmp_path: Path) -> None:
+    child = start(python_program(tmp_path, "import time; time.sleep(600)"), pids, lambda: None)
+    assert pids.alive() == {"mqtt": child.pid}
+    assert os.getsid(child.pid) == child.pid != os.getsid(0)
+    stop("mqtt", child.pid, pids, timeout_s=10.0)
+    assert not child.is_alive() and pids.all() == {}
+
+
+def test_child_that_ends_early_is_told_with_the_end_of_its_log(pids: PidFile, tmp_path: Path) -> None:
+    code = "print('no licence for this'); raise SystemExit(3)"
+    with pytest.raises(StackError, match=r"mqtt ended while starting:\n  no licence for this\n  \(from .*mqtt\.log\)"):
+        start(python_program(tmp_path, code, never_ready), pids, lambda: None)
+    assert pids.all() == {}
+
+
+def test_child_that_is_never_ready_is_told_and_stopped(pids: PidFile, tmp_path: Path) -> None:
+    program = python_program(tmp_path, "import time; time.sleep(600)", never_ready, ready_timeout_s=0.5)
+    with pytest.raises(StackError, match=r"mqtt was not ready after 0 s|mqtt was not ready after 1 s"):
+        start(program, pids, lambda: None)
+    assert pids.all() == {}
+
+
+def test_giving_up_stops_the_child_that_is_starting(pids: PidFile, tmp_path: Path) -> None:
+    steps = Steps(Console(quiet=True))
+    seen: list[int] = []
+
+    def is_ready() -> bool:
+        seen.extend(pids.alive().values())
+        steps.cancel()
+        return False
+
+    with pytest.raises(Cancelled):
+        start(python_program(tmp_path, "import time; time.sleep(600)", is_ready), pids, steps.check)
+    assert len(seen) == 1 and process_identity(seen[0]) is None and pids.all() == {}
+
+
+def test_child_deaf_to_term_is_killed(pids: PidFile, tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "mqtt.log"
+    child = start(python_program(tmp_path, DEAF, lambda: "deaf" in log.read_text()), pids, lambda: None)
+    began_s = time.monotonic()
+    stop("mqtt", child.pid, pids, timeout_s=0.5)
+    assert time.monotonic() - began_s >= 0.5
+    assert not child.is_alive() and pids.all() == {}
+
+
+def test_large_log_of_earlier_runs_is_put_aside(pids: PidFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strandline.services.embedded.processes.LOG_BYTES_MAX", 4)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "mqtt.log").write_text("older")
+    child = start(python_program(tmp_path, "input()"), pids, lambda: None)
+    stop("mqtt", child.pid, pids, timeout_s=10.0)
+    assert not child.is_alive()
+    assert (tmp_path / "logs" / "mqtt.old.log").read_text() == "older"
+    assert "older" not in (tmp_path / "logs" / "mqtt.log").read_text()
+
+
+def test_down_leaves_a_process_alone_that_got_a_recorded_number(pids: PidFile, tmp_path: Path) -> None:
+    """Two processes run: one as it was recorded, one that has the number of a server that died."""
+    StackAddresses.of(tmp_path, 0).write()
+    ours, foreign = (
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        for _ in range(2)
+    )
+    try:
+        pids.add("mqtt", ours.pid)
+        pids.add("kafka", foreign.pid)
+        file = tmp_path / "pids-identity.json"
+        identities = json.loads(file.read_text())
+        boot, ticks = identities["kafka"].rsplit("/", 1)
+        file.write_text(json.dumps({**identities, "kafka": f"{boot}/{int(ticks) - 7}"}))
+        down(tmp_path, Console(quiet=True))
+        assert ours.wait(timeout=10) == -signal.SIGTERM
+        assert foreign.poll() is None
+        assert pids.all() == {}
+    finally:
+        for process in (ours, foreign):
+            process.kill()
+            process.wait()
+
+
+def test_down_stops_the_runners_after_their_control_service(pids: PidFile, tmp_path: Path) -> None:
+    """A runner that is killed first would be started again by the control service."""
+    StackAddresses.of(tmp_path, 0).write()
+    code = (
+        "import signal, sys, time, pathlib\n"
+        "def end(*_):\n"
+        "    with open('order', 'a') as file: file.write(sys.argv[1] + ' ')\n"
+        "    raise SystemExit\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "pathlib.Path(sys.argv[1] + '.ready').touch()\n"
+        "time.sleep(600)\n"
+    )
+    names = ["kafka", "elasticsearch", "mqtt", "control", "gateway-http", "runner-a"]
+    processes = {}
+    try:
+        for name in names:
+            arguments = [sys.executable, "-c", code, name]
+            processes[name] = subprocess.Popen(arguments, cwd=tmp_path, start_new_session=True)
+            pids.add(name, processes[name].pid)
+        deadline = time.monotonic() + 30
+        while not all((tmp_path / f"{name}.ready").exists() for name in names):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        down(tmp_path, Console(quiet=True))
+        order = (tmp_path / "order").read_text().split()
+        assert order == ["gateway-http", "control", "runner-a", "mqtt", "elasticsearch", "kafka"]
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
