@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import signal
+import threading
 from collections import Counter
 from dataclasses import replace
 
@@ -11,10 +12,17 @@ import httpx
 import pytest
 from rich.console import Console
 
-from strandline.core.errors import TransientError
-from strandline.services.example.run import EVENT_START_AGO_MS, event_start_ms, has_results, stop_signals
+from strandline.core.errors import PermanentError, TransientError
+from strandline.services.example.run import (
+    DOCUMENTS_SHOWN,
+    EVENT_START_AGO_MS,
+    event_start_ms,
+    has_results,
+    stop_signals,
+    wait_until_caught_up,
+)
 from strandline.services.example.sender import Sent
-from strandline.services.example.view import Places, account, plain_line, render, show_counts, show_time
+from strandline.services.example.view import Places, account, plain_line, render, show_counts, show_time, where_to_look
 from strandline.services.example.watch import NO_COUNTS, Facts, ResultsReader, counts_since
 
 EVENT_MS = 1_700_000_000_000
@@ -53,8 +61,8 @@ FACTS = Facts(
 )
 
 
-def shown(facts: Facts) -> str:
-    console = Console(file=io.StringIO(), width=120)
+def shown(facts: Facts, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width)
     console.print(render(facts, PLACES))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
@@ -63,9 +71,20 @@ def test_the_view_shows_every_fact():
     text = shown(FACTS)
     for fact in (
         "4,800 sent, 4,760 acknowledged, 480/s", "watermark 2023-11-14 22:13:20 UTC", "running, 12 records behind",
-        "per_minute 800", "decode 3, late 1", "spoiled on purpose: 4", "[red]dune-01", "0.512", PLACES.api_docs, "curl",
+        "per_minute 800", "decode 3, late 1", "spoiled on purpose: 4", "[red]dune-01", "0.512",
     ):  # fmt: skip
         assert fact in text
+
+
+def test_where_to_look_names_every_place():
+    text = "\n".join(where_to_look(PLACES))
+    for place in (PLACES.api_docs, PLACES.search, PLACES.job_status, PLACES.dead_letters, PLACES.logs):
+        assert place in text
+
+
+def test_the_view_fits_a_small_terminal():
+    documents = {alias: [DOCUMENT] * limit for alias, limit in DOCUMENTS_SHOWN.items()}
+    assert len(shown(replace(FACTS, documents=documents), width=80).splitlines()) < 24
 
 
 def test_the_view_says_when_the_next_hour_closes():
@@ -166,3 +185,40 @@ def test_results_are_read_newest_first_and_trouble_is_transient():
     assert dict(asked[0].params)["sort"] == "@timestamp:desc"
     with pytest.raises(TransientError, match="Elasticsearch"):
         ResultsReader("http://index", {"turbine-hour": 4}, transport=httpx.MockTransport(away)).newest()
+
+
+class Control:
+    """Answers with one job state after the other; the last one for ever."""
+
+    def __init__(self, *jobs: dict) -> None:
+        self._jobs = list(jobs)
+
+    def job(self, _name: str) -> dict:
+        return self._jobs.pop(0) if len(self._jobs) > 1 else self._jobs[0]
+
+
+STARTING = {"state": "starting", "epoch": 1, "slice": None, "lag_records": 5, "message": ""}
+BEHIND = {**STARTING, "state": "running"}
+CAUGHT_UP = {**BEHIND, "slice": 3, "lag_records": 0}
+
+
+def test_waits_until_the_job_runs_and_has_caught_up():
+    control = Control(STARTING, BEHIND, CAUGHT_UP)
+    assert wait_until_caught_up(control, "job", threading.Event(), stall_timeout_s=60) == CAUGHT_UP
+
+
+@pytest.mark.parametrize("limits", [{"stall_timeout_s": 0.3}, {"stall_timeout_s": 60, "timeout_s": 0.3}], ids=str)
+def test_gives_up_waiting_for_a_job_that_does_not_move(limits):
+    assert wait_until_caught_up(Control(BEHIND), "job", threading.Event(), **limits) == BEHIND
+
+
+def test_a_signal_ends_the_waiting():
+    enough = threading.Event()
+    enough.set()
+    assert wait_until_caught_up(Control(BEHIND), "job", enough, stall_timeout_s=60) == BEHIND
+
+
+def test_a_job_that_has_failed_is_not_waited_for():
+    failed = {**BEHIND, "state": "failed", "message": "the log is gone"}
+    with pytest.raises(PermanentError, match="the log is gone"):
+        wait_until_caught_up(Control(STARTING, failed), "job", threading.Event(), stall_timeout_s=60)

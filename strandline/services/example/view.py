@@ -48,20 +48,25 @@ def render(facts: Facts, places: Places) -> RenderableType:
     ]
     if facts.trouble:
         rows.append(("trouble", facts.trouble))
-    next_rows = [
-        ("API", places.api_docs),
-        ("results", places.search),
-        ("job", places.job_status),
-        ("dead letters", places.dead_letters),
-        ("logs", places.logs),
-    ]
     tables = [_documents_table(alias, documents) for alias, documents in facts.documents.items() if documents]
     return Panel(
-        Group(_facts_table(rows), *tables, Text("\nwhere to look next", style="bold"), _facts_table(next_rows)),
+        Group(_facts_table(rows), *tables),
         title=f"a wind farm of 40 turbines, event time {places.speed:g} times as fast as the clock",
         subtitle="Ctrl-C stops everything",
         padding=(0, 1),
     )
+
+
+def where_to_look(places: Places) -> list[str]:
+    """What to try while it runs, one a line."""
+    return [
+        "where to look next, from another terminal:",
+        f"  the API        {places.api_docs}",
+        f"  results        {places.search}",
+        f"  the job        {places.job_status}",
+        f"  dead letters   {places.dead_letters}",
+        f"  logs           {places.logs}",
+    ]
 
 
 def plain_line(facts: Facts) -> str:
