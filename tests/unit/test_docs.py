@@ -1,0 +1,34 @@
+"""The docs and the code say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from strandline.core.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_setting_is_in_the_docs_and_no_other():
+    text = (ROOT / "docs" / "operating.md").read_text()
+    named = set(re.findall(r"^\| `STRANDLINE_([A-Z_]+)`", text, re.MULTILINE))
+    assert named == {name.upper() for name in Settings.model_fields}
+
+
+def test_each_guarantee_names_a_test_that_exists():
+    text = (ROOT / "docs" / "guarantees.md").read_text()
+    promises = re.findall(r"^\| (G\d+) \|.*$", text, re.MULTILINE)
+    assert promises, "no promise found"
+    for line in re.findall(r"^\| G\d+ \|.*$", text, re.MULTILINE):
+        tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", line)
+        assert tests, f"names no test: {line}"
+        for path, name in tests:
+            assert re.search(rf"^(async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE), f"{path} has no {name}"
+
+
+def test_links_between_documents_lead_somewhere():
+    documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    for document in documents:
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
