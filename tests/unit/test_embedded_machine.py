@@ -179,14 +179,17 @@ class TestCachedServer:
 @pytest.mark.parametrize(
     ("log", "sentence"),
     [
-        ("java.net.UnknownHostException: some.host", "the package registry did not answer; check the network"),
+        (
+            "Host some.host not found. url=x\nUNRESOLVED DEPENDENCIES",
+            "the package registry did not answer; check the network",
+        ),
         ("java.net.ConnectException: Connection refused", "the package registry did not answer; check the network"),
         ("java.io.IOException: No space left on device", "the disk ran full while kafka"),
-        (":::: ERRORS\nUNRESOLVED DEPENDENCIES\nmore", "kafka-4.2.1 could not be fetched: UNRESOLVED DEPENDENCIES"),
-        ("", "kafka-4.2.1 could not be fetched: no output"),
+        ("\t:: a.b#c;1.0: not found\nmore", "kafka-4.2.1 could not be fetched (a.b#c;1.0: not found)"),
+        ("", "kafka-4.2.1 could not be fetched (no reason given)"),
     ],
     ids=["no name", "refused", "disk", "unresolved", "silent"],
 )
 def test_failed_fetch_is_one_sentence(log: str, sentence: str) -> None:
-    told = artifacts._fetch_failure(artifacts.KAFKA, log)
+    told = artifacts._fetch_failure(artifacts.KAFKA, log, Path("/cache/kafka.log"))
     assert sentence in told and "\n" not in told

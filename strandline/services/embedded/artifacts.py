@@ -27,6 +27,10 @@ JAVA_VERSION_MIN = 17
 FREE_BYTES_MIN = 600 * 1024 * 1024
 """For one fetch: the download, Ivy's own copy of it, and the unpacked files."""
 _SUMS_DIR = Path(__file__).parent
+_NO_ANSWER = re.compile(
+    r"Host \S+ not found|UnknownHost|Connection refused|Connection reset|timed out|Network is unreachable|No route to host"
+    r"|SSLHandshake|Server access error"
+)
 _RETRIEVE_PATTERN = "[artifact]-[revision](-[classifier]).[ext]"
 
 
@@ -136,7 +140,7 @@ def _fetch(artifact: Artifact, work: Path, java: Path, progress: Callable[[int],
         encoding="utf-8",
     )
     arguments = [str(java), "-jar", str(ivy), "-cache", str(work / "cache"), "-ivy", str(module), "-confs", "default"]
-    log = work / "ivy.log"
+    log = work.parent / f"{artifact.name}.log"
     with log.open("wb") as output:
         fetching = subprocess.Popen(
             [*arguments, "-retrieve", str(work / "files" / _RETRIEVE_PATTERN)],
@@ -156,20 +160,21 @@ def _fetch(artifact: Artifact, work: Path, java: Path, progress: Callable[[int],
         fetching.kill()
         fetching.wait()
     if code != 0:
-        raise StackError(_fetch_failure(artifact, log.read_text(encoding="utf-8", errors="replace")))
+        raise StackError(_fetch_failure(artifact, log.read_text(encoding="utf-8", errors="replace"), log))
     progress(artifact.download_bytes)
 
 
-def _fetch_failure(artifact: Artifact, log: str) -> str:
-    if "No space left on device" in log:
+def _fetch_failure(artifact: Artifact, output: str, log: Path) -> str:
+    """What to tell, from what Ivy printed."""
+    if "No space left on device" in output:
         return f"the disk ran full while {artifact.name} was fetched; free some space, or set STRANDLINE_CACHE_DIR"
-    if re.search(r"UnknownHost|Connection refused|timed out|Network is unreachable|SSLHandshake|No route to host", log):
+    if _NO_ANSWER.search(output):
         return (
             f"{artifact.name} could not be fetched because the package registry did not answer; check the network "
-            "(and, behind a proxy, JAVA_TOOL_OPTIONS) and run the command again"
+            f"(and, behind a proxy, JAVA_TOOL_OPTIONS) and run the command again; the log is {log}"
         )
-    lines = [line.strip() for line in log.splitlines() if "unresolved" in line.lower() or "ERROR" in line]
-    return f"{artifact.name} could not be fetched: {(lines or log.splitlines() or ['no output'])[-1].strip()[:300]}"
+    errors = [line.strip(": \t") for line in output.splitlines() if re.search(r"not found|ERROR|Exception", line)]
+    return f"{artifact.name} could not be fetched ({(errors or ['no reason given'])[-1][:200]}); the log is {log}"
 
 
 def _size_bytes(directory: Path) -> int:
