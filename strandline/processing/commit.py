@@ -13,10 +13,11 @@ from pyspark.sql import DataFrame
 from strandline.core.errors import StrandlineError
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, SliceRow
-from strandline.processing.emission import DEAD_LETTERS_PROPERTY, SLICE_PROPERTY, results_metric
+from strandline.processing.emission import results_metric
 from strandline.processing.pipeline import CheckedPipeline
 from strandline.processing.refused import RefusedWriter
 from strandline.processing.rewind import RewindPlan
+from strandline.processing.stage_emission import DEAD_LETTERS_PROPERTY, SLICE_PROPERTY
 from strandline.processing.watermark import emitted_up_to, greatest
 
 log = structlog.get_logger()

@@ -6,33 +6,21 @@ data and documents are only ever created, so a batch that is run again lands on 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from strandline.core.record import REASON_RESULT
 from strandline.core.settings import Settings
-from strandline.processing.dead_letters import DeadLetter, DeadLetterWriter
 from strandline.processing.log_source import EVENT_TIME
 from strandline.processing.pipeline import CheckedPipeline, Emit, Stage
+from strandline.processing.stage_emission import REFUSED_RESULTS, StageEmission
 from strandline.results.counting_writer import CountingWriter
 from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
-from strandline.results.writer import Refused, ResultWriter
+from strandline.results.writer import ResultWriter
 
-SLICE_PROPERTY = "strandline.slice"
-"""Spark local property: the number of the slice at work, which is the emission's number."""
-DEAD_LETTERS_PROPERTY = "strandline.dead_letters"
-"""Spark local property: where the dead-letter stream ended at the last checkpoint, as JSON."""
-
-REFUSED_RESULTS = "_strandline_refused_results"
 _WATERMARK_METADATA = "spark.watermarkDelayMs"
 """Marks the event-time column for Spark; an Arrow function loses it, so its schema says it again."""
 
@@ -40,54 +28,6 @@ _WATERMARK_METADATA = "spark.watermarkDelayMs"
 def results_metric(stage: str) -> str:
     """The name under which a stage's results are observed."""
     return f"results_{stage}"
-
-
-@dataclass(frozen=True)
-class StageEmission:
-    """Emits one stage from an executor's Python worker; travels there pickled."""
-
-    writers: tuple[ResultWriter, ...]
-    job: str
-    stage: str
-    epoch: int
-    emitted_ms: int | None
-    """Windows that end at or before it were emitted by an earlier run."""
-    kafka_bootstrap: str
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write each batch's new results and pass all of them on; returns from a batch when the store has confirmed it."""
-        context = TaskContext.get()
-        assert context is not None
-        emission = int(context.getLocalProperty(SLICE_PROPERTY) or 0)
-        for batch in batches:
-            new = self._new(batch)
-            refused: list[Refused] = []
-            if new.num_rows:
-                for writer in self.writers:
-                    refused += writer.write_batches([new], self.epoch, emission).refused
-            if refused:
-                self._bury(refused, context)
-            counts = pa.array([len(refused)] + [0] * (batch.num_rows - 1) if batch.num_rows else [], pa.int64())
-            yield batch.append_column(REFUSED_RESULTS, counts)
-
-    def _new(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if self.emitted_ms is None:
-            return batch
-        ends_us = pc.struct_field(batch.column("window"), "end").cast(pa.int64())
-        return batch.filter(pc.greater(ends_us, self.emitted_ms * 1000))
-
-    def _bury(self, refused: list[Refused], context: TaskContext) -> None:
-        written_before = {
-            int(p): o for p, o in json.loads(context.getLocalProperty(DEAD_LETTERS_PROPERTY) or "{}").items()
-        }
-        slot = f"result-{self.stage}-{context.partitionId()}"
-        letters = (
-            DeadLetter.of_document(
-                one.index or "", one.id, one.source, REASON_RESULT, f"{one.type}: {one.reason}", f"emit {self.stage}"
-            )
-            for one in refused
-        )
-        DeadLetterWriter(self.kafka_bootstrap, self.job, slot).write(letters, written_before)
 
 
 class EmissionTap:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, Desired, SliceKind, SliceRow, SliceStatus
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.watermark import (
@@ -18,6 +18,9 @@ from strandline.processing.watermark import (
     open_until,
     thresholds_after,
 )
+
+if TYPE_CHECKING:  # this module travels to every Python worker, and the ledger's SQL takes half a second to import
+    from strandline.ledger.ledger import Ledger
 
 Vector = dict[int, int]
 

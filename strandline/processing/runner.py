@@ -51,9 +51,11 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]*: \S")
 class Runner:
     """One run of one job, under its own epoch."""
 
-    def __init__(self, settings: Settings, job: str) -> None:
+    def __init__(self, settings: Settings, job: str, spark: SparkSession | None = None) -> None:
+        """With `spark`, the run uses that session and leaves it running; else it starts and stops its own."""
         self._settings = settings
         self._job = job
+        self._given_spark = spark
         self._ledger = Ledger.open(settings.ledger_url)
         self._stop_now = threading.Event()
 
@@ -83,7 +85,7 @@ class Runner:
             pipeline = self._load(run.version)
             rule = event_time_rule(pipeline)
             plan = self._plan(pipeline, rule)
-            spark = start_spark(self._settings, self._job, scratch)
+            spark = self._given_spark or start_spark(self._settings, self._job, scratch)
             config = source_config(self._settings, pipeline, rule, plan, run.version, run.epoch, spark)
             spark.dataSource.register(log_source(config))
             tap = EmissionTap(pipeline, run.version, run.epoch, plan.emitted, self._settings)
@@ -117,7 +119,7 @@ class Runner:
             cause = committer.failure if committer else None
             return self._failed(run.epoch, cause or StrandlineError(_sentence(error)))
         finally:
-            if spark is not None:
+            if spark is not None and spark is not self._given_spark:
                 spark.stop()
             shutil.rmtree(scratch, ignore_errors=True)
             self._ledger.close()
@@ -268,7 +270,12 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
         "spark.sql.adaptive.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.hadoop.fs.file.impl.disable.cache": "false",
+        # What Spark keeps and prints for its own web page, which is off: at two batches a second it adds up.
+        "spark.sql.maxPlanStringLength": "1000",
+        "spark.sql.ui.retainedExecutions": "4",
+        "spark.ui.retainedJobs": "4",
+        "spark.ui.retainedStages": "4",
+        "spark.ui.retainedTasks": "100",
         "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch}",
     }
     builder = SparkSession.builder.appName(f"strandline-{job}").master(settings.spark_master)

@@ -1,0 +1,69 @@
+"""One stage's emission as it runs in an executor's Python worker. Imports little: every worker that emits loads it first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from strandline.core.record import REASON_RESULT
+from strandline.processing.dead_letters import DeadLetter, DeadLetterWriter
+from strandline.results.writer import Refused, ResultWriter
+
+SLICE_PROPERTY = "strandline.slice"
+"""Spark local property: the number of the slice at work, which is the emission's number."""
+DEAD_LETTERS_PROPERTY = "strandline.dead_letters"
+"""Spark local property: where the dead-letter stream ended at the last checkpoint, as JSON."""
+REFUSED_RESULTS = "_strandline_refused_results"
+
+
+@dataclass(frozen=True)
+class StageEmission:
+    """Emits one stage from an executor's Python worker; travels there pickled."""
+
+    writers: tuple[ResultWriter, ...]
+    job: str
+    stage: str
+    epoch: int
+    emitted_ms: int | None
+    """Windows that end at or before it were emitted by an earlier run."""
+    kafka_bootstrap: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write each batch's new results and pass all of them on; returns from a batch when the store has confirmed it."""
+        context = TaskContext.get()
+        assert context is not None
+        emission = int(context.getLocalProperty(SLICE_PROPERTY) or 0)
+        for batch in batches:
+            new = self._new(batch)
+            refused: list[Refused] = []
+            if new.num_rows:
+                for writer in self.writers:
+                    refused += writer.write_batches([new], self.epoch, emission).refused
+            if refused:
+                self._bury(refused, context)
+            counts = pa.array([len(refused)] + [0] * (batch.num_rows - 1) if batch.num_rows else [], pa.int64())
+            yield batch.append_column(REFUSED_RESULTS, counts)
+
+    def _new(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.emitted_ms is None:
+            return batch
+        ends_us = pc.struct_field(batch.column("window"), "end").cast(pa.int64())
+        return batch.filter(pc.greater(ends_us, self.emitted_ms * 1000))
+
+    def _bury(self, refused: list[Refused], context: TaskContext) -> None:
+        written_before = {
+            int(p): o for p, o in json.loads(context.getLocalProperty(DEAD_LETTERS_PROPERTY) or "{}").items()
+        }
+        slot = f"result-{self.stage}-{context.partitionId()}"
+        letters = (
+            DeadLetter.of_document(
+                one.index or "", one.id, one.source, REASON_RESULT, f"{one.type}: {one.reason}", f"emit {self.stage}"
+            )
+            for one in refused
+        )
+        DeadLetterWriter(self.kafka_bootstrap, self.job, slot).write(letters, written_before)
