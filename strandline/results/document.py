@@ -31,7 +31,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.core.errors import PermanentError
+from strandline.core.errors import InvalidDocument, PermanentError, Problem
 from strandline.results.writer import Refused
 
 KeyValue = str | int | float | bool | Decimal | datetime | None
@@ -52,6 +52,23 @@ _ARROW_TYPES: dict[str, Callable[[pa.DataType], bool]] = {
 _EMIT_NAME_LENGTH_MAX = 200
 """Elasticsearch allows an index name 255 bytes; the month and the template's name need some of them."""
 RESERVED_NAMES = frozenset({"@timestamp", "window", "strandline"})
+METADATA_NAMES = frozenset(
+    [
+        "_id",
+        "_index",
+        "_source",
+        "_routing",
+        "_ignored",
+        "_ignored_source",
+        "_field_names",
+        "_nested_path",
+        "_seq_no",
+        "_version",
+        "_doc_count",
+        "_tier",
+    ]
+)
+"""What Elasticsearch keeps for itself. Were one missing here, it would refuse the template."""
 _DECIMAL_CONTEXT = Context(prec=80)
 _encode = msgspec.json.Encoder().encode
 
@@ -77,10 +94,10 @@ def check_emit_name(emit_name: str) -> None:
 
 def check_field_name(name: str) -> None:
     """Raise ValueError unless a by field or an aggregate may have this name in a document."""
-    if name in RESERVED_NAMES or name.startswith("_") or "." in name or not name:
+    if name in RESERVED_NAMES or name in METADATA_NAMES or "." in name or not name:
         raise ValueError(
-            f"{name!r} cannot name a result: @timestamp, window and strandline are the platform's own, a leading '_' "
-            f"is Elasticsearch's, and a dot would make an object"
+            f"{name!r} cannot name a result: @timestamp, window and strandline are the platform's own, names such as _id "
+            f"are Elasticsearch's, and a dot would make an object; rename the field"
         )
 
 
@@ -141,7 +158,7 @@ def _part(value: KeyValue) -> bytes:
 class DocumentShape:
     """What the documents of one emit have in common. Pickles; goes to the executors.
 
-    Raises ValueError for a name or a type that no document can have.
+    Raises InvalidDocument for a name or a type that no document can have.
     """
 
     emit_name: str
@@ -154,16 +171,25 @@ class DocumentShape:
     aggregates: tuple[tuple[str, str], ...]
 
     def __post_init__(self) -> None:
-        check_emit_name(self.emit_name)
+        problems = list(self._problems())
+        if problems:
+            raise InvalidDocument([Problem(message, source=self.job) for message in problems])
+
+    def _problems(self) -> Iterator[str]:
         names = [name for name, _ in self.fields]
         if not names:
-            raise ValueError(f"stage {self.stage!r} has neither by fields nor aggregates; a document would be empty")
+            yield f"stage {self.stage!r} has neither by fields nor aggregates; its documents would be empty"
+        try:
+            check_emit_name(self.emit_name)
+            for name in names:
+                check_field_name(name)
+        except ValueError as error:
+            yield str(error)
         for name, type_name in self.fields:
-            check_field_name(name)
             if names.count(name) > 1:
-                raise ValueError(f"{name!r} names two results of stage {self.stage!r}; rename one")
+                yield f"{name!r} names two results of stage {self.stage!r}; rename one"
             if not _TYPE.fullmatch(type_name):
-                raise ValueError(f"{name!r} has type {type_name!r}, for which there is no mapping")
+                yield f"{name!r} has type {type_name!r}, for which there is no mapping"
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:

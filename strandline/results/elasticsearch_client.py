@@ -15,7 +15,7 @@ JSON = "application/json"
 NDJSON = "application/x-ndjson"
 
 
-class RequestRefused(PermanentError):  # noqa: N818 (named for what happened, as in core.errors)
+class RequestRefused(PermanentError):
     """Elasticsearch read the request and will not do it, however often it is repeated."""
 
     code = "index_request_refused"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from strandline.core.errors import Conflict, IndexUnavailable
-from strandline.results.document import Document, DocumentShape, document_id
+from strandline.results.document import METADATA_NAMES, Document, DocumentShape, document_id
 from strandline.results.elasticsearch_client import request
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
 from strandline.results.mapping import build_mapping, ensure_index_template
@@ -112,6 +112,16 @@ def test_a_document_of_every_type_is_kept_exactly_and_found_by_each_field(emit: 
         "strandline": {"job": "job", "stage": "stage", "version": 1, "epoch": 3, "emission": 7},
     }
     assert found["aggregations"]["cost"]["value"] == 12345678.90
+
+
+@pytest.mark.parametrize("name", sorted(METADATA_NAMES))
+def test_elasticsearch_keeps_the_names_that_we_refuse_and_leaves_others(emit: Emit, name: str) -> None:
+    def mapping(field: str) -> dict[str, Any]:
+        return {"dynamic": "strict", "properties": {field: {"type": "keyword"}}}
+
+    ensure_index_template(emit.url, emit.name, mapping("_" + name))
+    with pytest.raises(Conflict, match="answered 400"):
+        ensure_index_template(emit.url, emit.name, mapping(name))
 
 
 def test_nulls_are_kept_and_a_repeat_is_the_same(emit: Emit) -> None:

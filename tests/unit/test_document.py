@@ -12,7 +12,7 @@ from decimal import Decimal
 
 import pytest
 
-from strandline.core.errors import PermanentError
+from strandline.core.errors import InvalidDocument, PermanentError
 from strandline.results.document import (
     Document,
     DocumentShape,
@@ -172,7 +172,7 @@ def test_names_that_cannot_be_an_index(name: str) -> None:
         check_emit_name(name)
 
 
-@pytest.mark.parametrize("name", ["@timestamp", "window", "strandline", "_id", "a.b", ""])
+@pytest.mark.parametrize("name", ["@timestamp", "window", "strandline", "_id", "_source", "a.b", ""])
 def test_names_that_cannot_be_a_field(name: str) -> None:
     with pytest.raises(ValueError, match="cannot name a result"):
         check_field_name(name)
@@ -185,10 +185,11 @@ def test_names_that_cannot_be_a_field(name: str) -> None:
         ((("n", "string"),), (("n", "long"),), "two results"),
         ((), (("n", "array<long>"),), "no mapping"),
         ((("window", "string"),), (("n", "long"),), "cannot name a result"),
+        ((("_id", "string"),), (("n", "long"),), "cannot name a result"),
     ],
 )
 def test_shapes_that_no_document_can_have(
     by: tuple[tuple[str, str], ...], aggregates: tuple[tuple[str, str], ...], sentence: str
 ) -> None:
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(InvalidDocument, match=sentence):
         DocumentShape("emit", "job", "stage", 1, by, aggregates)
