@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -15,7 +16,6 @@ from fastapi import FastAPI
 
 from strandline.core.errors import IndexUnavailable, LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
-from strandline.ingest.topics import TopicDescription
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
 from strandline.processing.pipeline import CheckedPipeline
@@ -51,6 +51,14 @@ HOUR = """\
 """
 
 
+@dataclass(frozen=True)
+class MadeTopic:
+    """What applying looks at in the description of a topic."""
+
+    name: str
+    topic_id: str
+
+
 class Topics:
     """Stands for Kafka's topics. `id_of` may be changed, as a topic that is deleted and made anew changes it."""
 
@@ -59,14 +67,14 @@ class Topics:
         self.dead_letters: list[str] = []
         self.is_away = False
 
-    def ensure_stream_topic(self, spec: StreamSpec) -> TopicDescription:
+    def ensure_stream_topic(self, spec: StreamSpec) -> MadeTopic:
         if self.is_away:
             raise LogUnavailable("Kafka does not answer; try again when it does")
-        return TopicDescription(spec.stream, self.id_of.setdefault(spec.stream, "id-1"), spec.partitions, True)
+        return MadeTopic(spec.stream, self.id_of.setdefault(spec.stream, "id-1"))
 
-    def ensure_dead_letter_topic(self, job: str) -> TopicDescription:
+    def ensure_dead_letter_topic(self, job: str) -> MadeTopic:
         self.dead_letters.append(job)
-        return TopicDescription(f"{job}.dead-letter", "id-d", 1, True)
+        return MadeTopic(f"{job}.dead-letter", "id-d")
 
 
 class Log(LogFacts):
@@ -170,6 +178,8 @@ class ObedientSupervisor(IdleSupervisor):
         if job.desired is Desired.RUNNING:
             is_wanted = job.state is not JobState.RUNNING or job.name in self.restarted
             return [JobState.STARTING, JobState.RUNNING] if is_wanted else []
+        if job.desired is Desired.STOPPED and job.state in (JobState.CREATED, JobState.FAILED):
+            return [JobState.STOPPED]
         if job.desired is Desired.STOPPED:
             return [] if job.state in (JobState.STOPPED, JobState.DRAINED) else [JobState.STOPPING, JobState.STOPPED]
         return [JobState.DRAINING, JobState.DRAINED]

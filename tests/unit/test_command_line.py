@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,6 +145,21 @@ def test_start_of_a_job_that_fails_says_why(
         said = say("job", "start", "power")
     assert said.code == 1
     assert "the log no longer holds offset 7" in said.err
+
+
+def test_stop_of_a_failed_job_waits_for_it_to_rest(ledger: Ledger, say: Say, farm: str) -> None:
+    class Slow(ObedientSupervisor):
+        def wake(self) -> None:
+            if ledger.job("power").desired is Desired.STOPPED:
+                later = threading.Timer(0.5, super().wake)
+                later.start()
+
+    api = Api(ledger, Slow(ledger))
+    with serving(api.app) as url:
+        say("apply", farm, "--url", url)
+        ledger.move_job("power", JobState.FAILED, "for a reason")
+        said = say("job", "stop", "power", "--json", "--url", url)
+    assert (said.code, said.json["state"]) == (0, "stopped"), said.err
 
 
 def test_tables_for_people(api: Api, say: Say, farm: str) -> None:
