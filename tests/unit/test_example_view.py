@@ -90,6 +90,8 @@ def test_the_view_fits_a_small_terminal():
 def test_the_view_says_when_the_next_hour_closes():
     # 46:40 to the full hour, and the watermark is just the delay behind: 2,800 s of event time at 120 times.
     assert "an hour closes in about 23 s" in shown(FACTS)
+    behind = replace(FACTS, sent=replace(FACTS.sent, event_ms=EVENT_MS + 7_200_000))
+    assert "as soon as the job has caught up" in shown(behind)
 
 
 def test_the_view_shows_trouble_instead_of_facts_that_it_lacks():

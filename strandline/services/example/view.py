@@ -121,7 +121,9 @@ def _next_hour(facts: Facts, places: Places) -> str:
     if watermark_ms is None or event_ms is None:
         return ""
     closes_ms = (watermark_ms // HOUR_MS + 1) * HOUR_MS + places.delay_ms
-    return f"   (an hour closes in about {max(0.0, (closes_ms - event_ms) / places.speed / 1000):.0f} s)"
+    if event_ms >= closes_ms:
+        return "   (an hour closes as soon as the job has caught up)"
+    return f"   (an hour closes in about {(closes_ms - event_ms) / places.speed / 1000:.0f} s)"
 
 
 def _documents_table(alias: str, documents: list[Answer]) -> Table:
