@@ -75,6 +75,23 @@ def up(
 
 
 @app.command()
+def example(
+    data_dir: DataDir = None,
+    port_offset: Annotated[int, typer.Option(help="Added to every port.")] = 0,
+    speed: Annotated[
+        float, typer.Option(min=1, help="How much faster than the clock the turbines' time runs.")
+    ] = 120.0,
+    seconds: Annotated[float | None, typer.Option(min=1, help="End after so long; default: at Ctrl-C.")] = None,
+) -> None:
+    """Start the embedded stack with a simulated fleet of wind turbines and its job, and show what happens; stop it at Ctrl-C."""
+    from strandline.services.example.run import run_example
+
+    settings = _settings()
+    code = run_example(settings, data_dir or settings.data_dir, port_offset, speed, _console(False), seconds)
+    raise typer.Exit(code)
+
+
+@app.command()
 def down(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Stop everything that `up` started, runners included. What is desired of the jobs stays."""
     from strandline.services.embedded import stack
