@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget to export what they import
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewTopic,
+    OffsetSpec,
     ResourceType,
 )
 
@@ -43,6 +44,15 @@ _TRANSIENT_CODES = frozenset(
     }
 )
 """Answers of a broker that pass; librdkafka's own codes, all negative, are about reaching one."""
+_NOT_YET_CODES = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
+"""Answers for a partition of a topic that is just being made."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +62,6 @@ class TopicDescription:
     name: str
     topic_id: str
     partitions: int
-    is_writable: bool
-    """Every partition has a leader."""
 
 
 def record_batch_bytes_max(record_bytes_max: int) -> int:
@@ -168,15 +176,14 @@ class Topics:
             raise self._explain(f"topic {topic} could not be described", error) from error
         except TimeoutError as error:
             raise self._explain(f"topic {topic} could not be described", error) from error
-        leaders = [partition.leader for partition in described.partitions]
-        return TopicDescription(topic, str(described.topic_id), len(leaders), None not in leaders)
+        return TopicDescription(topic, str(described.topic_id), len(described.partitions))
 
     def _wait_until_writable(self, topic: str) -> TopicDescription:
-        """Wait until each partition has a leader: brokers learn of a new topic some milliseconds after the answer."""
+        """Wait until the leader of each partition answers for it: brokers take up a new topic a moment after the order."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             description = self._describe(topic)
-            if description is not None and description.is_writable:
+            if description is not None and self._do_leaders_answer(description):
                 return description
             if time.monotonic() > deadline:
                 raise LogUnavailable(
@@ -184,6 +191,22 @@ class Topics:
                     f"look at the brokers at {self._bootstrap} and try again"
                 )
             time.sleep(_POLL_S)
+
+    def _do_leaders_answer(self, description: TopicDescription) -> bool:
+        """Being named the leader is not enough: a broker that has not read so far yet says that it isn't."""
+        partitions = [TopicPartition(description.name, number) for number in range(description.partitions)]
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        futures = self._admin.list_offsets(dict.fromkeys(partitions, latest), request_timeout=self._timeout_s)
+        try:
+            for future in futures.values():
+                future.result(self._timeout_s)
+        except KafkaException as error:
+            if _code(error) in _NOT_YET_CODES:
+                return False
+            raise self._explain(f"the partitions of topic {description.name} could not be reached", error) from error
+        except TimeoutError as error:
+            raise self._explain(f"the partitions of topic {description.name} could not be reached", error) from error
+        return True
 
     def _read_config(self, topic: str) -> Mapping[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, topic)

@@ -94,9 +94,7 @@ def build_stages(records: DataFrame, pipeline: CheckedPipeline, tap: Tap) -> Dat
 def aggregate(frame: DataFrame, stage: Stage) -> DataFrame:
     """One tumbling window: EVENT_TIME is the last microsecond of the window, as the next stage needs it."""
     window = F.window(EVENT_TIME, f"{stage.size_ms} milliseconds").alias("window")
-    grouped = frame.groupBy(window, *stage.by).agg(
-        *[_value(column).alias(column.name) for column in stage.aggregates]
-    )
+    grouped = frame.groupBy(window, *stage.by).agg(*[_value(column).alias(column.name) for column in stage.aggregates])
     return grouped.select(
         F.window_time("window").alias(EVENT_TIME),
         "window",

@@ -149,3 +149,21 @@ def test_down_stops_the_runners_after_their_control_service(pids: PidFile, tmp_p
         for process in processes.values():
             process.kill()
             process.wait()
+
+
+@pytest.mark.parametrize("is_ours", [True, False], ids=["of this directory", "of another"])
+def test_down_stops_an_elasticsearch_that_was_never_recorded(pids: PidFile, tmp_path: Path, is_ours: bool) -> None:
+    """Its `up` was killed just after the launcher had put it into the background."""
+    StackAddresses.of(tmp_path, 0).write()
+    directory = tmp_path / "elasticsearch"
+    directory.mkdir()
+    mark = f"-Dstrandline.elasticsearch={directory if is_ours else tmp_path / 'other'}"
+    server = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", mark], start_new_session=True)
+    try:
+        (directory / "elasticsearch.pid").write_text(f"{server.pid}\n")
+        down(tmp_path, Console(quiet=True))
+        assert server.poll() is None if not is_ours else server.wait(timeout=10) == -signal.SIGTERM
+        assert pids.all() == {}
+    finally:
+        server.kill()
+        server.wait()

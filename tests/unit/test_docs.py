@@ -24,7 +24,9 @@ def test_each_guarantee_names_a_test_that_exists():
         tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", line)
         assert tests, f"names no test: {line}"
         for path, name in tests:
-            assert re.search(rf"^(async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE), f"{path} has no {name}"
+            assert re.search(rf"^(async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE), (
+                f"{path} has no {name}"
+            )
 
 
 def test_links_between_documents_lead_somewhere():

@@ -125,6 +125,7 @@ def test_a_child_reads_back_the_settings_it_is_given(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("STRANDLINE_SOMETHING_ELSE", "kept")
     given = stack_settings(Settings(), StackAddresses.of(tmp_path, 100))
     environment = settings_environment(given)
+    assert "strandline_kafka_bootstrap" not in environment
     for name in list(os.environ):
         monkeypatch.delenv(name)
     for name, value in environment.items():

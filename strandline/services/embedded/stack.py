@@ -65,15 +65,14 @@ class Stack:
         """Start everything, so that on return every part answers; on any failure stop what was started.
 
         1. Look whether the machine is fit: Java, the directory, free space, no stack there already, free ports.
-        2. Fetch what the cache lacks, and start Kafka, Elasticsearch and the MQTT broker, all at once.
-        3. Bring the ledger's schema up to date.
-        4. Start the control service and the gateway.
+        2. Fetch what the cache lacks, start Kafka, Elasticsearch and the MQTT broker, bring the ledger's schema up to
+           date: all at once.
+        3. Start the control service and the gateway.
         """
         self._prepare()
         try:
             with _signals_raise_interrupt():
-                self._at_once(self.start_kafka, self.start_elasticsearch, self.start_mqtt)
-                self.migrate_ledger()
+                self._at_once(self.start_kafka, self.start_elasticsearch, self.start_mqtt, self.migrate_ledger)
                 self._at_once(self.start_control, self.start_http_gateway)
         except BaseException:
             self.stop()
