@@ -19,6 +19,8 @@ PROVIDERS = {"rocksdb": "RocksDBStateStoreProvider", "memory": "HDFSBackedStateS
 def start_session(jars: str, state: str, scratch: Path) -> SparkSession:
     """Like the session of a runner where that makes a difference for speed: master, heap, collector, shuffle partitions."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_LOCAL_HOSTNAME"] = "localhost"
     spark = (
         SparkSession.builder.appName("plain")
         .master("local[*]")

@@ -17,7 +17,8 @@ from pathlib import Path
 from types import FrameType
 
 import structlog
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -115,7 +116,7 @@ class Runner:
             return EXIT_DONE
         except StrandlineError as error:
             return self._failed(run.epoch, error)
-        except StreamingQueryException as error:
+        except (PySparkException, Py4JError) as error:
             cause = committer.failure if committer else None
             return self._failed(run.epoch, cause or StrandlineError(_sentence(error)))
         finally:
@@ -253,6 +254,9 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
     """A Spark session for one job. State lives in memory: it is rebuilt from the log, never from a disk."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Spark asks for the machine's name before it reads its settings, and dies where the name has no address.
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_LOCAL_HOSTNAME"] = "localhost"
     cores = str(len(os.sched_getaffinity(0)))
     settings_of_spark = {
         "spark.ui.enabled": "false",
@@ -281,13 +285,20 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
     builder = SparkSession.builder.appName(f"strandline-{job}").master(settings.spark_master)
     for name, value in settings_of_spark.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise StrandlineError(
+            f"Spark could not be started for job {job}: {_sentence(error)} What its Java process said is in the job's "
+            "runner log. Check that `java -version` says 17 or newer and that memory is free "
+            f"(STRANDLINE_SPARK_DRIVER_MEMORY={settings.spark_driver_memory})."
+        ) from error
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
-def _sentence(error: StreamingQueryException) -> str:
-    """The line of a failed query's text that a person needs: what the Python side raised, else what Spark says first."""
+def _sentence(error: Exception) -> str:
+    """The line of a failure's text that a person needs: what the Python side raised, else what Spark says first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line) and "Py4J" not in line and "PythonException" not in line]
     return (raised or lines or ["the Spark query failed without a word; see the runner's log"])[-1 if raised else 0]
