@@ -101,6 +101,8 @@ class PingRequest(msgspec.Struct, frozen=True):
 class Disconnect(msgspec.Struct, frozen=True):
     reason: int
     """0x04 asks for the will all the same."""
+    session_expiry_s: int | None
+    """None: as CONNECT said."""
 
 
 Packet = Connect | Publish | Subscribe | Unsubscribe | PingRequest | Disconnect
@@ -325,12 +327,15 @@ def _read_ping(body: Body) -> PingRequest:
 
 def _read_disconnect(body: Body) -> Disconnect:
     reason = 0
+    properties: dict[int, object] = {}
     if body.version == V5 and not body.is_at_end:
         reason = body.number(1)
         if not body.is_at_end:
-            read_properties(body, OF_DISCONNECT)
+            properties, _ = read_properties(body, OF_DISCONNECT)
     body.require_end("DISCONNECT")
-    return Disconnect(reason)
+    expiry_s = properties.get(SESSION_EXPIRY)
+    assert expiry_s is None or isinstance(expiry_s, int)
+    return Disconnect(reason, expiry_s)
 
 
 _READERS: dict[int, Callable[[Body], Packet]] = {
