@@ -30,7 +30,7 @@ from typing import Protocol, cast
 import httptools
 import structlog
 
-from strandline.ingest.http_request import WANTED_HEADERS, Answer, BodyRoom, Refusal, Request, problem
+from strandline.ingest.http_request import WANTED_HEADERS, Answer, BodyRoom, Refusal, Request
 
 logger = structlog.get_logger()
 
@@ -78,10 +78,10 @@ class HttpServer:
         self.connections_evicted = 0
 
     async def start(self, listener: socket.socket) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._is_empty = asyncio.Event()
         self._sweep()
-        self._server = await self._loop.create_server(lambda: HttpConnection(self), sock=listener, backlog=BACKLOG)
+        self._server = await self.loop.create_server(lambda: HttpConnection(self), sock=listener, backlog=BACKLOG)
 
     async def stop(self, timeout_s: float) -> None:
         """Accept nothing more, answer the requests that have begun, and return when that is done or the time is up."""
@@ -104,10 +104,12 @@ class HttpServer:
 
     def enter(self, connection: HttpConnection) -> None:
         """A new connection. Over the bound it takes the place of the one that has been waiting longest."""
-        if self.connections >= self._connections_max and self.waiting:
-            self.connections_evicted += 1
-            next(iter(self.waiting)).cut()
         self.waiting[connection] = None
+        if self.connections > self._connections_max:
+            self.connections_evicted += 1
+            longest = next(iter(self.waiting))
+            self.leave(longest)
+            longest.cut()
 
     def leave(self, connection: HttpConnection) -> None:
         self.waiting.pop(connection, None)
@@ -117,11 +119,11 @@ class HttpServer:
 
     def _sweep(self) -> None:
         """Once a second: read the clock, and end what has taken too long."""
-        self.now_s = self._loop.time()
+        self.now_s = self.loop.time()
         self.date_header = b"date: " + formatdate(usegmt=True).encode() + b"\r\n"
         for connection in [c for c in (*self.waiting, *self.under_way) if c.deadline_s < self.now_s]:
             connection.end_wait()
-        self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep)
+        self._sweeping = self.loop.call_later(_SWEEP_S, self._sweep)
 
 
 class HttpConnection(asyncio.Protocol):
@@ -141,6 +143,8 @@ class HttpConnection(asyncio.Protocol):
         self._is_last = False
         """Nothing that comes after the present request is answered."""
         self._is_lingering = False
+        self._is_garbled = False
+        """The parser has lost its way: nothing more can be read."""
         self._can_write: asyncio.Event | None = None
         """Cleared while the socket takes no more; None until that happens first."""
         self.deadline_s = server.now_s + HEAD_TIMEOUT_S
@@ -170,6 +174,9 @@ class HttpConnection(asyncio.Protocol):
         self.deadline_s = _NEVER_S
 
     def data_received(self, data: bytes) -> None:
+        if self._is_garbled or (self._is_last and not self._is_lingering):
+            return
+        arriving = self._request
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -178,11 +185,14 @@ class HttpConnection(asyncio.Protocol):
             logger.exception("a request could not be read", action="request_failed")
             self.cut()
         except httptools.HttpParserError as error:
+            self._is_garbled = True
             self._refuse(Refusal(400, "bad_request", f"this is not HTTP/1.1 ({error}); nothing of it was persisted"))
-        if self._is_in_head:
+        if self._is_in_head and self._request is arriving:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
-                self._refuse(Refusal(431, "too_large", f"the head has more than {HEAD_BYTES_MAX} bytes; send less in it"))
+                self._refuse(
+                    Refusal(431, "too_large", f"the head has more than {HEAD_BYTES_MAX} bytes; send less in it")
+                )
 
     def pause_writing(self) -> None:
         if self._can_write is None:
@@ -228,7 +238,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_body(self, chunk: bytes) -> None:
         request = self._request
-        if request is not None and request.refusal is None:
+        if request is not None and request.refusal is None and not self._is_lingering:
             try:
                 request.add(chunk)
             except Refusal as refusal:
@@ -240,7 +250,10 @@ class HttpConnection(asyncio.Protocol):
             return
         request.is_whole = True
         if self._is_lingering:
+            request.let_go()
+            self._is_last = True
             self._transport.close()
+            return
         if not self._parser.should_keep_alive() or self._parser.get_http_version() == "1.0":
             self._is_last = True
         if not request.is_enough:
@@ -272,52 +285,38 @@ class HttpConnection(asyncio.Protocol):
 
         1. Have it answered. Nothing is known of how long that takes but that it ends.
         2. Send the answer, and wait while the socket takes no more.
-        3. If its rest is still to come, linger; if it was the last, close; else go on with the next, or wait.
+        3. Go on with the next. If there is none, wait for one; close if this was the last; if its own rest is still to
+           come, read that for a while and keep nothing.
         """
         while True:
             self.deadline_s = _NEVER_S
             answer = await self._application.answer(request)
             if self._transport.is_closing():
-                break
-            is_last = not request.is_whole or self._server.is_stopping or (self._is_last and not self._queue)
+                return
+            is_last = not request.is_whole or ((self._is_last or self._server.is_stopping) and not self._queue)
             self._transport.write(self._encode(answer, is_last, is_head=request.method == b"HEAD"))
             if self._can_write is not None:
                 await self._can_write.wait()
-            if not request.is_whole:
-                self._linger()
-                break
-            if is_last:
-                self._transport.close()
-                break
-            if not self._queue:
-                self._wait()
+            if is_last or not self._queue:
                 break
             request = self._queue.popleft()
         self._answering = None
-
-    def _wait(self) -> None:
-        """All is answered: the connection waits for its next request, of which a part may be here already."""
         if self._transport.is_closing():
+            return
+        if is_last and request.is_whole:
+            self._transport.close()
             return
         self._server.under_way.discard(self)
         self._server.waiting[self] = None
         self._transport.resume_reading()
-        if self._request is None:
+        if not request.is_whole:
+            # Closing at once would reset the connection, and the sender would see that instead of the answer.
+            self._is_lingering = True
+            self.deadline_s = self._server.now_s + LINGER_S
+        elif self._request is None:
             self.deadline_s = self._server.now_s + KEEP_ALIVE_S
         else:
             self.deadline_s = self._server.now_s + (HEAD_TIMEOUT_S if self._is_in_head else BODY_TIMEOUT_S)
-
-    def _linger(self) -> None:
-        """Closing at once would reset the connection, and the sender would see that instead of the answer.
-
-        So the rest is read for a while, nothing of it is kept, and only then is the connection closed.
-        """
-        if self._is_in_head or self._request is None:
-            self._transport.close()
-            return
-        self._is_lingering = True
-        self.deadline_s = self._server.now_s + LINGER_S
-        self._transport.resume_reading()
 
     def _encode(self, answer: Answer, is_last: bool, is_head: bool) -> bytes:
         own = b"".join(b"%s: %s\r\n" % header for header in answer.headers) if answer.headers else b""
