@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 import msgspec
 from confluent_kafka import Message
@@ -77,8 +76,7 @@ def _as_json(text: str, field_type: str) -> bytes:
 
 
 def _topic(message: Message) -> bytes | None:
-    headers: list[tuple[str, Any]] = message.headers() or []
-    for name, content in headers:
-        if name == HEADER_SOURCE and isinstance(content, bytes) and content.startswith(SOURCE_MQTT):
-            return content[len(SOURCE_MQTT) :]
+    content = dict(message.headers() or ()).get(HEADER_SOURCE)
+    if isinstance(content, bytes) and content.startswith(SOURCE_MQTT):
+        return content[len(SOURCE_MQTT) :]
     return None
