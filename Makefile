@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 KIND ?=
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench lock clean
+.PHONY: help run test check format bench bench-ingest lock clean
 
 help:
 	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
 	@echo "make test    run the tests (KIND=unit|property|contract|integration|migration|fault for one kind)"
 	@echo "make check   format, lint, types, import order"
 	@echo "make bench   work W1 side by side with plain Spark, and the latency from answer to result"
+	@echo "make bench-ingest   what each gateway takes, what a record costs it, how soon it acknowledges"
 	@echo "make format  rewrite the code in the project's format"
 	@echo "make lock    resolve the dependencies again and write both lock files"
 
@@ -40,6 +41,9 @@ format: $(VENV)/.test-ready
 
 bench: $(VENV)/.test-ready
 	@$(BIN)/python -m benchmarks
+
+bench-ingest: $(VENV)/.test-ready
+	@$(BIN)/python -m benchmarks.ingest
 
 lock: $(VENV)/.test-ready
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
