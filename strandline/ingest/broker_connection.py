@@ -4,7 +4,8 @@ One object is one connection: a message is acknowledged through the object that 
 connection can't acknowledge another message on a new one.
 
 paho asks its socket for single bytes and sends every PUBACK by itself. `_Buffered` stands in between, so that a system
-call moves as much as there is. Works with paho-mqtt 2.2: `_create_socket` is not part of its documented interface.
+call moves as much as there is. What is overridden in `_Client` is not part of paho's documented interface: it is that of
+paho-mqtt 2.2, and the tests against a real broker say when it changes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
+import msgspec
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
@@ -24,6 +26,8 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from strandline.core.errors import TransientError
+from strandline.ingest.mqtt_fields import PacketError
+from strandline.ingest.mqtt_packets import Publish, read_publish
 
 CONNECT_TIMEOUT_S = 10.0
 KEEP_ALIVE_S = 30
@@ -111,21 +115,44 @@ class _Buffered:
         self._inner.close()
 
 
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """What the broker handed over."""
+
+    publish: Publish
+    is_redelivered: bool
+    """DUP: the broker has sent it before."""
+
+
 class _Client(paho.Client):
-    """paho's client over a buffered socket."""
+    """paho's client over a buffered socket, with our reading of PUBLISH: paho makes some hundred objects of each."""
+
+    def __init__(self, deliver: Callable[[Message], None], **options: Any) -> None:
+        super().__init__(CallbackAPIVersion.VERSION2, **options)
+        self._deliver = deliver
+        self._version = 5 if self._protocol == MQTTProtocolVersion.MQTTv5 else 4
 
     def _create_socket(self) -> Any:
         return _Buffered(super()._create_socket())
+
+    def _handle_publish(self) -> MQTTErrorCode:
+        packet = bytes(self._in_packet["packet"])
+        first = self._in_packet["command"]
+        try:
+            publish = read_publish(first, packet, 0, len(packet), self._version)
+        except PacketError:
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        self._deliver(Message(publish, bool(first & 8)))
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
 
 
 class BrokerConnection:
     """`open` makes one; `lost` is done when it has ended, for whatever reason. For one event loop."""
 
-    def __init__(self, options: BrokerOptions, on_messages: Callable[[BrokerConnection, list[paho.MQTTMessage]], None]):
+    def __init__(self, options: BrokerOptions, on_messages: Callable[[BrokerConnection, list[Message]], None]):
         self._options = options
         self._on_messages = on_messages
         self._loop = asyncio.get_running_loop()
-        self._arrived: list[paho.MQTTMessage] = []
+        self._arrived: list[Message] = []
         self._connected: asyncio.Future[bool] = self._loop.create_future()
         self._subscribing: dict[int, asyncio.Future[None]] = {}
         self.lost: asyncio.Future[str] = self._loop.create_future()
@@ -138,7 +165,7 @@ class BrokerConnection:
 
     @classmethod
     async def open(
-        cls, options: BrokerOptions, on_messages: Callable[[BrokerConnection, list[paho.MQTTMessage]], None]
+        cls, options: BrokerOptions, on_messages: Callable[[BrokerConnection, list[Message]], None]
     ) -> BrokerConnection:
         """Connect, with the session that the broker kept. Messages of that session may come before this returns.
 
@@ -170,12 +197,12 @@ class BrokerConnection:
         """Raises BrokerUnavailable."""
         await self._asked(self._client.unsubscribe(cast(Any, filters)), "unsubscribe from " + ", ".join(filters))
 
-    def ack(self, messages: list[paho.MQTTMessage]) -> None:
+    def ack(self, messages: list[Message]) -> None:
         """Acknowledge messages that this connection delivered. On a connection that is lost it does nothing."""
         if self.lost.done():
             return
         for message in messages:
-            self._client.ack(message.mid, message.qos)
+            self._client.ack(message.publish.packet_id, message.publish.qos)
         self._write()
 
     def pause(self) -> None:
@@ -201,7 +228,7 @@ class BrokerConnection:
     def _make_client(self) -> _Client:
         options = self._options
         client = _Client(
-            CallbackAPIVersion.VERSION2,
+            self._arrive,
             client_id=options.client_id,
             clean_session=None if options.is_5 else False,
             protocol=MQTTProtocolVersion.MQTTv5 if options.is_5 else MQTTProtocolVersion.MQTTv311,
@@ -215,7 +242,6 @@ class BrokerConnection:
         if options.tls is not None:
             client.tls_set_context(options.tls)
         client.on_connect = self._note_connected
-        client.on_message = self._note_message
         client.on_subscribe = self._note_subscribed
         client.on_unsubscribe = self._note_unsubscribed
         client.on_disconnect = self._note_disconnected
@@ -327,7 +353,7 @@ class BrokerConnection:
         if not self.lost.done():
             self.lost.set_result(reason)
 
-    def _note_message(self, _client: object, _userdata: object, message: paho.MQTTMessage) -> None:
+    def _arrive(self, message: Message) -> None:
         self._arrived.append(message)
 
     def _note_connected(

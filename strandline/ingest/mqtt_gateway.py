@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-import paho.mqtt.client as paho
 import structlog
 from prometheus_client import Counter, Gauge
 from pydantic import Field, SecretStr
@@ -36,7 +35,7 @@ from strandline.core.record import (
 )
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
-from strandline.ingest.broker_connection import BrokerConnection, BrokerOptions, BrokerUnavailable
+from strandline.ingest.broker_connection import BrokerConnection, BrokerOptions, BrokerUnavailable, Message
 from strandline.ingest.feed import Feed, Headers
 from strandline.ingest.framing import Record
 from strandline.ingest.gateway_process import (
@@ -46,7 +45,7 @@ from strandline.ingest.gateway_process import (
     open_parts,
     run_gateway,
 )
-from strandline.ingest.mqtt_topics import Route, TopicRoutes
+from strandline.ingest.mqtt_topics import TopicRoutes
 
 logger = structlog.get_logger()
 
@@ -90,7 +89,7 @@ class _Turn:
     """What one connection delivered in one turn of the loop."""
 
     connection: BrokerConnection
-    messages: list[paho.MQTTMessage]
+    messages: list[Message]
     bytes_held: int
     is_settled: bool = False
 
@@ -209,9 +208,9 @@ class MqttGateway:
             logger.info("unsubscribed", action="unsubscribed", filters=removed)
         return wanted
 
-    def _take(self, connection: BrokerConnection, messages: list[paho.MQTTMessage]) -> None:
+    def _take(self, connection: BrokerConnection, messages: list[Message]) -> None:
         """Begin to append what has arrived in one turn; `_settle` goes on from here."""
-        turn = _Turn(connection, messages, sum(len(message.payload) for message in messages))
+        turn = _Turn(connection, messages, sum(len(message.publish.payload) for message in messages))
         self._turns.append(turn)
         self._held_bytes += turn.bytes_held
         self._held_messages += len(messages)
@@ -247,7 +246,7 @@ class MqttGateway:
             turn.connection.resume()
         while self._turns and self._turns[0].is_settled:
             first = self._turns.popleft()
-            first.connection.ack([message for message in first.messages if message.qos])
+            first.connection.ack([message for message in first.messages if message.publish.qos])
 
     async def _append(self, lot: _Lot) -> bool:
         """Append the records of some messages; False when they may not be acknowledged."""
@@ -266,21 +265,22 @@ class MqttGateway:
             return False
         return True
 
-    def _lots(self, messages: list[paho.MQTTMessage]) -> list[_Lot]:
+    def _lots(self, messages: list[Message]) -> list[_Lot]:
         """The messages of each stream. What no stream takes, or is too large, is refused and counted here; it is
         acknowledged with the others, because it would only come again."""
         lots: dict[str, _Lot] = {}
         for message in messages:
-            if message.dup:
+            publish = message.publish
+            if message.is_redelivered:
                 self._redelivered.inc()
-            route = self._find(message._topic)
+            route = self._routes.find(publish.topic)
             if route is None:
                 self._refuse_unknown(message)
                 continue
             lot = lots.get(route.stream)
             if lot is None:
                 lot = lots[route.stream] = _Lot(self._feeds[route.stream])
-            payload = bytes(message.payload)
+            payload = publish.payload
             if len(payload) > lot.feed.record_bytes_max:
                 self._refuse_too_large(lot.feed, message)
                 continue
@@ -289,23 +289,17 @@ class MqttGateway:
             lot.headers_each.append(headers_of(message, route.headers))
         return [lot for lot in lots.values() if lot.records]
 
-    def _find(self, topic: bytes) -> Route | None:
-        try:
-            return self._routes.find(topic)
-        except UnicodeDecodeError:
-            return None
-
-    def _refuse_too_large(self, feed: Feed, message: paho.MQTTMessage) -> None:
+    def _refuse_too_large(self, feed: Feed, message: Message) -> None:
         feed.refuse("too_large")
         logger.error(
             "a message is over the limit and is not persisted",
             action="message_refused",
             stream=feed.spec.stream,
             topic=shown(message),
-            bytes=len(message.payload),
+            bytes=len(message.publish.payload),
         )
 
-    def _refuse_unknown(self, message: paho.MQTTMessage) -> None:
+    def _refuse_unknown(self, message: Message) -> None:
         metrics = self._parts.metrics.of(UNKNOWN_STREAM)
         metrics.received.inc()
         metrics.refuse("unknown_stream", 1)
@@ -322,29 +316,30 @@ class _Lot:
 
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
-        self.messages: list[paho.MQTTMessage] = []
+        self.messages: list[Message] = []
         self.records: list[Record] = []
         self.headers_each: list[Headers] = []
 
 
-def headers_of(message: paho.MQTTMessage, common: Headers) -> Headers:
+def headers_of(message: Message, common: Headers) -> Headers:
     """What a message says of itself beside its payload, as headers of its record: its topic and more."""
-    if not message.retain and not message.dup and message.properties is None:
+    publish = message.publish
+    if not publish.retain and not message.is_redelivered and publish.properties is None:
         return common
     headers = list(common)
-    if message.retain:
+    if publish.retain:
         headers.append((HEADER_MQTT_RETAINED, b"1"))
-    if message.dup:
+    if message.is_redelivered:
         headers.append((HEADER_MQTT_REDELIVERED, b"1"))
-    for name, value in getattr(message.properties, "UserProperty", ()):
+    for name, value in publish.properties.user if publish.properties else ():
         header = HEADER_MESSAGE_ID if name == HEADER_MESSAGE_ID else HEADER_PROPERTY_PREFIX + name
         headers.append((header, value.encode()))
     return headers
 
 
-def shown(message: paho.MQTTMessage) -> str:
+def shown(message: Message) -> str:
     """The topic for a log line."""
-    return message._topic.decode(errors="replace")[:200]
+    return message.publish.topic.decode()[:200]
 
 
 def widest(filters: Iterable[str]) -> set[str]:
