@@ -150,9 +150,9 @@ class PacketReader:
         while end - at >= 2:
             first, length, body = data[at], data[at + 1], at + 2
             if length & 0x80:
+                self._check_head(first, 0)
                 size = read_varint(data, at + 1, end)
                 if size is None:
-                    self._check_head(first, 0)
                     self._needed = end - at + 1
                     return at
                 length, body = size
