@@ -80,6 +80,8 @@ class MqttSettings(Settings):
     """How long the broker is to keep the session of a gateway that is away (MQTT 5)."""
     mqtt_in_flight_max: int = Field(default=5_000, ge=1, le=65_535)
     """Messages that the broker may send before the first of them is acknowledged (MQTT 5)."""
+    mqtt_confirm_timeout_s: float = Field(default=10.0, gt=0)
+    """How long the MQTT gateway waits for Kafka's confirmation before it has the broker send again."""
     mqtt_pages_port: int = 8084
     """The port of the MQTT gateway's health, readiness and metrics pages."""
 
@@ -192,7 +194,7 @@ class MqttGateway:
             self._changed.set()
             connection.pause()
             if self._tasks:
-                await asyncio.wait(self._tasks, timeout=2 * self._settings.confirm_timeout_s + 2)
+                await asyncio.wait(self._tasks, timeout=2 * self._settings.mqtt_confirm_timeout_s + 2)
             connection.close()
 
     async def _subscribe(self, connection: BrokerConnection, before: set[str]) -> set[str]:
@@ -252,7 +254,7 @@ class MqttGateway:
         """Append the records of some messages; False when they may not be acknowledged."""
         try:
             await lot.feed.append(
-                lot.records, headers_each=lot.headers_each, patience_s=self._settings.confirm_timeout_s
+                lot.records, headers_each=lot.headers_each, patience_s=self._settings.mqtt_confirm_timeout_s
             )
         except LogUnavailable as error:
             if not self._is_failing.is_set():
@@ -398,7 +400,7 @@ async def serve(settings: MqttSettings) -> None:
     Raises StackError when the port of the pages is taken, InvalidSettings, and whatever opening the ledger raises. Kafka and
     the broker may come later.
     """
-    async with open_parts(settings, "mqtt", settings.mqtt_pages_port) as parts:
+    async with open_parts(settings, "mqtt", settings.mqtt_pages_port, settings.mqtt_confirm_timeout_s) as parts:
         gateway = MqttGateway(settings, parts)
         running = asyncio.create_task(gateway.run())
         logger.info("the MQTT gateway runs", action="gateway_started", broker=settings.mqtt_url)
