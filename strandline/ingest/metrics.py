@@ -28,6 +28,12 @@ class IngestMetrics:
         self.in_flight = Gauge(
             "strandline_ingest_in_flight", "Records that wait for confirmation", labels, registry=self.registry
         )
+        self.is_open = Gauge(
+            "strandline_ingest_open",
+            "1 while records of the stream can come in by this protocol: its port is open, its topics are subscribed",
+            labels,
+            registry=self.registry,
+        )
         self.ack_latency = Histogram(
             "strandline_ingest_ack_latency_seconds",
             "From a whole batch to the confirmation of all its records",
@@ -57,6 +63,7 @@ class StreamMetrics:
         self.confirmed = metrics.confirmed.labels(*self._labels)
         self.spooled = metrics.spooled.labels(*self._labels)
         self.in_flight = metrics.in_flight.labels(*self._labels)
+        self.is_open = metrics.is_open.labels(*self._labels)
         self.ack_latency = metrics.ack_latency.labels(*self._labels)
 
     def refuse(self, reason: str, records: int) -> None:
