@@ -213,8 +213,7 @@ class Batches:
         lane.batches, lane.held = lane.held + lane.batches, []
         lane.is_blocked = False
         self._blocked -= 1
-        self._flush()
-        self._read_on()
+        self._flush()  # whoever may be read again is told when one of these has an outcome
 
     def _stop_reading(self) -> None:
         if self._is_reading:
