@@ -140,7 +140,9 @@ class UdpPort:
         feed = self.feed
         values = datagrams
         if feed.spec.udp is not None and feed.spec.udp.framing == "lines":
-            values = [line.removesuffix(b"\r") for datagram in datagrams for line in datagram.split(b"\n") if line]
+            values = [
+                line.removesuffix(b"\r") for datagram in datagrams for line in datagram.split(b"\n") if line.strip()
+            ]
         if any(not 0 < len(value) <= feed.record_bytes_max for value in values):
             feed.refuse("empty", sum(not value for value in values))
             feed.refuse("too_large", sum(len(value) > feed.record_bytes_max for value in values))
