@@ -119,6 +119,8 @@ class MqttGateway:
         """The streams are other ones than before."""
         self._is_failing = asyncio.Event()
         """An append of the present connection has failed."""
+        self._subscribed: set[str] = set()
+        """What the session has been granted, as far as this process knows."""
         self._was_connected = False
         """There was a connection since the last attempt."""
         self._turns: deque[_Turn] = deque()
@@ -183,8 +185,8 @@ class MqttGateway:
         """
         self._is_failing.clear()
         connection = await BrokerConnection.open(self._options, self._take)
-        subscribed: set[str] = set()
         if not connection.has_session:
+            self._subscribed = set()
             logger.warning("the broker had no session for this gateway: it is new, or was lost", action="session_new")
         try:
             self._connected.set(1)
@@ -192,7 +194,7 @@ class MqttGateway:
             while not connection.lost.done() and not self._is_failing.is_set():
                 self._changed.clear()
                 feeds = self._feeds
-                subscribed = await self._subscribe(connection, subscribed)
+                await self._subscribe(connection)
                 self._show_open(feeds)
                 await _first_of(connection.lost, self._changed, self._is_failing)
             if connection.lost.done():
@@ -206,18 +208,20 @@ class MqttGateway:
                 await asyncio.wait(self._tasks, timeout=2 * self._settings.mqtt_confirm_timeout_s + 2)
             connection.close()
 
-    async def _subscribe(self, connection: BrokerConnection, before: set[str]) -> set[str]:
-        """Make the subscriptions what the streams ask for; return them."""
+    async def _subscribe(self, connection: BrokerConnection) -> None:
+        """Make the subscriptions of the session what the streams ask for. One that is there already is not made again: in
+        MQTT 3.1.1 every retained message would come again with it."""
         group = self._settings.mqtt_share_group
         filters = widest(one for spec in self._specs or [] if spec.mqtt is not None for one in spec.mqtt.topics)
         wanted = {f"$share/{group}/{one}" if group else one for one in filters}
-        if added := sorted(wanted - before):
+        if added := sorted(wanted - self._subscribed):
             await connection.subscribe(added)
+            self._subscribed |= wanted
             logger.info("subscribed", action="subscribed", filters=added)
-        if removed := sorted(before - wanted):
+        if removed := sorted(self._subscribed - wanted):
             await connection.unsubscribe(removed)
+            self._subscribed = wanted
             logger.info("unsubscribed", action="unsubscribed", filters=removed)
-        return wanted
 
     def _show_open(self, feeds: dict[str, Feed]) -> None:
         for stream in self._open - feeds.keys():

@@ -18,10 +18,16 @@ class CuttingProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.cuts = 0
+        self._cut = threading.Condition()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
         self._listener.close()
+
+    def wait_for_cut(self, before: int, timeout_s: float) -> None:
+        """Return when there were more than `before` cuts, or after a while."""
+        with self._cut:
+            self._cut.wait_for(lambda: self.cuts > before, timeout_s)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -47,9 +53,11 @@ class CuttingProxy:
                 for start, stop in packets(held):
                     if held[start] >> 4 == 4:
                         if not passing and self.cuts < self._cuts_max:
-                            self.cuts += 1
                             broker.sendall(held[:start])
                             end(client, broker)
+                            with self._cut:
+                                self.cuts += 1
+                                self._cut.notify_all()
                             return
                         passing -= 1
                     ready = stop
