@@ -128,7 +128,15 @@ class HttpGateway:
         except LedgerUnavailable as error:
             raise Refusal(503, error.code, f"{error}; nothing of this request was persisted") from error
         feed = self._feed_of(spec)
-        framed = await self._frame(request, spec)
+        try:
+            if request.coding is None and request.body_bytes <= BODY_BYTES_IN_LOOP_MAX:
+                framed = frame(request.body(), request.form, spec.key, self._record_bytes_max)
+            else:
+                framed = await self._unpack_and_frame(request, spec.key)
+        except Unframable as error:
+            raise Refusal(400, error.code, str(error)) from error
+        except TooLarge as error:
+            raise Refusal(413, error.code, str(error)) from error
         request.let_go()
         if framed.refused:
             feed.refuse(TooLarge.code, len(framed.refused))
@@ -140,28 +148,20 @@ class HttpGateway:
             raise Refusal(503, error.code, str(error)) from error
         return framed
 
-    async def _frame(self, request: Request, spec: StreamSpec) -> Framed:
-        """In the loop if the body is small, also unpacked; else in a thread."""
-        body, coding = request.body(), request.coding
-        form, key_field, record_bytes_max = request.form, spec.key, self._record_bytes_max
-        body_bytes_max = self.room.body_bytes_max
+    async def _unpack_and_frame(self, request: Request, key_field: str | None) -> Framed:
+        """In the loop what is small packed and unpacked, else in a thread. Raises Unframable, TooLarge."""
+        body, coding, form = request.body(), request.coding, request.form
+        body_bytes_max, record_bytes_max = self.room.body_bytes_max, self._record_bytes_max
+        if coding is not None and len(body) <= BODY_BYTES_IN_LOOP_MAX:
+            with contextlib.suppress(TooLarge):
+                small = unpack(body, coding, min(body_bytes_max, BODY_BYTES_IN_LOOP_MAX))
+                return frame(small, form, key_field, record_bytes_max)
 
-        def unpack_and_frame() -> Framed:
-            unpacked = body if coding is None else unpack(body, coding, body_bytes_max)
-            return frame(unpacked, form, key_field, record_bytes_max)
+        def in_thread() -> Framed:
+            plain = body if coding is None else unpack(body, coding, body_bytes_max)
+            return frame(plain, form, key_field, record_bytes_max)
 
-        try:
-            if len(body) <= BODY_BYTES_IN_LOOP_MAX:
-                if coding is None:
-                    return frame(body, form, key_field, record_bytes_max)
-                with contextlib.suppress(TooLarge):
-                    body, coding = unpack(body, coding, min(body_bytes_max, BODY_BYTES_IN_LOOP_MAX)), None
-                    return frame(body, form, key_field, record_bytes_max)
-            return await asyncio.get_running_loop().run_in_executor(self._body_threads, unpack_and_frame)
-        except Unframable as error:
-            raise Refusal(400, error.code, str(error)) from error
-        except TooLarge as error:
-            raise Refusal(413, error.code, str(error)) from error
+        return await asyncio.get_running_loop().run_in_executor(self._body_threads, in_thread)
 
     def _feed_of(self, spec: StreamSpec) -> Feed:
         feed = self._feeds.get(spec.stream)
