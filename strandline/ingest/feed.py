@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 
@@ -9,7 +10,10 @@ from strandline.core.errors import LogUnavailable
 from strandline.core.stream import StreamSpec
 from strandline.ingest.framing import RECORD_CONTENT_TYPE, Record, key_finder
 from strandline.ingest.metrics import IngestMetrics
-from strandline.ingest.writer import LogWriter
+from strandline.ingest.writer import LogBusy, LogWriter
+
+BUSY_RETRY_S = 0.1
+"""How soon a batch is offered again for which the writer had no room."""
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -39,25 +43,39 @@ class Feed:
         self._may_spool = may_spool
         self._clock_ms = clock_ms
 
-    async def append(self, records: Sequence[Record], *, source: bytes, headers: Headers = ()) -> None:
+    async def append(
+        self, records: Sequence[Record], *, source: bytes, headers: Headers = (), patience_s: float = 0.0
+    ) -> None:
         """Return when every record is in the log, or in the spool where the stream allows it.
 
-        Raises LogBusy (nothing was sent) and LogUnavailable (unknown: all, some or none may be in the log).
+        While the writer is busy and nothing was sent, it is tried again for `patience_s`. Raises LogBusy (nothing was sent)
+        and LogUnavailable (unknown: all, some or none may be in the log).
         """
         count, metrics = len(records), self.metrics
         started_s = time.perf_counter()
         metrics.received.inc(count)
         metrics.in_flight.inc(count)
+        received_ms = self._clock_ms()
         try:
-            await self._writer.append(
-                self.spec.stream,
-                records,
-                received_ms=self._clock_ms(),
-                source=source,
-                content_type=RECORD_CONTENT_TYPE,
-            )
+            while True:
+                try:
+                    await self._writer.append(
+                        self.spec.stream,
+                        records,
+                        received_ms=received_ms,
+                        source=source,
+                        content_type=RECORD_CONTENT_TYPE,
+                    )
+                    break
+                except LogBusy:
+                    if time.perf_counter() - started_s >= patience_s:
+                        raise
+                    await asyncio.sleep(BUSY_RETRY_S)
         except LogUnavailable as error:
             metrics.refuse(error.code, count)
+            raise
+        except asyncio.CancelledError:
+            metrics.refuse("stopped", count)
             raise
         else:
             metrics.confirmed.inc(count)
