@@ -45,7 +45,9 @@ class GatewayParts:
 
 
 @asynccontextmanager
-async def open_writer(settings: Settings, writer_id: str) -> AsyncIterator[LogWriter]:
+async def open_writer(
+    settings: Settings, writer_id: str, confirm_timeout_s: float | None = None
+) -> AsyncIterator[LogWriter]:
     """A writer of that id, until all that it appended is confirmed. Raises StackError when another process has the id."""
     identity = await asyncio.to_thread(WriterIdentity.take, settings.data_dir, writer_id)
     with contextlib.closing(identity):
@@ -54,18 +56,23 @@ async def open_writer(settings: Settings, writer_id: str) -> AsyncIterator[LogWr
             writer_id=identity.writer_id,
             epoch=identity.epoch,
             record_bytes_max=settings.record_bytes_max,
-            confirm_timeout_s=settings.confirm_timeout_s,
+            confirm_timeout_s=confirm_timeout_s or settings.confirm_timeout_s,
         ) as writer:
             yield writer
 
 
 @asynccontextmanager
 async def open_parts(
-    settings: Settings, protocol: str, pages_port: int, refresh: Callable[[], None] | None = None
+    settings: Settings,
+    protocol: str,
+    pages_port: int,
+    confirm_timeout_s: float | None = None,
+    refresh: Callable[[], None] | None = None,
 ) -> AsyncIterator[GatewayParts]:
     """Open the writer and the pages. Raises StackError when a port is taken. Kafka may come later.
 
-    `refresh` is called before the metrics are shown.
+    `confirm_timeout_s` is for a gateway whose senders don't wait for an answer as those of HTTP do; `refresh` is called
+    before the metrics are shown.
     """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -74,7 +81,7 @@ async def open_parts(
     metrics = IngestMetrics(protocol)
     async with contextlib.AsyncExitStack() as stack:
         # The port of the pages names the process: no other on this machine has it.
-        opening = open_writer(settings, f"{protocol}-{socket.gethostname()}-{pages_port}")
+        opening = open_writer(settings, f"{protocol}-{socket.gethostname()}-{pages_port}", confirm_timeout_s)
         writer = await stack.enter_async_context(opening)
 
         async def check() -> None:
