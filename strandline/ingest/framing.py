@@ -65,6 +65,13 @@ class Framed(NamedTuple):
     records: list[Record]
     """Those that can be appended, in the order of the request."""
     refused: list[RefusedRecord]
+    is_batch: bool
+    """Whether the form of the request allows several records, however many there were."""
+
+    def indexes(self) -> list[int]:
+        """The place of each of `records` among all of the request, from 0."""
+        refused = {record.index for record in self.refused}
+        return [index for index in range(len(self.records) + len(refused)) if index not in refused]
 
 
 class Form(Enum):
@@ -105,10 +112,11 @@ def frame(body: bytes, form: Form, key_field: str | None, record_bytes_max: int)
                 f"nothing of this request was persisted: send less in a record"
             )
         values = [value for value in values if len(value) <= record_bytes_max]
+    is_batch = form is Form.LINES or values != [body]
     if key_field is None:
-        return Framed([(value, None) for value in values], refused)
+        return Framed([(value, None) for value in values], refused, is_batch)
     find_key = key_finder(key_field)
-    return Framed([(value, find_key(value)) for value in values], refused)
+    return Framed([(value, find_key(value)) for value in values], refused, is_batch)
 
 
 def split_json(body: bytes) -> list[bytes]:

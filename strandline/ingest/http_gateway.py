@@ -5,6 +5,8 @@
 What a sender may rely on:
 - 200 `{"accepted": n}`: all n records are in the log, with the sender's bytes. Records of a batch that could not be taken
   by themselves are named in `"refused"`; they are not in the log, and sending them again can't help.
+- An `Idempotency-Key` is the message id of the record; of a batch, `KEY/0`, `KEY/1` and so on by the record's place in it.
+  It is kept with the record for those who read the log. Sent again, a request is appended again.
 - 503 with the code `log_unavailable`, 500, a connection that broke: unknown. Some, none or all of it may be in the log.
 - Anything else: nothing of the request is in the log.
 
@@ -29,6 +31,7 @@ import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, Counter, Gauge, generate_latest
 
 from strandline.core.errors import LedgerUnavailable, LogUnavailable, NotFound, StackError
+from strandline.core.record import HEADER_MESSAGE_ID
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.content_codings import unpack
@@ -140,8 +143,12 @@ class HttpGateway:
         request.let_go()
         if framed.refused:
             feed.refuse(TooLarge.code, len(framed.refused))
+        message_id, headers_each = request.message_id, None
+        if message_id is not None and framed.is_batch:
+            headers_each = [((HEADER_MESSAGE_ID, b"%s/%d" % (message_id, index)),) for index in framed.indexes()]
+            message_id = None
         try:
-            await feed.append(framed.records, source=request.source)
+            await feed.append(framed.records, source=request.source, message_id=message_id, headers_each=headers_each)
         except LogAway as error:
             raise Refusal(503, error.code, str(error)) from error
         except LogBusy as error:

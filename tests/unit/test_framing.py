@@ -81,10 +81,20 @@ def test_lines_without_a_record_are_refused(body):
 
 def test_a_record_over_the_limit_is_named_and_its_neighbours_are_taken():
     framed = frame(b'["1234567", "12345678"]', Form.JSON, None, record_bytes_max=10)
-    assert framed == ([(b'"1234567"', None), (b'"12345678"', None)], [])
+    assert framed == ([(b'"1234567"', None), (b'"12345678"', None)], [], True)
+    assert framed.indexes() == [0, 1]
     framed = frame(b'["1234567", "123456789", 1]', Form.JSON, None, record_bytes_max=10)
     assert framed.records == [(b'"1234567"', None), (b"1", None)]
+    assert framed.indexes() == [0, 2]
     assert framed.refused == [RefusedRecord(1, "too_large", "it has 11 bytes, the limit is 10")]
+
+
+@pytest.mark.parametrize(
+    ("body", "form", "is_batch"),
+    [(b"{}", Form.JSON, False), (b" {}\n", Form.JSON, False), (b"[{}]", Form.JSON, True), (b"{}", Form.LINES, True)],
+)
+def test_a_form_that_allows_several_records_is_a_batch(body, form, is_batch):
+    assert frame(body, form, None, 100).is_batch is is_batch
 
 
 def test_a_body_without_a_record_that_can_be_taken_is_refused():
