@@ -29,6 +29,7 @@ RECORD_CONTENT_TYPE = b"application/json"
 """Of one record, whichever form it came in."""
 
 _WHITESPACE = b" \t\r\n"  # JSON's; bytes.strip() alone would take more
+_SPACE = ord(" ")
 _COMMAS_MAX = 1_000_000
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
 """A whole string, or one character that matters outside of strings; possessive, so that it never backtracks."""
@@ -199,7 +200,10 @@ def split_lines(body: bytes) -> list[bytes]:
     """
     if body.count(b"\n") > RECORDS_MAX:
         raise _too_many("lines")
-    values = [line.removesuffix(b"\r") for line in body.split(b"\n") if line.strip(_WHITESPACE)]
+    # Most lines begin with what can't be a blank line, and most bodies have no carriage return: neither costs a copy then.
+    values = [line for line in body.split(b"\n") if line and (line[0] > _SPACE or line.strip(_WHITESPACE))]
+    if b"\r" in body:
+        values = [line.removesuffix(b"\r") for line in values]
     if not values:
         raise Unframable("the body holds no record; send one a line")
     return values

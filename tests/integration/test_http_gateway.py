@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import json
 import os
+import resource
 import signal
 import socket
 import struct
@@ -544,3 +545,105 @@ def test_a_taken_port_is_one_clear_sentence(gateway):
     assert str(gateway.port) in ended.stderr
     assert "STRANDLINE_HTTP_PORT" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.fixture
+def many_files():
+    """As many open files as the system allows this process; yields how many connections a test may hold."""
+    before, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+    yield files_max - 500
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before, files_max))
+
+
+@pytest.mark.parametrize("part", ["nothing", "head", "body"])
+def test_ten_thousand_slow_senders_hinder_nobody(private_gateway, many_files, part):
+    """Each sends a byte now and then, and never a whole request; others are served, and the memory stays bounded."""
+    gateway, count = private_gateway, min(10_000, many_files)
+    stream = gateway.register()
+    request = raw_request(stream, b"[" + b"1" * 998 + b"]")
+    start = {"nothing": b"", "head": request[:30], "body": request[:-900]}[part]
+    with contextlib.ExitStack() as stack:
+        senders = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port), DEADLINE_S)) for _ in range(count)
+        ]
+        for sender in senders:
+            sender.sendall(start)
+        slowest_s = 0.0
+        for round_ in range(5):
+            for sender in senders[round_::5]:
+                with contextlib.suppress(ConnectionError):
+                    sender.send(b"x" if part == "head" else b"1" if part == "body" else b"")
+            began_s = time.monotonic()
+            assert gateway.send(stream, b'{"n":1}').status_code == 200
+            slowest_s = max(slowest_s, time.monotonic() - began_s)
+        assert gateway.metric("strandline_http_connections") > count * 0.9
+        assert gateway.rss_bytes() < 512_000_000
+        assert slowest_s < 5
+        if part != "body":  # that takes three times as long, and ends the same way (tests/unit/test_http_connection.py)
+            wait_until(lambda: gateway.metric("strandline_http_connections") < 10, gateway)
+    print(f"{gateway.rss_bytes() / 1e6:.0f} MB with {count} connections, slowest answer to others {slowest_s:.3f} s")
+    assert gateway.send(stream, b'{"n":1}').status_code == 200
+    assert [record.value for record in gateway.read(stream)] == [b'{"n":1}'] * 6
+
+
+def test_over_its_bound_a_gateway_closes_connections_that_wait_and_serves_new_ones(kafka, tmp_path):
+    gateway = Gateway(kafka, tmp_path, http_connections_max=20)
+    try:
+        stream = gateway.register()
+        gateway.client.close()  # its connection would be one of those that wait
+        with contextlib.ExitStack() as stack:
+            senders = []
+            for n in range(100):
+                sender = stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port), DEADLINE_S))
+                sender.sendall(raw_request(stream, b"%d" % n)[:10])
+                senders.append(sender)
+            body = b'{"n":1}'
+            senders[-1].sendall(raw_request(stream, body)[10:].replace(b"length: 2", b"length: 7"))
+            assert senders[-1].recv(1_000).startswith(b"HTTP/1.1 200 ")
+            assert senders[0].recv(1_000) == b""
+        gateway.client = httpx.Client(base_url=gateway.url, timeout=DEADLINE_S)
+        assert gateway.metric("strandline_http_connections_evicted") >= 80
+    finally:
+        gateway.close()
+
+
+def test_a_body_without_end_is_refused(gateway):
+    """A chunked body that never ends: the sender gets to see the refusal while it is still sending."""
+    stream = gateway.register()
+    head = raw_request(stream, b"").replace(b"content-length: 0", b"transfer-encoding: chunked")
+    chunk = b"10000\r\n" + b"[" * 65_536 + b"\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), DEADLINE_S) as connection:
+        connection.sendall(head)
+        connection.setblocking(False)
+        answer, rest, sent_bytes = b"", b"", 0
+        deadline = time.monotonic() + DEADLINE_S
+        while not answer:
+            assert time.monotonic() < deadline
+            rest = rest or chunk
+            with contextlib.suppress(BlockingIOError):
+                sent = connection.send(rest)
+                rest, sent_bytes = rest[sent:], sent_bytes + sent
+            with contextlib.suppress(BlockingIOError):
+                answer = connection.recv(1_000)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert sent_bytes >= BODY_BYTES_MAX
+    assert gateway.metric("strandline_http_bodies_held_bytes") == 0
+
+
+@pytest.mark.parametrize("coding", [None, "gzip"])
+def test_an_idempotency_key_is_the_message_id_of_each_record(gateway, coding):
+    stream = gateway.register()
+    headers = {"idempotency-key": '"batch-7"'} | ({"content-encoding": "gzip"} if coding else {})
+    bodies = [(b'{"n":0}', JSON), (b'[{"n":1}]', JSON), (b'{"n":2}\n"%s"\n{"n":3}' % (b"x" * RECORD_BYTES_MAX), LINES)]
+    for body, content_type in bodies:
+        assert gateway.send(stream, gzip.compress(body) if coding else body, content_type | headers).status_code == 200
+    assert gateway.send(stream, b'{"n":4}').status_code == 200
+    found = {record.value: record.headers.get("message-id") for record in gateway.read(stream)}
+    assert found == {
+        b'{"n":0}': b"batch-7",
+        b'{"n":1}': b"batch-7/0",
+        b'{"n":2}': b"batch-7/0",
+        b'{"n":3}': b"batch-7/2",
+        b'{"n":4}': None,
+    }
