@@ -12,9 +12,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Metric
+from prometheus_client import CollectorRegistry, Gauge, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
+
+from strandline.ingest.spool import Spool
+from strandline.ingest.spooling_writer import Accepted
 
 LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _LABELS = ["protocol", "stream"]
@@ -63,6 +66,10 @@ class StreamMetrics:
         """By reason."""
         self.dropped: dict[str, Count] = {}
 
+    def accept(self, accepted: Accepted, records: int) -> None:
+        """Count records that were acknowledged, by where they are."""
+        (self.confirmed if accepted is Accepted.LOG else self.spooled).inc(records)
+
     def refuse(self, reason: str, records: int) -> None:
         """Count records that were received and will not be confirmed."""
         self.refused.setdefault(reason, Count()).inc(records)
@@ -80,6 +87,16 @@ class IngestMetrics(Collector):
         self._streams: dict[str, StreamMetrics] = {}
         self.registry = CollectorRegistry()
         self.registry.register(self)
+
+    def show_spool(self, spool: Spool) -> None:
+        """Show how full the spool is."""
+        for name, help_text, read in (
+            ("records", "Records that wait on disk for Kafka", lambda: spool.records),
+            ("bytes", "What they take of the spool", lambda: spool.bytes),
+            ("bytes_max", "What the spool may hold", lambda: spool.bytes_max),
+        ):
+            gauge = Gauge(f"strandline_ingest_spool_{name}", help_text, ["protocol"], registry=self.registry)
+            gauge.labels(self._protocol).set_function(read)
 
     def of(self, stream: str) -> StreamMetrics:
         """The counts of one stream."""
