@@ -38,6 +38,18 @@ class Count:
         self.value -= amount
 
 
+class Flag:
+    """1 or 0, and not shown before it is set."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: int | None = None
+
+    def set(self, value: int) -> None:
+        self.value = value
+
+
 class Latencies:
     """How many times took how long."""
 
@@ -61,6 +73,7 @@ class StreamMetrics:
         self.confirmed = Count()
         self.spooled = Count()
         self.in_flight = Count()
+        self.is_open = Flag()
         self.ack_latency = Latencies()
         self.refused: dict[str, Count] = {}
         """By reason."""
@@ -116,6 +129,11 @@ class IngestMetrics(Collector):
         in_flight = GaugeMetricFamily(
             "strandline_ingest_in_flight", "Records that wait for confirmation", labels=_LABELS
         )
+        is_open = GaugeMetricFamily(
+            "strandline_ingest_open",
+            "1 while records of the stream can come in by this protocol: its port is open, its topics are subscribed",
+            labels=_LABELS,
+        )
         latency = HistogramMetricFamily(
             "strandline_ingest_ack_latency_seconds",
             "From a whole batch to the confirmation of all its records",
@@ -127,12 +145,14 @@ class IngestMetrics(Collector):
             confirmed.add_metric(labels, counts.confirmed.value)
             spooled.add_metric(labels, counts.spooled.value)
             in_flight.add_metric(labels, counts.in_flight.value)
+            if counts.is_open.value is not None:
+                is_open.add_metric(labels, counts.is_open.value)
             for reason, count in counts.refused.items():
                 refused.add_metric([*labels, reason], count.value)
             for reason, count in counts.dropped.items():
                 dropped.add_metric([*labels, reason], count.value)
             latency.add_metric(labels, _cumulated(counts.ack_latency), counts.ack_latency.sum_s)
-        return iter((received, confirmed, spooled, refused, dropped, in_flight, latency))
+        return iter((received, confirmed, spooled, refused, dropped, in_flight, is_open, latency))
 
 
 def _counter(name: str, text: str, labels: list[str]) -> CounterMetricFamily:

@@ -113,6 +113,8 @@ class MqttGateway:
         self._specs: list[StreamSpec] | None = None
         self._routes = TopicRoutes([])
         self._feeds: dict[str, Feed] = {}
+        self._open: set[str] = set()
+        """The streams whose topics are subscribed."""
         self._changed = asyncio.Event()
         """The streams are other ones than before."""
         self._is_failing = asyncio.Event()
@@ -185,12 +187,15 @@ class MqttGateway:
             self._connected.set(1)
             while not connection.lost.done() and not self._is_failing.is_set():
                 self._changed.clear()
+                feeds = self._feeds
                 subscribed = await self._subscribe(connection, subscribed)
+                self._show_open(feeds)
                 await _first_of(connection.lost, self._changed, self._is_failing)
             if connection.lost.done():
                 raise BrokerUnavailable(f"the connection to the MQTT broker was lost: {connection.lost.result()}")
         finally:
             self._connected.set(0)
+            self._show_open({})
             self._changed.set()
             connection.pause()
             if self._tasks:
@@ -209,6 +214,13 @@ class MqttGateway:
             await connection.unsubscribe(removed)
             logger.info("unsubscribed", action="unsubscribed", filters=removed)
         return wanted
+
+    def _show_open(self, feeds: dict[str, Feed]) -> None:
+        for stream in self._open - feeds.keys():
+            self._parts.metrics.of(stream).is_open.set(0)
+        for feed in feeds.values():
+            feed.metrics.is_open.set(1)
+        self._open = set(feeds)
 
     def _take(self, connection: BrokerConnection, messages: list[Message]) -> None:
         """Begin to append what has arrived in one turn; `_settle` goes on from here."""

@@ -83,11 +83,13 @@ class TcpPort:
         """Accept connections from now on."""
         make = partial(TcpConnection, self)
         self._server = await asyncio.get_running_loop().create_server(make, sock=self._listener, backlog=_BACKLOG)
+        self.feed.metrics.is_open.set(1)
 
     async def close(self) -> None:
         """Accept no more, confirm what has arrived whole, answer it, and end the connections."""
         if self._server is not None:
             self._server.close()
+        self.feed.metrics.is_open.set(0)
         settling = [settled for one in list(self.connections) if (settled := one.finish()) is not None]
         if settling:
             await asyncio.wait(settling)
@@ -320,7 +322,9 @@ class TcpGateway:
             if known is None:
                 self._open(number, spec)
             elif known.feed.spec != spec:
+                known.feed.metrics.is_open.set(0)
                 known.feed = self._feed(spec)
+                known.feed.metrics.is_open.set(1)
                 logger.info("a TCP port has changed", action="port_changed", port=number, stream=spec.stream)
 
     async def sweep(self) -> None:

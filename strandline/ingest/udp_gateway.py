@@ -95,6 +95,7 @@ class UdpPort:
             while self._drain(one):
                 pass
         self.count_drops()
+        self.feed.metrics.is_open.set(0)
         for one in self._sockets:
             one.close()
         if self._appending:
@@ -139,7 +140,9 @@ class UdpPort:
         feed = self.feed
         values = datagrams
         if feed.spec.udp is not None and feed.spec.udp.framing == "lines":
-            values = [line.removesuffix(b"\r") for datagram in datagrams for line in datagram.split(b"\n") if line]
+            values = [
+                line.removesuffix(b"\r") for datagram in datagrams for line in datagram.split(b"\n") if line.strip()
+            ]
         if any(not 0 < len(value) <= feed.record_bytes_max for value in values):
             feed.refuse("empty", sum(not value for value in values))
             feed.refuse("too_large", sum(len(value) > feed.record_bytes_max for value in values))
@@ -187,7 +190,9 @@ class UdpGateway:
                 self._open(number, spec)
             elif known.feed.spec != spec:
                 known.count_drops()
+                known.feed.metrics.is_open.set(0)
                 known.feed = self._feed(spec)
+                known.feed.metrics.is_open.set(1)
                 logger.info("a UDP port has changed", action="port_changed", port=number, stream=spec.stream)
 
     def refresh(self) -> None:
@@ -214,7 +219,8 @@ class UdpGateway:
                 )  # fmt: skip
             return
         self._refused.pop(number, None)
-        self._ports[number] = UdpPort(self._feed(spec), sockets, self._reader)
+        port = self._ports[number] = UdpPort(self._feed(spec), sockets, self._reader)
+        port.feed.metrics.is_open.set(1)
         given = sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2  # the kernel doubles what it was asked
         logger.info(
             "a UDP port is open", action="port_opened", port=number, stream=spec.stream, receive_buffer_bytes=given
