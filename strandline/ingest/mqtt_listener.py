@@ -163,8 +163,6 @@ class MqttListener:
             )
             return False
         self._connections.add(connection)
-        if not self._is_reading:
-            connection.pause(Pause.LISTENER)
         return True
 
     async def admit(self, connection: Connection, connect: Connect) -> Admission:
@@ -186,6 +184,8 @@ class MqttListener:
             older.close(Reason.SESSION_TAKEN_OVER, "the same client has connected again")
         self._clients[client_id] = connection
         connection.client_id, connection.user = client_id, connect.user
+        if not self._is_reading:  # uvloop begins to read whatever is said before
+            connection.pause(Pause.LISTENER)
         is_present, expiry_s = await self._sessions.begin(client_id, connect)
         if self._clients.get(client_id) is not connection:
             raise Refused(Reason.SERVER_BUSY, "the same client has connected again")
