@@ -166,7 +166,7 @@ class PacketReader:
             if first >> 4 == _PUBLISH and self.version:
                 if body_end - at > self._packet_bytes_max:
                     raise self._too_large(body_end - at)
-                packets.append(_read_publish(first, data, body, body_end, self.version))
+                packets.append(read_publish(first, data, body, body_end, self.version))
             else:
                 self._check_head(first, body_end - at)
                 content = Body(data, body, body_end, self.version)
@@ -204,7 +204,7 @@ class PacketReader:
         )
 
 
-def _read_publish(first: int, data: bytes, at: int, end: int, version: int) -> Publish:
+def read_publish(first: int, data: bytes, at: int, end: int, version: int) -> Publish:
     """The one that matters for speed: no intermediate objects."""
     qos = first >> 1 & 3
     if qos == 3 or first & 0x0E == 0x08:
