@@ -53,7 +53,7 @@ HELD_BYTES_MAX = 32 * 1024 * 1024
 HELD_MESSAGES_MAX = 20_000
 """Payloads that wait for confirmation; over either bound the connection isn't read. Of QoS 1 the broker sends no more than
 its window of messages in flight anyway."""
-RECONNECT_S_MIN, RECONNECT_S_MAX = 0.5, 10.0
+RECONNECT_S_MIN, RECONNECT_S_MAX = 0.1, 5.0
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 UNKNOWN_STREAM = "(unknown)"
 """The stream in the metrics of messages that no stream takes."""
@@ -119,6 +119,8 @@ class MqttGateway:
         """The streams are other ones than before."""
         self._is_failing = asyncio.Event()
         """An append of the present connection has failed."""
+        self._was_connected = False
+        """There was a connection since the last attempt."""
         self._turns: deque[_Turn] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._held_bytes = self._held_messages = 0
@@ -157,16 +159,17 @@ class MqttGateway:
         pause_s, trouble = RECONNECT_S_MIN, ""
         while True:
             try:
-                await self._changed.wait()  # the session's first messages come before anything else
+                await self._changed.wait()  # without routes the session's first messages would be nobody's
                 await self._parts.writer.check(READY_TIMEOUT_S)
                 await self._serve_connection()
-                pause_s, trouble = RECONNECT_S_MIN, ""
+                trouble = ""
             except TransientError as error:
                 if str(error) != trouble:
                     trouble = str(error)
                     logger.warning("nothing comes from the MQTT broker", action="broker_lost", reason=trouble)
+            pause_s = RECONNECT_S_MIN if self._was_connected else min(RECONNECT_S_MAX, pause_s * 2)
+            self._was_connected = False
             await asyncio.sleep(pause_s)
-            pause_s = min(RECONNECT_S_MAX, pause_s * 2)
 
     async def _serve_connection(self) -> None:
         """One connection to the broker, from its beginning to its end.
@@ -185,6 +188,7 @@ class MqttGateway:
             logger.warning("the broker had no session for this gateway: it is new, or was lost", action="session_new")
         try:
             self._connected.set(1)
+            self._was_connected = True
             while not connection.lost.done() and not self._is_failing.is_set():
                 self._changed.clear()
                 feeds = self._feeds
@@ -365,7 +369,7 @@ def widest(filters: Iterable[str]) -> set[str]:
 def covers(wide: str, narrow: str) -> bool:
     """Whether every topic that matches the filter `narrow` matches `wide` too (MQTT 5.0, section 4.7)."""
     levels = narrow.split("/")
-    if narrow.startswith("$") and wide[0] in "+#":
+    if narrow.startswith("$") and wide.startswith(("+", "#")):
         return False
     for depth, level in enumerate(wide.split("/")):
         if level == "#":
