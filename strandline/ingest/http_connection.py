@@ -80,7 +80,7 @@ class HttpServer:
     async def start(self, listener: socket.socket) -> None:
         self.loop = asyncio.get_running_loop()
         self._is_empty = asyncio.Event()
-        self._sweep()
+        self._sweep_each_second()
         self._server = await self.loop.create_server(lambda: HttpConnection(self), sock=listener, backlog=BACKLOG)
 
     async def stop(self, timeout_s: float) -> None:
@@ -117,13 +117,16 @@ class HttpServer:
         if self.is_stopping and not self.waiting and not self.under_way:
             self._is_empty.set()
 
-    def _sweep(self) -> None:
-        """Once a second: read the clock, and end what has taken too long."""
-        self.now_s = self.loop.time()
+    def _sweep_each_second(self) -> None:
+        self.sweep(self.loop.time())
+        self._sweeping = self.loop.call_later(_SWEEP_S, self._sweep_each_second)
+
+    def sweep(self, now_s: float) -> None:
+        """Tell the connections the time, and end what has taken too long."""
+        self.now_s = now_s
         self.date_header = b"date: " + formatdate(usegmt=True).encode() + b"\r\n"
         for connection in [c for c in (*self.waiting, *self.under_way) if c.deadline_s < self.now_s]:
             connection.end_wait()
-        self._sweeping = self.loop.call_later(_SWEEP_S, self._sweep)
 
 
 class HttpConnection(asyncio.Protocol):
@@ -198,7 +201,6 @@ class HttpConnection(asyncio.Protocol):
         if self._can_write is None:
             self._can_write = asyncio.Event()
         self._can_write.clear()
-        self.deadline_s = self._server.now_s + WRITE_TIMEOUT_S
 
     def resume_writing(self) -> None:
         if self._can_write is not None:
@@ -254,7 +256,7 @@ class HttpConnection(asyncio.Protocol):
             self._is_last = True
             self._transport.close()
             return
-        if not self._parser.should_keep_alive() or self._parser.get_http_version() == "1.0":
+        if not self._parser.should_keep_alive() or self._parser.get_http_version() != "1.1":
             self._is_last = True
         if not request.is_enough:
             self._enqueue(request)
@@ -296,6 +298,7 @@ class HttpConnection(asyncio.Protocol):
             is_last = not request.is_whole or ((self._is_last or self._server.is_stopping) and not self._queue)
             self._transport.write(self._encode(answer, is_last, is_head=request.method == b"HEAD"))
             if self._can_write is not None:
+                self.deadline_s = self._server.now_s + WRITE_TIMEOUT_S
                 await self._can_write.wait()
             if is_last or not self._queue:
                 break

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import resource
 import secrets
 import ssl
 import sys
@@ -48,9 +49,10 @@ PARTIAL_BYTES_FREE = 16 * 1024
 """So much a connection may always hold."""
 SAY_AGAIN_S = 10.0
 """The same kind of refusal is logged no more often; all are counted."""
+FILES_BESIDE_CONNECTIONS = 100
 _BACKLOG = 4_096
 _HANDSHAKE_TIMEOUT_S = 10.0
-_NO_STREAM = ""
+_NO_STREAM = "(unknown)"
 """The stream in the counts of messages that belong to none."""
 
 
@@ -99,6 +101,8 @@ class MqttListener:
         self._routes = TopicRoutes([])
         self._specs: list[StreamSpec] = []
         self._connections: set[Connection] = set()
+        self._arrived: dict[Connection, None] = {}
+        """Those that have not sent a whole CONNECT yet, the oldest first."""
         self._clients: dict[str, Connection] = {}
         """The open connection of each client identifier."""
         self._held: dict[Connection, int] = {}
@@ -159,12 +163,14 @@ class MqttListener:
     def take_in(self, connection: Connection) -> bool:
         if len(self._connections) >= self._connections_max:
             self._note(
-                "connections_max", f"{self._connections_max} sensors are connected, which is the limit", connection
+                "connections_max", f"{self._connections_max} connections are open, which is the limit", connection
             )
-            return False
+            if not self._arrived:
+                return False
+            # Whoever opens connections and says nothing keeps no sensor out.
+            next(iter(self._arrived)).close(Reason.SERVER_BUSY, "too many connections are open")
         self._connections.add(connection)
-        if not self._is_reading:
-            connection.pause(Pause.LISTENER)
+        self._arrived[connection] = None
         return True
 
     async def admit(self, connection: Connection, connect: Connect) -> Admission:
@@ -175,6 +181,7 @@ class MqttListener:
         3. Send away an older connection of the same client; another user's client is not taken over.
         4. Look whether there is a session to go on with, and remember the new one before it is promised.
         """
+        self._arrived.pop(connection, None)
         await self._check_password(connect)
         if not connect.client_id and connect.version == V311 and not connect.clean_start:
             raise Refused(Reason.CLIENT_IDENTIFIER_NOT_VALID, "a session that stays needs a client identifier")
@@ -186,7 +193,13 @@ class MqttListener:
             older.close(Reason.SESSION_TAKEN_OVER, "the same client has connected again")
         self._clients[client_id] = connection
         connection.client_id, connection.user = client_id, connect.user
-        is_present, expiry_s = await self._sessions.begin(client_id, connect)
+        if not self._is_reading:  # uvloop begins to read whatever is said before
+            connection.pause(Pause.LISTENER)
+        try:
+            is_present, expiry_s = await self._sessions.begin(client_id, connect)
+        except OSError as error:
+            logger.error("a session could not be kept", action="mqtt_session_lost", reason=str(error))
+            raise Refused(Reason.SERVER_UNAVAILABLE, "sessions can't be kept just now; connect again later") from error
         if self._clients.get(client_id) is not connection:
             raise Refused(Reason.SERVER_BUSY, "the same client has connected again")
         return Admission(is_present, expiry_s)
@@ -222,6 +235,7 @@ class MqttListener:
 
     def leave(self, connection: Connection, will: Will | None) -> None:
         self._connections.discard(connection)
+        self._arrived.pop(connection, None)
         if connection.client_id and self._clients.get(connection.client_id) is connection:
             del self._clients[connection.client_id]
             self._sessions.end(connection.client_id, connection.session_expiry_s)
@@ -289,13 +303,15 @@ async def serve(settings: MqttListenerSettings) -> None:
         parts = await stack.enter_async_context(
             open_parts(settings, "mqtt-listener", settings.mqtt_listener_pages_port)
         )
-        sessions = Sessions()
+        sessions = stack.enter_context(
+            contextlib.closing(Sessions(settings.data_dir / f"mqtt-sessions-{settings.mqtt_listener_port}.jsonl"))
+        )
         listener = MqttListener(
             parts,
             passwords,
             sessions,
             record_bytes_max=settings.record_bytes_max,
-            connections_max=settings.mqtt_listener_connections_max,
+            connections_max=_connections_max(settings.mqtt_listener_connections_max),
             confirm_timeout_s=settings.confirm_timeout_s,
         )
         server = await _listen(settings, listener, context)
@@ -328,6 +344,21 @@ async def _listen(
         ) from error
     logger.info("the MQTT listener listens", action="gateway_started", host=host, port=port, tls=context is not None)
     return server
+
+
+def _connections_max(wanted: int) -> int:
+    """How many connections the process may have open, after asking the system for as many files as it allows."""
+    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+    if files_max == resource.RLIM_INFINITY or wanted + FILES_BESIDE_CONNECTIONS <= files_max:
+        return wanted
+    allowed = max(1, files_max - FILES_BESIDE_CONNECTIONS)
+    logger.warning(
+        "fewer open files are allowed than STRANDLINE_MQTT_LISTENER_CONNECTIONS_MAX asks for; raise ulimit -n",
+        action="connections_limited",
+        connections_max=allowed,
+    )
+    return allowed
 
 
 def _tls(settings: MqttListenerSettings) -> ssl.SSLContext | None:
