@@ -53,7 +53,7 @@ HELD_BYTES_MAX = 32 * 1024 * 1024
 HELD_MESSAGES_MAX = 20_000
 """Payloads that wait for confirmation; over either bound the connection isn't read. Of QoS 1 the broker sends no more than
 its window of messages in flight anyway."""
-RECONNECT_S_MIN, RECONNECT_S_MAX = 0.5, 10.0
+RECONNECT_S_MIN, RECONNECT_S_MAX = 0.1, 5.0
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 UNKNOWN_STREAM = "(unknown)"
 """The stream in the metrics of messages that no stream takes."""
@@ -119,6 +119,10 @@ class MqttGateway:
         """The streams are other ones than before."""
         self._is_failing = asyncio.Event()
         """An append of the present connection has failed."""
+        self._subscribed: set[str] = set()
+        """What the session has been granted, as far as this process knows."""
+        self._was_connected = False
+        """There was a connection since the last attempt."""
         self._turns: deque[_Turn] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._held_bytes = self._held_messages = 0
@@ -157,16 +161,17 @@ class MqttGateway:
         pause_s, trouble = RECONNECT_S_MIN, ""
         while True:
             try:
-                await self._changed.wait()  # the session's first messages come before anything else
+                await self._changed.wait()  # without routes the session's first messages would be nobody's
                 await self._parts.writer.check(READY_TIMEOUT_S)
                 await self._serve_connection()
-                pause_s, trouble = RECONNECT_S_MIN, ""
+                trouble = ""
             except TransientError as error:
                 if str(error) != trouble:
                     trouble = str(error)
                     logger.warning("nothing comes from the MQTT broker", action="broker_lost", reason=trouble)
+            pause_s = RECONNECT_S_MIN if self._was_connected else min(RECONNECT_S_MAX, pause_s * 2)
+            self._was_connected = False
             await asyncio.sleep(pause_s)
-            pause_s = min(RECONNECT_S_MAX, pause_s * 2)
 
     async def _serve_connection(self) -> None:
         """One connection to the broker, from its beginning to its end.
@@ -180,15 +185,16 @@ class MqttGateway:
         """
         self._is_failing.clear()
         connection = await BrokerConnection.open(self._options, self._take)
-        subscribed: set[str] = set()
         if not connection.has_session:
+            self._subscribed = set()
             logger.warning("the broker had no session for this gateway: it is new, or was lost", action="session_new")
         try:
             self._connected.set(1)
+            self._was_connected = True
             while not connection.lost.done() and not self._is_failing.is_set():
                 self._changed.clear()
                 feeds = self._feeds
-                subscribed = await self._subscribe(connection, subscribed)
+                await self._subscribe(connection)
                 self._show_open(feeds)
                 await _first_of(connection.lost, self._changed, self._is_failing)
             if connection.lost.done():
@@ -202,18 +208,20 @@ class MqttGateway:
                 await asyncio.wait(self._tasks, timeout=2 * self._settings.mqtt_confirm_timeout_s + 2)
             connection.close()
 
-    async def _subscribe(self, connection: BrokerConnection, before: set[str]) -> set[str]:
-        """Make the subscriptions what the streams ask for; return them."""
+    async def _subscribe(self, connection: BrokerConnection) -> None:
+        """Make the subscriptions of the session what the streams ask for. One that is there already is not made again: in
+        MQTT 3.1.1 every retained message would come again with it."""
         group = self._settings.mqtt_share_group
         filters = widest(one for spec in self._specs or [] if spec.mqtt is not None for one in spec.mqtt.topics)
         wanted = {f"$share/{group}/{one}" if group else one for one in filters}
-        if added := sorted(wanted - before):
+        if added := sorted(wanted - self._subscribed):
             await connection.subscribe(added)
+            self._subscribed |= wanted
             logger.info("subscribed", action="subscribed", filters=added)
-        if removed := sorted(before - wanted):
+        if removed := sorted(self._subscribed - wanted):
             await connection.unsubscribe(removed)
+            self._subscribed = wanted
             logger.info("unsubscribed", action="unsubscribed", filters=removed)
-        return wanted
 
     def _show_open(self, feeds: dict[str, Feed]) -> None:
         for stream in self._open - feeds.keys():
@@ -365,7 +373,7 @@ def widest(filters: Iterable[str]) -> set[str]:
 def covers(wide: str, narrow: str) -> bool:
     """Whether every topic that matches the filter `narrow` matches `wide` too (MQTT 5.0, section 4.7)."""
     levels = narrow.split("/")
-    if narrow.startswith("$") and wide[0] in "+#":
+    if narrow.startswith("$") and wide.startswith(("+", "#")):
         return False
     for depth, level in enumerate(wide.split("/")):
         if level == "#":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +32,7 @@ def test_any_splitting_gives_the_same_lines(data, cuts):
     cutter = LineCutter(LINE_BYTES_MAX)
     places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     lines: list[bytes | None] = []
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in itertools.pairwise(places):
         lines += cutter.cut(data[start:end])
         assert cutter.bytes_held <= LINE_BYTES_MAX + 1
     assert lines + cutter.end() == simply(data)
