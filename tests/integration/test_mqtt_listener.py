@@ -146,7 +146,9 @@ class Raw:
         self.version = version
         if version:
             self.socket.sendall(client.connect(version, client_id, **more))
-            assert self.receive()[:1] == b"\x20"
+            if self.receive()[:1] != b"\x20":
+                self.socket.close()
+                raise ConnectionError("no CONNACK")
 
     def receive(self) -> bytes:
         """The next packet; empty when the connection is closed."""
@@ -193,6 +195,10 @@ def sensor(listener: Listener, protocol: int, client_id: str = "", prepare=lambd
     finally:
         one.disconnect()
         one.loop_stop()
+
+
+def keep_many_under_way(one: mqtt.Client) -> None:
+    one.max_inflight_messages_set(500)
 
 
 @pytest.fixture(scope="module")
@@ -272,9 +278,7 @@ def test_a_level_of_the_topic_is_the_key_and_each_sensors_order_is_kept(listener
         f"{name}/+/turbine/+", key="device", mqtt={"topics": [f"{name}/+/turbine/+"], "fields": {"device": 3}}
     )
     with contextlib.ExitStack() as stack:
-        sensors = [stack.enter_context(sensor(listener, mqtt.MQTTv311)) for _ in range(5)]
-        for one in sensors:
-            one.max_inflight_messages_set(500)
+        sensors = [stack.enter_context(sensor(listener, mqtt.MQTTv311, prepare=keep_many_under_way)) for _ in range(5)]
         published = [
             one.publish(f"{name}/lundy/turbine/T{place}", b'{"n":%d}' % number, qos=1)
             for number in range(400)
