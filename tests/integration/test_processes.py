@@ -162,7 +162,7 @@ def test_down_stops_an_elasticsearch_that_was_never_recorded(pids: PidFile, tmp_
     server = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", mark], start_new_session=True)
     try:
         # A program that is just being started shows no arguments yet.
-        wait_until(lambda: Path(f"/proc/{server.pid}/cmdline").read_bytes() != b"", "the server shows its arguments")
+        wait_until(Path(f"/proc/{server.pid}/cmdline").read_bytes, bool, "the server shows its arguments")
         (directory / "elasticsearch.pid").write_text(f"{server.pid}\n")
         down(tmp_path, Console(quiet=True))
         assert server.poll() is None if not is_ours else server.wait(timeout=10) == -signal.SIGTERM
