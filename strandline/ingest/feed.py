@@ -45,9 +45,16 @@ class Feed:
         self._clock_ms = clock_ms
 
     async def append(
-        self, records: Sequence[Record], *, source: bytes, headers: Headers = (), patience_s: float = 0.0
+        self,
+        records: Sequence[Record],
+        *,
+        source: bytes | None = None,
+        message_id: bytes | None = None,
+        headers_each: Sequence[Headers] | None = None,
+        patience_s: float = 0.0,
     ) -> None:
-        """Return when every record is in the log, or in the spool where the stream allows it.
+        """Return when every record is in the log, or in the spool where the stream allows it. Where records have sources
+        of their own, each is in its `headers_each`.
 
         While the writer is busy and nothing was sent, it is tried again for `patience_s`. Raises LogBusy (nothing was sent)
         and LogUnavailable (unknown: all, some or none may be in the log).
@@ -66,7 +73,8 @@ class Feed:
                         received_ms=received_ms,
                         source=source,
                         content_type=RECORD_CONTENT_TYPE,
-                        headers=headers,
+                        message_id=message_id,
+                        headers_each=headers_each,
                         may_spool=self._may_spool,
                     )
                     break

@@ -2,7 +2,7 @@
 
 Formats: OASIS MQTT 3.1.1 (29 October 2014) and 5.0 (7 March 2019), strictly. Read here: CONNECT, PUBLISH, SUBSCRIBE,
 UNSUBSCRIBE, PINGREQ, DISCONNECT. The others are errors from a client to which nothing was ever published. Why this is no
-library: docs/decisions/0005-own-mqtt-codec.md.
+library: docs/decisions/0009-own-mqtt-codec.md.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class PacketReader:
             if first >> 4 == _PUBLISH and self.version:
                 if body_end - at > self._packet_bytes_max:
                     raise self._too_large(body_end - at)
-                packets.append(_read_publish(first, data, body, body_end, self.version))
+                packets.append(read_publish(first, data, body, body_end, self.version))
             else:
                 self._check_head(first, body_end - at)
                 content = Body(data, body, body_end, self.version)
@@ -204,7 +204,7 @@ class PacketReader:
         )
 
 
-def _read_publish(first: int, data: bytes, at: int, end: int, version: int) -> Publish:
+def read_publish(first: int, data: bytes, at: int, end: int, version: int) -> Publish:
     """The one that matters for speed: no intermediate objects."""
     qos = first >> 1 & 3
     if qos == 3 or first & 0x0E == 0x08:
