@@ -47,7 +47,7 @@ def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
         if full.failed_requests or half.failed_requests or logged != acknowledged:
             raise RuntimeError(
                 f"{name}: {acknowledged} records were acknowledged and {logged} are in the topic; "
-                f"{full.failed_requests + half.failed_requests} messages failed"
+                f"{full.failed_requests + half.failed_requests} messages failed {full.first_failure or half.first_failure}"
             )
         found.append(Measured.of(name, full, half, ceiling, _GOAL))
         console.print(found[-1].sentence())

@@ -38,6 +38,7 @@ class Feed:
         self.is_paced = False
         self.answered = 0
         self.failed = 0
+        self.first_failure = ""
         self.under_way = 0
         self.is_over = asyncio.Event()
         self.latencies_s = array("d")
@@ -93,6 +94,7 @@ class Connection(asyncio.Protocol):
         for at in range(0, 4 * whole, 4):
             if data[at : at + 2] != _SUCCESS:
                 feed.failed += 1
+                feed.first_failure = feed.first_failure or f"answered {data[at : at + 40].hex()}"
             feed.latencies_s.append(now_s - self._due_s[data[at + 2] << 8 | data[at + 3]])
         feed.answered += whole
         feed.under_way -= whole
@@ -107,6 +109,7 @@ class Connection(asyncio.Protocol):
             self.is_connected.set_result(False)
         if self._feed.is_sending:
             self._feed.failed += self._under_way
+            self._feed.first_failure = self._feed.first_failure or f"the connection ended: {error}"
 
 
 def _head(length: int, topic: bytes) -> bytes:
@@ -150,6 +153,7 @@ async def send_load(options: argparse.Namespace) -> Load:
             await asyncio.wait_for(feed.is_over.wait(), _ANSWERS_WAIT_S)
         except TimeoutError:
             feed.failed += feed.under_way
+            feed.first_failure = feed.first_failure or "no answer"
     latencies_s = np.frombuffer(feed.latencies_s)[first_latency:]
     p50_s, p99_s = np.percentile(latencies_s, (50, 99)) if len(latencies_s) else (0.0, 0.0)
     gateway, kafka, load = (b - a for a, b in zip(before, after, strict=True))
@@ -163,6 +167,7 @@ async def send_load(options: argparse.Namespace) -> Load:
         latency_p50_s=float(p50_s),
         latency_p99_s=float(p99_s),
         records_whole_run=feed.answered,
+        first_failure=feed.first_failure,
     )
 
 
