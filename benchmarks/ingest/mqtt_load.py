@@ -157,6 +157,7 @@ async def send_load(options: argparse.Namespace) -> Load:
         records=answered,
         seconds=ended_s - began_s,
         failed_requests=feed.failed,
+        first_failure="",
         gateway_cpu_s=gateway,
         kafka_cpu_s=kafka,
         load_cpu_s=load,
