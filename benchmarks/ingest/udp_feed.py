@@ -1,112 +1,120 @@
-"""The UDP gateway under 100,000 datagrams a second from one sender; every datagram that is not in the log is counted."""
+"""The UDP gateway under load: 100,000 datagrams a second, of which each is in the topic or counted as lost."""
 
 from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+import time
+from collections.abc import Callable
 
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 from rich.console import Console
 
-from benchmarks.ingest.gateway_pages import Page, wait_until
 from benchmarks.ingest.http_feed import records_in_topic
+from benchmarks.ingest.load import run_module
 from benchmarks.ingest.results import Goal, Measured
-from benchmarks.process_tree import tree_cpu_s
-from strandline.core.stream import StreamSpec
-from strandline.ingest.topics import Topics
-from strandline.ledger.ledger import Ledger
+from benchmarks.ingest.udp_load import Sent
+from benchmarks.ingest.work import DATAGRAM_STREAM, UDP_PORT
+from benchmarks.process_tree import machine_cpu_s, tree_cpu_s
 from strandline.services.embedded.stack import Stack
 from strandline.services.pids import PidFile
 
 RATE = 100_000
-STREAM = "readings-by-udp"
-_PORT = 8082
-_WARM_UP_S = 3.0
-_ROOT = Path(__file__).parents[2]
 _GOAL = Goal(records_a_second=RATE * 0.998, lost_share=0.002)
+_WARM_UP_S = 2.0
+_SETTLE_S = 60.0
 
 
 def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
-    """Measure at one rate. Raises RuntimeError when sent differs from logged + counted as lost."""
-    _register(stack)
+    """Send at RATE for `seconds`. Raises RuntimeError when a datagram is neither in the topic nor counted as lost."""
     stack.start_udp_gateway()
-    port, pages = _PORT + stack.addresses.port_offset, stack.ports.udp_gateway_pages
-    wait_until(lambda: Page.read(pages).value("open", stream=STREAM) == 1, "the UDP port is open")
-    ceiling = _ceiling(min(seconds, 3.0))
-    _load(port, RATE / 10, _WARM_UP_S)
-    _wait_until_quiet(pages)
+    metrics = _Metrics(f"http://127.0.0.1:{stack.ports.udp_gateway_pages}/metrics")
+    _wait(lambda: metrics.value("strandline_ingest_open") == 1, "the UDP port to open")
     pids = PidFile(stack.data_dir).all()
-    before, logged_before = Page.read(pages), records_in_topic(stack.addresses.kafka_bootstrap, STREAM)
-    costs_before = [tree_cpu_s(pids[name]) for name in ("gateway-udp", "kafka")]
-    load = _load(port, RATE, seconds)
-    _wait_until_quiet(pages)
-    gateway_cpu_s, kafka_cpu_s = (
-        tree_cpu_s(pids[name]) - cost for name, cost in zip(("gateway-udp", "kafka"), costs_before, strict=True)
-    )
-    after, logged = Page.read(pages), records_in_topic(stack.addresses.kafka_bootstrap, STREAM) - logged_before
-    lost = sum(
-        int(after.value(name, stream=STREAM) - before.value(name, stream=STREAM))
-        for name in ("dropped_total", "refused_total")
-    )
-    if load["sent"] - lost > logged:
-        raise RuntimeError(f"UDP: {load['sent']} datagrams sent, {logged} records in the topic, {lost} counted as lost")
-    measured = Measured(
-        name=f"UDP, one sender, {RATE:,} datagrams/s",
-        records_a_second=(load["sent"] - lost) / load["seconds"],
-        cpu_s_per_million=gateway_cpu_s / logged * 1e6,
-        kafka_cpu_s_per_million=kafka_cpu_s / logged * 1e6,
+    port = UDP_PORT + stack.addresses.port_offset
+    before = metrics.accounted()
+    warm = _send(port, RATE / 10, _WARM_UP_S)
+    _wait(lambda: metrics.accounted() - before >= warm.datagrams, "the warm-up to settle")
+    accounted, lost = metrics.accounted(), metrics.lost()
+    logged = records_in_topic(stack.addresses.kafka_bootstrap, DATAGRAM_STREAM)
+    gateway_before_s, kafka_before_s = tree_cpu_s(pids["gateway-udp"]), tree_cpu_s(pids["kafka"])
+    machine_before_s, began_s = machine_cpu_s(), time.monotonic()
+    sent = _send(port, RATE, seconds)
+    _wait(lambda: metrics.accounted() - accounted >= sent.datagrams, "the datagrams to settle")
+    machine_s, took_s = machine_cpu_s() - machine_before_s, time.monotonic() - began_s
+    gateway_s = tree_cpu_s(pids["gateway-udp"]) - gateway_before_s
+    kafka_s = tree_cpu_s(pids["kafka"]) - kafka_before_s
+    logged = records_in_topic(stack.addresses.kafka_bootstrap, DATAGRAM_STREAM) - logged
+    lost = metrics.lost() - lost
+    if logged + lost != sent.datagrams:
+        raise RuntimeError(
+            f"UDP: of {sent.datagrams} datagrams {logged} are in the topic and {lost} counted as lost: {metrics.all()}"
+        )
+    found = Measured(
+        name=f"UDP, {RATE:,} datagrams/s",
+        records_a_second=logged / sent.seconds,
+        cpu_s_per_million=gateway_s / logged * 1e6,
+        kafka_cpu_s_per_million=kafka_s / logged * 1e6,
         latency_p50_s=None,
         latency_p99_s=None,
-        load_ceiling=ceiling,
+        load_ceiling=_ceiling(seconds / 4),
+        other_cores=max(0.0, machine_s - gateway_s - kafka_s - sent.cpu_s) / took_s,
         goal=_GOAL,
         lost=lost,
-        sent=load["sent"],
+        sent=sent.datagrams,
     )
-    console.print(measured.sentence())
-    return [measured]
+    console.print(found.sentence())
+    return [found]
 
 
-def _register(stack: Stack) -> None:
-    spec = StreamSpec.from_document({"stream": STREAM, "schema": {"device": "string"}, "udp": {"port": _PORT}})
-    settings = stack.settings
-    topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=settings.record_bytes_max)
-    topics.ensure_stream_topic(spec)
-    ledger = Ledger.open(stack.addresses.ledger_url)
-    try:
-        ledger.put_stream(spec.stream, spec.as_document())
-    finally:
-        ledger.close()
+class _Metrics:
+    """What the gateway counts of the stream."""
 
+    def __init__(self, url: str) -> None:
+        self._url = url
 
-def _wait_until_quiet(pages: int) -> None:
-    """Until nothing more arrives, nothing is in flight, and the spool is empty."""
-    seen: list[float] = []
+    def _samples(self) -> list[Sample]:
+        families = text_string_to_metric_families(httpx.get(self._url, trust_env=False).text)
+        samples = (sample for family in families for sample in family.samples)
+        return [sample for sample in samples if sample.labels.get("stream") == DATAGRAM_STREAM]
 
-    def is_quiet() -> bool:
-        page = Page.read(pages)
-        seen.append(page.value("received_total", stream=STREAM))
-        is_idle = not page.value("in_flight", stream=STREAM) and not page.value("spool_records")
-        return is_idle and len(seen) > 5 and len(set(seen[-5:])) == 1
+    def value(self, name: str) -> int:
+        return int(sum(sample.value for sample in self._samples() if sample.name == name))
 
-    wait_until(is_quiet, "the UDP gateway has nothing more to do")
+    def all(self) -> dict[str, float]:
+        """Everything that is counted of the stream but its latencies, for people."""
+        return {
+            " ".join([sample.name, sample.labels.get("reason", "")]).strip(): sample.value
+            for sample in self._samples()
+            if not sample.name.startswith("strandline_ingest_ack_latency")
+        }
+
+    def accounted(self) -> int:
+        """Datagrams of which it is known what became of them."""
+        return self.value("strandline_ingest_confirmed_total") + self.lost()
+
+    def lost(self) -> int:
+        return self.value("strandline_ingest_dropped_total") + self.value("strandline_ingest_refused_total")
 
 
 def _ceiling(seconds: float) -> float:
     """Datagrams a second that the load sends to a socket that nobody reads."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        one.bind(("127.0.0.1", 0))
-        load = _load(one.getsockname()[1], 0.0, seconds)
-        return float(load["sent"] / load["seconds"])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unread:
+        unread.bind(("127.0.0.1", 0))
+        sent = _send(unread.getsockname()[1], 0, seconds)
+    return sent.datagrams / sent.seconds
 
 
-def _load(port: int, rate: float, seconds: float) -> dict[str, Any]:
+def _send(port: int, rate: float, seconds: float) -> Sent:
     arguments = ["--port", str(port), "--rate", str(rate), "--seconds", str(seconds)]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.ingest.udp_load", *arguments],
-        cwd=_ROOT, capture_output=True, text=True, check=True, timeout=300,
-    )  # fmt: skip
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return Sent(**json.loads(run_module("benchmarks.ingest.udp_load", arguments)))
+
+
+def _wait(is_so: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + _SETTLE_S
+    while not is_so():
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"waited {_SETTLE_S:g} s for {what}")
+        time.sleep(0.1)

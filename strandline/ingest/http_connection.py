@@ -146,8 +146,6 @@ class HttpConnection(asyncio.Protocol):
         self._is_last = False
         """Nothing that comes after the present request is answered."""
         self._is_lingering = False
-        self._is_garbled = False
-        """The parser has lost its way: nothing more can be read."""
         self._can_write: asyncio.Event | None = None
         """Cleared while the socket takes no more; None until that happens first."""
         self.deadline_s = server.now_s + HEAD_TIMEOUT_S
@@ -177,7 +175,7 @@ class HttpConnection(asyncio.Protocol):
         self.deadline_s = _NEVER_S
 
     def data_received(self, data: bytes) -> None:
-        if self._is_garbled or (self._is_last and not self._is_lingering):
+        if self._is_last and not self._is_lingering:
             return
         arriving = self._request
         try:
@@ -188,7 +186,6 @@ class HttpConnection(asyncio.Protocol):
             logger.exception("a request could not be read", action="request_failed")
             self.cut()
         except httptools.HttpParserError as error:
-            self._is_garbled = True
             self._refuse(Refusal(400, "bad_request", f"this is not HTTP/1.1 ({error}); nothing of it was persisted"))
         if self._is_in_head and self._request is arriving:
             self._head_bytes += len(data)
@@ -252,8 +249,6 @@ class HttpConnection(asyncio.Protocol):
             return
         request.is_whole = True
         if self._is_lingering:
-            request.let_go()
-            self._is_last = True
             self._transport.close()
             return
         if not self._parser.should_keep_alive() or self._parser.get_http_version() != "1.1":

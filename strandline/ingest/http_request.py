@@ -83,14 +83,10 @@ class Request:
         self._chunks: list[bytes] = []
 
     def add(self, chunk: bytes) -> None:
-        """The next piece of the body. Raises Refusal when the body is over a bound, and keeps nothing of it then."""
-        try:
-            if self.body_bytes + len(chunk) > self._room.body_bytes_max:
-                raise body_too_large(self._room.body_bytes_max)
-            self._room.take(len(chunk))
-        except Refusal:
-            self.let_go()
-            raise
+        """The next piece of the body. Raises Refusal when the body is over a bound."""
+        if self.body_bytes + len(chunk) > self._room.body_bytes_max:
+            raise body_too_large(self._room.body_bytes_max)
+        self._room.take(len(chunk))
         self.body_bytes += len(chunk)
         self._chunks.append(chunk)
 

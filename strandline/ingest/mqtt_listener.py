@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import resource
 import secrets
 import ssl
 import sys
@@ -48,6 +49,7 @@ PARTIAL_BYTES_FREE = 16 * 1024
 """So much a connection may always hold."""
 SAY_AGAIN_S = 10.0
 """The same kind of refusal is logged no more often; all are counted."""
+FILES_BESIDE_CONNECTIONS = 100
 _BACKLOG = 4_096
 _HANDSHAKE_TIMEOUT_S = 10.0
 _NO_STREAM = "(unknown)"
@@ -99,6 +101,8 @@ class MqttListener:
         self._routes = TopicRoutes([])
         self._specs: list[StreamSpec] = []
         self._connections: set[Connection] = set()
+        self._arrived: dict[Connection, None] = {}
+        """Those that have not sent a whole CONNECT yet, the oldest first."""
         self._clients: dict[str, Connection] = {}
         """The open connection of each client identifier."""
         self._held: dict[Connection, int] = {}
@@ -159,10 +163,14 @@ class MqttListener:
     def take_in(self, connection: Connection) -> bool:
         if len(self._connections) >= self._connections_max:
             self._note(
-                "connections_max", f"{self._connections_max} sensors are connected, which is the limit", connection
+                "connections_max", f"{self._connections_max} connections are open, which is the limit", connection
             )
-            return False
+            if not self._arrived:
+                return False
+            # Whoever opens connections and says nothing keeps no sensor out.
+            next(iter(self._arrived)).close(Reason.SERVER_BUSY, "too many connections are open")
         self._connections.add(connection)
+        self._arrived[connection] = None
         return True
 
     async def admit(self, connection: Connection, connect: Connect) -> Admission:
@@ -173,6 +181,7 @@ class MqttListener:
         3. Send away an older connection of the same client; another user's client is not taken over.
         4. Look whether there is a session to go on with, and remember the new one before it is promised.
         """
+        self._arrived.pop(connection, None)
         await self._check_password(connect)
         if not connect.client_id and connect.version == V311 and not connect.clean_start:
             raise Refused(Reason.CLIENT_IDENTIFIER_NOT_VALID, "a session that stays needs a client identifier")
@@ -226,6 +235,7 @@ class MqttListener:
 
     def leave(self, connection: Connection, will: Will | None) -> None:
         self._connections.discard(connection)
+        self._arrived.pop(connection, None)
         if connection.client_id and self._clients.get(connection.client_id) is connection:
             del self._clients[connection.client_id]
             self._sessions.end(connection.client_id, connection.session_expiry_s)
@@ -301,7 +311,7 @@ async def serve(settings: MqttListenerSettings) -> None:
             passwords,
             sessions,
             record_bytes_max=settings.record_bytes_max,
-            connections_max=settings.mqtt_listener_connections_max,
+            connections_max=_connections_max(settings.mqtt_listener_connections_max),
             confirm_timeout_s=settings.confirm_timeout_s,
         )
         server = await _listen(settings, listener, context)
@@ -334,6 +344,21 @@ async def _listen(
         ) from error
     logger.info("the MQTT listener listens", action="gateway_started", host=host, port=port, tls=context is not None)
     return server
+
+
+def _connections_max(wanted: int) -> int:
+    """How many connections the process may have open, after asking the system for as many files as it allows."""
+    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+    if files_max == resource.RLIM_INFINITY or wanted + FILES_BESIDE_CONNECTIONS <= files_max:
+        return wanted
+    allowed = max(1, files_max - FILES_BESIDE_CONNECTIONS)
+    logger.warning(
+        "fewer open files are allowed than STRANDLINE_MQTT_LISTENER_CONNECTIONS_MAX asks for; raise ulimit -n",
+        action="connections_limited",
+        connections_max=allowed,
+    )
+    return allowed
 
 
 def _tls(settings: MqttListenerSettings) -> ssl.SSLContext | None:
