@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 
 import httpx
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from rich.console import Console
 
-from benchmarks.ingest.http_feed import records_in_topic
 from benchmarks.ingest.load import run_module
 from benchmarks.ingest.results import Goal, Measured
 from benchmarks.ingest.udp_load import Sent
@@ -38,7 +38,7 @@ def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
     warm = _send(port, RATE / 10, _WARM_UP_S)
     _wait(lambda: metrics.accounted() - before >= warm.datagrams, "the warm-up to settle")
     accounted, lost = metrics.accounted(), metrics.lost()
-    logged = records_in_topic(stack.addresses.kafka_bootstrap, DATAGRAM_STREAM)
+    logged = _count_records(stack.addresses.kafka_bootstrap)
     gateway_before_s, kafka_before_s = tree_cpu_s(pids["gateway-udp"]), tree_cpu_s(pids["kafka"])
     machine_before_s, began_s = machine_cpu_s(), time.monotonic()
     sent = _send(port, RATE, seconds)
@@ -46,7 +46,8 @@ def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
     machine_s, took_s = machine_cpu_s() - machine_before_s, time.monotonic() - began_s
     gateway_s = tree_cpu_s(pids["gateway-udp"]) - gateway_before_s
     kafka_s = tree_cpu_s(pids["kafka"]) - kafka_before_s
-    logged = records_in_topic(stack.addresses.kafka_bootstrap, DATAGRAM_STREAM) - logged
+    _wait(lambda: metrics.spooled_now() == 0, "the spool to drain")
+    logged = _count_records(stack.addresses.kafka_bootstrap) - logged
     lost = metrics.lost() - lost
     if logged + lost != sent.datagrams:
         raise RuntimeError(
@@ -75,10 +76,12 @@ class _Metrics:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def _samples(self) -> list[Sample]:
+    def _all_samples(self) -> list[Sample]:
         families = text_string_to_metric_families(httpx.get(self._url, trust_env=False).text)
-        samples = (sample for family in families for sample in family.samples)
-        return [sample for sample in samples if sample.labels.get("stream") == DATAGRAM_STREAM]
+        return [sample for family in families for sample in family.samples]
+
+    def _samples(self) -> list[Sample]:
+        return [sample for sample in self._all_samples() if sample.labels.get("stream") == DATAGRAM_STREAM]
 
     def value(self, name: str) -> int:
         return int(sum(sample.value for sample in self._samples() if sample.name == name))
@@ -93,10 +96,42 @@ class _Metrics:
 
     def accounted(self) -> int:
         """Datagrams of which it is known what became of them."""
-        return self.value("strandline_ingest_confirmed_total") + self.lost()
+        taken = self.value("strandline_ingest_confirmed_total") + self.value("strandline_ingest_spooled_total")
+        return taken + self.lost()
+
+    def spooled_now(self) -> int:
+        """Records on the gateway's disk."""
+        return int(sum(s.value for s in self._all_samples() if s.name == "strandline_ingest_spool_records"))
 
     def lost(self) -> int:
         return self.value("strandline_ingest_dropped_total") + self.value("strandline_ingest_refused_total")
+
+
+def _count_records(kafka_bootstrap: str) -> int:
+    """Read the topic and count. Its offsets count more: what may be spooled is written in transactions, whose ends take
+    offsets too."""
+    consumer = Consumer(
+        {"bootstrap.servers": kafka_bootstrap, "group.id": "none", "enable.partition.eof": True, "log_level": 2}
+    )
+    try:
+        partitions = consumer.list_topics(DATAGRAM_STREAM, timeout=30).topics[DATAGRAM_STREAM].partitions
+        consumer.assign([TopicPartition(DATAGRAM_STREAM, partition, OFFSET_BEGINNING) for partition in partitions])
+        records, ended = 0, set[int | None]()
+        deadline_s = time.monotonic() + _SETTLE_S
+        while len(ended) < len(partitions):
+            if time.monotonic() > deadline_s:
+                raise RuntimeError(f"{DATAGRAM_STREAM} could not be read within {_SETTLE_S:g} s")
+            for message in consumer.consume(10_000, 1.0):
+                error = message.error()
+                if error is None:
+                    records += 1
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
+                else:
+                    raise RuntimeError(f"{DATAGRAM_STREAM} could not be read: {error.str()}")
+        return records
+    finally:
+        consumer.close()
 
 
 def _ceiling(seconds: float) -> float:

@@ -40,7 +40,7 @@ from strandline.ingest.framing import Framed, TooLarge, Unframable, frame
 from strandline.ingest.gateway_process import READY_TIMEOUT_S, open_writer, run_gateway
 from strandline.ingest.http_connection import BACKLOG, HttpServer
 from strandline.ingest.http_request import Answer, BodyRoom, Refusal, Request, problem
-from strandline.ingest.log_errors import LogAway, LogBusy
+from strandline.ingest.log_errors import LogAway, LogBusy, SpoolFull
 from strandline.ingest.metrics import IngestMetrics
 from strandline.ingest.stream_directory import StreamDirectory, stream_reader
 from strandline.ingest.writer import LogWriter
@@ -150,12 +150,9 @@ class HttpGateway:
             message_id = None
         try:
             await feed.append(framed.records, source=request.source, message_id=message_id, headers_each=headers_each)
-        except LogAway as error:
-            raise Refusal(503, error.code, str(error)) from error
-        except LogBusy as error:
-            raise Refusal(429, error.code, str(error)) from error
         except LogUnavailable as error:
-            raise Refusal(503, error.code, str(error)) from error
+            is_our_own_bound = isinstance(error, LogBusy) and not isinstance(error, LogAway | SpoolFull)
+            raise Refusal(429 if is_our_own_bound else 503, error.code, str(error)) from error
         return framed
 
     async def _unpack_and_frame(self, request: Request, key_field: str | None) -> Framed:

@@ -87,12 +87,15 @@ async def serve(settings: MqttListenerSettings) -> None:
         )
         server = await _listen(settings, hub, context)
         watching = asyncio.create_task(hub.watch())
+        watching.add_done_callback(lambda _: parts.stopping.set())
         try:
             await follow_until_stopped(settings, parts.stopping, hub.take_up)
         finally:
             watching.cancel()
             server.close()
             await hub.stop()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching  # raises what ended it, if that was not us
 
 
 async def _listen(

@@ -37,6 +37,22 @@ def test_quick_run_checks_its_results_and_writes_them(tmp_path: Path) -> None:
         assert row in text
 
 
+def test_quick_ingest_run_loses_nothing_and_writes_its_part(tmp_path: Path) -> None:
+    """Each case compares the topic with what was acknowledged, and fails the run where they differ."""
+    output = tmp_path / "RESULTS.md"
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.ingest", "--quick", "--seconds", "1", "--output", str(output)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = output.read_text()
+    for row in ("| HTTP, one record a request |", "| HTTP, 100 lines a request |", "| MQTT listener", "| UDP, "):
+        assert row in text
+
+
 def test_expected_outcome_of_work_that_can_be_counted_by_hand() -> None:
     """One device: two readings in the first ten seconds, one in the next, one a minute later."""
     at_ms = START_MS // 60_000 * 60_000

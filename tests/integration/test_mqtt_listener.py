@@ -27,6 +27,11 @@ from strandline.core.stream import StreamSpec
 from strandline.ingest.mqtt_passwords import write_password
 from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
+from strandline.processing.log_reader import OffsetRange
+from strandline.processing.log_source import LogPartition, Piece, SourceConfig, read_accepted
+from strandline.processing.planner import PlannerSettings
+from strandline.processing.schema import field_specs
+from strandline.processing.watermark import EventTimeRule
 from tests.support import mqtt_client_packets as client
 from tests.support.waiting import wait_until
 
@@ -291,6 +296,40 @@ def test_a_level_of_the_topic_is_the_key_and_each_sensors_order_is_kept(listener
     for value, key, _ in listener.read(stream):
         numbers.setdefault(key, []).append(json.loads(value)["n"])
     assert numbers == {f"T{place}".encode(): list(range(400)) for place in range(5)}
+
+
+def test_a_job_reads_fields_from_the_topic(listener):
+    """What the data source hands to Spark, read from the log as the listener wrote it; the log has the sender's bytes."""
+    name = uuid.uuid4().hex[:8]
+    fields = {"site": "string", "turbine": "long", "ts": "timestamp"}
+    stream, _ = listener.register(
+        schema=fields, partitions=1, mqtt={"topics": [f"{name}/+/turbine/+"], "fields": {"site": 1, "turbine": 3}}
+    )
+    sent = [("lundy/turbine/7", b'{"ts":1000}'), ("skye/turbine/8", b'{"ts":2000,"site":"own"}')]
+    sent += [("skye/turbine/x", b'{"ts":3000}'), ("skye/turbine/9", b'{"ts":4000')]
+    with sensor(listener, mqtt.MQTTv311) as one:
+        for topic, value in sent:
+            one.publish(f"{name}/{topic}", value, qos=1).wait_for_publish(DEADLINE_S)
+    assert listener.values(stream) == [value for _, value in sent]
+    specs = field_specs(StreamSpec.from_document({"stream": stream, "schema": fields}))
+    config = SourceConfig(
+        planner=PlannerSettings("job", 1, 1, stream, "earliest", 1_000, EventTimeRule(0, None, ())),
+        fields=tuple(specs),
+        columns=("site", "turbine"),
+        column_types={spec.name: spec.arrow_type for spec in specs},
+        topic_fields={"site": 1, "turbine": 3},
+        event_time_field="ts",
+        max_ahead_ms=None,
+        slice_first=1,
+        slice_committed=0,
+        replay_rows_max=1_000,
+        parallelism=1,
+        kafka_bootstrap=listener.kafka,
+        slice_interval_ms=0,
+    )
+    partition = LogPartition([Piece(OffsetRange(stream, 0, 0, len(sent)), None)], None)
+    rows = [row for batch in read_accepted(config, partition) for row in batch.select(["site", "turbine"]).to_pylist()]
+    assert rows[:-1] == [{"site": "lundy", "turbine": 7}, {"site": "own", "turbine": 8}]
 
 
 def test_an_unknown_topic_is_refused_as_each_version_can(listener):

@@ -1,0 +1,177 @@
+"""What the HTTP gateway answers to each end that a request can come to, over a writer and a directory that do as told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from strandline.core.errors import LedgerUnavailable, LogUnavailable, NotFound, StrandlineError
+from strandline.core.stream import StreamSpec
+from strandline.ingest.framing import Record
+from strandline.ingest.http_gateway import HttpGateway, path_of, stream_of
+from strandline.ingest.http_request import Answer, Refusal, Request
+from strandline.ingest.log_errors import LogAway, LogBusy, SpoolFull
+from strandline.ingest.metrics import IngestMetrics
+from strandline.ingest.spooling_writer import Accepted
+
+SPEC = StreamSpec.from_document({"stream": "readings", "schema": {"n": "long"}})
+BODY = b'{"n":1}'
+RECORD_BYTES_MAX = 10
+
+
+class ToldWriter:
+    """Ends every append as it is told."""
+
+    bytes_in_flight = 0
+
+    def __init__(self, end: Exception | Accepted = Accepted.LOG) -> None:
+        self._end = end
+        self.appended: list[tuple[Record, dict[str, Any]]] = []
+
+    async def append(self, topic: str, records: Sequence[Record], **about: Any) -> Accepted:
+        self.appended += [(record, about) for record in records]
+        if isinstance(self._end, Exception):
+            raise self._end
+        return self._end
+
+
+class ToldDirectory:
+    def __init__(self, end: Exception | StreamSpec = SPEC) -> None:
+        self._end = end
+
+    async def find(self, name: str) -> StreamSpec:
+        if isinstance(self._end, Exception):
+            raise self._end
+        return self._end
+
+
+def answer(
+    writer: ToldWriter, directory: ToldDirectory, body: bytes = BODY, **headers: str
+) -> tuple[Answer, IngestMetrics]:
+    """What a POST of `body` comes to, and what was counted."""
+
+    async def run() -> tuple[Answer, IngestMetrics]:
+        metrics = IngestMetrics("http")
+        gateway = HttpGateway(
+            directory,  # type: ignore[arg-type]
+            writer,  # type: ignore[arg-type]
+            metrics,
+            body_bytes_max=1_000,
+            record_bytes_max=RECORD_BYTES_MAX,
+        )
+        request = Request(b"http:192.0.2.1", gateway.room)
+        request.method, request.url = b"POST", b"/v1/streams/readings/records"
+        request.headers[b"content-type"] = b"application/json"
+        request.headers.update({name.replace("_", "-").encode(): value.encode() for name, value in headers.items()})
+        try:
+            gateway.admit(request)
+            request.add(body)
+        except Refusal as refusal:
+            request.refusal = refusal
+        found = await gateway.answer(request)
+        assert gateway.room.bytes_held == 0
+        return found, metrics
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "is_to_be_repeated"),
+    [
+        (LogBusy("too much"), 429, True),
+        (LogAway("away"), 503, True),
+        (SpoolFull("full"), 503, True),
+        (LogUnavailable("not in time"), 503, True),
+        (ValueError("a mistake of ours"), 500, False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_what_the_writer_did_not_take_is_never_200(end: Exception, status: int, is_to_be_repeated: bool) -> None:
+    found, metrics = answer(ToldWriter(end), ToldDirectory())
+    assert found.status == status
+    assert json.loads(found.body)["code"] == (end.code if isinstance(end, StrandlineError) else "internal")
+    assert (b"retry-after" in dict(found.headers)) is is_to_be_repeated
+    counts = metrics.of("readings")
+    assert (counts.received.value, counts.confirmed.value) == (1, 0)
+    if is_to_be_repeated:
+        assert sum(count.value for count in counts.refused.values()) == 1
+        assert counts.in_flight.value == 0
+
+
+@pytest.mark.parametrize("accepted", Accepted)
+def test_what_the_writer_took_is_200(accepted: Accepted) -> None:
+    writer = ToldWriter(accepted)
+    found, metrics = answer(writer, ToldDirectory(), idempotency_key="k-1")
+    assert found == Answer(200, b'{"accepted":1}')
+    counts = metrics.of("readings")
+    assert counts.confirmed.value == (accepted is Accepted.LOG)
+    assert counts.spooled.value == (accepted is Accepted.SPOOL)
+    ((record, about),) = writer.appended
+    assert record == (BODY, None)
+    assert (about["source"], about["message_id"], about["headers_each"]) == (b"http:192.0.2.1", b"k-1", None)
+
+
+def test_the_records_of_a_batch_have_its_key_and_their_place() -> None:
+    writer = ToldWriter()
+    found, metrics = answer(writer, ToldDirectory(), b'[1,"12345678901",2]', idempotency_key='"k"')
+    assert json.loads(found.body) == {
+        "accepted": 2,
+        "refused": [{"index": 1, "reason": "too_large", "detail": "it has 13 bytes, the limit is 10"}],
+    }
+    assert [record for record, _ in writer.appended] == [(b"1", None), (b"2", None)]
+    assert writer.appended[0][1]["headers_each"] == [(("message-id", b"k/0"),), (("message-id", b"k/2"),)]
+    assert writer.appended[0][1]["message_id"] is None
+    counts = metrics.of("readings")
+    assert (counts.received.value, counts.confirmed.value, counts.refused["too_large"].value) == (3, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("directory", "body", "headers", "status"),
+    [
+        (NotFound("no such stream"), BODY, {}, 404),
+        (LedgerUnavailable("away"), BODY, {}, 503),
+        (SPEC, b"[", {}, 400),
+        (SPEC, b"12345678901", {"content_type": "application/x-ndjson"}, 413),
+        (SPEC, b"x" * 1_001, {}, 413),
+        (SPEC, BODY, {"content_length": "1001"}, 413),
+        (SPEC, BODY, {"content_type": "text/plain"}, 415),
+        (SPEC, BODY, {"content_encoding": "br"}, 415),
+        (SPEC, BODY, {"content_encoding": "gzip"}, 400),
+        (SPEC, BODY, {"idempotency_key": "k" * 256}, 400),
+    ],
+)
+def test_what_is_refused_does_not_reach_the_writer(
+    directory: Exception | StreamSpec, body: bytes, headers: dict[str, str], status: int
+) -> None:
+    writer = ToldWriter()
+    found, metrics = answer(writer, ToldDirectory(directory), body, **headers)
+    assert found.status == status
+    assert found.content_type == b"application/problem+json"
+    assert (b"retry-after" in dict(found.headers)) is (status == 503)
+    assert writer.appended == []
+    assert metrics.of("readings").confirmed.value == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "stream"),
+    [
+        (b"/v1/streams/a/records", "a"),
+        (b"/v1/streams/a/records?x=/y", "a"),
+        (b"http://gateway:8081/v1/streams/a/records", "a"),
+        (b"/v1/streams/%61/records", "a"),
+        (b"/v1/streams/a%2Fb/records", None),
+        (b"/v1/streams//records", None),
+        (b"/v1/streams/records", None),
+        (b"/v1/streams/a/records/", None),
+        (b"/", None),
+        (b"*", None),
+        (b"\xff", None),
+    ],
+)
+def test_the_target_names_the_stream(url: bytes, stream: str | None) -> None:
+    assert stream_of(url) == stream
+    assert path_of(url).startswith("/")
