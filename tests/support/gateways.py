@@ -149,13 +149,14 @@ class GatewayProcess:
 class Mosquitto:
     """An Eclipse Mosquitto of the machine, with sessions and queues that outlive a connection."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, allow_anonymous: bool = True, more: str = "") -> None:
         assert MOSQUITTO is not None
         self.port = free_port()
         self.url = f"mqtt://127.0.0.1:{self.port}"
         configuration = directory / "mosquitto.conf"
         configuration.write_text(
-            f"listener {self.port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\nset_tcp_nodelay true\n"
+            f"max_queued_messages 0\nset_tcp_nodelay true\nallow_anonymous {str(allow_anonymous).lower()}\n"
+            f"listener {self.port} 127.0.0.1\n{more}"
         )
         self.log_file = directory / "mosquitto.log"
         with self.log_file.open("wb") as log:
