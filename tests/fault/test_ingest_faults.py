@@ -1,0 +1,83 @@
+"""Whatever dies between a sender and the log, nothing that was acknowledged is lost and nothing is written twice.
+
+Small versions of what `make chaos-ingest` does at length: real processes, and a checker that knows only what was sent, what
+was acknowledged and what is in the topic.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from tests.support.faults import scenarios
+from tests.support.faults.kafka_proxy import Api, cut_request, drop_answer
+from tests.support.faults.lab import Lab
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_a_gateway_killed_under_load(lab: Lab):
+    assert scenarios.kill_gateway(lab, 5).failures == []
+
+
+def test_what_senders_repeat_is_counted_apart(lab: Lab):
+    outcome = scenarios.kill_gateway(lab, 3, resends=True)
+    assert outcome.failures == []
+    assert outcome.verdict.unknown_missing == 0
+
+
+def test_a_gateway_frozen_under_load(lab: Lab):
+    assert scenarios.freeze_gateway(lab, 2).failures == []
+
+
+def test_kafka_stopped_for_some_seconds(lab: Lab):
+    assert scenarios.stop_kafka(lab, 6).failures == []
+
+
+def test_kafka_killed_under_load(lab: Lab):
+    assert scenarios.kill_kafka(lab, 2).failures == []
+
+
+def test_kafka_frozen(lab: Lab):
+    assert scenarios.freeze_kafka(lab, 6).failures == []
+
+
+def test_the_network_to_kafka_cut(lab: Lab):
+    assert scenarios.cut_network(lab, 4).failures == []
+
+
+def test_the_answer_to_a_produce_request_lost(lab: Lab):
+    assert scenarios.spoil_produce(lab, lambda: drop_answer(Api.PRODUCE), 10, what="Produce answer lost").failures == []
+
+
+def test_a_produce_request_cut_in_the_middle(lab: Lab):
+    assert scenarios.spoil_produce(lab, lambda: cut_request(Api.PRODUCE), 10, what="Produce cut").failures == []
+
+
+def test_a_produce_request_delivered_after_the_gateways_restart(lab: Lab):
+    assert scenarios.hold_produce(lab, 2, seconds=4).failures == []
+
+
+def test_nothing_is_acknowledged_that_a_broker_does_not_show(lab: Lab):
+    assert scenarios.blind_read_back(lab, 2).failures == []
+
+
+def test_nothing_is_acknowledged_while_the_read_back_waits(lab: Lab):
+    assert scenarios.slow_read_back(lab, 2).failures == []
+
+
+def test_ten_times_more_than_kafka_takes(lab: Lab):
+    outcome = scenarios.overload(lab, seconds=8)
+    assert outcome.failures == []
+    assert outcome.measures["offered, times what Kafka takes"].worst >= 10
+
+
+def test_the_disk_of_kafka_full(small_disk, tmp_path):
+    with contextlib.closing(Lab(tmp_path, storage=small_disk / "log")) as lab:
+        assert scenarios.fill_disk(lab, small_disk, 1).failures == []
+
+
+def test_the_leader_of_three_brokers_killed(tmp_path):
+    with contextlib.closing(Lab(tmp_path, brokers=3)) as lab:
+        assert scenarios.kill_leader(lab, 2).failures == []

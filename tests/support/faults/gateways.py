@@ -1,0 +1,133 @@
+"""Gateways as processes that a test kills, freezes and starts again, and the senders that suit each."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.faults.http_load import HttpLoad
+from tests.support.faults.load import Load
+from tests.support.waiting import wait_until
+
+
+@dataclass(frozen=True)
+class GatewayKind:
+    """One protocol's gateway."""
+
+    name: str
+    module: str
+    port_setting: str
+    load: type[Load]
+
+
+HTTP = GatewayKind("http", "strandline.ingest.http_gateway", "STRANDLINE_HTTP_PORT", HttpLoad)
+KINDS = [HTTP]
+
+
+class GatewayProcess:
+    """One gateway; after a kill it is started again with the same settings, as a service manager would."""
+
+    def __init__(self, kind: GatewayKind, port: int, directory: Path, settings: Mapping[str, object]) -> None:
+        self.kind = kind
+        self.port = port
+        self.log_file = directory / f"gateway-{kind.name}.log"
+        self.starts = 0
+        self.started_s = 0.0
+        self.memory_peak_bytes = 0
+        """Of all starts, the largest resident size that the kernel saw; brought up to date by `note_memory`."""
+        self._environment = os.environ | {f"STRANDLINE_{name.upper()}": str(value) for name, value in settings.items()}
+        self._environment[kind.port_setting] = str(port)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it, without waiting. `started_s` is that moment."""
+        assert not self.is_running
+        with self.log_file.open("ab") as log:
+            self.started_s = time.monotonic()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", self.kind.module],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.starts += 1
+
+    def wait_until_listening(self) -> None:
+        wait_until(self._listens, bool, f"listening on {self.port}:\n{self.log_tail()}", 60.0)
+
+    def kill(self) -> None:
+        """`kill -9` of the process and its workers, and wait until it is gone."""
+        self.note_memory()
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(30)
+
+    def terminate(self) -> int:
+        """SIGTERM; return the exit code."""
+        self.note_memory()
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(60)
+
+    def freeze(self) -> None:
+        os.killpg(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.killpg(self.pid, signal.SIGCONT)
+
+    def note_memory(self) -> None:
+        """Look at the peak of the process and of its workers."""
+        if self.is_running:
+            self.memory_peak_bytes = max(self.memory_peak_bytes, sum(_peak_bytes(pid) for pid in _family(self.pid)))
+
+    def require_alive(self) -> None:
+        assert self.is_running, f"the gateway ended by itself:\n{self.log_tail()}"
+
+    def log_tail(self, lines: int = 20) -> str:
+        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:])
+
+    def close(self) -> None:
+        if self.is_running:
+            self.kill()
+
+    def _listens(self) -> bool:
+        self.require_alive()
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1.0).close()
+        except OSError:
+            return False
+        return True
+
+
+def _family(pid: int) -> list[int]:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [pid, *(member for child in children for member in _family(int(child)))]
+
+
+def _peak_bytes(pid: int) -> int:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((1024 * int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)

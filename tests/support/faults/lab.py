@@ -1,0 +1,151 @@
+"""A gateway over Kafka brokers, with everything in between that can be broken, and a stream to send to."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from pathlib import Path
+
+from strandline.core.stream import StreamSpec
+from strandline.ingest.topics import Topics
+from strandline.ledger.ledger import Ledger
+from tests.support.faults.checker import Verdict, check_files
+from tests.support.faults.gateways import HTTP, GatewayKind, GatewayProcess
+from tests.support.faults.history import History
+from tests.support.faults.kafka_cluster import KafkaCluster, free_ports
+from tests.support.faults.load import Load
+from tests.support.faults.topic_dump import dump_topic
+from tests.support.waiting import wait_until
+
+RECORD_BYTES_MAX = 1_000_000
+PROGRESS_TIMEOUT_S = 120.0
+
+
+class Trial:
+    """One stream, what is sent to it, and what came of it."""
+
+    def __init__(self, lab: Lab, stream: str) -> None:
+        self.lab = lab
+        self.stream = stream
+        self.history = History(lab.directory / f"history-{stream}.jsonl")
+        self.loads: list[Load] = []
+
+    def start_load(self, **how: object) -> Load:
+        load = self.lab.kind.load(self.history, lambda: self.lab.gateway.port, self.stream, **how)  # type: ignore[arg-type]
+        self.loads.append(load)
+        load.start()
+        return load
+
+    @property
+    def acknowledged(self) -> int:
+        return self.history.records["ok"]
+
+    def wait_for_acknowledged(self, more: int, timeout_s: float = PROGRESS_TIMEOUT_S) -> None:
+        """Return when so many more records are acknowledged than now."""
+        goal = self.acknowledged + more
+        wait_until(self._progress, lambda count: count >= goal, self._explain(f"at {goal} acknowledged"), timeout_s)
+
+    def first_ok_after(self, moment_s: float, timeout_s: float = PROGRESS_TIMEOUT_S) -> float:
+        """Wait until a request is acknowledged that was sent after the moment; return how long after it that was."""
+
+        def ask() -> float | None:
+            self._progress()
+            done = [
+                invoked_s + took_s
+                for invoked_s, took_s, op in self.history.latencies_s[-500:]
+                if op == "ok" and invoked_s >= moment_s
+            ]
+            return min(done, default=None)
+
+        found = wait_until(ask, lambda at_s: at_s is not None, self._explain("acknowledging again"), timeout_s)
+        assert found is not None
+        return found - moment_s
+
+    def slowest_answer_s(self, from_s: float, to_s: float) -> float:
+        """Of all requests that were under way between the two moments: the longest time from there to the answer."""
+        settled = [
+            invoked_s + took_s - max(invoked_s, from_s)
+            for invoked_s, took_s, _ in self.history.latencies_s
+            if invoked_s + took_s > from_s and invoked_s < to_s
+        ]
+        hanging = [
+            time.monotonic() - max(invoked_s, from_s) for invoked_s in self.history.open_since_s() if invoked_s < to_s
+        ]
+        return max(settled + hanging, default=0.0)
+
+    def finish(self) -> Verdict:
+        """Stop the senders, read the topic, compare."""
+        for load in self.loads:
+            load.stop()
+        self.history.close()
+        self.lab.gateway.note_memory()
+        assert not self.lab.cluster.errors(), self.lab.cluster.errors()
+        return check_files(self.history.path, dump_topic(self.lab.cluster.bootstrap, self.stream))
+
+    def _progress(self) -> int:
+        for load in self.loads:
+            if load.error is not None:
+                raise load.error
+        return self.acknowledged
+
+    def _explain(self, what: str) -> str:
+        return f"{what} ({dict(self.history.reasons)}); see {self.lab.gateway.log_file}"
+
+
+class Lab:
+    """Brokers, ledger, gateway. `close` ends everything."""
+
+    def __init__(
+        self,
+        directory: Path,
+        kind: GatewayKind = HTTP,
+        *,
+        brokers: int = 1,
+        storage: Path | None = None,
+        settings: dict[str, object] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.kind = kind
+        self.cluster = KafkaCluster(directory, brokers, storage)
+        try:
+            self.cluster.start()
+            ledger_url = f"sqlite:///{directory}/ledger.sqlite"
+            Ledger.migrate(ledger_url)
+            self.ledger = Ledger.open(ledger_url)
+            (port,) = free_ports(1)
+            values: dict[str, object] = {
+                "data_dir": directory / "data",
+                "ledger_url": ledger_url,
+                "kafka_bootstrap": self.cluster.bootstrap_proxied,
+                "stream_replication": brokers,
+                "record_bytes_max": RECORD_BYTES_MAX,
+            }
+            self.gateway = GatewayProcess(kind, port, directory, values | (settings or {}))
+            self.gateway.start()
+            self.gateway.wait_until_listening()
+        except BaseException:
+            self.cluster.close()
+            raise
+
+    def begin(self, **document: object) -> Trial:
+        """A new stream with its topic, its key the client, and a history for it."""
+        name = f"stream-{uuid.uuid4().hex[:10]}"
+        spec = StreamSpec.from_document(
+            {
+                "stream": name,
+                "schema": {"id": "string", "client": "string", "n": "long", "pad": "string"},
+                "key": "client",
+                "partitions": 3,
+                **document,
+            }
+        )
+        replication = self.cluster.replication
+        topics = Topics(self.cluster.bootstrap, replication=replication, record_bytes_max=RECORD_BYTES_MAX)
+        topics.ensure_stream_topic(spec)
+        self.ledger.put_stream(name, spec.as_document())
+        return Trial(self, name)
+
+    def close(self) -> None:
+        self.gateway.close()
+        self.cluster.close()
+        self.ledger.close()
