@@ -3,14 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 KIND ?=
+KILLS ?= 50
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench lock clean
+.PHONY: help run test check format bench chaos-ingest lock clean
 
 help:
 	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
 	@echo "make test    run the tests (KIND=unit|property|contract|integration|migration|fault for one kind)"
 	@echo "make check   format, lint, types, import order"
 	@echo "make bench   work W1 side by side with plain Spark, and the latency from answer to result"
+	@echo "make chaos-ingest KILLS=50   break gateways and Kafka under load; count what was lost or written twice"
 	@echo "make format  rewrite the code in the project's format"
 	@echo "make lock    resolve the dependencies again and write both lock files"
 
@@ -40,6 +42,9 @@ format: $(VENV)/.test-ready
 
 bench: $(VENV)/.test-ready
 	@$(BIN)/python -m benchmarks
+
+chaos-ingest: $(VENV)/.test-ready
+	@$(BIN)/python -m tests.fault.ingest_ladder --kills $(KILLS)
 
 lock: $(VENV)/.test-ready
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.fault.ingest_ladder import small_disk
 from tests.support.faults.gateways import KINDS
 from tests.support.faults.lab import Lab
 
@@ -31,19 +31,11 @@ def _healed(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 160 MB of its own."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=160m", "strandline-test", str(disk)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"a full disk needs the right to mount one: {mounted.stderr.strip()}")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small disk of its own."""
+    with contextlib.ExitStack() as stack:
+        try:
+            mounted = stack.enter_context(small_disk(tmp_path))
+        except PermissionError as error:
+            pytest.skip(str(error))
+        yield mounted

@@ -73,9 +73,9 @@ def test_ten_times_more_than_kafka_takes(lab: Lab):
     assert outcome.measures["offered, times what Kafka takes"].worst >= 10
 
 
-def test_the_disk_of_kafka_full(small_disk, tmp_path):
-    with contextlib.closing(Lab(tmp_path, storage=small_disk / "log")) as lab:
-        assert scenarios.fill_disk(lab, small_disk, 1).failures == []
+def test_the_disk_of_kafka_full(disk, tmp_path):
+    with contextlib.closing(Lab(tmp_path, storage=disk / "log")) as lab:
+        assert scenarios.fill_disk(lab, disk, 1).failures == []
 
 
 def test_the_leader_of_three_brokers_killed(tmp_path):

@@ -7,6 +7,7 @@ written twice by the gateway. With `resends` it repeats what it can't know, unde
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import random
 import threading
@@ -34,6 +35,7 @@ class Load(ABC):
         *,
         clients: int = 8,
         batch_records_max: int = 10,
+        record_bytes: int = RECORD_BYTES,
         pause_s: float = 0.0,
         resends: bool = False,
         answer_timeout_s: float = 40.0,
@@ -50,7 +52,9 @@ class Load(ABC):
         self.error: BaseException | None = None
         self._clients = clients
         self._batch_records_max = batch_records_max
+        self._record_bytes = record_bytes
         self._random = random.Random(seed)
+        self._noise = base64.b64encode(self._random.randbytes(2 * record_bytes + 4_096))  # nothing to compress
         self._run_name = f"r{next(_runs)}"
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
 
@@ -75,7 +79,8 @@ class Load(ABC):
         for n in range(self._random.randint(1, self._batch_records_max)):
             record_id = f"{client}-{number}-{n}"
             value = b'{"id":"%s","client":"%s","n":%d,"pad":""}' % (record_id.encode(), client.encode(), number)
-            pad = b"x" * max(0, RECORD_BYTES - len(value))
+            start = self._random.randrange(4_096)
+            pad = self._noise[start : start + max(0, self._record_bytes - len(value))]
             batch.append((record_id, value[:-2] + pad + b'"}'))
         return batch
 

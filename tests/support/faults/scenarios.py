@@ -29,8 +29,9 @@ FLOWS_AGAIN_S_MAX = 5.0
 _BETWEEN_FAULTS_RECORDS = 200
 """So many are acknowledged before the next fault: it hits a gateway at work."""
 _TAIL_RECORDS = 300
-_OVERLOAD_CLIENTS = 200
-_OVERLOAD_BATCH_RECORDS = 200
+_OVERLOAD_CLIENTS = 400
+_OVERLOAD_BATCH_RECORDS = 40
+_OVERLOAD_RECORD_BYTES = 10_000
 
 
 @dataclass
@@ -262,13 +263,15 @@ def _without_read_back(
     return course.end(times)
 
 
-def overload(lab: Lab, say: Progress = print, *, seconds: float = 20.0, bytes_per_s: float = 200_000.0) -> Outcome:
+def overload(lab: Lab, say: Progress = print, *, seconds: float = 20.0, bytes_per_s: float = 1_000_000.0) -> Outcome:
     """Kafka takes no more than so many bytes a second, and ten times as much is offered."""
     course = Course(f"{lab.kind.name}: overload", lab, say)
     offered = course.measure("offered, times what Kafka takes", "")
     answer = course.measure("slowest answer", "s")
     rule = lab.cluster.proxy.add(slow_produce(bytes_per_s))
-    course.trial.start_load(clients=_OVERLOAD_CLIENTS, batch_records_max=_OVERLOAD_BATCH_RECORDS)
+    course.trial.start_load(
+        clients=_OVERLOAD_CLIENTS, batch_records_max=_OVERLOAD_BATCH_RECORDS, record_bytes=_OVERLOAD_RECORD_BYTES
+    )
     started_s = time.monotonic()
     wait_until(lambda: rule.hits, bool, "loaded", 30.0)
     time.sleep(seconds)
@@ -297,7 +300,9 @@ def fill_disk(lab: Lab, disk: Path, times: int, say: Progress = print) -> Outcom
         course.trial.wait_for_acknowledged(_BETWEEN_FAULTS_RECORDS)
         _fill(ballast)
         full_s = time.monotonic()
-        wait_until(lambda: _is_refused(course.trial, full_s), bool, "refused while the disk is full", 120.0)
+        wait_until(
+            lambda since_s=full_s: _is_refused(course.trial, since_s), bool, "refused while the disk is full", 120.0
+        )
         ballast.unlink()
         if not broker.is_running or not _leads(lab, course.trial.stream):
             broker.kill()
@@ -348,8 +353,8 @@ def kill_leader(lab: Lab, kills: int, say: Progress = print, *, seed: int = 1) -
         broker.kill()
         # A new leader for what it led; only then does an acknowledgement say something.
         wait_until(
-            lambda: lab.cluster.leader(course.trial.stream, partition),
-            lambda now: now is not broker,
+            lambda partition=partition: lab.cluster.leader(course.trial.stream, partition),
+            lambda now, dead=broker: now is not dead,
             "a new leader",
             60.0,
         )
