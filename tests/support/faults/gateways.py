@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
 from tests.support.faults.http_load import HttpLoad
+from tests.support.faults.kafka_cluster import free_ports
 from tests.support.faults.load import Load
+from tests.support.faults.mqtt_load import MqttLoad, topic_of
+from tests.support.faults.tcp_load import TcpLoad
+from tests.support.faults.udp_load import UdpLoad
 from tests.support.waiting import wait_until
 
 
@@ -23,27 +31,71 @@ class GatewayKind:
 
     name: str
     module: str
-    port_setting: str
     load: type[Load]
+    port_setting: str = ""
+    """Which setting says where it listens; empty when each stream's document names a port of its own."""
+    pages_setting: str = ""
+    """Which setting says where its health and metrics are; empty when it speaks HTTP anyway."""
+    document: Callable[[str, int], dict[str, object]] = lambda _stream, _port: {}
+    """What the document of a stream says for this protocol, given its name and a port of its own."""
+    is_answering: bool = True
+    """Whether what a sender hears says that its record is in the log."""
+
+    @property
+    def is_built(self) -> bool:
+        return importlib.util.find_spec(self.module) is not None
 
 
-HTTP = GatewayKind("http", "strandline.ingest.http_gateway", "STRANDLINE_HTTP_PORT", HttpLoad)
-KINDS = [HTTP]
+KINDS = [
+    kind
+    for kind in (
+        GatewayKind("http", "strandline.ingest.http_gateway", HttpLoad, "STRANDLINE_HTTP_PORT"),
+        GatewayKind(
+            "mqtt-listener",
+            "strandline.ingest.mqtt_listener",
+            MqttLoad,
+            "STRANDLINE_MQTT_LISTENER_PORT",
+            "STRANDLINE_MQTT_LISTENER_PAGES_PORT",
+            lambda stream, _port: {"mqtt": {"topics": [f"{topic_of(stream)}/+"]}},
+        ),
+        GatewayKind(
+            "tcp",
+            "strandline.ingest.tcp_gateway",
+            TcpLoad,
+            pages_setting="STRANDLINE_TCP_PAGES_PORT",
+            document=lambda _stream, port: {"tcp": {"port": port, "ack": True}},
+        ),
+        GatewayKind(
+            "udp",
+            "strandline.ingest.udp_gateway",
+            UdpLoad,
+            pages_setting="STRANDLINE_UDP_PAGES_PORT",
+            document=lambda _stream, port: {"udp": {"port": port}},
+            is_answering=False,
+        ),
+    )
+    if kind.is_built
+]
+HTTP = KINDS[0]
 
 
 class GatewayProcess:
     """One gateway; after a kill it is started again with the same settings, as a service manager would."""
 
-    def __init__(self, kind: GatewayKind, port: int, directory: Path, settings: Mapping[str, object]) -> None:
+    def __init__(self, kind: GatewayKind, directory: Path, settings: Mapping[str, object]) -> None:
         self.kind = kind
-        self.port = port
+        self.port, pages_port = free_ports(2)
+        """Where it listens, unless streams have ports of their own."""
+        self.pages_port = pages_port if kind.pages_setting else self.port
         self.log_file = directory / f"gateway-{kind.name}.log"
         self.starts = 0
         self.started_s = 0.0
         self.memory_peak_bytes = 0
         """Of all starts, the largest resident size that the kernel saw; brought up to date by `note_memory`."""
         self._environment = os.environ | {f"STRANDLINE_{name.upper()}": str(value) for name, value in settings.items()}
-        self._environment[kind.port_setting] = str(port)
+        for setting, port in ((kind.port_setting, self.port), (kind.pages_setting, self.pages_port)):
+            if setting:
+                self._environment[setting] = str(port)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -71,7 +123,16 @@ class GatewayProcess:
         self.starts += 1
 
     def wait_until_listening(self) -> None:
-        wait_until(self._listens, bool, f"listening on {self.port}:\n{self.log_tail()}", 60.0)
+        wait_until(self._listens, bool, f"listening on {self.pages_port} (see {self.log_file})", 60.0)
+
+    def metrics(self) -> dict[str, float]:
+        """The sums of what it counts now, over all labels, by the names of the samples."""
+        text = httpx.get(f"http://127.0.0.1:{self.pages_port}/metrics", timeout=10.0, trust_env=False).text
+        sums: dict[str, float] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+        return sums
 
     def kill(self) -> None:
         """`kill -9` of the process and its workers, and wait until it is gone."""
@@ -111,7 +172,7 @@ class GatewayProcess:
     def _listens(self) -> bool:
         self.require_alive()
         try:
-            socket.create_connection(("127.0.0.1", self.port), 1.0).close()
+            socket.create_connection(("127.0.0.1", self.pages_port), 1.0).close()
         except OSError:
             return False
         return True

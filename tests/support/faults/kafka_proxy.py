@@ -252,6 +252,8 @@ class KafkaProxy:
                 await asyncio.wait({answers}, timeout=_LAST_ANSWER_S)
             answers.cancel()
             await asyncio.gather(answers, return_exceptions=True)
+        except asyncio.CancelledError:
+            return  # the proxy stops, and nobody waits for this task
         finally:
             self._writers -= {client, broker}
             client.transport.abort()

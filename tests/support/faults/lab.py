@@ -6,6 +6,8 @@ import time
 import uuid
 from pathlib import Path
 
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
 from strandline.core.stream import StreamSpec
 from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
@@ -19,26 +21,31 @@ from tests.support.waiting import wait_until
 
 RECORD_BYTES_MAX = 1_000_000
 PROGRESS_TIMEOUT_S = 120.0
+PARTITIONS = 3
+QUIET_S = 2.0
 
 
 class Trial:
     """One stream, what is sent to it, and what came of it."""
 
-    def __init__(self, lab: Lab, stream: str) -> None:
+    def __init__(self, lab: Lab, stream: str, port: int) -> None:
         self.lab = lab
         self.stream = stream
+        self.port = port
         self.history = History(lab.directory / f"history-{stream}.jsonl")
         self.loads: list[Load] = []
+        self._reader = Consumer({"bootstrap.servers": lab.cluster.bootstrap, "group.id": "progress", "log_level": 0})
 
     def start_load(self, **how: object) -> Load:
-        load = self.lab.kind.load(self.history, lambda: self.lab.gateway.port, self.stream, **how)  # type: ignore[arg-type]
+        load = self.lab.kind.load(self.history, lambda: self.port, self.stream, **how)  # type: ignore[arg-type]
         self.loads.append(load)
         load.start()
         return load
 
     @property
     def acknowledged(self) -> int:
-        return self.history.records["ok"]
+        """Records that senders know to be in the log; where senders hear nothing of it, those that are in the log."""
+        return self.history.records["ok"] if self.lab.kind.is_answering else self._logged()
 
     def wait_for_acknowledged(self, more: int, timeout_s: float = PROGRESS_TIMEOUT_S) -> None:
         """Return when so many more records are acknowledged than now."""
@@ -46,7 +53,13 @@ class Trial:
         wait_until(self._progress, lambda count: count >= goal, self._explain(f"at {goal} acknowledged"), timeout_s)
 
     def first_ok_after(self, moment_s: float, timeout_s: float = PROGRESS_TIMEOUT_S) -> float:
-        """Wait until a request is acknowledged that was sent after the moment; return how long after it that was."""
+        """Wait until a request is acknowledged that was sent after the moment; return how long after it that was.
+
+        Where senders hear nothing: until a record is in the log that was not there when this was called.
+        """
+        if not self.lab.kind.is_answering:
+            self.wait_for_acknowledged(1, timeout_s)
+            return time.monotonic() - moment_s
 
         def ask() -> float | None:
             self._progress()
@@ -78,9 +91,31 @@ class Trial:
         for load in self.loads:
             load.stop()
         self.history.close()
+        if not self.lab.kind.is_answering:
+            self._wait_until_quiet()
+        self._reader.close()
         self.lab.gateway.note_memory()
         assert not self.lab.cluster.errors(), self.lab.cluster.errors()
         return check_files(self.history.path, dump_topic(self.lab.cluster.bootstrap, self.stream))
+
+    def _wait_until_quiet(self) -> None:
+        """Until nothing has come into the log for a while: what was received last is on its way."""
+        count, since_s = -1, time.monotonic()
+        while time.monotonic() - since_s < QUIET_S:
+            if (now := self._logged()) != count:
+                count, since_s = now, time.monotonic()
+            time.sleep(0.1)
+
+    def _logged(self) -> int:
+        """Offsets that are taken; 0 while a partition has no leader that answers."""
+        ends: list[int] = []
+        try:
+            for partition in range(PARTITIONS):
+                place = TopicPartition(self.stream, partition)
+                ends.append(self._reader.get_watermark_offsets(place, timeout=2.0, cached=False)[1])
+        except KafkaException:
+            return 0
+        return sum(ends)
 
     def _progress(self) -> int:
         for load in self.loads:
@@ -112,7 +147,6 @@ class Lab:
             ledger_url = f"sqlite:///{directory}/ledger.sqlite"
             Ledger.migrate(ledger_url)
             self.ledger = Ledger.open(ledger_url)
-            (port,) = free_ports(1)
             values: dict[str, object] = {
                 "data_dir": directory / "data",
                 "ledger_url": ledger_url,
@@ -120,7 +154,7 @@ class Lab:
                 "stream_replication": brokers,
                 "record_bytes_max": RECORD_BYTES_MAX,
             }
-            self.gateway = GatewayProcess(kind, port, directory, values | (settings or {}))
+            self.gateway = GatewayProcess(kind, directory, values | (settings or {}))
             self.gateway.start()
             self.gateway.wait_until_listening()
         except BaseException:
@@ -130,12 +164,14 @@ class Lab:
     def begin(self, **document: object) -> Trial:
         """A new stream with its topic, its key the client, and a history for it."""
         name = f"stream-{uuid.uuid4().hex[:10]}"
+        port = self.gateway.port if self.kind.port_setting else free_ports(1)[0]
         spec = StreamSpec.from_document(
             {
                 "stream": name,
                 "schema": {"id": "string", "client": "string", "n": "long", "pad": "string"},
                 "key": "client",
-                "partitions": 3,
+                "partitions": PARTITIONS,
+                **self.kind.document(name, port),
                 **document,
             }
         )
@@ -143,7 +179,7 @@ class Lab:
         topics = Topics(self.cluster.bootstrap, replication=replication, record_bytes_max=RECORD_BYTES_MAX)
         topics.ensure_stream_topic(spec)
         self.ledger.put_stream(name, spec.as_document())
-        return Trial(self, name)
+        return Trial(self, name, port)
 
     def close(self) -> None:
         self.gateway.close()

@@ -1,0 +1,65 @@
+"""Senders over TCP: one record a line, and `ok N` when everything up to the Nth of the connection is confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.support.faults.load import Batch, Load
+
+_RECONNECT_S = 0.05
+
+
+class TcpLoad(Load):
+    """Sends a batch of lines and waits until all of them are confirmed."""
+
+    async def send_all(self, client: str) -> None:
+        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        number = sent = 0
+        again: Batch = []
+        while not self.is_stopping or again:
+            if streams is None:
+                try:
+                    streams, sent = await asyncio.open_connection("127.0.0.1", self.port()), 0
+                except OSError:
+                    if self.is_stopping:
+                        return
+                    await asyncio.sleep(_RECONNECT_S)
+                    continue
+            if not again:
+                number += 1
+            batch = again or self.next_batch(client, number)
+            request = self.history.invoke(client, batch)
+            why = "no ok in time"
+            try:
+                async with asyncio.timeout(self.answer_timeout_s):
+                    sent += len(batch)
+                    why = await _send(*streams, batch, sent)
+            except TimeoutError:
+                pass
+            except (OSError, EOFError):
+                why = "connection lost"
+            if why:
+                self.history.info(request, why)
+                streams[1].transport.abort()
+                streams = None
+            else:
+                self.history.ok(request)
+            again = batch if why and self.resends else []
+            if self.pause_s:
+                await asyncio.sleep(self.pause_s)
+        if streams is not None:
+            streams[1].transport.abort()
+
+
+async def _send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, batch: Batch, count: int) -> str:
+    """Return nothing when `ok COUNT` has come, or why it won't. Raises OSError and EOFError."""
+    writer.write(b"".join(value + b"\n" for _, value in batch))
+    await writer.drain()
+    while True:
+        line = (await reader.readuntil(b"\n")).decode().strip()
+        word, *rest = line.split(" ", 2)
+        if word == "ok" and int(rest[0]) == count:
+            return ""
+        if word not in ("ok", "refused"):
+            return " ".join(line.split(" ")[:2])
+        assert word != "refused", f"a good record was refused: {line}"
