@@ -212,11 +212,22 @@ class MqttSpec(DocumentModel):
                     )
 
 
-class PortSpec(DocumentModel):
-    """A UDP or TCP port that flows into the stream."""
+class UdpSpec(DocumentModel):
+    """A UDP port that flows into the stream."""
 
     port: int = Field(ge=1, le=65_535)
     """Moves with the stack's port offset."""
+    framing: Literal["datagram", "lines"] = "datagram"
+    """Whether a datagram is one record, or one record a line."""
+
+
+class TcpSpec(DocumentModel):
+    """A TCP port that flows into the stream, one record a line."""
+
+    port: int = Field(ge=1, le=65_535)
+    """Moves with the stack's port offset."""
+    ack: bool = False
+    """Whether the gateway answers with a line when records are confirmed."""
 
 
 class StreamSpec(DocumentModel):
@@ -238,9 +249,9 @@ class StreamSpec(DocumentModel):
     """Whether a gateway may acknowledge from its spool while Kafka cannot confirm."""
     mqtt: MqttSpec | None = None
     """MQTT topics that flow into this stream."""
-    udp: PortSpec | None = None
-    """A UDP port that flows into this stream, one record a datagram."""
-    tcp: PortSpec | None = None
+    udp: UdpSpec | None = None
+    """A UDP port that flows into this stream."""
+    tcp: TcpSpec | None = None
     """A TCP port that flows into this stream, one record a line."""
 
     @property

@@ -178,7 +178,7 @@ def test_taken_port_is_one_sentence_before_anything_starts(outside: OutsideStack
         other.listen()
         answer = outside.up(timeout_s=60)
     assert answer.returncode == 1
-    assert f"port {9200 + outside.offset} on 127.0.0.1, meant for elasticsearch, is taken" in answer.stderr
+    assert f"port {9200 + outside.offset} on 127.0.0.1, meant for Elasticsearch, is taken" in answer.stderr
     assert len(answer.stderr.strip().splitlines()) == 1
     assert outside.pids.all() == {} and not (outside.data_dir / "stack.json").exists()
 

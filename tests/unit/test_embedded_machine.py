@@ -69,7 +69,7 @@ def test_taken_port_is_named_with_its_purpose() -> None:
         other.listen()
         port = other.getsockname()[1]
         assert not machine.is_free(port)
-        with pytest.raises(StackError, match=rf"port {port} on 127\.0\.0\.1, meant for kafka, is taken.*--port-offset"):
+        with pytest.raises(StackError, match=rf"port {port} on 127\.0\.0\.1, meant for Kafka, is taken.*--port-offset"):
             machine.require_free_ports(Ports(kafka=port))
     assert machine.is_free(port)
 

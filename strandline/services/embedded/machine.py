@@ -13,7 +13,15 @@ from strandline.services.embedded.layout import Ports
 
 FREE_BYTES_MIN = 1024 * 1024 * 1024
 """Elasticsearch stops taking shards below 400 MB; the rest is for records and results."""
-_COMMON_USER = {"kafka_controller": "Kafka's controller", "elasticsearch_transport": "Elasticsearch's transport"}
+_MEANT_FOR = {
+    "kafka": "Kafka",
+    "kafka_controller": "Kafka's controller",
+    "elasticsearch": "Elasticsearch",
+    "elasticsearch_transport": "Elasticsearch's transport",
+    "mqtt": "the MQTT broker",
+    "control": "the control service",
+    "http": "the HTTP gateway",
+}
 
 
 def require_data_dir(data_dir: Path) -> None:
@@ -42,7 +50,7 @@ def require_free_ports(ports: Ports) -> None:
     """Raises StackError that names the first port which another program listens on."""
     for name, port in asdict(ports).items():
         if not is_free(port):
-            who = _COMMON_USER.get(name, name)
+            who = _MEANT_FOR.get(name, name)
             raise StackError(
                 f"port {port} on 127.0.0.1, meant for {who}, is taken by another program; stop that program, or move all "
                 "ports of the stack with --port-offset N"

@@ -1,0 +1,89 @@
+"""One stream's way into the log for a gateway: appends records, and counts what became of each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from strandline.core.errors import LogUnavailable
+from strandline.core.stream import StreamSpec
+from strandline.ingest.framing import RECORD_CONTENT_TYPE, Record, key_finder
+from strandline.ingest.metrics import IngestMetrics
+from strandline.ingest.writer import LogBusy, LogWriter
+
+BUSY_RETRY_S = 0.1
+"""How soon a batch is offered again for which the writer had no room."""
+
+Headers = Sequence[tuple[str, bytes]]
+
+
+class Feed:
+    """What a gateway needs to know of one stream, until its document changes.
+
+    Invariant: each record given to `append` or `refuse` is counted once as received and ends in exactly one of
+    confirmed, spooled and refused.
+    """
+
+    def __init__(
+        self,
+        spec: StreamSpec,
+        writer: LogWriter,
+        metrics: IngestMetrics,
+        *,
+        may_spool: bool,
+        record_bytes_max: int,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self.spec = spec
+        self.record_bytes_max = record_bytes_max
+        self.find_key: Callable[[bytes], bytes | None] = key_finder(spec.key) if spec.key else lambda _value: None
+        self.metrics = metrics.of(spec.stream)
+        self._writer = writer
+        self._may_spool = may_spool
+        self._clock_ms = clock_ms
+
+    async def append(
+        self, records: Sequence[Record], *, source: bytes, headers: Headers = (), patience_s: float = 0.0
+    ) -> None:
+        """Return when every record is in the log, or in the spool where the stream allows it.
+
+        While the writer is busy and nothing was sent, it is tried again for `patience_s`. Raises LogBusy (nothing was sent)
+        and LogUnavailable (unknown: all, some or none may be in the log).
+        """
+        count, metrics = len(records), self.metrics
+        started_s = time.perf_counter()
+        metrics.received.inc(count)
+        metrics.in_flight.inc(count)
+        received_ms = self._clock_ms()
+        try:
+            while True:
+                try:
+                    await self._writer.append(
+                        self.spec.stream,
+                        records,
+                        received_ms=received_ms,
+                        source=source,
+                        content_type=RECORD_CONTENT_TYPE,
+                    )
+                    break
+                except LogBusy:
+                    if time.perf_counter() - started_s >= patience_s:
+                        raise
+                    await asyncio.sleep(BUSY_RETRY_S)
+        except LogUnavailable as error:
+            metrics.refuse(error.code, count)
+            raise
+        except asyncio.CancelledError:
+            metrics.refuse("stopped", count)
+            raise
+        else:
+            metrics.confirmed.inc(count)
+            metrics.ack_latency.observe(time.perf_counter() - started_s)
+        finally:
+            metrics.in_flight.dec(count)
+
+    def refuse(self, reason: str, records: int = 1) -> None:
+        """Count records that arrived and are not appended: too large, without content."""
+        self.metrics.received.inc(records)
+        self.metrics.refuse(reason, records)

@@ -1,0 +1,116 @@
+"""What the processes of all gateways without HTTP have in common: the door, the parts, the order of starting and ending."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pydantic
+import structlog
+import uvloop
+
+from strandline.core.errors import InvalidSettings, StrandlineError
+from strandline.core.logs import configure_logs
+from strandline.core.settings import Settings
+from strandline.core.stream import StreamSpec
+from strandline.ingest.metrics import IngestMetrics
+from strandline.ingest.pages import serve_pages
+from strandline.ingest.stream_follower import StreamFollower, streams_reader
+from strandline.ingest.writer import LogWriter
+from strandline.ledger.ledger import Ledger
+
+logger = structlog.get_logger()
+
+READY_TIMEOUT_S = 2.0
+S = TypeVar("S", bound=Settings)
+
+
+@dataclass(frozen=True)
+class GatewayParts:
+    """What a gateway works with. They outlive it: what it appended is confirmed before they end."""
+
+    writer: LogWriter
+    metrics: IngestMetrics
+    stopping: asyncio.Event
+    """Set by SIGTERM or SIGINT."""
+
+
+@asynccontextmanager
+async def open_parts(
+    settings: Settings, protocol: str, pages_port: int, refresh: Callable[[], None] | None = None
+) -> AsyncIterator[GatewayParts]:
+    """Open the writer and the pages. Raises StackError when a port is taken. Kafka may come later.
+
+    `refresh` is called before the metrics are shown.
+    """
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    metrics = IngestMetrics(protocol)
+    async with contextlib.AsyncExitStack() as stack:
+        writer = LogWriter(
+            settings.kafka_bootstrap,
+            # The port of the pages names the process: no other on this machine has it.
+            writer_id=f"{protocol}-{socket.gethostname()}-{pages_port}",
+            record_bytes_max=settings.record_bytes_max,
+            confirm_timeout_s=settings.confirm_timeout_s,
+        )
+
+        async def check() -> None:
+            await writer.check(READY_TIMEOUT_S)
+
+        await stack.enter_async_context(
+            serve_pages(settings.http_host, pages_port, metrics.registry, check, refresh or (lambda: None))
+        )
+        await stack.enter_async_context(writer)
+        yield GatewayParts(writer, metrics, stopping)
+    logger.info("the gateway has stopped", action="gateway_stopped", protocol=protocol)
+
+
+async def follow_until_stopped(
+    settings: Settings, stopping: asyncio.Event, take_up: Callable[[list[StreamSpec]], None]
+) -> None:
+    """Give `take_up` all streams now and every few seconds, until the process is asked to stop.
+
+    Raises what opening the ledger raises, and what `take_up` raises.
+    """
+    ledger = await asyncio.to_thread(Ledger.open, settings.ledger_url)
+    with contextlib.closing(ledger):
+        following = asyncio.create_task(StreamFollower(streams_reader(ledger), take_up).follow())
+        asked = asyncio.create_task(stopping.wait())
+        try:
+            await asyncio.wait((following, asked), return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                following.result()
+        finally:
+            asked.cancel()
+            following.cancel()
+            await asyncio.wait((following,))
+
+
+def run_gateway(settings_type: type[S], serve: Callable[[S], Awaitable[None]]) -> int:
+    """The door of a gateway's process: returns its exit code."""
+    try:
+        settings = settings_type()
+    except pydantic.ValidationError as error:
+        print(f"strandline: {InvalidSettings(error)}", file=sys.stderr)
+        return 1
+    configure_logs(as_json=settings.log_json)
+
+    async def run() -> None:
+        await serve(settings)
+
+    try:
+        uvloop.run(run())
+    except StrandlineError as error:
+        print(f"strandline: {error}", file=sys.stderr)
+        return 1
+    return 0
