@@ -179,9 +179,18 @@ class Lab:
         topics = Topics(self.cluster.bootstrap, replication=replication, record_bytes_max=RECORD_BYTES_MAX)
         topics.ensure_stream_topic(spec)
         self.ledger.put_stream(name, spec.as_document())
+        if not self.kind.port_setting:
+            wait_until(lambda: _is_open(port), bool, f"listening on {port}, as the stream's document says", 30.0)
         return Trial(self, name, port)
 
     def close(self) -> None:
         self.gateway.close()
         self.cluster.close()
         self.ledger.close()
+
+
+def _is_open(port: int) -> bool:
+    """Whether any socket is bound to the port, TCP or UDP."""
+    bound = f":{port:04X}"
+    tables = [Path(f"/proc/net/{protocol}").read_text().splitlines()[1:] for protocol in ("tcp", "udp")]
+    return any(line.split()[1].endswith(bound) for table in tables for line in table)

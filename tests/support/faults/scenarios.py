@@ -90,6 +90,8 @@ class Course:
         if not lab.gateway.is_running:
             lab.gateway.start()
         lab.gateway.wait_until_listening()
+        self._starts = lab.gateway.starts
+        self._counted_before = lab.gateway.metrics()
 
     def measure(self, name: str, unit: str, limit: float | None = None) -> Measure:
         return self.measures.setdefault(name, Measure(unit, limit))
@@ -98,6 +100,8 @@ class Course:
         """See that records still flow, stop, compare."""
         self.trial.wait_for_acknowledged(_TAIL_RECORDS)
         verdict = self.trial.finish()
+        if self.lab.gateway.starts == self._starts:
+            verdict.contradictions += self._check_accounts(verdict)
         self.measures["gateway memory"].note(self.lab.gateway.memory_peak_bytes / 2**20)
         reasons = ", ".join(f"{why} {count}" for why, count in self.trial.history.reasons.most_common())
         outcome = Outcome(
@@ -107,6 +111,28 @@ class Course:
             outcome.verdict.contradictions.append("a 503 came without Retry-After")
         self.say(str(outcome))
         return outcome
+
+    def _check_accounts(self, verdict: Verdict) -> list[str]:
+        """Whether what a gateway that lived through it all has counted adds up, and fits what was sent and logged."""
+        now = self.lab.gateway.metrics()
+
+        def counted(name: str) -> int:
+            sample = f"strandline_ingest_{name}"
+            return int(now.get(sample, 0) - self._counted_before.get(sample, 0))
+
+        received, confirmed, refused = counted("received_total"), counted("confirmed_total"), counted("refused_total")
+        spooled, in_flight, dropped = counted("spooled_total"), counted("in_flight"), counted("dropped_total")
+        sums = (
+            f"received {received}, confirmed {confirmed}, refused {refused}, spooled {spooled}, in flight {in_flight}"
+        )
+        wrong = []
+        if received != confirmed + refused + spooled + in_flight:
+            wrong.append(f"the gateway's counts don't add up: {sums}")
+        if confirmed + spooled < verdict.acknowledged:
+            wrong.append(f"{verdict.acknowledged} records were acknowledged, and the gateway counted {sums}")
+        if not self.lab.kind.is_answering and verdict.sent != received + dropped:
+            wrong.append(f"{verdict.sent} records were sent, and the gateway counted {sums}, dropped {dropped}")
+        return wrong
 
 
 def kill_gateway(lab: Lab, kills: int, say: Progress = print, *, resends: bool = False, seed: int = 1) -> Outcome:
@@ -277,7 +303,7 @@ def overload(lab: Lab, say: Progress = print, *, seconds: float = 20.0, bytes_pe
     time.sleep(seconds)
     ended_s = time.monotonic()
     history = course.trial.history
-    sent, acknowledged = history.records["invoke"], max(1, history.records["ok"])
+    sent, acknowledged = history.records["invoke"], max(1, course.trial.acknowledged)
     offered.note(sent / acknowledged)
     answer.note(course.trial.slowest_answer_s(started_s, ended_s))
     for load in course.trial.loads:
