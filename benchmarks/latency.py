@@ -193,8 +193,8 @@ class _Watch:
         window = {"range": {"@timestamp": {"gte": ends_ms[0], "lte": ends_ms[-1], "format": "epoch_millis"}}}
         ends = {"terms": {"field": "@timestamp", "size": len(ends_ms)}}
         answer = self._client.post(f"/{JOB}/_search", json={"size": 0, "query": window, "aggs": {"ends": ends}})
-        if answer.status_code == 404:
-            return []  # the index comes with the first result
+        if answer.status_code in (404, 503):
+            return []  # the index comes with the first result, and its shards a moment later
         buckets: list[dict[str, Any]] = (
             answer.raise_for_status().json().get("aggregations", {}).get("ends", {}).get("buckets", [])
         )

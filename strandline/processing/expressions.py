@@ -22,6 +22,8 @@ from strandline.core.documents import did_you_mean
 LENGTH_MAX = 4_000
 _SPARK = sqlglot.Dialect.get_or_raise("spark")
 _PRECISION_MAX = 38
+_SIGNED_PRECISION_MAX = 34
+"""Spark negates a decimal in the precision of IEEE 754 decimal128."""
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _NULL = "null"
 _INTEGERS = ("integer", "long")
@@ -276,7 +278,17 @@ def _literal(node: exp.Expr, _: Mapping[str, str]) -> str:
 
 
 def _negative(node: exp.Expr, columns: Mapping[str, str]) -> str:
-    return _numeric(node, node.this, columns)
+    return _exactly_signed(node, columns)
+
+
+def _exactly_signed(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    found = _numeric(node, node.this, columns)
+    if _is_decimal(found) and _digits(found)[0] > _SIGNED_PRECISION_MAX:
+        raise ExpressionError(
+            f"{_sql(node)}: Spark rounds a {found} to {_SIGNED_PRECISION_MAX} digits when it changes its sign; "
+            f"write it as cast(... as decimal({_SIGNED_PRECISION_MAX},s)), with fewer places"
+        )
+    return found
 
 
 def _arithmetic(node: exp.Expr, columns: Mapping[str, str]) -> str:
@@ -414,7 +426,7 @@ def _target(node: exp.Expr) -> str:
 
 
 def _absolute(node: exp.Expr, columns: Mapping[str, str]) -> str:
-    return _numeric(node, node.this, columns)
+    return _exactly_signed(node, columns)
 
 
 def _whole(node: exp.Expr, columns: Mapping[str, str]) -> str:

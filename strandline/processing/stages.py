@@ -3,7 +3,7 @@ caller as a tap between two stages, so one plan reads the log once and emits eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -15,6 +15,8 @@ from strandline.processing.safe_sql import columns_of, safe_sql
 
 PROBLEM = "_strandline_problem"
 """Why an expression could not be computed for a record whose inputs were present; null for a good record."""
+
+_TYPE_NAMES = {"bigint": "long", "int": "integer"}
 
 Step = Derive | Where
 Tap = Callable[[Stage, DataFrame], DataFrame]
@@ -44,23 +46,28 @@ def apply_steps(frame: DataFrame, steps: Sequence[Step]) -> DataFrame:
     frame = frame.withColumn(PROBLEM, F.lit(None).cast("string"))
     for step in steps:
         if isinstance(step, Where):
-            frame = frame.where(F.col(PROBLEM).isNotNull() | F.expr(safe_sql(step.sql)))
+            frame = frame.where(F.col(PROBLEM).isNotNull() | F.expr(safe_sql(step.sql, _types(frame))))
             continue
         # All at once: each expression sees the columns before the step.
-        frame = frame.select("*", *[_value(column).alias(column.name) for column in step.columns])
+        frame = frame.select("*", *[_value(column, _types(frame)).alias(column.name) for column in step.columns])
         for column in step.columns:
             value = F.col(column.name)
             lost = value.isNull() | F.isnan(value) if column.type == "double" else value.isNull()
             failed = lost & _all_present(columns_of(column.sql))
-            text = f"{step.step}.derive.{column.name}: no value from {column.sql} (a division by zero, an overflow or a null)"
+            text = f"{step.step}.{column.name}: no value from {column.sql} (a division by zero, an overflow or a null)"
             frame = frame.withColumn(PROBLEM, F.coalesce(F.col(PROBLEM), F.when(failed, F.lit(text))))
     return frame
 
 
-def _value(column: Computed) -> Column:
+def _value(column: Computed, types: Mapping[str, str]) -> Column:
     """A computed column. A safe form of an operator may give a decimal other digits, so that type is said again."""
-    value = F.expr(safe_sql(column.sql))
+    value = F.expr(safe_sql(column.sql, types))
     return value.try_cast(column.type) if column.type.startswith("decimal") else value
+
+
+def _types(frame: DataFrame) -> dict[str, str]:
+    """The columns with their types, in the words of a stream's schema."""
+    return {name: _TYPE_NAMES.get(kind, kind) for name, kind in frame.dtypes}
 
 
 def can_fail(steps: Sequence[Step]) -> bool:
@@ -94,7 +101,10 @@ def build_stages(records: DataFrame, pipeline: CheckedPipeline, tap: Tap) -> Dat
 def aggregate(frame: DataFrame, stage: Stage) -> DataFrame:
     """One tumbling window: EVENT_TIME is the last microsecond of the window, as the next stage needs it."""
     window = F.window(EVENT_TIME, f"{stage.size_ms} milliseconds").alias("window")
-    grouped = frame.groupBy(window, *stage.by).agg(*[_value(column).alias(column.name) for column in stage.aggregates])
+    types = _types(frame)
+    grouped = frame.groupBy(window, *stage.by).agg(
+        *[_value(column, types).alias(column.name) for column in stage.aggregates]
+    )
     return grouped.select(
         F.window_time("window").alias(EVENT_TIME),
         "window",

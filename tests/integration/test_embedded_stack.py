@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -163,11 +164,17 @@ def test_death_of_a_server_ends_the_stack_in_the_foreground(outside: OutsideStac
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
 def test_giving_up_while_it_starts_leaves_nothing(outside: OutsideStack, number: signal.Signals) -> None:
-    up = subprocess.Popen(outside.up_command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: {"kafka", "elasticsearch"} <= set(outside.pids.alive()), "both servers are starting")
-    started = outside.pids.alive()
-    up.send_signal(number)
-    assert up.wait(timeout=120) != 0
+    # A shell that puts its commands into the background has them ignore Ctrl-C, and that is handed down.
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    command = outside.up_command()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=heeds) as up:
+        try:
+            wait_until(lambda: {"kafka", "elasticsearch"} <= set(outside.pids.alive()), "both servers are starting")
+            started = outside.pids.alive()
+            up.send_signal(number)
+            assert up.wait(timeout=120) != 0
+        finally:
+            up.kill()
     assert outside.pids.all() == {}
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started.values()), "no process is left", 10)
 

@@ -171,7 +171,8 @@ def test_the_fast_way_and_the_judge_agree(sent: list[Sent]) -> None:
         if isinstance(verdict, Verdict):
             assert outcome == (verdict.reason, verdict.message)
         else:
-            assert isinstance(outcome, str) or outcome[0] == "future_event"
+            # What the judge cannot know: which field is the event time, and when the record came.
+            assert isinstance(outcome, str) or outcome[0] == "future_event" or "is before 1970" in outcome[1]
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,0 +1,203 @@
+"""What the check says of an expression is what Spark makes of it: the types, and the values of the text as rewritten."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from strandline.core.settings import Settings
+from strandline.processing.expressions import ExpressionError, infer_type, parse_expression
+from strandline.processing.runner import start_spark
+from strandline.processing.safe_sql import safe_sql
+
+COLUMNS = {
+    "s": "string",
+    "u": "string",
+    "i": "integer",
+    "l": "long",
+    "d": "double",
+    "b": "boolean",
+    "t": "timestamp",
+    "m": "decimal(10,2)",
+    "w": "decimal(38,10)",
+    "q": "decimal(20,18)",
+}
+SPARK_NAMES = {"long": "bigint", "integer": "int"}
+DDL = ", ".join(f"{name} {SPARK_NAMES.get(of, of)}" for name, of in COLUMNS.items())
+NUMBERS = ["i", "l", "d", "m", "w", "q", "-7", "3000000000", "0.05", "1.5e3"]
+OF_TWO = [
+    *("{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} / {1}", "{0} % {1}", "{0} < {1}", "{0} in ({1}, 3)"),
+    *("coalesce({0}, {1})", "least({0}, {1})", "case when b then {0} else {1} end", "nullif({0}, {1})"),
+]
+OF_ONE = [
+    *("abs({0})", "-{0}", "round({0})", "round({0}, 1)", "round({0}, -1)", "floor({0})", "ceil({0})", "sqrt({0})"),
+    *("pow({0}, 2)", "ln({0})", "exp({0})", "sum({0})", "avg({0})", "min({0})", "max({0})", "stddev_pop({0})"),
+    *("count({0})", "cast({0} as double)", "cast({0} as long)", "cast({0} as decimal(12,3))", "cast({0} as string)"),
+    *("{0} is null", "sum({0}) / count(*)", "max({0}) - min({0})", "sum({0} * 1.5)", "avg({0}) * 2"),
+    *(
+        "case when b then {0} end",
+        "sum(case when b then {0} else 0 end)",
+        "{0} between 1 and 9",
+        "mod({0}, 3)",
+        "round({0}, -3)",
+    ),
+]
+OTHERS = [
+    *(
+        "lower(s)",
+        "trim(s)",
+        "substring(s, 1, 2)",
+        "concat(s, u)",
+        "s || u",
+        "length(s)",
+        "s like 'a%'",
+        "s in ('a', 'b')",
+    ),
+    *(
+        "min(s)",
+        "max(t)",
+        "min(b)",
+        "count(*)",
+        "cast(s as int)",
+        "cast(s as double)",
+        "cast(t as long)",
+        "cast(b as int)",
+    ),
+    *(
+        "cast(s as timestamp)",
+        "t > timestamp '2020-01-01 00:00:00'",
+        "b and not b or b",
+        "greatest(t, t)",
+        "if(b, s, u)",
+    ),
+    *("case s when 'a' then 1 when 'b' then 2 end", "count(*) * 1.5", "-(-i)", "i + null", "2147483648", "s is null"),
+]
+EXPRESSIONS = [
+    *(form.format(left, right) for form in OF_TWO for left, right in itertools.product(NUMBERS, NUMBERS)),
+    *(form.format(number) for form in OF_ONE for number in NUMBERS),
+    *OTHERS,
+]
+VALUES = [
+    *(r"'it\'s'", r"s = 'it\'s'", r"s like '%\'%'", "i - (i - l)", "-i % 4", "not b = true", "i / l * d", "- -i"),
+    *(
+        "not (i = 7 or l = 2) and b",
+        "i is not null and l is null",
+        'case when b then "x\'y" else u end',
+        "nullif(i, 7)",
+    ),
+    *("coalesce(i, l, 0)", "d * -1", "1 - -1", "'a' || 'b' = 'ab'", "(b or b) and not b", "substring(s, -2, 1)"),
+    *("least(i, l)", "round(d)", "floor(-d)", "i not between 1 and 3", "i not in (1, 2)", "s not like 'a%'", "'é😀'"),
+]
+ROWS = [
+    ("it's", "a\\b", 7, 10, 2.5, True),
+    ("a%b", "x\ny", -7, -3, -1.5, False),
+    (None, "é", None, None, None, None),
+]
+EXTREMES = [
+    (
+        *("9e9", "y", -(2**31), -(2**63), -1e308, True, datetime(1970, 1, 1, tzinfo=UTC)),
+        *(Decimal("-99999999.99"), Decimal("-9" + "9" * 27 + "." + "9" * 10), Decimal("-99." + "9" * 18)),
+    ),
+    (
+        *("", "é", 2**31 - 1, 2**63 - 1, 1.7e308, False, datetime(9999, 1, 1, tzinfo=UTC)),
+        *(Decimal("99999999.99"), Decimal("9" * 28 + "." + "9" * 10), Decimal("99." + "9" * 18)),
+    ),
+    ("1", "1", 0, 0, 0.0, True, datetime(2020, 1, 1, tzinfo=UTC), Decimal(0), Decimal(0), Decimal(0)),
+    ("x", "1", -1, -1, math.nan, True, datetime(2020, 1, 1, tzinfo=UTC), Decimal(-1), Decimal(-1), Decimal(-1)),
+    (
+        "x",
+        "1",
+        1,
+        1,
+        math.inf,
+        True,
+        datetime(2020, 1, 1, tzinfo=UTC),
+        Decimal("0.01"),
+        Decimal("1e-10"),
+        Decimal("1e-18"),
+    ),
+    (None,) * len(COLUMNS),
+]
+NEVER_FAIL = ["i / 0", "i % 0", "l + 9223372036854775807", "cast(s as int)", "cast(d * 1e300 as int)", "i * 2147483647"]
+"""In Spark's ANSI mode, which is the default, each of these ends the query at the first record it doesn't suit."""
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    scratch: Path = tmp_path_factory.mktemp("spark")
+    session = start_spark(Settings(spark_master="local[1]"), "expressions", scratch)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def empty(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([], DDL)
+
+
+def spark_type(frame: DataFrame, sql: str) -> str:
+    try:
+        found = frame.selectExpr(sql).schema[0].dataType.simpleString()
+    except PySparkException as error:
+        return f"refused: {str(error).splitlines()[0]}"
+    return {name: ours for ours, name in SPARK_NAMES.items()}.get(found, found)
+
+
+@pytest.mark.timeout(600)
+def test_the_type_that_the_check_infers_is_the_type_that_spark_gives(empty: DataFrame) -> None:
+    """A mapping is made from the inferred type before the first record comes, so it must be right."""
+    accepted, wrong = 0, []
+    for text in dict.fromkeys(EXPRESSIONS):
+        try:
+            expression = parse_expression(text)
+            inferred = infer_type(expression, COLUMNS)
+        except ExpressionError:
+            continue
+        accepted += 1
+        if (given := spark_type(empty, safe_sql(expression.sql, COLUMNS))) != inferred:
+            wrong.append((text, inferred, given))
+    assert not wrong
+    assert accepted > 0.9 * len(EXPRESSIONS)
+
+
+def test_the_text_as_rewritten_has_the_values_of_the_text_as_written(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(ROWS, "s string, u string, i int, l bigint, d double, b boolean")
+    for text in VALUES:
+        sql = safe_sql(parse_expression(text).sql, COLUMNS)
+        assert frame.selectExpr(sql).collect() == frame.selectExpr(text).collect(), text
+
+
+@pytest.mark.parametrize("text", NEVER_FAIL)
+def test_what_has_no_value_is_null_and_ends_nothing(spark: SparkSession, text: str) -> None:
+    frame = spark.createDataFrame([("x", 2147483647, 1, 1e300)], "s string, i int, l bigint, d double")
+    with pytest.raises(PySparkException):
+        frame.selectExpr(text).collect()
+    assert frame.selectExpr(safe_sql(parse_expression(text).sql, COLUMNS)).collect()[0][0] is None
+
+
+@pytest.mark.timeout(600)
+def test_no_value_that_a_record_can_have_ends_a_query(spark: SparkSession) -> None:
+    """Least, greatest, none, not a number: null at worst."""
+    spark.createDataFrame(EXTREMES, DDL).createOrReplaceTempView("extremes")
+    frame = spark.table("extremes").coalesce(1)  # a view: values known to the planner would be computed by it
+    safe: dict[bool, list[str]] = {True: [], False: []}
+    for text in dict.fromkeys(EXPRESSIONS):
+        try:
+            expression = parse_expression(text)
+            infer_type(expression, COLUMNS)
+        except ExpressionError:
+            continue
+        safe[expression.is_aggregate].append(safe_sql(expression.sql, COLUMNS))
+    for all_of_a_kind in safe.values():
+        assert len(all_of_a_kind) > 50
+        for first in range(0, len(all_of_a_kind), 40):
+            some = all_of_a_kind[first : first + 40]
+            frame.selectExpr(*[f"{sql} AS c{number}" for number, sql in enumerate(some)]).collect()
