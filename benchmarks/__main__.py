@@ -7,22 +7,15 @@ a small run whose figures mean little, and which writes only where `--output` sa
 from __future__ import annotations
 
 import argparse
-import random
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks.latency import measure_latency
-from benchmarks.report import goal_sentence, latency_rows, results_text, show, throughput_rows
+from benchmarks.report import RESULTS, goal_sentence, latency_rows, put_part, results_text, show, throughput_rows
+from benchmarks.servers import new_stack
 from benchmarks.throughput import measure_throughput
-from strandline.core.settings import Settings
-from strandline.services.embedded.layout import Ports
-from strandline.services.embedded.machine import is_free
-from strandline.services.embedded.stack import Stack
-
-RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
 def main() -> None:
@@ -37,12 +30,12 @@ def main() -> None:
     repetitions = options.repetitions or (1 if options.quick else 3)
     console = Console(soft_wrap=True)
     with tempfile.TemporaryDirectory(prefix="strandline-bench-") as directory:
-        stack = _new_stack(Path(directory) / "throughput", console)
+        stack = new_stack(Path(directory) / "throughput", console)
         try:
             throughput = measure_throughput(stack, records, repetitions, console)
         finally:
             stack.stop()
-        stack = _new_stack(Path(directory) / "latency", console)
+        stack = new_stack(Path(directory) / "latency", console)
         try:
             latency = measure_latency(stack, warm_up_s, seconds, console)
         finally:
@@ -53,16 +46,7 @@ def main() -> None:
     output = options.output or (None if options.quick else RESULTS)
     if output is not None:
         command = "python -m benchmarks --quick" if options.quick else "make bench"
-        output.write_text(results_text(command, throughput, latency), encoding="utf-8")
-
-
-def _new_stack(data_dir: Path, console: Console) -> Stack:
-    """A stack of which nothing runs yet, at ports that are free now."""
-    data_dir.mkdir()
-    offsets = list(range(2_000, 23_000, 20))
-    random.shuffle(offsets)  # another run may look at the same moment
-    offset = next(offset for offset in offsets if all(is_free(port) for port in asdict(Ports.moved(offset)).values()))
-    return Stack(Settings(), data_dir, offset, console)
+        put_part(output, "jobs", results_text(command, throughput, latency))
 
 
 if __name__ == "__main__":

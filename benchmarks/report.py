@@ -21,6 +21,7 @@ from benchmarks.throughput import ROWS_MAX, SPARK_ROCKSDB, STRANDLINE, Throughpu
 from strandline.services.embedded.artifacts import find_java
 
 Row = Sequence[str]
+RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
 def throughput_rows(measured: Throughput) -> list[Row]:
@@ -93,16 +94,16 @@ def show(rows: Sequence[Row], title: str, console: Console) -> None:
 
 
 def results_text(command: str, throughput: Throughput, latency: Latency) -> str:
-    """The whole of RESULTS.md."""
+    """The part of RESULTS.md about jobs."""
     repetitions = len(throughput.repetitions[STRANDLINE])
     return f"""\
-# Benchmark results
+## Jobs
 
-Written by `{command}` on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.
+{written_by(command)}
 
 {machine_text()}
 
-## Work W1: {throughput.records:,} records
+### Work W1: {throughput.records:,} records
 
 JSON records of 1,000 devices in 4 partitions, event time +5 ms a record with up to 3 s disorder; 10 s tumbling count and
 avg a device, delay 10 s; then 1 min tumbling sum of counts and max of averages; results to a sink that counts.
@@ -115,11 +116,11 @@ is the second pass in it. CPU time is user and system time of the side's whole p
 The number of results, the records they account for and the sum of their maxima equal those of an independent
 recomputation in every pass. Strandline also closes the last windows (it drains); plain Spark leaves them open.
 
-{_markdown(throughput_rows(throughput))}
+{markdown(throughput_rows(throughput))}
 
 {goal_sentence(throughput)}
 
-## Latency at {RECORDS_A_SECOND:,} records/s
+### Latency at {RECORDS_A_SECOND:,} records/s
 
 {DEVICES} devices, 1 s tumbling windows, delay {DELAY_MS} ms, over the whole platform on this machine: Kafka, Elasticsearch,
 control service, HTTP gateway, runner, and the sender. A window's latency counts from the HTTP answer to the first request
@@ -127,8 +128,21 @@ that holds a record with an event time of at least the window's end plus the del
 to `_search` with the default refresh interval of 1 s, and to a GET by id. With this many windows, p99 is nearly the
 slowest. {latency.records:,} records were sent, {latency.late:,} were late; results and dead letters account for all.
 
-{_markdown(latency_rows(latency))}
+{markdown(latency_rows(latency))}
 """
+
+
+def written_by(command: str) -> str:
+    return f"Written by `{command}` on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
+
+
+def put_part(results: Path, name: str, text: str) -> None:
+    """Write one benchmark's part of the results and leave the parts of the others as they are."""
+    whole = results.read_text(encoding="utf-8") if results.exists() else "# Benchmark results\n"
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+    before, found, rest = whole.partition(begin)
+    after = rest.partition(end)[2] if found else ""
+    results.write_text(f"{before if found else before + chr(10)}{begin}{text}{end}{after}", encoding="utf-8")
 
 
 def machine_text() -> str:
@@ -148,6 +162,7 @@ def _cost(one: Pass, records: int) -> float:
     return one.cpu_total_s * 1e6 / records
 
 
-def _markdown(rows: Sequence[Row]) -> str:
+def markdown(rows: Sequence[Row]) -> str:
+    """The rows as a table in a document; the first is its header."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])

@@ -50,6 +50,9 @@ class Settings(BaseSettings):
     """The port of the HTTP gateway."""
     http_body_bytes_max: int = Field(default=16 * 1024 * 1024, ge=1024)
     """A larger request body is refused with 413 before it is read whole."""
+    http_connections_max: int = Field(default=10_000, ge=1)
+    """Connections that the HTTP gateway keeps open; over it the one that has waited longest for a request is closed.
+    Less if the system allows the process fewer open files."""
     record_bytes_max: int = Field(default=1_000_000, ge=1024)
     """A larger single record is refused with 413; stays below the broker's `message.max.bytes`."""
     confirm_timeout_s: float = Field(default=10.0, gt=0)

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -46,6 +48,25 @@ class TooLarge(PermanentError):
     code = "too_large"
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedRecord:
+    """A record of a batch that can't be taken, whenever it is sent."""
+
+    index: int
+    """Its place among the records of the request, from 0."""
+    reason: str
+    """A code for programs, as `too_large`."""
+    detail: str
+
+
+class Framed(NamedTuple):
+    """The records of one request."""
+
+    records: list[Record]
+    """Those that can be appended, in the order of the request."""
+    refused: list[RefusedRecord]
+
+
 class Form(Enum):
     """How a body holds its records."""
 
@@ -64,22 +85,30 @@ FORM_OF_CONTENT_TYPE = {
 }
 
 
-def frame(body: bytes, form: Form, key_field: str | None, record_bytes_max: int) -> list[Record]:
-    """Return the records of a body, in order; an empty array has none.
+def frame(body: bytes, form: Form, key_field: str | None, record_bytes_max: int) -> Framed:
+    """Return the records of a body; an empty array has none. One that is too large does not cost its neighbours anything.
 
-    Raises Unframable (no record at all, or no way to tell them apart) or TooLarge (naming the record).
+    Raises Unframable (no record at all, or no way to tell them apart), and TooLarge when no record is small enough.
     """
     values = split_lines(body) if form is Form.LINES else split_json(body)
-    for position, value in enumerate(values, 1):
-        if len(value) > record_bytes_max:
+    refused: list[RefusedRecord] = []
+    if len(body) > record_bytes_max:
+        refused = [
+            RefusedRecord(index, TooLarge.code, f"it has {len(value)} bytes, the limit is {record_bytes_max}")
+            for index, value in enumerate(values)
+            if len(value) > record_bytes_max
+        ]
+    if refused:
+        if len(refused) == len(values):
             raise TooLarge(
-                f"record {position} of {len(values)} has {len(value)} bytes, the limit is {record_bytes_max}; "
-                f"nothing of this request was persisted: leave that record out or send less in it"
+                f"record 1 of {len(values)} has {len(values[0])} bytes, the limit is {record_bytes_max}; "
+                f"nothing of this request was persisted: send less in a record"
             )
+        values = [value for value in values if len(value) <= record_bytes_max]
     if key_field is None:
-        return [(value, None) for value in values]
+        return Framed([(value, None) for value in values], refused)
     find_key = key_finder(key_field)
-    return [(value, find_key(value)) for value in values]
+    return Framed([(value, find_key(value)) for value in values], refused)
 
 
 def split_json(body: bytes) -> list[bytes]:

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import structlog
@@ -41,9 +42,11 @@ RECORD_OVERHEAD_BYTES = 400
 """What a record costs in memory beside its value and key: headers, and librdkafka's own book-keeping."""
 LINGER_MS = 2
 """How long the first record of a batch waits for others."""
-_RECORDS_PER_TURN = 1_000
-"""A long batch lets the event loop run in between."""
+RECORDS_PER_TURN = 1_000
+"""A longer batch lets the event loop run in between; up to this, batches reach the log in the order of their calls."""
 _POLL_S = 0.1
+
+Headers = list[tuple[str, str | bytes | None]]
 
 _UNKNOWN_OUTCOME = "the records of this request may or may not be in the log"
 
@@ -129,9 +132,20 @@ class LogWriter:
         await asyncio.to_thread(self._poller.join)
 
     async def append(
-        self, topic: str, records: Sequence[Record], *, received_ms: int, source: bytes, content_type: bytes
+        self,
+        topic: str,
+        records: Sequence[Record],
+        *,
+        received_ms: int,
+        source: bytes | None,
+        content_type: bytes,
+        headers: Sequence[tuple[str, bytes]] = (),
+        headers_each: Sequence[Sequence[tuple[str, bytes]]] | None = None,
     ) -> None:
         """Append the records in order, and return when Kafka has confirmed every one of them.
+
+        `headers` are added to each record, and of `headers_each` to each its own: where the records of a batch have
+        sources of their own, theirs is there and `source` is None.
 
         Raises LogBusy when too much is in flight and nothing was sent, and LogUnavailable when Kafka did not confirm in
         time or refused a record: some of the batch, or all of it, may be in the log. Cancelling means only that nobody
@@ -144,14 +158,16 @@ class LogWriter:
         batch = _Batch(len(records), bytes_new, self._loop.create_future())
         self.bytes_in_flight += bytes_new
         timer = self._loop.call_later(self._confirm_timeout_s, self._give_up, batch)
-        headers: list[tuple[str, str | bytes | None]] = [
+        common: Headers = [
             (HEADER_WRITER, self._writer_id),
             (HEADER_RECEIVED, b"%d" % received_ms),
-            (HEADER_SOURCE, source),
             (HEADER_CONTENT_TYPE, content_type),
+            *headers,
         ]
+        if source is not None:
+            common.append((HEADER_SOURCE, source))
         try:
-            await self._send(topic, records, headers, batch)
+            await self._send(topic, records, common, headers_each or repeat((), len(records)), batch)
             await batch.confirmed
         finally:
             timer.cancel()
@@ -181,17 +197,18 @@ class LogWriter:
         self,
         topic: str,
         records: Sequence[Record],
-        headers: list[tuple[str, str | bytes | None]],
+        common: Headers,
+        headers_each: Iterable[Sequence[tuple[str, bytes]]],
         batch: _Batch,
     ) -> None:
         """Hand the records to the producer, until one is refused: none may overtake one that came before it."""
         produce, report = self._producer.produce, partial(self._report, batch)
         sent = 0
         try:
-            for value, key in records:
-                produce(topic, value, key, on_delivery=report, headers=headers)
+            for (value, key), own in zip(records, headers_each, strict=True):
+                produce(topic, value, key, on_delivery=report, headers=[*common, *own] if own else common)
                 sent += 1
-                if sent % _RECORDS_PER_TURN == 0:
+                if sent % RECORDS_PER_TURN == 0:
                     await asyncio.sleep(0)
         except KafkaException as error:
             batch.error = error.args[0]

@@ -1,0 +1,203 @@
+"""The load of the HTTP measurements, a process of its own: prebuilt requests over open connections, one under way on each.
+
+`python -m benchmarks.ingest.http_load` is started by the benchmark, and prints one line of JSON (Load). Without a rate each
+connection sends its next request when it has the answer to its last; with one, requests become due at an even pace, and
+a latency counts from when a request was due, so that one that had to wait for a free connection is not flattered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import time
+from array import array
+from collections import deque
+from dataclasses import asdict, dataclass
+from typing import cast
+
+import numpy as np
+import uvloop
+
+from benchmarks.ingest.work import LINES_A_REQUEST, line_requests, single_requests
+from benchmarks.process_tree import tree_cpu_s
+
+_TICK_S = 0.001
+_ANSWERS_WAIT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """What was sent and answered, and what that cost, in the measured time (after the warm-up)."""
+
+    records: int
+    """Of requests that were answered with 200 in the measured time."""
+    seconds: float
+    failed_requests: int
+    """Answered otherwise, or not at all; over the whole run."""
+    gateway_cpu_s: float
+    kafka_cpu_s: float
+    load_cpu_s: float
+    latency_p50_s: float
+    latency_p99_s: float
+    records_whole_run: int
+    """Answered with 200, the warm-up included: so many at least are in the topic."""
+
+
+class Feed:
+    """All connections, and what came of their requests."""
+
+    def __init__(self, requests: list[bytes], records_a_request: int) -> None:
+        self._requests = requests
+        self._next = 0
+        self.records_a_request = records_a_request
+        self.idle: deque[Connection] = deque()
+        self.due_s: deque[float] = deque()
+        """Of requests that wait for an idle connection."""
+        self.is_paced = False
+        self.is_sending = False
+        self.answered = 0
+        self.failed = 0
+        self.under_way = 0
+        self.is_over = asyncio.Event()
+        """Nothing is sent any more, and nothing is under way."""
+        self.latencies_s = array("d")
+
+    def next_request(self) -> bytes:
+        self._next = (self._next + 1) % len(self._requests)
+        return self._requests[self._next]
+
+    def release(self, connection: Connection) -> None:
+        """The connection has its answer: give it its next request, or let it wait."""
+        if not self.is_sending:
+            if not self.under_way:
+                self.is_over.set()
+        elif not self.is_paced:
+            connection.send(time.perf_counter())
+        elif self.due_s:
+            connection.send(self.due_s.popleft())
+        else:
+            self.idle.append(connection)
+
+    async def pace(self, rate: float, until_s: float) -> None:
+        """Make requests due, evenly, until it is over."""
+        began_s, count = time.perf_counter(), 0
+        while (now_s := time.perf_counter()) < until_s:
+            while (due_s := began_s + count / rate) <= now_s:
+                count += 1
+                if self.idle:
+                    self.idle.popleft().send(due_s)
+                else:
+                    self.due_s.append(due_s)
+            await asyncio.sleep(_TICK_S)
+
+
+class Connection(asyncio.Protocol):
+    """One connection, with one request under way at a time."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._sent_s = 0.0
+        self._received = b""
+        self._is_waiting = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def send(self, due_s: float) -> None:
+        self._sent_s = due_s
+        self._is_waiting = True
+        self._feed.under_way += 1
+        self._transport.write(self._feed.next_request())
+
+    def data_received(self, data: bytes) -> None:
+        # Answers are short and end with a JSON object, so its last byte is all that has to be looked for.
+        self._received += data
+        if self._received[-1] != ord("}"):
+            return
+        feed = self._feed
+        if self._received.startswith(b"HTTP/1.1 200"):
+            feed.answered += 1
+            feed.latencies_s.append(time.perf_counter() - self._sent_s)
+        else:
+            feed.failed += 1
+        self._received = b""
+        self._is_waiting = False
+        feed.under_way -= 1
+        feed.release(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._is_waiting:
+            self._feed.failed += 1
+            self._feed.under_way -= 1
+
+
+async def send_load(options: argparse.Namespace) -> Load:
+    """Connect, warm up, measure, wait for the last answers."""
+    is_single = options.form == "single"
+    requests = (single_requests if is_single else line_requests)(options.stream)
+    feed = Feed(requests, 1 if is_single else LINES_A_REQUEST)
+    loop = asyncio.get_running_loop()
+    connections = [
+        (await loop.create_connection(lambda: Connection(feed), "127.0.0.1", options.port))[1]
+        for _ in range(options.connections)
+    ]
+    feed.is_sending, feed.is_paced = True, options.rate > 0
+    measured_from_s = time.perf_counter() + options.warm_up_s
+    until_s = measured_from_s + options.seconds
+    if feed.is_paced:
+        feed.idle.extend(connections)
+        pacing = asyncio.create_task(feed.pace(options.rate / feed.records_a_request, until_s))
+    else:
+        for connection in connections:
+            connection.send(time.perf_counter())
+    await asyncio.sleep(options.warm_up_s)
+    before, first_latency = _costs(options), len(feed.latencies_s)
+    answered_before, began_s = feed.answered, time.perf_counter()
+    await asyncio.sleep(until_s - time.perf_counter())
+    after, ended_s = _costs(options), time.perf_counter()
+    answered = feed.answered - answered_before
+    if feed.is_paced:
+        await pacing
+    feed.is_sending = False
+    if feed.under_way:
+        with contextlib.suppress(TimeoutError):  # what was not answered counts as failed
+            await asyncio.wait_for(feed.is_over.wait(), _ANSWERS_WAIT_S)
+    latencies_s = np.frombuffer(feed.latencies_s)[first_latency:]
+    p50_s, p99_s = np.percentile(latencies_s, (50, 99)) if len(latencies_s) else (0.0, 0.0)
+    gateway, kafka, load = (b - a for a, b in zip(before, after, strict=True))
+    return Load(
+        records=answered * feed.records_a_request,
+        seconds=ended_s - began_s,
+        failed_requests=feed.failed + feed.under_way + len(feed.due_s),
+        gateway_cpu_s=gateway,
+        kafka_cpu_s=kafka,
+        load_cpu_s=load,
+        latency_p50_s=float(p50_s),
+        latency_p99_s=float(p99_s),
+        records_whole_run=feed.answered * feed.records_a_request,
+    )
+
+
+def _costs(options: argparse.Namespace) -> tuple[float, float, float]:
+    kafka_cpu_s = tree_cpu_s(options.kafka_pid) if options.kafka_pid else 0.0
+    return tree_cpu_s(options.gateway_pid), kafka_cpu_s, time.process_time()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--stream", required=True)
+    parser.add_argument("--form", choices=("single", "lines"), required=True)
+    parser.add_argument("--connections", type=int, required=True)
+    parser.add_argument("--rate", type=float, default=0.0, help="records a second; 0: as fast as answers come")
+    parser.add_argument("--warm-up-s", type=float, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--gateway-pid", type=int, required=True)
+    parser.add_argument("--kafka-pid", type=int, default=0)
+    print(json.dumps(asdict(uvloop.run(send_load(parser.parse_args())))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""What the feeds of the ingest benchmark send: records of 121 bytes, which differ from each other as readings do."""
+
+from __future__ import annotations
+
+import random
+
+RECORD_BYTES = 121
+LINES_A_REQUEST = 100
+_VARIANTS = 1_000
+"""Different records, so that Kafka's compression has no easier work than with real readings."""
+
+STREAM, KEYED_STREAM = "readings", "readings-by-device"
+STREAM_TEXT = """\
+stream: {name}
+partitions: 4
+schema: {{device: string, ts: {{type: timestamp, unit: ms}}, temp: double, wind: double, power: double, note: string}}
+{key}"""
+
+
+def stream_texts() -> list[str]:
+    """The documents of the streams that are fed."""
+    return [STREAM_TEXT.format(name=STREAM, key=""), STREAM_TEXT.format(name=KEYED_STREAM, key="key: device\n")]
+
+
+def readings() -> list[bytes]:
+    """The same records at each call, each a JSON object of RECORD_BYTES bytes."""
+    chance = random.Random(1)
+    return [_reading(chance) for _ in range(_VARIANTS)]
+
+
+def _reading(chance: random.Random) -> bytes:
+    start = (
+        f'{{"device":"device-{chance.randrange(1_000):04d}","ts":{1_700_000_000_000 + chance.randrange(10**9)},'
+        f'"temp":{chance.uniform(10, 30):.2f},"wind":{chance.uniform(10, 20):.3f},"power":{chance.uniform(100, 999):.2f},'
+    )
+    note = "".join(chance.choices("abcdefghij", k=RECORD_BYTES - len(start) - len('"note":""}')))
+    return f'{start}"note":"{note}"}}'.encode()
+
+
+def single_requests(stream: str) -> list[bytes]:
+    """HTTP requests of one record, all equally long."""
+    return [_request(stream, b"application/json", reading) for reading in readings()]
+
+
+def line_requests(stream: str) -> list[bytes]:
+    """HTTP requests of LINES_A_REQUEST records, one a line, all equally long."""
+    lines, chance = readings(), random.Random(2)
+    return [
+        _request(stream, b"application/x-ndjson", b"\n".join(chance.choices(lines, k=LINES_A_REQUEST)))
+        for _ in range(_VARIANTS // 10)
+    ]
+
+
+def _request(stream: str, content_type: bytes, body: bytes) -> bytes:
+    head = b"POST /v1/streams/%s/records HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n"
+    return head % (stream.encode(), content_type, len(body)) + body

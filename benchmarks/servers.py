@@ -1,0 +1,23 @@
+"""The servers of a benchmark: a stack of its own, on ports that are free."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from strandline.core.settings import Settings
+from strandline.services.embedded.layout import Ports
+from strandline.services.embedded.machine import is_free
+from strandline.services.embedded.stack import Stack
+
+
+def new_stack(data_dir: Path, console: Console) -> Stack:
+    """A stack of which nothing runs yet, at ports that are free now."""
+    data_dir.mkdir()
+    offsets = list(range(2_000, 23_000, 20))
+    random.shuffle(offsets)  # another run may look at the same moment
+    offset = next(offset for offset in offsets if all(is_free(port) for port in asdict(Ports.moved(offset)).values()))
+    return Stack(Settings(), data_dir, offset, console)
