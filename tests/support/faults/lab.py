@@ -20,7 +20,7 @@ from tests.support.faults.topic_dump import dump_topic
 from tests.support.waiting import wait_until
 
 RECORD_BYTES_MAX = 1_000_000
-PROGRESS_TIMEOUT_S = 120.0
+PROGRESS_TIMEOUT_S = 60.0
 PARTITIONS = 3
 QUIET_S = 2.0
 
