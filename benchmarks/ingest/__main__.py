@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.ingest import http_feed
+from benchmarks.ingest import http_feed, mqtt_listener_feed
 from benchmarks.ingest.results import HEADER, Measured
 from benchmarks.ingest.work import stream_texts
 from benchmarks.report import RESULTS, machine_text, markdown, put_part, show, written_by
@@ -24,7 +24,10 @@ from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
 from strandline.services.embedded.stack import Stack
 
-FEEDS: dict[str, Callable[[Stack, float, Console], list[Measured]]] = {"http": http_feed.measure}
+FEEDS: dict[str, Callable[[Stack, float, Console], list[Measured]]] = {
+    "http": http_feed.measure,
+    "mqtt-listener": mqtt_listener_feed.measure,
+}
 """Name -> the function that measures a protocol over a stack whose Kafka runs and whose streams are registered."""
 
 

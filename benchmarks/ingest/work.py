@@ -14,12 +14,19 @@ STREAM_TEXT = """\
 stream: {name}
 partitions: 4
 schema: {{device: string, ts: {{type: timestamp, unit: ms}}, temp: double, wind: double, power: double, note: string}}
-{key}"""
+{key}mqtt: {{topics: ["{topic}/#"]}}
+"""
 
 
 def stream_texts() -> list[str]:
     """The documents of the streams that are fed."""
-    return [STREAM_TEXT.format(name=STREAM, key=""), STREAM_TEXT.format(name=KEYED_STREAM, key="key: device\n")]
+    keys = {STREAM: "", KEYED_STREAM: "key: device\n"}
+    return [STREAM_TEXT.format(name=name, key=key, topic=mqtt_topic(name)) for name, key in keys.items()]
+
+
+def mqtt_topic(stream: str) -> str:
+    """Below it every MQTT topic flows into the stream."""
+    return f"bench/{stream}"
 
 
 def readings() -> list[bytes]:

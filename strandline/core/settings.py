@@ -55,7 +55,7 @@ class Settings(BaseSettings):
     Less if the system allows the process fewer open files."""
     record_bytes_max: int = Field(default=1_000_000, ge=1024)
     """A larger single record is refused with 413; stays below the broker's `message.max.bytes`."""
-    confirm_timeout_s: float = Field(default=10.0, gt=0)
+    confirm_timeout_s: float = Field(default=1.5, gt=0)
     """How long a gateway waits for Kafka's confirmation before it answers 503."""
     scratch_dir: Path | None = None
     """Where Spark keeps its scratch checkpoint and state; lost without harm. Default: below the data directory.

@@ -44,9 +44,15 @@ class Feed:
         self._clock_ms = clock_ms
 
     async def append(
-        self, records: Sequence[Record], *, source: bytes, headers: Headers = (), patience_s: float = 0.0
+        self,
+        records: Sequence[Record],
+        *,
+        source: bytes | None = None,
+        headers_each: Sequence[Headers] | None = None,
+        patience_s: float = 0.0,
     ) -> None:
-        """Return when every record is in the log, or in the spool where the stream allows it.
+        """Return when every record is in the log, or in the spool where the stream allows it. Where records have sources
+        of their own, each is in its `headers_each`.
 
         While the writer is busy and nothing was sent, it is tried again for `patience_s`. Raises LogBusy (nothing was sent)
         and LogUnavailable (unknown: all, some or none may be in the log).
@@ -65,6 +71,7 @@ class Feed:
                         received_ms=received_ms,
                         source=source,
                         content_type=RECORD_CONTENT_TYPE,
+                        headers_each=headers_each,
                     )
                     break
                 except LogBusy:

@@ -24,6 +24,7 @@ from strandline.ingest.metrics import IngestMetrics
 from strandline.ingest.pages import serve_pages
 from strandline.ingest.stream_follower import StreamFollower, streams_reader
 from strandline.ingest.writer import LogWriter
+from strandline.ingest.writer_identity import WriterIdentity
 from strandline.ledger.ledger import Ledger
 
 logger = structlog.get_logger()
@@ -43,6 +44,21 @@ class GatewayParts:
 
 
 @asynccontextmanager
+async def open_writer(settings: Settings, writer_id: str) -> AsyncIterator[LogWriter]:
+    """A writer of that id, until all that it appended is confirmed. Raises StackError when another process has the id."""
+    identity = await asyncio.to_thread(WriterIdentity.take, settings.data_dir, writer_id)
+    with contextlib.closing(identity):
+        async with LogWriter(
+            settings.kafka_bootstrap,
+            writer_id=identity.writer_id,
+            epoch=identity.epoch,
+            record_bytes_max=settings.record_bytes_max,
+            confirm_timeout_s=settings.confirm_timeout_s,
+        ) as writer:
+            yield writer
+
+
+@asynccontextmanager
 async def open_parts(
     settings: Settings, protocol: str, pages_port: int, refresh: Callable[[], None] | None = None
 ) -> AsyncIterator[GatewayParts]:
@@ -56,13 +72,9 @@ async def open_parts(
         loop.add_signal_handler(number, stopping.set)
     metrics = IngestMetrics(protocol)
     async with contextlib.AsyncExitStack() as stack:
-        writer = LogWriter(
-            settings.kafka_bootstrap,
-            # The port of the pages names the process: no other on this machine has it.
-            writer_id=f"{protocol}-{socket.gethostname()}-{pages_port}",
-            record_bytes_max=settings.record_bytes_max,
-            confirm_timeout_s=settings.confirm_timeout_s,
-        )
+        # The port of the pages names the process: no other on this machine has it.
+        opening = open_writer(settings, f"{protocol}-{socket.gethostname()}-{pages_port}")
+        writer = await stack.enter_async_context(opening)
 
         async def check() -> None:
             await writer.check(READY_TIMEOUT_S)
@@ -70,7 +82,6 @@ async def open_parts(
         await stack.enter_async_context(
             serve_pages(settings.http_host, pages_port, metrics.registry, check, refresh or (lambda: None))
         )
-        await stack.enter_async_context(writer)
         yield GatewayParts(writer, metrics, stopping)
     logger.info("the gateway has stopped", action="gateway_stopped", protocol=protocol)
 

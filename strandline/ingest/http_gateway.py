@@ -34,12 +34,12 @@ from strandline.core.stream import StreamSpec
 from strandline.ingest.content_codings import unpack
 from strandline.ingest.feed import Feed
 from strandline.ingest.framing import Framed, TooLarge, Unframable, frame
-from strandline.ingest.gateway_process import READY_TIMEOUT_S, run_gateway
+from strandline.ingest.gateway_process import READY_TIMEOUT_S, open_writer, run_gateway
 from strandline.ingest.http_connection import BACKLOG, HttpServer
 from strandline.ingest.http_request import Answer, BodyRoom, Refusal, Request, problem
 from strandline.ingest.metrics import IngestMetrics
 from strandline.ingest.stream_directory import StreamDirectory, stream_reader
-from strandline.ingest.writer import LogBusy, LogWriter
+from strandline.ingest.writer import LogAway, LogBusy, LogWriter
 from strandline.ledger.ledger import Ledger
 
 logger = structlog.get_logger()
@@ -134,6 +134,8 @@ class HttpGateway:
             feed.refuse(TooLarge.code, len(framed.refused))
         try:
             await feed.append(framed.records, source=request.source)
+        except LogAway as error:
+            raise Refusal(503, error.code, str(error)) from error
         except LogBusy as error:
             raise Refusal(429, error.code, str(error)) from error
         except LogUnavailable as error:
@@ -268,12 +270,7 @@ async def serve(settings: Settings) -> None:
         ledger = stack.enter_context(contextlib.closing(await asyncio.to_thread(Ledger.open, settings.ledger_url)))
         directory = stack.enter_context(contextlib.closing(StreamDirectory(stream_reader(ledger))))
         writer = await stack.enter_async_context(
-            LogWriter(
-                settings.kafka_bootstrap,
-                writer_id=f"http-{socket.gethostname()}-{settings.http_port}",
-                record_bytes_max=settings.record_bytes_max,
-                confirm_timeout_s=settings.confirm_timeout_s,
-            )
+            open_writer(settings, f"http-{socket.gethostname()}-{settings.http_port}")
         )
         gateway = HttpGateway(
             directory,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import random
 from enum import Enum, IntFlag
-from typing import Protocol
+from typing import Protocol, cast
 
 from strandline.core.errors import StrandlineError
 from strandline.ingest.mqtt_answers import (
@@ -150,8 +150,7 @@ class Connection(asyncio.Protocol):
     # The transport's calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by what it can do
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if peer else "unknown"
         if not self._hub.take_in(self):

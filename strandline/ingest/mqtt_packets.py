@@ -150,9 +150,9 @@ class PacketReader:
         while end - at >= 2:
             first, length, body = data[at], data[at + 1], at + 2
             if length & 0x80:
+                self._check_head(first, 0)
                 size = read_varint(data, at + 1, end)
                 if size is None:
-                    self._check_head(first, 0)
                     self._needed = end - at + 1
                     return at
                 length, body = size
@@ -166,7 +166,7 @@ class PacketReader:
             if first >> 4 == _PUBLISH and self.version:
                 if body_end - at > self._packet_bytes_max:
                     raise self._too_large(body_end - at)
-                packets.append(_read_publish(first, data, body, body_end, self.version))
+                packets.append(read_publish(first, data, body, body_end, self.version))
             else:
                 self._check_head(first, body_end - at)
                 content = Body(data, body, body_end, self.version)
@@ -204,7 +204,7 @@ class PacketReader:
         )
 
 
-def _read_publish(first: int, data: bytes, at: int, end: int, version: int) -> Publish:
+def read_publish(first: int, data: bytes, at: int, end: int, version: int) -> Publish:
     """The one that matters for speed: no intermediate objects."""
     qos = first >> 1 & 3
     if qos == 3 or first & 0x0E == 0x08:

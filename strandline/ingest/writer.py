@@ -1,25 +1,29 @@
 """Appends records to the log and says when Kafka has confirmed them. The one producer of a gateway process.
 
-The way of a batch, and where what is still to come has its place:
+The way of a batch:
 
-1. `append` counts its bytes against the bound; over the bound nothing is sent (LogBusy).
-2. Each record is handed to the producer with its headers. The sequence number of a record within its partition is given
-   here, with the writer's epoch, once writers keep them.
-3. A thread of its own polls the producer; delivery reports are counted there, and batches of which every record is
-   reported come back to the event loop, once per poll.
-4. The batch is confirmed. Between the last report and the answer stands the read-back from the head of the partition.
-5. What Kafka has not confirmed in time is unknown: LogUnavailable. A stream that allows it goes to the spool instead.
+1. `append` counts its bytes against the bound; over the bound nothing is sent (LogBusy). While Kafka is known to be away
+   nothing is sent either (LogAway), but for one batch now and then that finds out whether it is back.
+2. Each record gets the next sequence number of its topic and is handed to the producer with its headers.
+3. The event loop itself serves the clients, every millisecond while anything is under way: a delivery report needs no
+   other thread, and no turn of the interpreter's lock.
+4. When each record of the batch is reported, the last one in every partition is read back (read_back.py).
+5. The batch is confirmed when all of these are found. Before that nobody is told anything good.
+6. What is not confirmed in time is unknown: LogUnavailable. A stream that allows it goes to the spool instead.
 
 Invariants:
-- A batch leaves the count of bytes in flight only when its last record is reported: a record that was given up by its
-  waiter but not by Kafka still counts.
-- `_Batch.reported` is written by the polling thread only, `_Batch.sent` by the event loop only.
-- A producer that has failed for good is replaced, never reused.
+- The sequence number of a topic only rises, in the order in which records are handed to the producer, so it rises within
+  each partition too (with gaps: the topic's other partitions have the numbers between).
+- A batch leaves the count of bytes in flight only when its last record is reported and read back or given up: a record
+  that was given up by its waiter but not by Kafka still counts.
+- A producer that has failed for good is replaced, never reused; a read-back that contradicts a report replaces both
+  clients. Nothing is sent again by the writer itself: whoever gets LogUnavailable decides.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -27,11 +31,20 @@ from itertools import repeat
 from typing import Any
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
 from strandline.core.errors import LogUnavailable
-from strandline.core.record import HEADER_CONTENT_TYPE, HEADER_RECEIVED, HEADER_SOURCE, HEADER_WRITER
+from strandline.core.record import (
+    HEADER_CONTENT_TYPE,
+    HEADER_EPOCH,
+    HEADER_MESSAGE_ID,
+    HEADER_RECEIVED,
+    HEADER_SEQUENCE,
+    HEADER_SOURCE,
+    HEADER_WRITER,
+)
 from strandline.ingest.framing import Record
+from strandline.ingest.read_back import Missed, ReadBack, Written
 from strandline.ingest.topics import record_batch_bytes_max
 
 logger = structlog.get_logger()
@@ -44,11 +57,28 @@ LINGER_MS = 2
 """How long the first record of a batch waits for others."""
 RECORDS_PER_TURN = 1_000
 """A longer batch lets the event loop run in between; up to this, batches reach the log in the order of their calls."""
-_POLL_S = 0.1
+SERVE_S = 0.001
+"""How often the clients are served while anything is under way."""
+SERVE_IDLE_S = 0.1
+"""How often they are served otherwise."""
+PROBE_S = 0.25
+"""While Kafka is away, how often a batch is let through to find out whether it is back."""
 
 Headers = list[tuple[str, str | bytes | None]]
 
 _UNKNOWN_OUTCOME = "the records of this request may or may not be in the log"
+_PARTITION_BY_KEY = -1
+_AWAY_CODES = frozenset(
+    {
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Why a record was given up that others of its topic would be given up for too."""
 
 
 class LogBusy(LogUnavailable):
@@ -57,43 +87,68 @@ class LogBusy(LogUnavailable):
     code = "log_busy"
 
 
+class LogAway(LogBusy):
+    """Kafka is known to be away; nothing of this batch was sent."""
+
+    code = "log_away"
+
+
 class _Batch:
-    """The records of one `append`, until the last of them is reported."""
+    """The records of one `append`, until the last of them is reported and read back."""
 
-    __slots__ = ("bytes_in_flight", "confirmed", "error", "reported", "sent")
+    __slots__ = ("bytes_in_flight", "confirmed", "error", "last", "reported", "sent", "topic", "unread")
 
-    def __init__(self, records: int, bytes_in_flight: int, confirmed: asyncio.Future[None]) -> None:
+    def __init__(self, topic: str, records: int, bytes_in_flight: int, confirmed: asyncio.Future[None]) -> None:
+        self.topic = topic
         self.bytes_in_flight = bytes_in_flight
         self.confirmed = confirmed
-        """Done when every record is reported, or when the time is up."""
+        """Done when every record is reported and read back, or when the time is up."""
         self.error: KafkaError | None = None
         """The first refusal."""
+        self.last: dict[int, tuple[int, Message]] = {}
+        """Partition -> sequence number and report of the last record delivered there."""
         self.reported = 0
         self.sent = records
         """Lowered when a record is refused at once, and the rest not tried."""
+        self.unread = 0
+        """Partitions that are yet to be read back."""
 
 
 class LogWriter:
-    """One idempotent producer with `acks=all`, for one event loop. It runs inside `async with`."""
+    """One idempotent producer with `acks=all` and one read-back consumer, for one event loop. It runs inside `async with`.
+
+    Everything but the closing happens in the event loop.
+    """
 
     def __init__(
         self,
         kafka_bootstrap: str,
         *,
         writer_id: str,
+        epoch: int,
         record_bytes_max: int,
         confirm_timeout_s: float,
         bytes_in_flight_max: int = BYTES_IN_FLIGHT_MAX,
         make_producer: Callable[[dict[str, Any]], Producer] = Producer,
+        make_consumer: Callable[[dict[str, Any]], Consumer] = Consumer,
     ) -> None:
+        """`writer_id` and `epoch` are from a `WriterIdentity`: no other process has or ever had both."""
         self._bootstrap = kafka_bootstrap
         self._writer_id = writer_id.encode()
+        self._epoch = b"%d" % epoch
         self._confirm_timeout_s = confirm_timeout_s
         self._bytes_in_flight_max = bytes_in_flight_max
         self._make_producer = make_producer
-        self._config = {
+        self._make_consumer = make_consumer
+        client_config = {
             "bootstrap.servers": kafka_bootstrap,
             "client.id": writer_id,
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 500,
+            "socket.nagle.disable": True,
+            "log_level": 2,  # what is wrong comes through the error callback
+        }
+        self._producer_config = client_config | {
             "acks": "all",
             "enable.idempotence": True,
             # After this a record is given up; what waits for it has been answered then.
@@ -105,31 +160,42 @@ class LogWriter:
             # The bound on what is in flight is ours: it refuses a batch before the first record of it is sent.
             "queue.buffering.max.messages": 0,
             "queue.buffering.max.kbytes": 2_147_483_647,
-            "reconnect.backoff.max.ms": 1_000,
-            "socket.nagle.disable": True,
-            "log_level": 2,  # what is wrong comes through the error callback
             "error_cb": self._note_error,
         }
-        self._producer = make_producer(self._config)
-        self._done: list[_Batch] = []
-        """Reported whole, not yet handed to the event loop. The polling thread's own."""
+        self._consumer_config = client_config
+        self._sequences: dict[str, int] = {}
+        """Topic -> the number of its last record."""
+        self._reported: list[_Batch] = []
+        """Reported whole, and nothing of them read back yet."""
         self._is_broken = False
-        """The producer has failed for good."""
-        self._is_reachable = True
-        self._closing = threading.Event()
-        self._poller = threading.Thread(target=self._poll_until_closed, name="kafka-poll", daemon=True)
+        """The clients must be replaced."""
+        self._away: dict[str, float] = {}
+        """Topics for which Kafka did not confirm when it was last asked -> when it may be asked again."""
+        self._is_closing = False
+        self._serving: asyncio.TimerHandle | None = None
+        self._serve_at_s = 0.0
+        self._retiring: set[threading.Thread] = set()
+        self._all_settled = asyncio.Event()
+        """Set while closing, once nothing is in flight."""
         self.bytes_in_flight = 0
-        """Of all records that were handed to the producer and not yet reported, with their overhead."""
+        """Of all records that were handed to the producer and not yet reported and read back, with their overhead."""
+        self._open_clients()
 
     async def __aenter__(self) -> LogWriter:
         self._loop = asyncio.get_running_loop()
-        self._poller.start()
+        self._serve_in(SERVE_IDLE_S)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Wait, no longer than the confirmation timeout, until all that was appended is reported."""
-        self._closing.set()
-        await asyncio.to_thread(self._poller.join)
+        """Wait, no longer than the confirmation timeout, until all that was appended is confirmed."""
+        self._is_closing = True
+        if self.bytes_in_flight:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_settled.wait(), self._confirm_timeout_s)
+        if self._serving is not None:
+            self._serving.cancel()
+        self._retire_clients()
+        await asyncio.to_thread(self._join_retiring)
 
     async def append(
         self,
@@ -139,35 +205,39 @@ class LogWriter:
         received_ms: int,
         source: bytes | None,
         content_type: bytes,
+        message_id: bytes | None = None,
         headers: Sequence[tuple[str, bytes]] = (),
         headers_each: Sequence[Sequence[tuple[str, bytes]]] | None = None,
     ) -> None:
-        """Append the records in order, and return when Kafka has confirmed every one of them.
+        """Append the records in order, and return when every one of them is confirmed and read back.
 
         `headers` are added to each record, and of `headers_each` to each its own: where the records of a batch have
-        sources of their own, theirs is there and `source` is None.
+        sources of their own, theirs is there and `source` is None. The sender's `message_id` goes to each record.
 
-        Raises LogBusy when too much is in flight and nothing was sent, and LogUnavailable when Kafka did not confirm in
-        time or refused a record: some of the batch, or all of it, may be in the log. Cancelling means only that nobody
-        waits any more.
+        Raises LogBusy (LogAway) when too much is in flight (Kafka is away) and nothing was sent, and LogUnavailable when
+        Kafka did not confirm in time or refused a record: some of the batch, or all of it, may be in the log. Cancelling
+        means only that nobody waits any more.
         """
         if not records:
             return
         bytes_new = sum(len(value) + len(key or b"") + RECORD_OVERHEAD_BYTES for value, key in records)
-        self._check_room(bytes_new)
-        batch = _Batch(len(records), bytes_new, self._loop.create_future())
+        self._check_room(topic, bytes_new)
+        batch = _Batch(topic, len(records), bytes_new, self._loop.create_future())
         self.bytes_in_flight += bytes_new
         timer = self._loop.call_later(self._confirm_timeout_s, self._give_up, batch)
         common: Headers = [
             (HEADER_WRITER, self._writer_id),
+            (HEADER_EPOCH, self._epoch),
             (HEADER_RECEIVED, b"%d" % received_ms),
             (HEADER_CONTENT_TYPE, content_type),
             *headers,
         ]
         if source is not None:
             common.append((HEADER_SOURCE, source))
+        if message_id is not None:
+            common.append((HEADER_MESSAGE_ID, message_id))
         try:
-            await self._send(topic, records, common, headers_each or repeat((), len(records)), batch)
+            await self._send(records, common, headers_each or repeat((), len(records)), batch)
             await batch.confirmed
         finally:
             timer.cancel()
@@ -176,15 +246,15 @@ class LogWriter:
 
     async def check(self, timeout_s: float) -> None:
         """Return when Kafka answers. Raises LogUnavailable."""
-        if not self._poller.is_alive() or self._closing.is_set():
+        if self._is_closing:
             raise LogUnavailable("the writer is not running; restart the gateway")
         try:
             await asyncio.to_thread(self._producer.list_topics, timeout=timeout_s)
         except KafkaException as error:
             raise LogUnavailable(f"Kafka at {self._bootstrap} does not answer: {error.args[0].str()}") from error
 
-    def _check_room(self, bytes_new: int) -> None:
-        if self._closing.is_set():
+    def _check_room(self, topic: str, bytes_new: int) -> None:
+        if self._is_closing:
             raise LogBusy("the gateway is stopping; nothing of this request was persisted: send it again")
         # A batch that is larger than the bound goes alone, else it could never go.
         if self.bytes_in_flight and self.bytes_in_flight + bytes_new > self._bytes_in_flight_max:
@@ -192,24 +262,39 @@ class LogWriter:
                 f"{self.bytes_in_flight} bytes wait for Kafka to confirm, the limit is {self._bytes_in_flight_max}; "
                 f"nothing of this request was persisted: send it again a little later"
             )
+        if topic in self._away:
+            if self._loop.time() < self._away[topic]:
+                raise LogAway(
+                    f"Kafka at {self._bootstrap} does not confirm records of topic {topic} at present; nothing of this "
+                    f"request was persisted: send it again a little later"
+                )
+            self._away[topic] = self._loop.time() + PROBE_S
 
     async def _send(
         self,
-        topic: str,
         records: Sequence[Record],
         common: Headers,
         headers_each: Iterable[Sequence[tuple[str, bytes]]],
         batch: _Batch,
     ) -> None:
         """Hand the records to the producer, until one is refused: none may overtake one that came before it."""
-        produce, report = self._producer.produce, partial(self._report, batch)
+        topic, report, sequences = batch.topic, self._report, self._sequences
+        sequence = sequences.get(topic, 0)
         sent = 0
         try:
             for (value, key), own in zip(records, headers_each, strict=True):
-                produce(topic, value, key, on_delivery=report, headers=[*common, *own] if own else common)
+                sequence += 1
+                headers = [*common, *own, (HEADER_SEQUENCE, b"%d" % sequence)]
+                self._producer.produce(
+                    topic, value, key, _PARTITION_BY_KEY, partial(report, batch, sequence), None, 0, headers
+                )
+                sequences[topic] = sequence
                 sent += 1
                 if sent % RECORDS_PER_TURN == 0:
                     await asyncio.sleep(0)
+                    if batch.error is not None:
+                        break
+                    sequence = sequences[topic]
         except KafkaException as error:
             batch.error = error.args[0]
             self._is_broken = self._is_broken or batch.error.fatal()
@@ -217,69 +302,175 @@ class LogWriter:
             if sent < len(records):
                 batch.sent = sent
                 if batch.reported == sent:
-                    self._settle([batch])
+                    self._reported.append(batch)
+            if self._serve_at_s - self._loop.time() > SERVE_S:
+                self._serve_in(SERVE_S)
 
-    def _report(self, batch: _Batch, error: KafkaError | None, _message: object) -> None:
-        """Count one record's delivery report. Runs in the polling thread."""
-        if error is not None and batch.error is None:
+    def _report(self, batch: _Batch, sequence: int, error: KafkaError | None, message: Message) -> None:
+        """Count one record's delivery report. Called by the producer's `poll`."""
+        if error is None:
+            batch.last[message.partition()] = (sequence, message)  # type: ignore[index]  # a delivered one has its place
+        elif batch.error is None:
             batch.error = error
         batch.reported += 1
         if batch.reported == batch.sent:
-            self._done.append(batch)
+            self._reported.append(batch)
 
-    def _settle(self, batches: list[_Batch]) -> None:
-        """Release whole batches; doing it twice changes nothing. Runs in the event loop."""
-        for batch in batches:
-            self.bytes_in_flight -= batch.bytes_in_flight
-            batch.bytes_in_flight = 0
-            if not batch.confirmed.done():
-                batch.confirmed.set_result(None)
+    def _serve_in(self, delay_s: float) -> None:
+        if self._serving is not None:
+            self._serving.cancel()
+        self._serve_at_s = self._loop.time() + delay_s
+        self._serving = self._loop.call_later(delay_s, self._serve)
+
+    def _serve(self) -> None:
+        """One turn: take delivery reports, have what is delivered read back, and settle what is read back."""
+        try:
+            self._producer.poll(0)
+            reported, self._reported = self._reported, []
+            for batch in reported:
+                self._expect(batch)
+            self._serve_read_back()
+        except KafkaException as error:
+            self._is_broken = True
+            logger.error("a client of Kafka failed", action="client_failed", reason=error.args[0].str())
+        finally:
+            if self._is_broken:
+                self._replace_clients()
+            self._serve_in(SERVE_S if self.bytes_in_flight else SERVE_IDLE_S)
+
+    def _expect(self, batch: _Batch) -> None:
+        """Have the last record of each partition read back; a batch in which one was refused has failed already."""
+        if batch.error is not None:
+            self._settle(batch)
+            return
+        batch.unread = len(batch.last)
+        for number, (sequence, message) in batch.last.items():
+            offset = message.offset()
+            self._read_back.expect(
+                Written(
+                    batch.topic,
+                    number,
+                    -1 if offset is None else offset,
+                    sequence,
+                    message.value() or b"",
+                    message.key(),
+                ),
+                batch,
+            )
+        batch.last.clear()
+
+    def _serve_read_back(self) -> None:
+        confirmed, missed = self._read_back.serve(self._loop.time())
+        for batch in confirmed:
+            batch.unread -= 1
+            if not batch.unread:
+                self._settle(batch)
+        for miss, batches in missed:
+            self._note_miss(miss)
+            for batch in batches:
+                self._fail(batch, miss.reason)
+
+    def _settle(self, batch: _Batch) -> None:
+        """Release a batch that is read back, or of which a record was refused; doing it twice changes nothing."""
+        self._release(batch)
+        if batch.error is None:
+            self._note_reached(batch.topic)
+        elif batch.error.code() in _AWAY_CODES:
+            self._note_away(batch.topic, batch.error.str())
+        if not batch.confirmed.done():
+            batch.confirmed.set_result(None)
+
+    def _fail(self, batch: _Batch, reason: str) -> None:
+        """Release a batch of which nobody can say what became of it."""
+        self._release(batch)
+        if not batch.confirmed.done():
+            batch.confirmed.set_exception(LogUnavailable(f"{reason}; {_UNKNOWN_OUTCOME}"))
+
+    def _release(self, batch: _Batch) -> None:
+        self.bytes_in_flight -= batch.bytes_in_flight
+        batch.bytes_in_flight = 0
+        if self._is_closing and not self.bytes_in_flight:
+            self._all_settled.set()
 
     def _give_up(self, batch: _Batch) -> None:
         """The time is up: whoever waits is told so, and the batch's bytes stay in flight."""
-        if not batch.confirmed.done():
-            batch.confirmed.set_exception(
-                LogUnavailable(
-                    f"Kafka did not confirm within {self._confirm_timeout_s:g} s; {_UNKNOWN_OUTCOME}; "
-                    f"look at the brokers at {self._bootstrap}"
-                )
+        if batch.confirmed.done():
+            return
+        self._note_away(batch.topic, "no confirmation in time")
+        batch.confirmed.set_exception(
+            LogUnavailable(
+                f"Kafka did not confirm within {self._confirm_timeout_s:g} s; {_UNKNOWN_OUTCOME}; "
+                f"look at the brokers at {self._bootstrap}"
             )
+        )
 
-    def _poll_until_closed(self) -> None:
-        """The polling thread: serve delivery reports, and replace a producer that has failed for good."""
-        while not self._closing.is_set():
-            self._producer.poll(_POLL_S)
-            self._hand_over()
-            if self._is_broken:
-                self._abandon_producer()
-                self._producer = self._make_producer(self._config)
-                self._is_broken = False
-                logger.warning("the producer failed for good and was replaced", action="producer_replaced")
-        self._producer.flush(self._confirm_timeout_s)
-        self._abandon_producer()
+    def _open_clients(self) -> None:
+        self._producer = self._make_producer(self._producer_config)
+        self._read_back: ReadBack[_Batch] = ReadBack(
+            self._consumer_config,
+            writer_id=self._writer_id,
+            epoch=self._epoch,
+            timeout_s=self._confirm_timeout_s,
+            make_consumer=self._make_consumer,
+        )
 
-    def _abandon_producer(self) -> None:
-        """Have every record that is still waiting reported as failed."""
-        self._producer.purge()
-        self._producer.flush(1.0)
-        self._hand_over()
+    def _replace_clients(self) -> None:
+        """Every record that is still waiting fails; the next one goes through new clients."""
+        self._retire_clients()
+        self._open_clients()
+        self._is_broken = False
+        logger.warning("the clients of Kafka were replaced", action="clients_replaced", kafka=self._bootstrap)
 
-    def _hand_over(self) -> None:
-        if self._done:
-            done, self._done = self._done, []
-            self._loop.call_soon_threadsafe(self._settle, done)
-            if not self._is_reachable and any(batch.error is None for batch in done):
-                self._is_reachable = True
-                logger.info("Kafka confirms again", action="kafka_reached", kafka=self._bootstrap)
+    def _retire_clients(self) -> None:
+        """Have every record that is still waiting reported as failed, and close the clients in a thread: it may take long."""
+        producer, read_back = self._producer, self._read_back
+        producer.purge()
+        producer.flush(0)
+        reported, self._reported = self._reported, []
+        for batch in reported:
+            if batch.error is None:
+                self._fail(batch, "the writer closed its clients before the records were read back")
+            else:
+                self._settle(batch)
+        for batch in read_back.abandon():
+            self._fail(batch, "the writer closed its clients before the records were read back")
+
+        def close() -> None:
+            read_back.close()
+            producer.flush(0.1)
+
+        thread = threading.Thread(target=close, name="kafka-close", daemon=True)
+        self._retiring = {running for running in self._retiring if running.is_alive()} | {thread}
+        thread.start()
+
+    def _join_retiring(self) -> None:
+        for thread in self._retiring:
+            thread.join(self._confirm_timeout_s)
 
     def _note_error(self, error: KafkaError) -> None:
-        """Runs in the polling thread. What concerns a record is in its report; here are the client's own troubles."""
+        """Called by `poll`. What concerns a record is in its report; here are the client's own troubles."""
         if error.fatal():
             self._is_broken = True
             logger.error("the producer failed for good", action="producer_failed", reason=error.str())
-        elif self._is_reachable:
-            self._is_reachable = False
-            logger.warning("Kafka can't be reached", action="kafka_lost", kafka=self._bootstrap, reason=error.str())
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN and self.bytes_in_flight:
+            # With nothing under way it may only be a connection that was closed because it was idle.
+            for topic in self._sequences:
+                self._note_away(topic, error.str())
+
+    def _note_miss(self, miss: Missed) -> None:
+        logger.error("a record was not read back", action="read_back_failed", reason=miss.reason)
+        self._is_broken = True
+
+    def _note_away(self, topic: str, reason: str) -> None:
+        if topic not in self._away:
+            self._away[topic] = 0.0
+            logger.warning(
+                "Kafka does not confirm", action="kafka_lost", kafka=self._bootstrap, topic=topic, reason=reason
+            )
+
+    def _note_reached(self, topic: str) -> None:
+        if self._away.pop(topic, None) is not None:
+            logger.info("Kafka confirms again", action="kafka_reached", kafka=self._bootstrap, topic=topic)
 
     def _explain(self, topic: str, error: KafkaError) -> LogUnavailable:
         reason = f"Kafka at {self._bootstrap} did not confirm ({error.str()})"

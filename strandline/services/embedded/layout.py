@@ -24,6 +24,8 @@ class Ports:
     mqtt: int = 1883
     control: int = 8080
     http: int = 8081
+    mqtt_listener: int = 1884
+    mqtt_listener_pages: int = 8086
 
     @classmethod
     def moved(cls, offset: int) -> Ports:
@@ -49,6 +51,7 @@ class StackAddresses:
     kafka_bootstrap: str
     elasticsearch_url: str
     mqtt_url: str
+    mqtt_listener_url: str
     ledger_url: str
 
     @classmethod
@@ -63,6 +66,7 @@ class StackAddresses:
             kafka_bootstrap=f"127.0.0.1:{ports.kafka}",
             elasticsearch_url=f"http://127.0.0.1:{ports.elasticsearch}",
             mqtt_url=f"mqtt://127.0.0.1:{ports.mqtt}",
+            mqtt_listener_url=f"mqtt://127.0.0.1:{ports.mqtt_listener}",
             ledger_url=f"sqlite:///{data_dir / 'ledger.sqlite'}",
         )
 

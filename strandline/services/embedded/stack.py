@@ -37,7 +37,14 @@ from strandline.services.pids import PidFile
 
 __all__ = ["Stack", "StackAddresses", "down", "read_stack", "up"]
 
-_STOP_TIMEOUTS_S = {"kafka": 30.0, "elasticsearch": 30.0, "mqtt": 5.0, "control": 40.0, "gateway-http": 20.0}
+_STOP_TIMEOUTS_S = {
+    "kafka": 30.0,
+    "elasticsearch": 30.0,
+    "mqtt": 5.0,
+    "control": 40.0,
+    "gateway-http": 20.0,
+    "gateway-mqtt-listener": 20.0,
+}
 """How long each may take to end by itself. The control service waits for its runners, and they for their slice."""
 _RUNNER_STOP_TIMEOUT_S = 20.0
 _WATCH_INTERVAL_S = 0.5
@@ -67,13 +74,13 @@ class Stack:
         1. Look whether the machine is fit: Java, the directory, free space, no stack there already, free ports.
         2. Fetch what the cache lacks, start Kafka, Elasticsearch and the MQTT broker, bring the ledger's schema up to
            date: all at once.
-        3. Start the control service and the gateway.
+        3. Start the control service and the gateways.
         """
         self._prepare()
         try:
             with _signals_raise_interrupt():
                 self._at_once(self.start_kafka, self.start_elasticsearch, self.start_mqtt, self.migrate_ledger)
-                self._at_once(self.start_control, self.start_http_gateway)
+                self._at_once(self.start_control, self.start_http_gateway, self.start_mqtt_listener)
         except BaseException:
             self.stop()
             raise
@@ -125,6 +132,20 @@ class Stack:
         with self._steps.step("starting the HTTP gateway", f"the HTTP gateway answers on {self.addresses.ingest_url}"):
             self._start_module("gateway-http", ["strandline.ingest.http_gateway"], _health(self.addresses.ingest_url))
         return self.addresses.ingest_url
+
+    def start_mqtt_listener(self) -> str:
+        """Start the MQTT listener, to which sensors connect themselves. Returns its URL."""
+        url = self.addresses.mqtt_listener_url
+        with self._steps.step("starting the MQTT listener", f"the MQTT listener answers on {url}"):
+            self._start_module(
+                "gateway-mqtt-listener",
+                ["strandline.ingest.mqtt_listener"],
+                _health(f"http://127.0.0.1:{self.ports.mqtt_listener_pages}"),
+                STRANDLINE_MQTT_LISTENER_HOST="127.0.0.1",
+                STRANDLINE_MQTT_LISTENER_PORT=str(self.ports.mqtt_listener),
+                STRANDLINE_MQTT_LISTENER_PAGES_PORT=str(self.ports.mqtt_listener_pages),
+            )
+        return url
 
     def wait(self) -> None:
         """Return when the user gives up (Ctrl-C, SIGTERM, SIGHUP). The stack runs on: `stop` stops it.
@@ -180,14 +201,14 @@ class Stack:
     def _log(self, name: str) -> Path:
         return self.data_dir / "logs" / f"{name}.log"
 
-    def _start_module(self, name: str, module: list[str], is_ready: Callable[[], bool]) -> None:
+    def _start_module(self, name: str, module: list[str], is_ready: Callable[[], bool], **environment: str) -> None:
         self._start(
             Program(
                 name=name,
                 arguments=[sys.executable, "-m", *module],
                 log=self._log(name),
                 is_ready=is_ready,
-                environment=settings_environment(self.settings),
+                environment=settings_environment(self.settings) | environment,
                 directory=self.data_dir,
                 stop_timeout_s=_STOP_TIMEOUTS_S[name],
             )
@@ -221,7 +242,8 @@ def up(settings: Settings, data_dir: Path, port_offset: int, detach: bool, conso
     where = stack.addresses
     lines = [
         f"API and console {where.api_url}   HTTP ingest {where.ingest_url}   Elasticsearch {where.elasticsearch_url}",
-        f"Kafka {where.kafka_bootstrap}   MQTT {where.mqtt_url}   logs {stack.data_dir / 'logs'}",
+        f"Kafka {where.kafka_bootstrap}   MQTT broker {where.mqtt_url}   MQTT listener {where.mqtt_listener_url}",
+        f"logs {stack.data_dir / 'logs'}",
     ]
     if detach:
         lines.append(f"stop it with: strandline down --data-dir {stack.data_dir}")
@@ -251,7 +273,7 @@ def _stop_all(data_dir: Path, steps: Steps) -> None:
     _record_orphan(data_dir, pids)
     alive = pids.alive()
     runners = [name for name in alive if name.startswith("runner-")]
-    for name in ("gateway-http", "control", *runners):
+    for name in ("gateway-http", "gateway-mqtt-listener", "control", *runners):
         _stop_one(name, alive, pids, steps)
     kill_family(family_mark(data_dir), whole_stack=True)
     for name in ("mqtt", "elasticsearch", "kafka"):

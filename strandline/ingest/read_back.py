@@ -1,0 +1,267 @@
+"""The read-back: a delivered record is fetched from the head of its partition before anyone is told that it is in the log.
+
+It is sparse. Of all records delivered to a partition only the newest is fetched; while that is under way the newest of
+those delivered since waits. The writer numbers its records in the order in which it sends them, a partition keeps that
+order, and each delivery report of its own has named the others: so one record that is found vouches for all the
+delivered ones with a lower number in the same partition.
+
+What is compared: the writer's id, epoch and sequence number in the headers, and the bytes of value and key.
+
+Invariants:
+- At most one read is under way per partition. A partition of which nothing is to be read is not assigned, so that
+  nothing that others write there is fetched.
+- The consumer reads uncommitted. The writer's own records belong to no transaction, and an open transaction of someone
+  else ahead of them would hide them for as long as it stays open. What a fetch can show ends at the high watermark in
+  either case, so a record that is found is on every replica that counts.
+- "Not there yet" (a high watermark that is behind, a new leader) is asked again until the time is up. Another record in
+  the place, or a place that the log has passed, is a failure at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from strandline.core.record import HEADER_EPOCH, HEADER_SEQUENCE, HEADER_WRITER
+
+SCAN_RECORDS_MAX = 100_000
+"""A record whose place the broker did not tell is looked for among so many of the newest of its partition."""
+FETCH_BYTES = 32 * 1024
+"""Of one partition in one answer, if its first batch is not larger: enough for the newest batch of several partitions to
+come in one answer, and little enough that what follows a record is not fetched for nothing."""
+ASK_AGAIN_S = 0.02
+"""How soon a broker is asked again that has not come as far as the record."""
+_OFFSET_TAIL_BASE = -2000
+"""librdkafka's logical offset of the n-th record from the end is this less n."""
+_MESSAGES_PER_SERVE = 1_000
+
+Ticket = TypeVar("Ticket")
+
+
+class Written(NamedTuple):
+    """A record that was delivered, as its delivery report says."""
+
+    topic: str
+    partition: int
+    offset: int
+    """Negative where the broker did not tell: its answer to a repeat of what it already had."""
+    sequence: int
+    value: bytes
+    key: bytes | None
+
+
+class Missed(NamedTuple):
+    """A read-back that did not find its record."""
+
+    written: Written
+    reason: str
+    is_contradiction: bool
+    """Something else is in the record's place; not only that the time ran out."""
+
+
+@dataclass
+class _Partition(Generic[Ticket]):
+    """What is to be read of one partition."""
+
+    tickets: deque[tuple[int, Ticket]]
+    """Sequence number and ticket, of all that wait for this partition."""
+    reading: Written | None = None
+    waiting: Written | None = None
+    """The newest that was delivered since the read began."""
+    began_s: float = 0.0
+    scanned: int = 0
+    scan_from: int | None = None
+    """No record of ours that waits stands before this offset."""
+
+
+class ReadBack(Generic[Ticket]):
+    """Reads delivered records back, for one writer. Not thread-safe: whoever owns it calls everything.
+
+    The owner calls `expect` for what was delivered and `serve` every few milliseconds while `is_busy`.
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        *,
+        writer_id: bytes,
+        epoch: bytes,
+        timeout_s: float,
+        make_consumer: Callable[[dict[str, Any]], Consumer] = Consumer,
+    ) -> None:
+        self._headers = {HEADER_WRITER: writer_id, HEADER_EPOCH: epoch}
+        self._timeout_s = timeout_s
+        self._partitions: dict[tuple[str, int], _Partition[Ticket]] = {}
+        self._due: set[tuple[str, int]] = set()
+        """Partitions with something waiting and nothing being read."""
+        self._reading: set[tuple[str, int]] = set()
+        self._again: set[tuple[str, int]] = set()
+        """Of these, the ones whose broker has not come as far as their record yet."""
+        self._asked_again_s = 0.0
+        self._consumer = make_consumer(
+            config
+            | {
+                "group.id": "strandline-read-back",  # asked for by the client; no group is joined, nothing is committed
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "isolation.level": "read_uncommitted",
+                "auto.offset.reset": "error",
+                "allow.auto.create.topics": False,
+                # A fetch for a place that is not filled yet comes back soon, so that it doesn't hold up the others.
+                "fetch.wait.max.ms": 5,
+                "fetch.message.max.bytes": FETCH_BYTES,
+                "queued.min.messages": 1,
+                "fetch.error.backoff.ms": 20,
+                "fetch.queue.backoff.ms": 5,
+                "check.crcs": True,
+            }
+        )
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is anything to read."""
+        return bool(self._reading or self._due)
+
+    def expect(self, written: Written, ticket: Ticket) -> None:
+        """`ticket` comes out of `serve` once `written`, or a later record of its partition, has been read back."""
+        place = (written.topic, written.partition)
+        partition = self._partitions.get(place)
+        if partition is None:
+            partition = self._partitions[place] = _Partition(deque())
+        partition.tickets.append((written.sequence, ticket))
+        # Reports come in the order of the log, except that a place may be untold: one that is told is easier to read.
+        waiting = partition.waiting
+        if waiting is None or written.sequence > waiting.sequence:
+            partition.waiting = written
+        if partition.reading is None:
+            self._due.add(place)
+
+    def serve(self, now_s: float) -> tuple[list[Ticket], list[tuple[Missed, list[Ticket]]]]:
+        """Take in what was fetched and start what is due. Returns the tickets that are confirmed, and those that are not.
+
+        Never waits. After a miss the tickets of that partition are forgotten.
+        """
+        confirmed: list[Ticket] = []
+        missed: list[tuple[Missed, list[Ticket]]] = []
+        ended: list[tuple[str, int]] = []
+        if self._reading:
+            for message in self._consumer.consume(_MESSAGES_PER_SERVE, 0.0):
+                self._take(message, confirmed, missed, ended)
+            for place in list(self._reading):
+                partition = self._partitions[place]
+                if now_s - partition.began_s > self._timeout_s:
+                    self._miss(place, f"was not to be read within {self._timeout_s:g} s", False, missed, ended)
+        self._start_due(now_s, ended)
+        return confirmed, missed
+
+    def abandon(self) -> list[Ticket]:
+        """The tickets that are still waiting; nothing is read for them any more."""
+        tickets = [ticket for partition in self._partitions.values() for _, ticket in partition.tickets]
+        self._partitions.clear()
+        self._reading.clear()
+        self._due.clear()
+        return tickets
+
+    def close(self) -> None:
+        """Blocking; the consumer's connections are closed."""
+        self._consumer.close()
+
+    def _take(
+        self,
+        message: Message,
+        confirmed: list[Ticket],
+        missed: list[tuple[Missed, list[Ticket]]],
+        ended: list[tuple[str, int]],
+    ) -> None:
+        topic, number, offset = message.topic(), message.partition(), message.offset()
+        if topic is None or number is None or offset is None:
+            return  # about the client as a whole; what it costs shows in the deadlines
+        place = (topic, number)
+        partition = self._partitions.get(place)
+        if partition is None or partition.reading is None:
+            return
+        written = partition.reading
+        if error := message.error():
+            if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+                # A new leader may not know yet how far the log goes: ask again. The deadline stands.
+                self._again.add(place)
+            elif error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                self._miss(place, "is in no topic any more", True, missed, ended)
+            return
+        is_ours = self._is_record(message, written)
+        is_at_place = offset == written.offset
+        if is_ours and (is_at_place or written.offset < 0):
+            partition.scan_from = offset + 1
+            while partition.tickets and partition.tickets[0][0] <= written.sequence:
+                confirmed.append(partition.tickets.popleft()[1])
+            self._end(place, partition, ended)
+        elif written.offset < 0:
+            partition.scanned += 1
+            if partition.scanned > SCAN_RECORDS_MAX:
+                self._miss(place, f"is not among {SCAN_RECORDS_MAX} records", False, missed, ended)
+        elif offset >= written.offset:
+            found = "another record stands" if is_at_place else f"the log goes on at offset {offset}"
+            self._miss(place, f"is not at offset {written.offset}: {found}", True, missed, ended)
+
+    def _is_record(self, message: Message, written: Written) -> bool:
+        headers = dict(message.headers() or ())
+        return (
+            headers.get(HEADER_SEQUENCE) == b"%d" % written.sequence
+            and self._headers.items() <= headers.items()
+            and message.value() == written.value
+            and message.key() == written.key
+        )
+
+    def _miss(
+        self,
+        place: tuple[str, int],
+        what: str,
+        is_contradiction: bool,
+        missed: list[tuple[Missed, list[Ticket]]],
+        ended: list[tuple[str, int]],
+    ) -> None:
+        partition = self._partitions[place]
+        written = partition.reading
+        assert written is not None
+        reason = f"record {written.sequence} of this writer in {written.topic}/{written.partition} {what}"
+        missed.append((Missed(written, reason, is_contradiction), [ticket for _, ticket in partition.tickets]))
+        partition.tickets.clear()
+        partition.waiting = None
+        self._end(place, partition, ended)
+
+    def _end(self, place: tuple[str, int], partition: _Partition[Ticket], ended: list[tuple[str, int]]) -> None:
+        partition.reading = None
+        self._reading.discard(place)
+        self._again.discard(place)
+        ended.append(place)
+        if partition.waiting is not None:
+            self._due.add(place)
+
+    def _start_due(self, now_s: float, ended: list[tuple[str, int]]) -> None:
+        starting, self._due = self._due, set()
+        for place in starting:
+            partition = self._partitions[place]
+            partition.reading, partition.waiting = partition.waiting, None
+            partition.began_s, partition.scanned = now_s, 0
+        self._reading |= starting
+        if self._again and now_s - self._asked_again_s >= ASK_AGAIN_S:
+            self._asked_again_s = now_s
+            ended.extend(self._again)
+            starting |= self._again
+            self._again.clear()
+        if ended:
+            self._consumer.incremental_unassign([TopicPartition(*place) for place in ended])
+        if starting:
+            self._consumer.incremental_assign(
+                [TopicPartition(*place, self._first_offset(self._partitions[place])) for place in starting]
+            )
+
+    def _first_offset(self, partition: _Partition[Ticket]) -> int:
+        assert partition.reading is not None
+        if partition.reading.offset >= 0:
+            return partition.reading.offset
+        return partition.scan_from if partition.scan_from is not None else _OFFSET_TAIL_BASE - SCAN_RECORDS_MAX
