@@ -53,8 +53,7 @@ class MqttLoad(Load):
             for request in requests.values():
                 self.history.info(request, why)
             again = [(record_id, value) for record_id, value in batch if record_id in requests] if self.resends else []
-            if self.pause_s:
-                await asyncio.sleep(self.pause_s)
+            await asyncio.sleep(_RECONNECT_S if connection is None else self.pause_s)
         if connection is not None:
             connection.disconnect()
 

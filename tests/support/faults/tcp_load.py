@@ -45,8 +45,7 @@ class TcpLoad(Load):
             else:
                 self.history.ok(request)
             again = batch if why and self.resends else []
-            if self.pause_s:
-                await asyncio.sleep(self.pause_s)
+            await asyncio.sleep(_RECONNECT_S if streams is None else self.pause_s)
         if streams is not None:
             streams[1].transport.abort()
 
