@@ -209,3 +209,10 @@ def test_one_id_with_two_contents_is_the_senders_fault_and_said(tmp_path):
         history.ok(history.invoke("a", [("x", value)]))
     history.close()
     assert check(history.path.read_text().splitlines(), []).contradictions == ["x was sent with two contents"]
+
+
+def test_what_a_broker_sends_again_is_counted_apart(tmp_path):
+    run = a_right_run(tmp_path, 1)
+    write_twice(run, random.Random(1))
+    verdict = check([json.dumps(event) for event in run.history], run.topic, may_repeat=True)
+    assert (verdict.violations, verdict.resent) == ([], 1)

@@ -40,6 +40,8 @@ class GatewayKind:
     """What the document of a stream says for this protocol, given its name and a port of its own."""
     is_answering: bool = True
     """Whether what a sender hears says that its record is in the log."""
+    has_broker: bool = False
+    """Whether senders and the gateway meet at an MQTT broker, which sends again what the gateway did not acknowledge."""
 
     @property
     def is_built(self) -> bool:
@@ -57,6 +59,15 @@ KINDS = [
             "STRANDLINE_MQTT_LISTENER_PORT",
             "STRANDLINE_MQTT_LISTENER_PAGES_PORT",
             lambda stream, _port: {"mqtt": {"topics": [f"{topic_of(stream)}/+"]}},
+        ),
+        GatewayKind(
+            "mqtt",
+            "strandline.ingest.mqtt_gateway",
+            MqttLoad,
+            pages_setting="STRANDLINE_MQTT_PAGES_PORT",
+            document=lambda stream, _port: {"mqtt": {"topics": [f"{topic_of(stream)}/+"]}},
+            is_answering=False,
+            has_broker=True,
         ),
         GatewayKind(
             "tcp",
