@@ -57,6 +57,8 @@ class Settings(BaseSettings):
     """A larger single record is refused with 413; stays below the broker's `message.max.bytes`."""
     confirm_timeout_s: float = Field(default=1.5, gt=0)
     """How long a gateway waits for Kafka's confirmation before it answers 503."""
+    spool_bytes_max: int = Field(default=1024 * 1024 * 1024, ge=1024)
+    """How much a gateway may keep in its spool, below the data directory, while Kafka is away."""
     scratch_dir: Path | None = None
     """Where Spark keeps its scratch checkpoint and state; lost without harm. Default: below the data directory.
     A tmpfs is faster."""

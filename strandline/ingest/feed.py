@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from strandline.core.errors import LogUnavailable
 from strandline.core.stream import StreamSpec
 from strandline.ingest.framing import RECORD_CONTENT_TYPE, Record, key_finder
+from strandline.ingest.log_errors import LogBusy
 from strandline.ingest.metrics import IngestMetrics
-from strandline.ingest.writer import LogBusy, LogWriter
+from strandline.ingest.writer import LogWriter
 
 BUSY_RETRY_S = 0.1
 """How soon a batch is offered again for which the writer had no room."""
@@ -65,13 +66,14 @@ class Feed:
         try:
             while True:
                 try:
-                    await self._writer.append(
+                    accepted = await self._writer.append(
                         self.spec.stream,
                         records,
                         received_ms=received_ms,
                         source=source,
                         content_type=RECORD_CONTENT_TYPE,
                         headers_each=headers_each,
+                        may_spool=self._may_spool,
                     )
                     break
                 except LogBusy:
@@ -85,7 +87,7 @@ class Feed:
             metrics.refuse("stopped", count)
             raise
         else:
-            metrics.confirmed.inc(count)
+            metrics.accept(accepted, count)
             metrics.ack_latency.observe(time.perf_counter() - started_s)
         finally:
             metrics.in_flight.dec(count)

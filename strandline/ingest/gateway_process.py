@@ -22,6 +22,7 @@ from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.metrics import IngestMetrics
 from strandline.ingest.pages import serve_pages
+from strandline.ingest.spool import Spool
 from strandline.ingest.stream_follower import StreamFollower, streams_reader
 from strandline.ingest.writer import LogWriter
 from strandline.ingest.writer_identity import WriterIdentity
@@ -44,16 +45,20 @@ class GatewayParts:
 
 
 @asynccontextmanager
-async def open_writer(settings: Settings, writer_id: str) -> AsyncIterator[LogWriter]:
-    """A writer of that id, until all that it appended is confirmed. Raises StackError when another process has the id."""
+async def open_writer(settings: Settings, writer_id: str, metrics: IngestMetrics) -> AsyncIterator[LogWriter]:
+    """A writer of that id, until all that it appended is confirmed. Raises StackError when another process has the id,
+    or its spool can't be opened."""
     identity = await asyncio.to_thread(WriterIdentity.take, settings.data_dir, writer_id)
     with contextlib.closing(identity):
+        spool = await asyncio.to_thread(Spool, identity.directory, bytes_max=settings.spool_bytes_max)
+        metrics.show_spool(spool)
         async with LogWriter(
             settings.kafka_bootstrap,
             writer_id=identity.writer_id,
             epoch=identity.epoch,
             record_bytes_max=settings.record_bytes_max,
             confirm_timeout_s=settings.confirm_timeout_s,
+            spool=spool,
         ) as writer:
             yield writer
 
@@ -73,7 +78,7 @@ async def open_parts(
     metrics = IngestMetrics(protocol)
     async with contextlib.AsyncExitStack() as stack:
         # The port of the pages names the process: no other on this machine has it.
-        opening = open_writer(settings, f"{protocol}-{socket.gethostname()}-{pages_port}")
+        opening = open_writer(settings, f"{protocol}-{socket.gethostname()}-{pages_port}", metrics)
         writer = await stack.enter_async_context(opening)
 
         async def check() -> None:

@@ -37,9 +37,10 @@ from strandline.ingest.framing import Framed, TooLarge, Unframable, frame
 from strandline.ingest.gateway_process import READY_TIMEOUT_S, open_writer, run_gateway
 from strandline.ingest.http_connection import BACKLOG, HttpServer
 from strandline.ingest.http_request import Answer, BodyRoom, Refusal, Request, problem
+from strandline.ingest.log_errors import LogAway, LogBusy
 from strandline.ingest.metrics import IngestMetrics
 from strandline.ingest.stream_directory import StreamDirectory, stream_reader
-from strandline.ingest.writer import LogAway, LogBusy, LogWriter
+from strandline.ingest.writer import LogWriter
 from strandline.ledger.ledger import Ledger
 
 logger = structlog.get_logger()
@@ -270,7 +271,7 @@ async def serve(settings: Settings) -> None:
         ledger = stack.enter_context(contextlib.closing(await asyncio.to_thread(Ledger.open, settings.ledger_url)))
         directory = stack.enter_context(contextlib.closing(StreamDirectory(stream_reader(ledger))))
         writer = await stack.enter_async_context(
-            open_writer(settings, f"http-{socket.gethostname()}-{settings.http_port}")
+            open_writer(settings, f"http-{socket.gethostname()}-{settings.http_port}", metrics)
         )
         gateway = HttpGateway(
             directory,

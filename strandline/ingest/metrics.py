@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from strandline.ingest.spool import Spool
+from strandline.ingest.spooling_writer import Accepted
+
 LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
@@ -36,6 +39,16 @@ class IngestMetrics:
             registry=self.registry,
         )
 
+    def show_spool(self, spool: Spool) -> None:
+        """Show how full the spool is."""
+        for name, help_text, read in (
+            ("records", "Records that wait on disk for Kafka", lambda: spool.records),
+            ("bytes", "What they take of the spool", lambda: spool.bytes),
+            ("bytes_max", "What the spool may hold", lambda: spool.bytes_max),
+        ):
+            gauge = Gauge(f"strandline_ingest_spool_{name}", help_text, ["protocol"], registry=self.registry)
+            gauge.labels(self._protocol).set_function(read)
+
     def of(self, stream: str) -> StreamMetrics:
         """The counters of one stream."""
         found = self._streams.get(stream)
@@ -58,6 +71,10 @@ class StreamMetrics:
         self.spooled = metrics.spooled.labels(*self._labels)
         self.in_flight = metrics.in_flight.labels(*self._labels)
         self.ack_latency = metrics.ack_latency.labels(*self._labels)
+
+    def accept(self, accepted: Accepted, records: int) -> None:
+        """Count records that were acknowledged, by where they are."""
+        (self.confirmed if accepted is Accepted.LOG else self.spooled).inc(records)
 
     def refuse(self, reason: str, records: int) -> None:
         """Count records that were received and will not be confirmed."""

@@ -27,10 +27,11 @@ import structlog
 from strandline.core.errors import LogUnavailable
 from strandline.core.record import HEADER_MESSAGE_ID, HEADER_MQTT_RETAINED, HEADER_PROPERTY_PREFIX
 from strandline.ingest.framing import RECORD_CONTENT_TYPE, Record
+from strandline.ingest.log_errors import LogBusy
 from strandline.ingest.metrics import IngestMetrics
 from strandline.ingest.mqtt_packets import Publish
 from strandline.ingest.mqtt_topics import Route
-from strandline.ingest.writer import RECORD_OVERHEAD_BYTES, RECORDS_PER_TURN, LogBusy, LogWriter
+from strandline.ingest.writer import RECORD_OVERHEAD_BYTES, RECORDS_PER_TURN, LogWriter
 
 logger = structlog.get_logger()
 
@@ -173,13 +174,14 @@ class Batches:
             metrics.received.inc(count)
             metrics.in_flight.inc(count)
         try:
-            await self._writer.append(
+            accepted = await self._writer.append(
                 stream,
                 batch.records,
                 received_ms=self._clock_ms(),
                 source=None,
                 content_type=lane.content_type,
                 headers_each=batch.headers_each,
+                may_spool=lane.route.may_spool,
             )
         except LogUnavailable as error:
             if isinstance(error, LogBusy) and self._loop.time() - batch.began_s < self._busy_patience_s:
@@ -192,7 +194,7 @@ class Batches:
             for sender in batch.waiting:
                 sender.withhold()
         else:
-            metrics.confirmed.inc(count)
+            metrics.accept(accepted, count)
             metrics.ack_latency.observe(self._loop.time() - batch.began_s)
             self._is_confirming = True
             for sender, packet_ids in batch.waiting.items():
@@ -213,8 +215,7 @@ class Batches:
         lane.batches, lane.held = lane.held + lane.batches, []
         lane.is_blocked = False
         self._blocked -= 1
-        self._flush()
-        self._read_on()
+        self._flush()  # whoever may be read again is told when one of these has an outcome
 
     def _stop_reading(self) -> None:
         if self._is_reading:

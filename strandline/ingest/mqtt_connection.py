@@ -155,7 +155,7 @@ class Connection(asyncio.Protocol):
         self.peer = peer[0] if peer else "unknown"
         if not self._hub.take_in(self):
             self.state = State.CLOSED
-            transport.abort()
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self.state is State.CLOSED:

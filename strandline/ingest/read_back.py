@@ -49,6 +49,7 @@ class Written(NamedTuple):
     partition: int
     offset: int
     """Negative where the broker did not tell: its answer to a repeat of what it already had."""
+    epoch: int
     sequence: int
     value: bytes
     key: bytes | None
@@ -89,11 +90,10 @@ class ReadBack(Generic[Ticket]):
         config: dict[str, Any],
         *,
         writer_id: bytes,
-        epoch: bytes,
         timeout_s: float,
         make_consumer: Callable[[dict[str, Any]], Consumer] = Consumer,
     ) -> None:
-        self._headers = {HEADER_WRITER: writer_id, HEADER_EPOCH: epoch}
+        self._writer_id = writer_id
         self._timeout_s = timeout_s
         self._partitions: dict[tuple[str, int], _Partition[Ticket]] = {}
         self._due: set[tuple[str, int]] = set()
@@ -211,7 +211,8 @@ class ReadBack(Generic[Ticket]):
         headers = dict(message.headers() or ())
         return (
             headers.get(HEADER_SEQUENCE) == b"%d" % written.sequence
-            and self._headers.items() <= headers.items()
+            and headers.get(HEADER_EPOCH) == b"%d" % written.epoch
+            and headers.get(HEADER_WRITER) == self._writer_id
             and message.value() == written.value
             and message.key() == written.key
         )

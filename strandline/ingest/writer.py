@@ -44,7 +44,10 @@ from strandline.core.record import (
     HEADER_WRITER,
 )
 from strandline.ingest.framing import Record
+from strandline.ingest.log_errors import LogAway, LogBusy
 from strandline.ingest.read_back import Missed, ReadBack, Written
+from strandline.ingest.spool import Spool, SpooledRecord
+from strandline.ingest.spooling_writer import Accepted, SpoolingWriter
 from strandline.ingest.topics import record_batch_bytes_max
 
 logger = structlog.get_logger()
@@ -64,7 +67,7 @@ SERVE_IDLE_S = 0.1
 PROBE_S = 0.25
 """While Kafka is away, how often a batch is let through to find out whether it is back."""
 
-Headers = list[tuple[str, str | bytes | None]]
+Headers = list[tuple[str, bytes]]
 
 _UNKNOWN_OUTCOME = "the records of this request may or may not be in the log"
 _PARTITION_BY_KEY = -1
@@ -79,18 +82,6 @@ _AWAY_CODES = frozenset(
     }
 )
 """Why a record was given up that others of its topic would be given up for too."""
-
-
-class LogBusy(LogUnavailable):
-    """Too much is waiting for Kafka's confirmation; nothing of this batch was sent."""
-
-    code = "log_busy"
-
-
-class LogAway(LogBusy):
-    """Kafka is known to be away; nothing of this batch was sent."""
-
-    code = "log_away"
 
 
 class _Batch:
@@ -129,13 +120,17 @@ class LogWriter:
         record_bytes_max: int,
         confirm_timeout_s: float,
         bytes_in_flight_max: int = BYTES_IN_FLIGHT_MAX,
+        spool: Spool | None = None,
         make_producer: Callable[[dict[str, Any]], Producer] = Producer,
         make_consumer: Callable[[dict[str, Any]], Consumer] = Consumer,
     ) -> None:
-        """`writer_id` and `epoch` are from a `WriterIdentity`: no other process has or ever had both."""
+        """`writer_id` and `epoch` are from a `WriterIdentity`: no other process has or ever had both.
+
+        Without a spool, what may be spooled is treated like everything else.
+        """
         self._bootstrap = kafka_bootstrap
         self._writer_id = writer_id.encode()
-        self._epoch = b"%d" % epoch
+        self._epoch = epoch
         self._confirm_timeout_s = confirm_timeout_s
         self._bytes_in_flight_max = bytes_in_flight_max
         self._make_producer = make_producer
@@ -180,10 +175,23 @@ class LogWriter:
         self.bytes_in_flight = 0
         """Of all records that were handed to the producer and not yet reported and read back, with their overhead."""
         self._open_clients()
+        self._spooling: SpoolingWriter | None = None
+        if spool is not None:
+            self._spooling = SpoolingWriter(
+                client_config,
+                self._producer_config,
+                writer_id=writer_id,
+                confirm_timeout_s=confirm_timeout_s,
+                spool=spool,
+                make_producer=make_producer,
+                make_consumer=make_consumer,
+            )
 
     async def __aenter__(self) -> LogWriter:
         self._loop = asyncio.get_running_loop()
         self._serve_in(SERVE_IDLE_S)
+        if self._spooling is not None:
+            self._spooling.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -196,6 +204,8 @@ class LogWriter:
             self._serving.cancel()
         self._retire_clients()
         await asyncio.to_thread(self._join_retiring)
+        if self._spooling is not None:
+            await self._spooling.close()
 
     async def append(
         self,
@@ -208,8 +218,12 @@ class LogWriter:
         message_id: bytes | None = None,
         headers: Sequence[tuple[str, bytes]] = (),
         headers_each: Sequence[Sequence[tuple[str, bytes]]] | None = None,
-    ) -> None:
+        may_spool: bool = False,
+    ) -> Accepted:
         """Append the records in order, and return when every one of them is confirmed and read back.
+
+        With `may_spool` it also returns, Accepted.SPOOL, when they are on disk because Kafka can't confirm. A stream is
+        written with it or without it, not now so and now so: else the two may reach the log in another order.
 
         `headers` are added to each record, and of `headers_each` to each its own: where the records of a batch have
         sources of their own, theirs is there and `source` is None. The sender's `message_id` goes to each record.
@@ -219,15 +233,12 @@ class LogWriter:
         means only that nobody waits any more.
         """
         if not records:
-            return
+            return Accepted.LOG
         bytes_new = sum(len(value) + len(key or b"") + RECORD_OVERHEAD_BYTES for value, key in records)
-        self._check_room(topic, bytes_new)
-        batch = _Batch(topic, len(records), bytes_new, self._loop.create_future())
-        self.bytes_in_flight += bytes_new
-        timer = self._loop.call_later(self._confirm_timeout_s, self._give_up, batch)
+        self._check_room(bytes_new)
         common: Headers = [
             (HEADER_WRITER, self._writer_id),
-            (HEADER_EPOCH, self._epoch),
+            (HEADER_EPOCH, b"%d" % self._epoch),
             (HEADER_RECEIVED, b"%d" % received_ms),
             (HEADER_CONTENT_TYPE, content_type),
             *headers,
@@ -236,16 +247,53 @@ class LogWriter:
             common.append((HEADER_SOURCE, source))
         if message_id is not None:
             common.append((HEADER_MESSAGE_ID, message_id))
+        each = headers_each or repeat((), len(records))
+        if may_spool and self._spooling is not None:
+            return await self._append_or_spool(self._spooling, topic, records, common, each, bytes_new)
+        self._check_reached(topic)
+        batch = _Batch(topic, len(records), bytes_new, self._loop.create_future())
+        self.bytes_in_flight += bytes_new
+        timer = self._loop.call_later(self._confirm_timeout_s, self._give_up, batch)
         try:
-            await self._send(records, common, headers_each or repeat((), len(records)), batch)
+            await self._send(records, common, each, batch)
             await batch.confirmed
         finally:
             timer.cancel()
         if batch.error is not None:
             raise self._explain(topic, batch.error)
+        return Accepted.LOG
+
+    async def _append_or_spool(
+        self,
+        spooling: SpoolingWriter,
+        topic: str,
+        records: Sequence[Record],
+        common: Headers,
+        headers_each: Iterable[Sequence[tuple[str, bytes]]],
+        bytes_new: int,
+    ) -> Accepted:
+        first = self._sequences.get(topic, 0) + 1
+        self._sequences[topic] = first + len(records) - 1
+        numbered = [
+            SpooledRecord(
+                topic, self._epoch, sequence, value, key, [*common, *own, (HEADER_SEQUENCE, b"%d" % sequence)]
+            )
+            for sequence, ((value, key), own) in enumerate(zip(records, headers_each, strict=True), first)
+        ]
+        self.bytes_in_flight += bytes_new
+        appending = asyncio.ensure_future(spooling.append(topic, numbered))
+        appending.add_done_callback(lambda _: self._give_back(bytes_new))
+        return await asyncio.shield(appending)
+
+    def _give_back(self, bytes_done: int) -> None:
+        self.bytes_in_flight -= bytes_done
+        if self._is_closing and not self.bytes_in_flight:
+            self._all_settled.set()
 
     async def check(self, timeout_s: float) -> None:
         """Return when Kafka answers. Raises LogUnavailable."""
+        if self._spooling is not None and self._spooling.failure is not None:
+            raise LogUnavailable(f"the spooling writer failed ({self._spooling.failure}); restart the gateway")
         if self._is_closing:
             raise LogUnavailable("the writer is not running; restart the gateway")
         try:
@@ -253,7 +301,7 @@ class LogWriter:
         except KafkaException as error:
             raise LogUnavailable(f"Kafka at {self._bootstrap} does not answer: {error.args[0].str()}") from error
 
-    def _check_room(self, topic: str, bytes_new: int) -> None:
+    def _check_room(self, bytes_new: int) -> None:
         if self._is_closing:
             raise LogBusy("the gateway is stopping; nothing of this request was persisted: send it again")
         # A batch that is larger than the bound goes alone, else it could never go.
@@ -262,6 +310,9 @@ class LogWriter:
                 f"{self.bytes_in_flight} bytes wait for Kafka to confirm, the limit is {self._bytes_in_flight_max}; "
                 f"nothing of this request was persisted: send it again a little later"
             )
+
+    def _check_reached(self, topic: str) -> None:
+        """Let one batch through now and then while Kafka is away. Raises LogAway for the others."""
         if topic in self._away:
             if self._loop.time() < self._away[topic]:
                 raise LogAway(
@@ -284,7 +335,7 @@ class LogWriter:
         try:
             for (value, key), own in zip(records, headers_each, strict=True):
                 sequence += 1
-                headers = [*common, *own, (HEADER_SEQUENCE, b"%d" % sequence)]
+                headers: list[Any] = [*common, *own, (HEADER_SEQUENCE, b"%d" % sequence)]
                 self._producer.produce(
                     topic, value, key, _PARTITION_BY_KEY, partial(report, batch, sequence), None, 0, headers
                 )
@@ -351,6 +402,7 @@ class LogWriter:
                     batch.topic,
                     number,
                     -1 if offset is None else offset,
+                    self._epoch,
                     sequence,
                     message.value() or b"",
                     message.key(),
@@ -387,10 +439,8 @@ class LogWriter:
             batch.confirmed.set_exception(LogUnavailable(f"{reason}; {_UNKNOWN_OUTCOME}"))
 
     def _release(self, batch: _Batch) -> None:
-        self.bytes_in_flight -= batch.bytes_in_flight
+        self._give_back(batch.bytes_in_flight)
         batch.bytes_in_flight = 0
-        if self._is_closing and not self.bytes_in_flight:
-            self._all_settled.set()
 
     def _give_up(self, batch: _Batch) -> None:
         """The time is up: whoever waits is told so, and the batch's bytes stay in flight."""
@@ -409,7 +459,6 @@ class LogWriter:
         self._read_back: ReadBack[_Batch] = ReadBack(
             self._consumer_config,
             writer_id=self._writer_id,
-            epoch=self._epoch,
             timeout_s=self._confirm_timeout_s,
             make_consumer=self._make_consumer,
         )

@@ -22,6 +22,7 @@ from strandline.ledger.states import SliceRow, SliceStatus
 from strandline.processing.decoder import Decoded, Decoder, FieldSpec
 from strandline.processing.log_reader import LogIndex, LogReader, OffsetRange, offset_of
 from strandline.processing.planner import PlannerSettings, SlicePlanner
+from strandline.processing.topic_fields import TopicFields
 from strandline.processing.watermark import greatest
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class SourceConfig:
     columns: tuple[str, ...]
     """The stream's fields that the pipeline uses, in order."""
     column_types: dict[str, pa.DataType]
+    topic_fields: dict[str, int]
+    """Fields that records from MQTT take from their topic: name -> level."""
     event_time_field: str
     max_ahead_ms: int | None
     slice_first: int
@@ -344,6 +347,9 @@ def _decode(
 ) -> Iterator[tuple[Piece, list[bytes | None], list[int], list[int], Decoded]]:
     """Read and decode the pieces in order, in chunks; a chunk never spans two slices, since their watermarks differ."""
     reader = _log_reader(config.kafka_bootstrap)
+    topic_fields = None
+    if config.topic_fields:
+        topic_fields = TopicFields(config.topic_fields, {field.name: field.type for field in config.fields})
     for run in _adjoining(pieces):
         last = run[-1].offsets
         whole = OffsetRange(last.stream, last.partition, run[0].offsets.offset_first, last.offset_next)
@@ -358,7 +364,8 @@ def _decode(
                 end = bisect_left(all_offsets, piece.offsets.offset_next, begin)
                 values = [message.value() for message in messages[begin:end]]
                 log_times_ms = [message.timestamp()[1] for message in messages[begin:end]]
-                decoded = decoder.decode(values, log_times_ms, piece.watermark_ms)
+                whole_values = topic_fields.fill_in(values, messages[begin:end]) if topic_fields else values
+                decoded = decoder.decode(whole_values, log_times_ms, piece.watermark_ms)
                 yield piece, values, log_times_ms, all_offsets[begin:end], decoded
                 begin = end
 

@@ -239,6 +239,7 @@ def source_config(
         fields=tuple(field_specs(pipeline.stream)),
         columns=pipeline.columns_needed,
         column_types={spec.name: arrow_type(spec.type) for spec in field_specs(pipeline.stream)},
+        topic_fields=dict(pipeline.stream.mqtt.fields) if pipeline.stream.mqtt else {},
         event_time_field=pipeline.event_time_field,
         max_ahead_ms=pipeline.max_ahead_ms,
         slice_first=plan.slice_first,

@@ -1,85 +1,47 @@
-"""What the writer promises while Kafka is late, refuses, or fails for good; with a producer that does what it is told."""
+"""What the writer promises while Kafka is late, refuses, contradicts itself or fails for good; with clients that do what
+they are told."""
 
 import asyncio
-import contextlib
-import queue
-import threading
 import time
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
 from strandline.core.errors import LogUnavailable
-from strandline.ingest.writer import RECORD_OVERHEAD_BYTES, LogBusy, LogWriter, _Batch
+from strandline.ingest.log_errors import LogAway, LogBusy
+from strandline.ingest.writer import RECORD_OVERHEAD_BYTES, LogWriter
+from tests.support.log_clients import FakeLog, ObedientConsumer, ObedientProducer
 
 DEADLINE_S = 10
 FATAL = KafkaError(KafkaError._FATAL, "out of order sequence", fatal=True)
 REFUSED = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
 
 
-class ObedientProducer:
-    """Keeps records until the test says what became of them."""
-
-    def __init__(self, config):
-        self.config = config
-        self.sent = []
-        self.refuse_from = None  # (number of the record that is refused at once, error)
-        self.is_flushing = threading.Event()
-        self._waiting = []
-        self._reports = queue.Queue()
-        self._lock = threading.Lock()
-
-    def produce(self, topic, value, key, on_delivery, headers):
-        if self.refuse_from and len(self.sent) >= self.refuse_from[0]:
-            raise KafkaException(self.refuse_from[1])
-        with self._lock:
-            self.sent.append((topic, value, key, headers))
-            self._waiting.append(on_delivery)
-
-    def report(self, count, error=None):
-        """The test's word: the next `count` records are confirmed, or failed."""
-        with self._lock:
-            reported, self._waiting = self._waiting[:count], self._waiting[count:]
-        self._reports.put([(on_delivery, error) for on_delivery in reported])
-
-    def poll(self, timeout_s):
-        with contextlib.suppress(queue.Empty):
-            self._serve(self._reports.get(timeout=timeout_s))
-
-    def purge(self):
-        self.report(len(self._waiting), KafkaError(KafkaError._PURGE_QUEUE))
-
-    def flush(self, timeout_s):
-        self.is_flushing.set()
-        deadline = time.monotonic() + timeout_s
-        while (self._waiting or not self._reports.empty()) and time.monotonic() < deadline:
-            self.poll(0.01)
-
-    def list_topics(self, timeout):
-        return None
-
-    def _serve(self, reports):
-        for on_delivery, error in reports:
-            on_delivery(error, None)
-
-
 class Bench:
-    """A writer over obedient producers; `producers` holds each that was made."""
+    """A writer over obedient clients; `producers` and `consumers` hold each that was made."""
 
     def __init__(self, confirm_timeout_s=DEADLINE_S, bytes_in_flight_max=10_000):
+        self.log = FakeLog()
         self.producers = []
+        self.consumers = []
         self.writer = LogWriter(
             "nowhere:9092",
             writer_id="test",
+            epoch=7,
             record_bytes_max=1_000,
             confirm_timeout_s=confirm_timeout_s,
             bytes_in_flight_max=bytes_in_flight_max,
-            make_producer=self._make,
+            make_producer=self._make_producer,
+            make_consumer=self._make_consumer,
         )
 
-    def _make(self, config):
-        self.producers.append(ObedientProducer(config))
+    def _make_producer(self, config):
+        self.producers.append(ObedientProducer(config, self.log))
         return self.producers[-1]
+
+    def _make_consumer(self, config):
+        self.consumers.append(ObedientConsumer(config, self.log))
+        return self.consumers[-1]
 
     def append(self, *values):
         """Start to append, and let it come as far as it gets by itself."""
@@ -122,10 +84,13 @@ def test_a_batch_is_confirmed_by_its_last_report_and_not_before():
         producer.report(3)
         await asyncio.wait_for(asyncio.gather(one, two, served), DEADLINE_S)
         assert bench.writer.bytes_in_flight == 0
-        topic, value, key, headers = producer.sent[0]
-        assert (topic, value, key) == ("t", b"a", None)
-        assert dict(headers) == {
+        first, second = producer.sent[:2]
+        assert (first.topic_name, first.value_bytes, first.key_bytes) == ("t", b"a", None)
+        assert dict(second.header_list)["strandline-sequence"] == b"2"
+        assert dict(first.header_list) == {
             "strandline-writer": b"test",
+            "strandline-epoch": b"7",
+            "strandline-sequence": b"1",
             "strandline-received-ms": b"5",
             "strandline-source": b"http:peer",
             "content-type": b"application/json",
@@ -147,7 +112,7 @@ def test_a_batch_with_a_half_of_its_reports_is_not_confirmed():
         batch = bench.append(b"a", b"b")
         await until(lambda: len(producer.sent) == 2)
         producer.report(1)
-        await until(lambda: producer._reports.empty())
+        await until(lambda: not producer._reports)
         with pytest.raises(LogUnavailable, match=r"did not confirm within 0.3 s; .* may or may not be"):
             await batch
         producer.report(1)
@@ -283,12 +248,12 @@ def test_closing_waits_for_what_is_under_way_and_takes_no_more():
             producer = bench.producers[0]
             await until(lambda: len(producer.sent) == 1)
             closing = asyncio.ensure_future(bench.writer.__aexit__())
-            await until(lambda: bench.writer._closing.is_set())
+            await until(lambda: bench.writer._is_closing)
             with pytest.raises(LogBusy, match="stopping"):
                 await bench.append(b"b")
             with pytest.raises(LogUnavailable, match="restart"):
                 await bench.writer.check(1.0)
-            await until(producer.is_flushing.is_set)
+            await asyncio.sleep(0)
             assert not closing.done()
             producer.report(1)
             await asyncio.wait_for(asyncio.gather(batch, closing), DEADLINE_S)
@@ -310,21 +275,133 @@ def test_closing_gives_up_after_the_confirmation_timeout():
     asyncio.run(told())
 
 
-def test_a_batch_that_both_threads_find_whole_is_released_once():
-    async def story(bench, producer):
-        batch = _Batch(1, 500, asyncio.get_running_loop().create_future())
-        bench.writer.bytes_in_flight = 507
-        bench.writer._settle([batch])
-        bench.writer._settle([batch])
-        assert bench.writer.bytes_in_flight == 7
-        assert batch.confirmed.done()
-
-    run(story)()
-
-
 def test_no_records_need_no_confirmation():
     async def story(bench, producer):
         await bench.append()
         assert not producer.sent
 
     run(story)()
+
+
+def test_what_is_delivered_and_not_to_be_read_is_never_confirmed():
+    async def story(bench, producer):
+        bench.log.shown = 0
+        batch = bench.append(b"a")
+        await until(lambda: len(producer.sent) == 1)
+        producer.report(1)
+        with pytest.raises(LogUnavailable, match="may or may not be"):
+            await batch
+        await until(lambda: len(bench.consumers) == 2)  # its clients are replaced
+        assert bench.writer.bytes_in_flight == 0
+
+    run(story)(confirm_timeout_s=0.3)
+
+
+def test_a_leader_that_is_behind_is_asked_until_it_has_come_so_far():
+    async def story(bench, producer):
+        producer.report(0)
+        bench.log.shown = 0
+        batch = bench.append(b"a", b"b")
+        await until(lambda: len(producer.sent) == 2)
+        producer.report(2)
+        await until(lambda: len(bench.consumers[0].assigned) > 2)
+        assert not batch.done()
+        bench.log.shown = None
+        await batch
+        assert len(bench.producers) == 1
+
+    run(story)()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda record: setattr(record, "value_bytes", b"other"),
+        lambda record: setattr(record, "key_bytes", b"other"),
+        lambda record: setattr(record, "header_list", [("strandline-writer", b"somebody")]),
+        lambda record: setattr(record, "header_list", [*record.header_list, ("strandline-epoch", b"6")]),
+        lambda record: setattr(record, "header_list", [*record.header_list, ("strandline-sequence", b"3")]),
+        lambda record: setattr(record, "place", 1),
+    ],
+    ids=["value", "key", "writer", "epoch", "sequence", "nothing there"],
+)
+def test_another_record_in_the_place_is_no_confirmation(spoil):
+    async def story(bench, producer):
+        batch = bench.append(b"a")
+        await until(lambda: len(producer.sent) == 1)
+        sent = producer.sent[0]
+        producer.report(1)
+        stored = type(sent)(sent.topic_name, sent.value_bytes, sent.key_bytes, list(sent.header_list))
+        spoil(stored)
+        bench.log.records[0] = stored
+        with pytest.raises(LogUnavailable, match="record 1 of this writer in t/0 is not at offset 0"):
+            await batch
+        await until(lambda: len(bench.producers) == 2)
+        assert bench.producers[0].is_flushed.is_set()
+        fresh = bench.append(b"c")
+        await until(lambda: len(bench.producers[1].sent) == 1)
+        bench.producers[1].report(1)
+        await fresh
+
+    run(story)()
+
+
+def test_a_place_that_the_broker_does_not_tell_is_looked_for():
+    async def story(bench, producer):
+        bench.log.tells_offsets = False
+        batch = bench.append(b"a", b"b")
+        await until(lambda: len(producer.sent) == 2)
+        producer.report(2)
+        await batch
+        bench.log.records.clear()
+        lost = bench.append(b"c")
+        await until(lambda: len(producer.sent) == 3)
+        producer.report(1)
+        bench.log.records.clear()
+        with pytest.raises(LogUnavailable):
+            await lost
+
+    run(story)(confirm_timeout_s=0.5)
+
+
+def test_one_read_vouches_for_all_that_came_before_it():
+    async def story(bench, producer):
+        bench.log.shown = 0
+        batches = [bench.append(b"%d" % n) for n in range(50)]
+        await until(lambda: len(producer.sent) == 50)
+        producer.report(1)
+        await until(lambda: bench.consumers[0].assigned)
+        producer.report(49)
+        await asyncio.sleep(0.02)
+        bench.log.shown = None
+        await asyncio.gather(*batches)
+        places = {offset for _, _, offset in bench.consumers[0].assigned}
+        assert places == {0, 49}
+
+    run(story)(bytes_in_flight_max=100_000)
+
+
+def test_while_kafka_is_away_all_but_a_few_are_refused_at_once_and_it_is_noticed_when_it_is_back():
+    async def story(bench, producer):
+        with pytest.raises(LogUnavailable, match="did not confirm within"):
+            await bench.append(b"a")
+        probe = bench.append(b"b")
+        await until(lambda: len(producer.sent) == 2)
+        for _ in range(100):
+            began_s = time.monotonic()
+            with pytest.raises(LogAway, match="nothing of this request was persisted"):
+                await bench.append(b"c")
+            assert time.monotonic() - began_s < 0.1
+        assert len(producer.sent) == 2
+        other = asyncio.ensure_future(
+            bench.writer.append("u", [(b"x", None)], received_ms=5, source=b"", content_type=b"")
+        )
+        await until(lambda: len(producer.sent) == 3)  # another topic may have a leader that answers
+        producer.report(3)
+        await asyncio.gather(probe, other)
+        after = bench.append(b"d")
+        await until(lambda: len(producer.sent) == 4)
+        producer.report(1)
+        await after
+
+    run(story)(confirm_timeout_s=0.4)

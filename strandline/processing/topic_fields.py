@@ -1,0 +1,82 @@
+"""Fields that a stream's document takes from the MQTT topic: put before a record's own for the decoder alone.
+
+The log keeps the sender's bytes, and the topic in the source header; so what a job sees is a function of the log. A field
+that the record itself has is the record's: the topic only fills in. A record that came another way is left as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import msgspec
+from confluent_kafka import Message
+
+from strandline.core.record import HEADER_SOURCE, SOURCE_MQTT
+
+TOPICS_REMEMBERED_MAX = 50_000
+_TOPIC_BYTES_REMEMBERED_MAX = 256
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+_WHITESPACE = b" \t\r\n"
+_read_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_write = msgspec.json.encode
+
+
+class TopicFields:
+    """Fills in the fields of one stream."""
+
+    def __init__(self, levels: Mapping[str, int], types: Mapping[str, str]) -> None:
+        """`levels`: field -> level of the topic, counted from 0. `types`: field -> its declared type."""
+        self._levels = dict(levels)
+        self._types = {name: types[name] for name in levels}
+        self._members_of = lru_cache(maxsize=TOPICS_REMEMBERED_MAX)(self._read_topic)
+
+    def fill_in(self, values: Sequence[bytes | None], messages: Sequence[Message]) -> list[bytes | None]:
+        """Return the values with the fields that their topics add; `messages` are the records in the same order."""
+        return [self._fill_in_one(value, _topic(message)) for value, message in zip(values, messages, strict=True)]
+
+    def _fill_in_one(self, value: bytes | None, topic: bytes | None) -> bytes | None:
+        if value is None or topic is None:
+            return value
+        start = len(value) - len(value.lstrip(_WHITESPACE))
+        if value[start : start + 1] != b"{":
+            return value  # no object: the decoder says what it is
+        members = (self._members_of if len(topic) <= _TOPIC_BYTES_REMEMBERED_MAX else self._read_topic)(topic)
+        # No member of the record can have such a name where the name does not occur and no escape could spell it.
+        if b"\\" in value or any(name in value for name, _ in members):
+            try:
+                own = _read_members(value)
+            except (msgspec.DecodeError, UnicodeError, RecursionError):
+                return value
+            members = [member for member in members if msgspec.json.decode(member[0]) not in own]
+        if not members:
+            return value
+        rest = value[start + 1 :]
+        comma = b"" if rest.lstrip(_WHITESPACE)[:1] == b"}" else b","
+        return b"{" + b",".join([name + b":" + content for name, content in members]) + comma + rest
+
+    def _read_topic(self, topic: bytes) -> list[tuple[bytes, bytes]]:
+        """The names and values that a topic has, in JSON. A level that it lacks, or that is empty, is no field."""
+        levels = topic.decode(errors="replace").split("/", max(self._levels.values()) + 1)
+        return [
+            (_write(name), _as_json(levels[level], self._types[name]))
+            for name, level in self._levels.items()
+            if level < len(levels) and levels[level]
+        ]
+
+
+def _as_json(text: str, field_type: str) -> bytes:
+    """The level as the field's type is written in JSON; what can't be that stays a text, which the decoder refuses."""
+    if field_type == "boolean" and text in ("true", "false"):
+        return text.encode()
+    if field_type not in ("string", "boolean") and _NUMBER.fullmatch(text):
+        return text.encode()
+    return _write(text)
+
+
+def _topic(message: Message) -> bytes | None:
+    content = dict(message.headers() or ()).get(HEADER_SOURCE)
+    if isinstance(content, bytes) and content.startswith(SOURCE_MQTT):
+        return content[len(SOURCE_MQTT) :]
+    return None

@@ -1,0 +1,229 @@
+"""Messages on their way to the log: in order, acknowledged only when confirmed, tried again only when nothing was sent."""
+
+import asyncio
+
+import pytest
+
+from strandline.core.errors import LogUnavailable
+from strandline.ingest.metrics import IngestMetrics
+from strandline.ingest.mqtt_batches import BYTES_WAITING_MAX, Batches
+from strandline.ingest.mqtt_fields import PublishProperties
+from strandline.ingest.mqtt_packets import Publish
+from strandline.ingest.mqtt_topics import Route
+from strandline.ingest.writer import RECORDS_PER_TURN, LogBusy
+
+ROUTE = Route("s", False, [("strandline-source", b"mqtt:a")], lambda _: None)
+
+
+class SlowLog:
+    """A writer that answers when and what the test says."""
+
+    def __init__(self):
+        self.appended = []
+        self.refusals = []
+        self.waiting = []
+
+    async def append(self, topic, records, **more):
+        if self.refusals and (refusal := self.refusals.pop(0)) is not None:
+            raise refusal
+        self.appended.append((topic, [value for value, _ in records], more))
+        answer = asyncio.get_running_loop().create_future()
+        self.waiting.append(answer)
+        await answer
+
+    def confirm(self):
+        for answer in self.waiting:
+            answer.set_result(None)
+        self.waiting.clear()
+
+    def values(self):
+        return [value for _, values, _ in self.appended for value in values]
+
+
+class Sensor:
+    def __init__(self):
+        self.acknowledged = []
+        self.withheld = 0
+
+    def acknowledge(self, packet_ids):
+        self.acknowledged += packet_ids
+
+    def withhold(self):
+        self.withheld += 1
+
+
+class Bench:
+    def __init__(self, busy_patience_s=5.0):
+        self.log, self.sensor, self.reading = SlowLog(), Sensor(), []
+        self.metrics = IngestMetrics("mqtt-listener")
+        self.batches = Batches(self.log, self.metrics, self.reading.append, busy_patience_s=busy_patience_s)
+
+    def add(self, payload, packet_id=1, sensor=None, qos=1, retain=False, properties=None, route=ROUTE):
+        publish = Publish(b"a", payload, qos, retain, packet_id if qos else 0, properties)
+        self.batches.add(sensor or self.sensor, publish, route)
+
+    def count(self, name):
+        labels = {"protocol": "mqtt-listener", "stream": "s"}
+        families = [family for family in self.metrics.registry.collect() if family.name == f"strandline_ingest_{name}"]
+        samples = [sample for family in families for sample in family.samples if not sample.name.endswith("_created")]
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+    def add_up(self):
+        whole = self.count("confirmed") + self.count("refused") + self.count("spooled") + self.count("in_flight")
+        return self.count("received") == whole
+
+
+def run(test):
+    async def all_of_it():
+        async with asyncio.timeout(20):
+            await test(Bench())
+
+    asyncio.run(all_of_it())
+
+
+async def turns(count=5):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until(is_so):
+    for _ in range(2_000):
+        if is_so():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("never")
+
+
+def test_what_arrives_in_one_turn_is_one_append_and_is_acknowledged_when_confirmed():
+    async def test(bench):
+        other = Sensor()
+        bench.add(b"1", 1)
+        bench.add(b"2", 7, other)
+        bench.add(b"3", 2)
+        bench.add(b"4", qos=0)
+        await turns()
+        assert len(bench.log.appended) == 1
+        assert bench.log.values() == [b"1", b"2", b"3", b"4"]
+        assert bench.sensor.acknowledged == []
+        assert bench.count("in_flight") == 4
+        bench.log.confirm()
+        await turns()
+        assert (bench.sensor.acknowledged, other.acknowledged) == ([1, 2], [7])
+        assert (bench.count("confirmed"), bench.batches.bytes_waiting) == (4, 0)
+        assert bench.add_up()
+
+    run(test)
+
+
+def test_what_the_log_did_not_confirm_is_withheld_and_not_sent_again():
+    async def test(bench):
+        bench.log.refusals = [LogUnavailable("unknown")]
+        bench.add(b"1", 1)
+        await turns()
+        await asyncio.sleep(0.3)
+        assert (bench.sensor.acknowledged, bench.sensor.withheld) == ([], 1)
+        assert bench.log.appended == []
+        assert (bench.count("refused"), bench.batches.bytes_waiting) == (1, 0)
+        assert bench.add_up()
+
+    run(test)
+
+
+def test_a_busy_log_is_tried_again_in_order_while_nobody_is_read():
+    async def test(bench):
+        bench.log.refusals = [LogBusy("full"), LogBusy("full")]
+        for number in range(RECORDS_PER_TURN + 1):  # two batches of the same turn
+            bench.add(b"%d" % number, number + 1)
+        await turns()
+        assert bench.reading == [False]
+        bench.add(b"later", 5_000)
+        await until(lambda: len(bench.log.values()) == RECORDS_PER_TURN + 2)
+        assert bench.log.values() == [*(b"%d" % number for number in range(RECORDS_PER_TURN + 1)), b"later"]
+        assert bench.reading == [False]
+        bench.log.confirm()
+        await turns()
+        assert bench.reading == [False, True]
+        assert len(bench.sensor.acknowledged) == RECORDS_PER_TURN + 2
+        assert bench.add_up()
+
+    run(test)
+
+
+def test_a_log_that_stays_busy_withholds():
+    async def test(_):
+        bench = Bench(busy_patience_s=0.15)
+        bench.log.refusals = [LogBusy("full")] * 100
+        bench.add(b"1", 1)
+        await until(lambda: bench.sensor.withheld)
+        assert bench.log.appended == []
+        assert bench.reading == [False, True]
+        assert bench.add_up()
+
+    run(test)
+
+
+def test_over_the_bound_nobody_is_read_until_half_is_confirmed():
+    async def test(bench):
+        payload = b"x" * 1_000_000
+        for number in range(BYTES_WAITING_MAX // len(payload) + 1):
+            bench.add(payload, number + 1)
+        assert bench.reading == [False]
+        await turns()
+        bench.log.confirm()
+        await turns()
+        assert bench.reading == [False, True]
+
+    run(test)
+
+
+def test_what_a_message_says_of_itself_is_in_its_headers():
+    async def test(bench):
+        bench.add(b"1", 1, retain=True)
+        user = (("message-id", "m1"), ("strandline-writer", "forged"), ("unit", "m/s"))
+        bench.add(b"2", 2, properties=PublishProperties(None, user))
+        bench.add(b"3", 3, properties=PublishProperties("text/csv", ()))
+        await turns()
+        (_, _, plain), (_, _, csv) = bench.log.appended
+        assert plain["content_type"] == b"application/json"
+        assert plain["headers_each"] == [
+            [("strandline-source", b"mqtt:a"), ("mqtt-retained", b"1")],
+            [
+                ("strandline-source", b"mqtt:a"),
+                ("message-id", b"m1"),
+                ("property-strandline-writer", b"forged"),
+                ("property-unit", b"m/s"),
+            ],
+        ]
+        assert (csv["content_type"], csv["source"]) == (b"text/csv", None)
+        assert ROUTE.headers == [("strandline-source", b"mqtt:a")]
+
+    run(test)
+
+
+def test_settling_waits_for_all():
+    async def test(bench):
+        bench.add(b"1", 1)
+        settling = asyncio.create_task(bench.batches.settle())
+        await turns()
+        assert not settling.done()
+        bench.log.confirm()
+        await settling
+        assert bench.sensor.acknowledged == [1]
+
+    run(test)
+
+
+@pytest.mark.parametrize("refusals", [[None, LogUnavailable("x"), None]])
+def test_one_batch_that_fails_does_not_acknowledge_another(refusals):
+    async def test(bench):
+        bench.log.refusals = list(refusals)
+        for number in (1, 2, 3):
+            bench.add(b"%d" % number, number)
+            await turns()
+        bench.log.confirm()
+        await turns()
+        assert bench.sensor.acknowledged == [1, 3]
+        assert bench.sensor.withheld == 1
+        assert bench.add_up()
+
+    run(test)
