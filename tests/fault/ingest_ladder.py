@@ -22,7 +22,7 @@ from rich.table import Table
 
 from tests.support.faults import scenarios
 from tests.support.faults.gateways import KINDS, GatewayKind
-from tests.support.faults.kafka_proxy import Api, cut_request, drop_answer, swallow_answer
+from tests.support.faults.kafka_proxy import Api, cut_request, drop_answer, hold_request, swallow_answer
 from tests.support.faults.lab import Lab
 from tests.support.faults.scenarios import Outcome, Progress
 
@@ -37,6 +37,7 @@ class Rung:
     run: Callable[[Lab, Path, Progress], Outcome]
     brokers: int = 1
     has_small_disk: bool = False
+    durability: str = "log"
 
 
 def rungs(kills: int) -> list[Rung]:
@@ -46,6 +47,9 @@ def rungs(kills: int) -> list[Rung]:
     def spoil(name: str, make_rule: Callable[[], scenarios.Rule], times: int) -> Rung:
         what = name.replace("-", " ")
         return Rung(name, lambda lab, _, say: scenarios.spoil_produce(lab, make_rule, times, say, what=what))
+
+    def spool(name: str, run: Callable[[Lab, Path, Progress], Outcome], brokers: int = 1) -> Rung:
+        return Rung(name, run, brokers, durability="spool")
 
     return [
         Rung("gateway-killed", lambda lab, _, say: scenarios.kill_gateway(lab, kills, say)),
@@ -64,6 +68,26 @@ def rungs(kills: int) -> list[Rung]:
         Rung("overload", lambda lab, _, say: scenarios.overload(lab, say)),
         Rung("disk-full", lambda lab, disk, say: scenarios.fill_disk(lab, disk, few, say), has_small_disk=True),
         Rung("leader-killed", lambda lab, _, say: scenarios.kill_leader(lab, some, say), brokers=3),
+        spool("spool-gateway-killed", lambda lab, _, say: scenarios.kill_gateway(lab, kills, say)),
+        spool("spool-both-killed", lambda lab, _, say: scenarios.kill_gateway_without_kafka(lab, some, say)),
+        spool("spool-kafka-stopped", lambda lab, _, say: scenarios.stop_kafka(lab, 60 if kills >= 50 else 15, say)),
+        spool("spool-kafka-killed", lambda lab, _, say: scenarios.kill_kafka(lab, some, say)),
+        spool("spool-kafka-frozen", lambda lab, _, say: scenarios.freeze_kafka(lab, 20, say)),
+        spool("spool-network-cut", lambda lab, _, say: scenarios.cut_network(lab, 20, say)),
+        spool("spool-produce-held", lambda lab, _, say: scenarios.hold_produce(lab, few, say, seconds=30)),
+        spool(
+            "spool-commit-lost",
+            lambda lab, _, say: scenarios.spoil_produce(
+                lab, lambda: drop_answer(Api.END_TXN), kills, say, what="answer to a commit lost"
+            ),
+        ),
+        spool(
+            "spool-commit-held",
+            lambda lab, _, say: scenarios.spoil_produce(
+                lab, lambda: hold_request(Api.END_TXN, 5), few, say, what="commit held 5 s"
+            ),
+        ),
+        spool("spool-leader-killed", lambda lab, _, say: scenarios.kill_leader(lab, some, say), brokers=3),
     ]
 
 
@@ -73,7 +97,8 @@ def climb(kind: GatewayKind, rung: Rung, say: Progress) -> Outcome:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="strandline-chaos-")))
         disk = stack.enter_context(small_disk(directory)) if rung.has_small_disk else directory
         storage = disk / "log" if rung.has_small_disk else None
-        lab = stack.enter_context(contextlib.closing(Lab(directory, kind, brokers=rung.brokers, storage=storage)))
+        lab = Lab(directory, kind, brokers=rung.brokers, storage=storage, durability=rung.durability)
+        stack.callback(lab.close)
         return rung.run(lab, disk, say)
 
 

@@ -93,6 +93,12 @@ class Trial:
         for load in self.loads:
             load.stop()
         self.history.close()
+        wait_until(
+            lambda: self.lab.gateway.metrics().get("strandline_ingest_spool_records", 0),
+            lambda left: left == 0,
+            self._explain("drained of what was spooled"),
+            PROGRESS_TIMEOUT_S,
+        )
         if not self.lab.kind.is_answering:
             self._wait_until_quiet()
         self._reader.close()
@@ -140,10 +146,12 @@ class Lab:
         *,
         brokers: int = 1,
         storage: Path | None = None,
+        durability: str = "log",
         settings: dict[str, object] | None = None,
     ) -> None:
         self.directory = directory
         self.kind = kind
+        self.durability = durability
         self.cluster = KafkaCluster(directory, brokers, storage)
         self.mqtt_broker: Mosquitto | None = None
         try:
@@ -180,6 +188,7 @@ class Lab:
                 "schema": {"id": "string", "client": "string", "n": "long", "pad": "string"},
                 "key": "client",
                 "partitions": PARTITIONS,
+                "durability": self.durability,
                 **self.kind.document(name, port),
                 **document,
             }

@@ -81,7 +81,7 @@ class Course:
     """One scenario under way: the trial, its measures, and the end that all scenarios share."""
 
     def __init__(self, name: str, lab: Lab, say: Progress) -> None:
-        self.name = name
+        self.name = name if lab.durability == "log" else f"{name}, spool"
         self.lab = lab
         self.say = say
         self.trial: Trial = lab.begin()
@@ -216,6 +216,30 @@ def _kafka_away(
             f"first ack {took_s:.2f} s after its return, {course.trial.acknowledged} acknowledged"
         )
     return course.end(times)
+
+
+def kill_gateway_without_kafka(lab: Lab, kills: int, say: Progress = print, *, seed: int = 1) -> Outcome:
+    """`kill -9` of a gateway whose Kafka is away: what it acknowledges meanwhile, it acknowledges from its spool."""
+    course, chance = Course(f"{lab.kind.name}: gateway killed while Kafka is away", lab, say), random.Random(seed)
+    flows_again = course.measure("first ack after Kafka's return", "s", FLOWS_AGAIN_S_MAX)
+    (broker,) = lab.cluster.brokers
+    course.trial.start_load()
+    for number in range(1, kills + 1):
+        course.trial.wait_for_acknowledged(_BETWEEN_FAULTS_RECORDS)
+        broker.kill()
+        if lab.durability == "spool" and lab.kind.is_answering:
+            course.trial.wait_for_acknowledged(_BETWEEN_FAULTS_RECORDS)
+        time.sleep(chance.uniform(0, 1.0))  # not a wait: the instant of the fault
+        lab.gateway.kill()
+        lab.gateway.start()
+        if chance.random() < 0.5:
+            lab.gateway.wait_until_listening()
+        lab.cluster.start(broker)
+        lab.cluster.leader(course.trial.stream, 0)
+        took_s = course.trial.first_ok_after(time.monotonic())
+        flows_again.note(took_s)
+        say(f"{course.name}: kill {number} of {kills}, first ack {took_s:.2f} s after Kafka's return")
+    return course.end(kills)
 
 
 def spoil_produce(lab: Lab, make_rule: Callable[[], Rule], times: int, say: Progress = print, *, what: str) -> Outcome:
