@@ -40,6 +40,8 @@ class GatewayKind:
     """What the document of a stream says for this protocol, given its name and a port of its own."""
     is_answering: bool = True
     """Whether what a sender hears says that its record is in the log."""
+    answer_s_max: float | None = None
+    """While Kafka is away, to any answer; None where none is due, as with a PUBACK that is withheld."""
     has_broker: bool = False
     """Whether senders and the gateway meet at an MQTT broker, which sends again what the gateway did not acknowledge."""
 
@@ -51,7 +53,7 @@ class GatewayKind:
 KINDS = [
     kind
     for kind in (
-        GatewayKind("http", "strandline.ingest.http_gateway", HttpLoad, "STRANDLINE_HTTP_PORT"),
+        GatewayKind("http", "strandline.ingest.http_gateway", HttpLoad, "STRANDLINE_HTTP_PORT", answer_s_max=2.0),
         GatewayKind(
             "mqtt-listener",
             "strandline.ingest.mqtt_listener",
@@ -75,6 +77,7 @@ KINDS = [
             TcpLoad,
             pages_setting="STRANDLINE_TCP_PAGES_PORT",
             document=lambda _stream, port: {"tcp": {"port": port, "ack": True}},
+            answer_s_max=2.0,
         ),
         GatewayKind(
             "udp",

@@ -25,6 +25,7 @@ RECORD_BYTES_MAX = 1_000_000
 PROGRESS_TIMEOUT_S = 60.0
 PARTITIONS = 3
 QUIET_S = 2.0
+BROKER_QUIET_S = 15.0
 
 
 class Trial:
@@ -108,9 +109,11 @@ class Trial:
         return check_files(self.history.path, dump, may_repeat=self.lab.kind.has_broker)
 
     def _wait_until_quiet(self) -> None:
-        """Until nothing has come into the log for a while: what was received last is on its way."""
+        """Until nothing has come into the log for a while: what was received last is on its way, and a gateway that has
+        lost its log makes a pause before it asks its broker again."""
+        quiet_s = BROKER_QUIET_S if self.lab.kind.has_broker else QUIET_S
         count, since_s = -1, time.monotonic()
-        while time.monotonic() - since_s < QUIET_S:
+        while time.monotonic() - since_s < quiet_s:
             if (now := self._logged()) != count:
                 count, since_s = now, time.monotonic()
             time.sleep(0.1)

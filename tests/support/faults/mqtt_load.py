@@ -7,6 +7,7 @@ https://docs.oasis-open.org/mqtt/mqtt/v3.1.1/os/mqtt-v3.1.1-os.html and .../v5.0
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 
 from tests.support.faults.load import Batch, Load
@@ -14,6 +15,8 @@ from tests.support.faults.load import Batch, Load
 _CONNECT, _CONNACK, _PUBLISH_QOS_1, _PUBACK, _DISCONNECT = 0x10, 0x20, 0x32, 0x40, 0xE0
 _RECONNECT_S = 0.05
 _KEEP_ALIVE_S = 60
+_REFUSALS = {0x90, 0x95, 0x97, 0x99}
+"""Reason codes that say that the message was not taken: topic, size, quota, format."""
 _RESERVED_IDS = 60_000
 """Packet ids go round below this."""
 
@@ -41,8 +44,13 @@ class MqttLoad(Load):
             why = "no PUBACK in time"
             try:
                 async with asyncio.timeout(self.answer_timeout_s):
-                    async for record_id in connection.publish(f"{topic_of(self.stream)}/{client}", batch):
-                        self.history.ok(requests.pop(record_id))
+                    async for record_id, reason in connection.publish(f"{topic_of(self.stream)}/{client}", batch):
+                        if reason < 0x80:
+                            self.history.ok(requests.pop(record_id))
+                        elif reason in _REFUSALS:
+                            self.history.fail(requests.pop(record_id), f"PUBACK 0x{reason:02x}")
+                        else:
+                            self.history.info(requests.pop(record_id), f"PUBACK 0x{reason:02x}")
             except TimeoutError:
                 connection.close()
                 connection = None
@@ -98,7 +106,7 @@ class _Connection:
             raise Refused(f"CONNACK {body.hex()}")
 
     async def publish(self, topic: str, batch: Batch):  # type: ignore[no-untyped-def]  # an async generator of ids
-        """Send all, then yield the id of each record as it is acknowledged. Raises OSError and EOFError."""
+        """Send all, then yield the id of each record and the reason code as its PUBACK comes. Raises OSError and EOFError."""
         waiting: dict[int, str] = {}
         properties = b"\x00" if self._version == 5 else b""
         for record_id, value in batch:
@@ -111,14 +119,13 @@ class _Connection:
             if kind == _PUBACK:
                 (packet_id,) = struct.unpack_from(">H", body)
                 reason = body[2] if len(body) > 2 else 0
-                if reason >= 0x80:
-                    raise Refused(f"PUBACK 0x{reason:02x}")
-                yield waiting.pop(packet_id)
+                yield waiting.pop(packet_id), reason
             elif kind == _DISCONNECT:
                 raise Refused(f"DISCONNECT 0x{body[0]:02x}" if body else "DISCONNECT")
 
     def disconnect(self) -> None:
-        self._write(_DISCONNECT, b"")
+        with contextlib.suppress(OSError):
+            self._write(_DISCONNECT, b"")
         self._writer.close()
 
     def close(self) -> None:
@@ -129,6 +136,8 @@ class _Connection:
         while length > 0x7F:
             encoded.append(length & 0x7F | 0x80)
             length >>= 7
+        if self._writer.is_closing():
+            raise ConnectionResetError("the connection is gone")
         self._writer.write(bytes([kind, *encoded, length]) + body)
 
     async def _read(self) -> tuple[int, bytes]:
