@@ -32,7 +32,7 @@ def measure(passes: int, began_s: float, run: Callable[[int], tuple[Outcome, int
     """Run the passes in this process and write what each took, a JSON line each. `began_s` is the monotonic time at which
     this process was started; `run` takes the number of the pass and returns its outcome and how many batches it took."""
     spent = dict.fromkeys(cpu_by_role(os.getpid()), 0.0)
-    with report.open("w", encoding="utf-8") as file:
+    with report.open("w", encoding="utf-8", buffering=1) as file:
         for number in range(passes):
             outcome, batches = run(number)
             ended_s = time.monotonic()

@@ -50,7 +50,8 @@ def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
         if full.failed_requests or half.failed_requests or logged != answered:
             raise RuntimeError(
                 f"{name}: {answered} records were accepted and {logged} are in the topic; "
-                f"{full.failed_requests + half.failed_requests} requests failed"
+                f"{full.failed_requests + half.failed_requests} requests failed: "
+                f"{(full.first_failure or half.first_failure)[-300:]}"
             )
         found.append(Measured.of(name, full, half, ceiling, goal))
         console.print(found[-1].sentence())

@@ -36,6 +36,8 @@ class Load:
     seconds: float
     failed_requests: int
     """Answered otherwise, or not at all; over the whole run."""
+    first_failure: str
+    """The first other answer."""
     gateway_cpu_s: float
     kafka_cpu_s: float
     load_cpu_s: float
@@ -59,6 +61,7 @@ class Feed:
         self.is_sending = False
         self.answered = 0
         self.failed = 0
+        self.first_failure = ""
         self.under_way = 0
         self.is_over = asyncio.Event()
         """Nothing is sent any more, and nothing is under way."""
@@ -122,6 +125,7 @@ class Connection(asyncio.Protocol):
             feed.latencies_s.append(time.perf_counter() - self._sent_s)
         else:
             feed.failed += 1
+            feed.first_failure = feed.first_failure or self._received.decode(errors="replace")
         self._received = b""
         self._is_waiting = False
         feed.under_way -= 1
@@ -171,6 +175,7 @@ async def send_load(options: argparse.Namespace) -> Load:
         records=answered * feed.records_a_request,
         seconds=ended_s - began_s,
         failed_requests=feed.failed + feed.under_way + len(feed.due_s),
+        first_failure=feed.first_failure,
         gateway_cpu_s=gateway,
         kafka_cpu_s=kafka,
         load_cpu_s=load,

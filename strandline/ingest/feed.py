@@ -49,6 +49,7 @@ class Feed:
         records: Sequence[Record],
         *,
         source: bytes | None = None,
+        message_id: bytes | None = None,
         headers_each: Sequence[Headers] | None = None,
         patience_s: float = 0.0,
     ) -> None:
@@ -72,6 +73,7 @@ class Feed:
                         received_ms=received_ms,
                         source=source,
                         content_type=RECORD_CONTENT_TYPE,
+                        message_id=message_id,
                         headers_each=headers_each,
                         may_spool=self._may_spool,
                     )

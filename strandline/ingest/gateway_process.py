@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import sys
@@ -45,7 +46,9 @@ class GatewayParts:
 
 
 @asynccontextmanager
-async def open_writer(settings: Settings, writer_id: str, metrics: IngestMetrics) -> AsyncIterator[LogWriter]:
+async def open_writer(
+    settings: Settings, writer_id: str, metrics: IngestMetrics, confirm_timeout_s: float | None = None
+) -> AsyncIterator[LogWriter]:
     """A writer of that id, until all that it appended is confirmed. Raises StackError when another process has the id,
     or its spool can't be opened."""
     identity = await asyncio.to_thread(WriterIdentity.take, settings.data_dir, writer_id)
@@ -57,7 +60,7 @@ async def open_writer(settings: Settings, writer_id: str, metrics: IngestMetrics
             writer_id=identity.writer_id,
             epoch=identity.epoch,
             record_bytes_max=settings.record_bytes_max,
-            confirm_timeout_s=settings.confirm_timeout_s,
+            confirm_timeout_s=confirm_timeout_s or settings.confirm_timeout_s,
             spool=spool,
         ) as writer:
             yield writer
@@ -65,11 +68,16 @@ async def open_writer(settings: Settings, writer_id: str, metrics: IngestMetrics
 
 @asynccontextmanager
 async def open_parts(
-    settings: Settings, protocol: str, pages_port: int, refresh: Callable[[], None] | None = None
+    settings: Settings,
+    protocol: str,
+    pages_port: int,
+    confirm_timeout_s: float | None = None,
+    refresh: Callable[[], None] | None = None,
 ) -> AsyncIterator[GatewayParts]:
     """Open the writer and the pages. Raises StackError when a port is taken. Kafka may come later.
 
-    `refresh` is called before the metrics are shown.
+    `confirm_timeout_s` is for a gateway whose senders don't wait for an answer as those of HTTP do; `refresh` is called
+    before the metrics are shown.
     """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -78,7 +86,7 @@ async def open_parts(
     metrics = IngestMetrics(protocol)
     async with contextlib.AsyncExitStack() as stack:
         # The port of the pages names the process: no other on this machine has it.
-        opening = open_writer(settings, f"{protocol}-{socket.gethostname()}-{pages_port}", metrics)
+        opening = open_writer(settings, f"{protocol}-{socket.gethostname()}-{pages_port}", metrics, confirm_timeout_s)
         writer = await stack.enter_async_context(opening)
 
         async def check() -> None:
@@ -124,6 +132,11 @@ def run_gateway(settings_type: type[S], serve: Callable[[S], Awaitable[None]]) -
     async def run() -> None:
         await serve(settings)
 
+    # What is there now stays, and records leave no cycles: looking for some among all of it again and again would cost a
+    # gateway a sixth of its time.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
     try:
         uvloop.run(run())
     except StrandlineError as error:

@@ -80,7 +80,7 @@ class HttpServer:
     async def start(self, listener: socket.socket) -> None:
         self.loop = asyncio.get_running_loop()
         self._is_empty = asyncio.Event()
-        self._sweep()
+        self._sweep_each_second()
         self._server = await self.loop.create_server(lambda: HttpConnection(self), sock=listener, backlog=BACKLOG)
 
     async def stop(self, timeout_s: float) -> None:
@@ -117,13 +117,16 @@ class HttpServer:
         if self.is_stopping and not self.waiting and not self.under_way:
             self._is_empty.set()
 
-    def _sweep(self) -> None:
-        """Once a second: read the clock, and end what has taken too long."""
-        self.now_s = self.loop.time()
+    def _sweep_each_second(self) -> None:
+        self.sweep(self.loop.time())
+        self._sweeping = self.loop.call_later(_SWEEP_S, self._sweep_each_second)
+
+    def sweep(self, now_s: float) -> None:
+        """Tell the connections the time, and end what has taken too long."""
+        self.now_s = now_s
         self.date_header = b"date: " + formatdate(usegmt=True).encode() + b"\r\n"
         for connection in [c for c in (*self.waiting, *self.under_way) if c.deadline_s < self.now_s]:
             connection.end_wait()
-        self._sweeping = self.loop.call_later(_SWEEP_S, self._sweep)
 
 
 class HttpConnection(asyncio.Protocol):
@@ -143,8 +146,6 @@ class HttpConnection(asyncio.Protocol):
         self._is_last = False
         """Nothing that comes after the present request is answered."""
         self._is_lingering = False
-        self._is_garbled = False
-        """The parser has lost its way: nothing more can be read."""
         self._can_write: asyncio.Event | None = None
         """Cleared while the socket takes no more; None until that happens first."""
         self.deadline_s = server.now_s + HEAD_TIMEOUT_S
@@ -174,7 +175,7 @@ class HttpConnection(asyncio.Protocol):
         self.deadline_s = _NEVER_S
 
     def data_received(self, data: bytes) -> None:
-        if self._is_garbled or (self._is_last and not self._is_lingering):
+        if self._is_last and not self._is_lingering:
             return
         arriving = self._request
         try:
@@ -185,7 +186,6 @@ class HttpConnection(asyncio.Protocol):
             logger.exception("a request could not be read", action="request_failed")
             self.cut()
         except httptools.HttpParserError as error:
-            self._is_garbled = True
             self._refuse(Refusal(400, "bad_request", f"this is not HTTP/1.1 ({error}); nothing of it was persisted"))
         if self._is_in_head and self._request is arriving:
             self._head_bytes += len(data)
@@ -198,7 +198,6 @@ class HttpConnection(asyncio.Protocol):
         if self._can_write is None:
             self._can_write = asyncio.Event()
         self._can_write.clear()
-        self.deadline_s = self._server.now_s + WRITE_TIMEOUT_S
 
     def resume_writing(self) -> None:
         if self._can_write is not None:
@@ -250,11 +249,9 @@ class HttpConnection(asyncio.Protocol):
             return
         request.is_whole = True
         if self._is_lingering:
-            request.let_go()
-            self._is_last = True
             self._transport.close()
             return
-        if not self._parser.should_keep_alive() or self._parser.get_http_version() == "1.0":
+        if not self._parser.should_keep_alive() or self._parser.get_http_version() != "1.1":
             self._is_last = True
         if not request.is_enough:
             self._enqueue(request)
@@ -296,6 +293,7 @@ class HttpConnection(asyncio.Protocol):
             is_last = not request.is_whole or ((self._is_last or self._server.is_stopping) and not self._queue)
             self._transport.write(self._encode(answer, is_last, is_head=request.method == b"HEAD"))
             if self._can_write is not None:
+                self.deadline_s = self._server.now_s + WRITE_TIMEOUT_S
                 await self._can_write.wait()
             if is_last or not self._queue:
                 break

@@ -5,6 +5,8 @@
 What a sender may rely on:
 - 200 `{"accepted": n}`: all n records are in the log, with the sender's bytes. Records of a batch that could not be taken
   by themselves are named in `"refused"`; they are not in the log, and sending them again can't help.
+- An `Idempotency-Key` is the message id of the record; of a batch, `KEY/0`, `KEY/1` and so on by the record's place in it.
+  It is kept with the record for those who read the log. Sent again, a request is appended again.
 - 503 with the code `log_unavailable`, 500, a connection that broke: unknown. Some, none or all of it may be in the log.
 - Anything else: nothing of the request is in the log.
 
@@ -29,6 +31,7 @@ import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, Counter, Gauge, generate_latest
 
 from strandline.core.errors import LedgerUnavailable, LogUnavailable, NotFound, StackError
+from strandline.core.record import HEADER_MESSAGE_ID
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.content_codings import unpack
@@ -129,12 +132,24 @@ class HttpGateway:
         except LedgerUnavailable as error:
             raise Refusal(503, error.code, f"{error}; nothing of this request was persisted") from error
         feed = self._feed_of(spec)
-        framed = await self._frame(request, spec)
+        try:
+            if request.coding is None and request.body_bytes <= BODY_BYTES_IN_LOOP_MAX:
+                framed = frame(request.body(), request.form, spec.key, self._record_bytes_max)
+            else:
+                framed = await self._unpack_and_frame(request, spec.key)
+        except Unframable as error:
+            raise Refusal(400, error.code, str(error)) from error
+        except TooLarge as error:
+            raise Refusal(413, error.code, str(error)) from error
         request.let_go()
         if framed.refused:
             feed.refuse(TooLarge.code, len(framed.refused))
+        message_id, headers_each = request.message_id, None
+        if message_id is not None and framed.is_batch:
+            headers_each = [((HEADER_MESSAGE_ID, b"%s/%d" % (message_id, index)),) for index in framed.indexes()]
+            message_id = None
         try:
-            await feed.append(framed.records, source=request.source)
+            await feed.append(framed.records, source=request.source, message_id=message_id, headers_each=headers_each)
         except LogAway as error:
             raise Refusal(503, error.code, str(error)) from error
         except LogBusy as error:
@@ -143,28 +158,20 @@ class HttpGateway:
             raise Refusal(503, error.code, str(error)) from error
         return framed
 
-    async def _frame(self, request: Request, spec: StreamSpec) -> Framed:
-        """In the loop if the body is small, also unpacked; else in a thread."""
-        body, coding = request.body(), request.coding
-        form, key_field, record_bytes_max = request.form, spec.key, self._record_bytes_max
-        body_bytes_max = self.room.body_bytes_max
+    async def _unpack_and_frame(self, request: Request, key_field: str | None) -> Framed:
+        """In the loop what is small packed and unpacked, else in a thread. Raises Unframable, TooLarge."""
+        body, coding, form = request.body(), request.coding, request.form
+        body_bytes_max, record_bytes_max = self.room.body_bytes_max, self._record_bytes_max
+        if coding is not None and len(body) <= BODY_BYTES_IN_LOOP_MAX:
+            with contextlib.suppress(TooLarge):
+                small = unpack(body, coding, min(body_bytes_max, BODY_BYTES_IN_LOOP_MAX))
+                return frame(small, form, key_field, record_bytes_max)
 
-        def unpack_and_frame() -> Framed:
-            unpacked = body if coding is None else unpack(body, coding, body_bytes_max)
-            return frame(unpacked, form, key_field, record_bytes_max)
+        def in_thread() -> Framed:
+            plain = body if coding is None else unpack(body, coding, body_bytes_max)
+            return frame(plain, form, key_field, record_bytes_max)
 
-        try:
-            if len(body) <= BODY_BYTES_IN_LOOP_MAX:
-                if coding is None:
-                    return frame(body, form, key_field, record_bytes_max)
-                with contextlib.suppress(TooLarge):
-                    body, coding = unpack(body, coding, min(body_bytes_max, BODY_BYTES_IN_LOOP_MAX)), None
-                    return frame(body, form, key_field, record_bytes_max)
-            return await asyncio.get_running_loop().run_in_executor(self._body_threads, unpack_and_frame)
-        except Unframable as error:
-            raise Refusal(400, error.code, str(error)) from error
-        except TooLarge as error:
-            raise Refusal(413, error.code, str(error)) from error
+        return await asyncio.get_running_loop().run_in_executor(self._body_threads, in_thread)
 
     def _feed_of(self, spec: StreamSpec) -> Feed:
         feed = self._feeds.get(spec.stream)

@@ -60,53 +60,34 @@ class BodyRoom:
 class Request:
     """A request on its way through the gateway. The connection fills it; `form` and what follows come from `read_head`."""
 
-    __slots__ = (
-        "_bytes_held",
-        "_chunks",
-        "_room",
-        "coding",
-        "expects_continue",
-        "form",
-        "headers",
-        "is_enough",
-        "is_whole",
-        "message_id",
-        "method",
-        "refusal",
-        "source",
-        "url",
-    )
+    method = b""
+    url = b""
+    is_whole = False
+    """The last byte of the body is here."""
+    is_enough = False
+    """It can be answered: it is whole, or refused before that."""
+    refusal: Refusal | None = None
+    form = Form.JSON
+    coding: Coding | None = None
+    message_id: bytes | None = None
+    expects_continue = False
+    body_bytes = 0
+    """What is here of the body, and is held of the room."""
 
     def __init__(self, source: bytes, room: BodyRoom) -> None:
         self.source = source
         """Protocol and peer, as the records' headers hold it."""
-        self.method = b""
-        self.url = b""
         self.headers: dict[bytes, bytes] = {}
         """Those in WANTED_HEADERS, by lower-case name."""
-        self.is_whole = False
-        """The last byte of the body is here."""
-        self.is_enough = False
-        """It can be answered: it is whole, or refused before that."""
-        self.refusal: Refusal | None = None
-        self.form = Form.JSON
-        self.coding: Coding | None = None
-        self.message_id: bytes | None = None
-        self.expects_continue = False
         self._room = room
         self._chunks: list[bytes] = []
-        self._bytes_held = 0
 
     def add(self, chunk: bytes) -> None:
-        """The next piece of the body. Raises Refusal when the body is over a bound, and keeps nothing of it then."""
-        try:
-            if self._bytes_held + len(chunk) > self._room.body_bytes_max:
-                raise body_too_large(self._room.body_bytes_max)
-            self._room.take(len(chunk))
-        except Refusal:
-            self.let_go()
-            raise
-        self._bytes_held += len(chunk)
+        """The next piece of the body. Raises Refusal when the body is over a bound."""
+        if self.body_bytes + len(chunk) > self._room.body_bytes_max:
+            raise body_too_large(self._room.body_bytes_max)
+        self._room.take(len(chunk))
+        self.body_bytes += len(chunk)
         self._chunks.append(chunk)
 
     def body(self) -> bytes:
@@ -115,9 +96,10 @@ class Request:
 
     def let_go(self) -> None:
         """The body is not needed any more."""
-        self._room.give_back(self._bytes_held)
-        self._bytes_held = 0
-        self._chunks = []
+        if self.body_bytes:
+            self._room.give_back(self.body_bytes)
+            self.body_bytes = 0
+            self._chunks = []
 
     def read_head(self, body_bytes_max: int) -> None:
         """Look at all that can be told before the body is read. Raises Refusal."""
@@ -125,14 +107,15 @@ class Request:
             detail = f"records come by POST, not by {self.method.decode('latin-1')}"
             raise Refusal(405, "method_not_allowed", detail, ((b"allow", b"POST"),))
         headers = self.headers
-        self.form = _form_of(headers.get(b"content-type", b""))
+        self.form = form_of(headers.get(b"content-type", b""))
         if b"content-encoding" in headers:
             self.coding = _coding_of(headers[b"content-encoding"])
         if int(headers.get(b"content-length", 0)) > body_bytes_max:
             raise body_too_large(body_bytes_max)
         if b"idempotency-key" in headers:
             self.message_id = _message_id_of(headers[b"idempotency-key"])
-        self.expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
+        if b"expect" in headers:
+            self.expects_continue = headers[b"expect"].lower() == b"100-continue"
 
 
 WANTED_HEADERS = {
@@ -165,7 +148,7 @@ def body_too_large(body_bytes_max: int) -> Refusal:
 
 
 @lru_cache(maxsize=100)
-def _form_of(content_type: bytes) -> Form:
+def form_of(content_type: bytes) -> Form:
     media_type, _, parameters = content_type.decode("latin-1").partition(";")
     form = FORM_OF_CONTENT_TYPE.get(media_type.strip().lower())
     if form is None:

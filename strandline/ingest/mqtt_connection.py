@@ -7,7 +7,8 @@ Invariants:
 - PUBACK leaves only through `acknowledge`, which the batches call once the log has confirmed.
 - While a message is withheld (the log did not confirm it) nothing more is read: what comes later may not overtake it.
   The connection is closed after a while, since a client sends again only when it has connected anew.
-- Reading is paused as long as any reason for it stands; a paused client is not silent in the sense of its keep-alive.
+- Reading is paused as long as any reason for it stands, and what was read already waits with it. A paused client is not
+  silent in the sense of its keep-alive.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._pauses = Pause(0)
         self._waiting: list[Packet] = []
-        """Came with or after a CONNECT that is not answered yet."""
+        """Arrived while nothing may be taken: at most what one read brings."""
         self._admitting: asyncio.Task[None] | None = None
         self._packet_began_s = 0.0
         self._arrived_s = self._heard_s = loop.time()
@@ -220,11 +221,17 @@ class Connection(asyncio.Protocol):
         self._pauses |= why
 
     def resume(self, why: Pause) -> None:
-        if self._pauses & why:
-            self._pauses &= ~why
-            if not self._pauses and self.state is not State.CLOSED:
-                self._heard_s = self._loop.time()
-                self._transport.resume_reading()
+        """Go on with what has arrived, and then with what is still to be read, if no other reason stands."""
+        if not self._pauses & why:
+            return
+        self._pauses &= ~why
+        if self._pauses:
+            return
+        waiting, self._waiting = self._waiting, []
+        self._handle_all(waiting)
+        if not self._pauses and self.state is not State.CLOSED:
+            self._heard_s = self._loop.time()
+            self._transport.resume_reading()
 
     def check_time(self, now_s: float) -> None:
         """Close a client that is too slow or silent. Called about once a second."""
@@ -244,7 +251,7 @@ class Connection(asyncio.Protocol):
         for number, packet in enumerate(packets):
             if self.state is State.CLOSED:
                 return
-            if self.state is State.ADMITTING:
+            if self._pauses:
                 self._waiting += packets[number:]
                 return
             try:
@@ -315,8 +322,6 @@ class Connection(asyncio.Protocol):
         self._transport.write(
             connack(connect.version, Reason.SUCCESS, is_session_present=present, properties=properties)
         )
-        waiting, self._waiting = self._waiting, []
-        self._handle_all(waiting)
         self.resume(Pause.ADMITTING)
 
     # The end.

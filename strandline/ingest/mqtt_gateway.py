@@ -53,7 +53,7 @@ HELD_BYTES_MAX = 32 * 1024 * 1024
 HELD_MESSAGES_MAX = 20_000
 """Payloads that wait for confirmation; over either bound the connection isn't read. Of QoS 1 the broker sends no more than
 its window of messages in flight anyway."""
-RECONNECT_S_MIN, RECONNECT_S_MAX = 0.5, 10.0
+RECONNECT_S_MIN, RECONNECT_S_MAX = 0.1, 5.0
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 UNKNOWN_STREAM = "(unknown)"
 """The stream in the metrics of messages that no stream takes."""
@@ -80,6 +80,8 @@ class MqttSettings(Settings):
     """How long the broker is to keep the session of a gateway that is away (MQTT 5)."""
     mqtt_in_flight_max: int = Field(default=5_000, ge=1, le=65_535)
     """Messages that the broker may send before the first of them is acknowledged (MQTT 5)."""
+    mqtt_confirm_timeout_s: float = Field(default=10.0, gt=0)
+    """How long the MQTT gateway waits for Kafka's confirmation before it has the broker send again."""
     mqtt_pages_port: int = 8084
     """The port of the MQTT gateway's health, readiness and metrics pages."""
 
@@ -111,10 +113,16 @@ class MqttGateway:
         self._specs: list[StreamSpec] | None = None
         self._routes = TopicRoutes([])
         self._feeds: dict[str, Feed] = {}
+        self._open: set[str] = set()
+        """The streams whose topics are subscribed."""
         self._changed = asyncio.Event()
         """The streams are other ones than before."""
         self._is_failing = asyncio.Event()
         """An append of the present connection has failed."""
+        self._subscribed: set[str] = set()
+        """What the session has been granted, as far as this process knows."""
+        self._was_connected = False
+        """There was a connection since the last attempt."""
         self._turns: deque[_Turn] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._held_bytes = self._held_messages = 0
@@ -153,16 +161,17 @@ class MqttGateway:
         pause_s, trouble = RECONNECT_S_MIN, ""
         while True:
             try:
-                await self._changed.wait()  # the session's first messages come before anything else
+                await self._changed.wait()  # without routes the session's first messages would be nobody's
                 await self._parts.writer.check(READY_TIMEOUT_S)
                 await self._serve_connection()
-                pause_s, trouble = RECONNECT_S_MIN, ""
+                trouble = ""
             except TransientError as error:
                 if str(error) != trouble:
                     trouble = str(error)
                     logger.warning("nothing comes from the MQTT broker", action="broker_lost", reason=trouble)
+            pause_s = RECONNECT_S_MIN if self._was_connected else min(RECONNECT_S_MAX, pause_s * 2)
+            self._was_connected = False
             await asyncio.sleep(pause_s)
-            pause_s = min(RECONNECT_S_MAX, pause_s * 2)
 
     async def _serve_connection(self) -> None:
         """One connection to the broker, from its beginning to its end.
@@ -176,37 +185,50 @@ class MqttGateway:
         """
         self._is_failing.clear()
         connection = await BrokerConnection.open(self._options, self._take)
-        subscribed: set[str] = set()
         if not connection.has_session:
+            self._subscribed = set()
             logger.warning("the broker had no session for this gateway: it is new, or was lost", action="session_new")
         try:
             self._connected.set(1)
+            self._was_connected = True
             while not connection.lost.done() and not self._is_failing.is_set():
                 self._changed.clear()
-                subscribed = await self._subscribe(connection, subscribed)
+                feeds = self._feeds
+                await self._subscribe(connection)
+                self._show_open(feeds)
                 await _first_of(connection.lost, self._changed, self._is_failing)
             if connection.lost.done():
                 raise BrokerUnavailable(f"the connection to the MQTT broker was lost: {connection.lost.result()}")
         finally:
             self._connected.set(0)
+            self._show_open({})
             self._changed.set()
             connection.pause()
             if self._tasks:
-                await asyncio.wait(self._tasks, timeout=2 * self._settings.confirm_timeout_s + 2)
+                await asyncio.wait(self._tasks, timeout=2 * self._settings.mqtt_confirm_timeout_s + 2)
             connection.close()
 
-    async def _subscribe(self, connection: BrokerConnection, before: set[str]) -> set[str]:
-        """Make the subscriptions what the streams ask for; return them."""
+    async def _subscribe(self, connection: BrokerConnection) -> None:
+        """Make the subscriptions of the session what the streams ask for. One that is there already is not made again: in
+        MQTT 3.1.1 every retained message would come again with it."""
         group = self._settings.mqtt_share_group
         filters = widest(one for spec in self._specs or [] if spec.mqtt is not None for one in spec.mqtt.topics)
         wanted = {f"$share/{group}/{one}" if group else one for one in filters}
-        if added := sorted(wanted - before):
+        if added := sorted(wanted - self._subscribed):
             await connection.subscribe(added)
+            self._subscribed |= wanted
             logger.info("subscribed", action="subscribed", filters=added)
-        if removed := sorted(before - wanted):
+        if removed := sorted(self._subscribed - wanted):
             await connection.unsubscribe(removed)
+            self._subscribed = wanted
             logger.info("unsubscribed", action="unsubscribed", filters=removed)
-        return wanted
+
+    def _show_open(self, feeds: dict[str, Feed]) -> None:
+        for stream in self._open - feeds.keys():
+            self._parts.metrics.of(stream).is_open.set(0)
+        for feed in feeds.values():
+            feed.metrics.is_open.set(1)
+        self._open = set(feeds)
 
     def _take(self, connection: BrokerConnection, messages: list[Message]) -> None:
         """Begin to append what has arrived in one turn; `_settle` goes on from here."""
@@ -252,7 +274,7 @@ class MqttGateway:
         """Append the records of some messages; False when they may not be acknowledged."""
         try:
             await lot.feed.append(
-                lot.records, headers_each=lot.headers_each, patience_s=self._settings.confirm_timeout_s
+                lot.records, headers_each=lot.headers_each, patience_s=self._settings.mqtt_confirm_timeout_s
             )
         except LogUnavailable as error:
             if not self._is_failing.is_set():
@@ -351,7 +373,7 @@ def widest(filters: Iterable[str]) -> set[str]:
 def covers(wide: str, narrow: str) -> bool:
     """Whether every topic that matches the filter `narrow` matches `wide` too (MQTT 5.0, section 4.7)."""
     levels = narrow.split("/")
-    if narrow.startswith("$") and wide[0] in "+#":
+    if narrow.startswith("$") and wide.startswith(("+", "#")):
         return False
     for depth, level in enumerate(wide.split("/")):
         if level == "#":
@@ -398,7 +420,7 @@ async def serve(settings: MqttSettings) -> None:
     Raises StackError when the port of the pages is taken, InvalidSettings, and whatever opening the ledger raises. Kafka and
     the broker may come later.
     """
-    async with open_parts(settings, "mqtt", settings.mqtt_pages_port) as parts:
+    async with open_parts(settings, "mqtt", settings.mqtt_pages_port, settings.mqtt_confirm_timeout_s) as parts:
         gateway = MqttGateway(settings, parts)
         running = asyncio.create_task(gateway.run())
         logger.info("the MQTT gateway runs", action="gateway_started", broker=settings.mqtt_url)

@@ -163,8 +163,6 @@ class MqttListener:
             )
             return False
         self._connections.add(connection)
-        if not self._is_reading:
-            connection.pause(Pause.LISTENER)
         return True
 
     async def admit(self, connection: Connection, connect: Connect) -> Admission:
@@ -186,7 +184,13 @@ class MqttListener:
             older.close(Reason.SESSION_TAKEN_OVER, "the same client has connected again")
         self._clients[client_id] = connection
         connection.client_id, connection.user = client_id, connect.user
-        is_present, expiry_s = await self._sessions.begin(client_id, connect)
+        if not self._is_reading:  # uvloop begins to read whatever is said before
+            connection.pause(Pause.LISTENER)
+        try:
+            is_present, expiry_s = await self._sessions.begin(client_id, connect)
+        except OSError as error:
+            logger.error("a session could not be kept", action="mqtt_session_lost", reason=str(error))
+            raise Refused(Reason.SERVER_UNAVAILABLE, "sessions can't be kept just now; connect again later") from error
         if self._clients.get(client_id) is not connection:
             raise Refused(Reason.SERVER_BUSY, "the same client has connected again")
         return Admission(is_present, expiry_s)
@@ -289,7 +293,9 @@ async def serve(settings: MqttListenerSettings) -> None:
         parts = await stack.enter_async_context(
             open_parts(settings, "mqtt-listener", settings.mqtt_listener_pages_port)
         )
-        sessions = Sessions()
+        sessions = stack.enter_context(
+            contextlib.closing(Sessions(settings.data_dir / f"mqtt-sessions-{settings.mqtt_listener_port}.jsonl"))
+        )
         listener = MqttListener(
             parts,
             passwords,

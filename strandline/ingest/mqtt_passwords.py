@@ -28,7 +28,7 @@ logger = structlog.get_logger()
 
 COST, BLOCK_SIZE, PARALLELISM = 2**14, 8, 1
 """scrypt's N, r and p: some 40 ms and 16 MB a password."""
-CHECKS_WAITING_MAX = 1_000
+CHECKS_WAITING_MAX = 200
 """Over it a client is told to come again: guessing must not use up the machine."""
 _MEMORY_BYTES_MAX = 256 * 1024 * 1024
 _NAME_FORBIDDEN = frozenset(":\r\n\0")

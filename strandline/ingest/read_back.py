@@ -1,11 +1,11 @@
 """The read-back: a delivered record is fetched from the head of its partition before anyone is told that it is in the log.
 
 It is sparse. Of all records delivered to a partition only the newest is fetched; while that is under way the newest of
-those delivered since waits. The writer numbers its records in the order in which it sends them, a partition keeps that
-order, and each delivery report of its own has named the others: so one record that is found vouches for all the
-delivered ones with a lower number in the same partition.
+those delivered since waits. A partition keeps its order, and every other record has a delivery report of its own that
+named its place: so one record that is found vouches for all the delivered ones before it in the same partition.
 
-What is compared: the writer's id, epoch and sequence number in the headers, and the bytes of value and key.
+What is compared: the writer's id, epoch and sequence number in the headers, and the bytes of value and key. A batch's
+numbers are one range, and the record must have a number of the range (one report does not say which of them it is about).
 
 Invariants:
 - At most one read is under way per partition. A partition of which nothing is to be read is not assigned, so that
@@ -50,7 +50,9 @@ class Written(NamedTuple):
     offset: int
     """Negative where the broker did not tell: its answer to a repeat of what it already had."""
     epoch: int
-    sequence: int
+    sequence_first: int
+    sequence_last: int
+    """The record's number is one of these: its batch's."""
     value: bytes
     key: bytes | None
 
@@ -68,8 +70,8 @@ class Missed(NamedTuple):
 class _Partition(Generic[Ticket]):
     """What is to be read of one partition."""
 
-    tickets: deque[tuple[int, Ticket]]
-    """Sequence number and ticket, of all that wait for this partition."""
+    tickets: deque[tuple[Written, Ticket]]
+    """All that wait for this partition, in the order of the log."""
     reading: Written | None = None
     waiting: Written | None = None
     """The newest that was delivered since the read began."""
@@ -132,10 +134,9 @@ class ReadBack(Generic[Ticket]):
         partition = self._partitions.get(place)
         if partition is None:
             partition = self._partitions[place] = _Partition(deque())
-        partition.tickets.append((written.sequence, ticket))
-        # Reports come in the order of the log, except that a place may be untold: one that is told is easier to read.
+        partition.tickets.append((written, ticket))
         waiting = partition.waiting
-        if waiting is None or written.sequence > waiting.sequence:
+        if waiting is None or _is_before(waiting, written):
             partition.waiting = written
         if partition.reading is None:
             self._due.add(place)
@@ -196,8 +197,15 @@ class ReadBack(Generic[Ticket]):
         is_at_place = offset == written.offset
         if is_ours and (is_at_place or written.offset < 0):
             partition.scan_from = offset + 1
-            while partition.tickets and partition.tickets[0][0] <= written.sequence:
-                confirmed.append(partition.tickets.popleft()[1])
+            left: deque[tuple[Written, Ticket]] = deque()
+            for other, ticket in partition.tickets:
+                if other is written or _is_before(other, written):
+                    confirmed.append(ticket)
+                else:
+                    left.append((other, ticket))
+            partition.tickets = left
+            if left and partition.waiting is None:
+                partition.waiting = left[-1][0]  # of two places that are untold it may not be clear which comes first
             self._end(place, partition, ended)
         elif written.offset < 0:
             partition.scanned += 1
@@ -208,9 +216,11 @@ class ReadBack(Generic[Ticket]):
             self._miss(place, f"is not at offset {written.offset}: {found}", True, missed, ended)
 
     def _is_record(self, message: Message, written: Written) -> bool:
-        headers = dict(message.headers() or ())
+        headers: dict[str, Any] = dict(message.headers() or ())
+        sequence = headers.get(HEADER_SEQUENCE, b"")
         return (
-            headers.get(HEADER_SEQUENCE) == b"%d" % written.sequence
+            sequence.isdigit()
+            and written.sequence_first <= int(sequence) <= written.sequence_last
             and headers.get(HEADER_EPOCH) == b"%d" % written.epoch
             and headers.get(HEADER_WRITER) == self._writer_id
             and message.value() == written.value
@@ -228,7 +238,8 @@ class ReadBack(Generic[Ticket]):
         partition = self._partitions[place]
         written = partition.reading
         assert written is not None
-        reason = f"record {written.sequence} of this writer in {written.topic}/{written.partition} {what}"
+        numbers = f"{written.sequence_first} to {written.sequence_last}"
+        reason = f"a record of this writer ({numbers}) in {written.topic}/{written.partition} {what}"
         missed.append((Missed(written, reason, is_contradiction), [ticket for _, ticket in partition.tickets]))
         partition.tickets.clear()
         partition.waiting = None
@@ -266,3 +277,10 @@ class ReadBack(Generic[Ticket]):
         if partition.reading.offset >= 0:
             return partition.reading.offset
         return partition.scan_from if partition.scan_from is not None else _OFFSET_TAIL_BASE - SCAN_RECORDS_MAX
+
+
+def _is_before(one: Written, other: Written) -> bool:
+    """Whether `one` stands before `other` in their partition. Places tell; where one is untold, the numbers do."""
+    if one.offset >= 0 and other.offset >= 0:
+        return one.offset < other.offset
+    return one.sequence_last < other.sequence_first

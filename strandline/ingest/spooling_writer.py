@@ -487,7 +487,10 @@ class SpoolingWriter:
         found: asyncio.Future[None] = self._loop.create_future()
         place = -1 if offset is None else offset
         self._read_back.expect(
-            Written(record.topic, number, place, record.epoch, record.sequence, record.value, record.key), found
+            Written(
+                record.topic, number, place, record.epoch, record.sequence, record.sequence, record.value, record.key
+            ),
+            found,
         )
         while self._read_back.is_busy:
             _, missed = self._read_back.serve(self._loop.time())

@@ -57,7 +57,9 @@ class TcpSettings(Settings):
     """The address on which the TCP gateway listens."""
     tcp_connections_max: int = Field(default=10_000, ge=1)
     """More connections at a time are refused."""
-    tcp_pages_port: int = 8086
+    tcp_confirm_timeout_s: float = Field(default=10.0, gt=0)
+    """How long the TCP gateway waits for Kafka's confirmation before it ends a connection."""
+    tcp_pages_port: int = 8087
     """The port of the TCP gateway's health, readiness and metrics pages."""
 
 
@@ -81,11 +83,13 @@ class TcpPort:
         """Accept connections from now on."""
         make = partial(TcpConnection, self)
         self._server = await asyncio.get_running_loop().create_server(make, sock=self._listener, backlog=_BACKLOG)
+        self.feed.metrics.is_open.set(1)
 
     async def close(self) -> None:
         """Accept no more, confirm what has arrived whole, answer it, and end the connections."""
         if self._server is not None:
             self._server.close()
+        self.feed.metrics.is_open.set(0)
         settling = [settled for one in list(self.connections) if (settled := one.finish()) is not None]
         if settling:
             await asyncio.wait(settling)
@@ -288,7 +292,7 @@ class TcpGateway:
         """Port -> why it can't be opened; said once."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.connections_max = settings.tcp_connections_max
-        self.patience_s = settings.confirm_timeout_s
+        self.patience_s = settings.tcp_confirm_timeout_s
         self.bytes_held = 0
         """Of the lines of all connections that have begun and not ended."""
 
@@ -318,7 +322,9 @@ class TcpGateway:
             if known is None:
                 self._open(number, spec)
             elif known.feed.spec != spec:
+                known.feed.metrics.is_open.set(0)
                 known.feed = self._feed(spec)
+                known.feed.metrics.is_open.set(1)
                 logger.info("a TCP port has changed", action="port_changed", port=number, stream=spec.stream)
 
     async def sweep(self) -> None:
@@ -333,7 +339,7 @@ class TcpGateway:
         for port in self._ports.values():
             self.start(port.close())
         if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=self._settings.confirm_timeout_s + 2)
+            _, late = await asyncio.wait(self._tasks, timeout=self._settings.tcp_confirm_timeout_s + 2)
             for task in late:
                 task.cancel()
 
@@ -367,7 +373,7 @@ async def serve(settings: TcpSettings) -> None:
 
     Raises StackError when the port of the pages is taken, and whatever opening the ledger raises. Kafka may come later.
     """
-    async with open_parts(settings, "tcp", settings.tcp_pages_port) as parts:
+    async with open_parts(settings, "tcp", settings.tcp_pages_port, settings.tcp_confirm_timeout_s) as parts:
         gateway = TcpGateway(settings, parts)
         sweeping = gateway.start(gateway.sweep())
         logger.info("the TCP gateway runs", action="gateway_started", host=settings.tcp_host)

@@ -24,16 +24,15 @@ from pydantic import Field
 from strandline.core.errors import LogUnavailable
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
+from strandline.ingest.datagram_reader import DATAGRAMS_MAX, DatagramReader
 from strandline.ingest.feed import Feed
 from strandline.ingest.framing import Record
 from strandline.ingest.gateway_process import GatewayParts, follow_until_stopped, open_parts, run_gateway
 
 logger = structlog.get_logger()
 
-DATAGRAM_BYTES_MAX = 65_536
-"""No datagram is larger: 65,507 bytes over IPv4."""
-DATAGRAMS_PER_TURN = 1_000
-"""Read from one socket before the others have their turn."""
+READS_PER_TURN = 4
+"""Of one socket before the others have their turn."""
 RECORDS_WAITING_MAX = 100_000
 """Of one port. While so many wait for confirmation, the rest waits in the socket's buffer."""
 _SO_RCVBUFFORCE = 33
@@ -66,15 +65,14 @@ class UdpPort:
     Invariant: a datagram that was read is in exactly one `append` or `refuse` of the feed.
     """
 
-    def __init__(self, feed: Feed, sockets: list[socket.socket]) -> None:
+    def __init__(self, feed: Feed, sockets: list[socket.socket], reader: DatagramReader) -> None:
         self.feed = feed
         """May be replaced when the stream's document has changed."""
         self._sockets = sockets
         self._drops = dict.fromkeys(sockets, 0)
         """The kernel's count of each socket, as far as it is in the metrics."""
         self._loop = asyncio.get_running_loop()
-        self._buffer = bytearray(DATAGRAM_BYTES_MAX)
-        self._view = memoryview(self._buffer)
+        self._reader = reader
         self._appending: set[asyncio.Task[None]] = set()
         self._waiting = 0
         """Records of the appends under way."""
@@ -97,6 +95,7 @@ class UdpPort:
             while self._drain(one):
                 pass
         self.count_drops()
+        self.feed.metrics.is_open.set(0)
         for one in self._sockets:
             one.close()
         if self._appending:
@@ -112,43 +111,38 @@ class UdpPort:
         for one in self._sockets:
             self._loop.remove_reader(one)
 
-    def _drain(self, one: socket.socket) -> int:
-        """Read what has arrived, at most a turn's share, and append it; return how many datagrams that were.
+    def _drain(self, one: socket.socket) -> bool:
+        """Read what has arrived, at most a turn's share, and append it; False when nothing had.
 
-        1. Read the datagrams, each with the address of its sender.
-        2. Cut them into records, by sender: the source in a record's headers.
+        1. Read the datagrams, by sender: the source in a record's headers.
+        2. Cut them into records.
         3. Append each sender's records; nobody waits for the outcome but the metrics.
         4. Stop reading while too many wait.
         """
-        receive, buffer, view = one.recvfrom_into, self._buffer, self._view
-        arrived: dict[str, list[bytes]] = {}
-        count = 0
-        try:
-            while count < DATAGRAMS_PER_TURN:
-                size, peer = receive(buffer)
-                count += 1
-                if peer[0] in arrived:
-                    arrived[peer[0]].append(bytes(view[:size]))
-                else:
-                    arrived[peer[0]] = [bytes(view[:size])]
-        except BlockingIOError:
-            pass
-        for host, datagrams in arrived.items():
-            if records := self._records(datagrams):
-                self._waiting += len(records)
-                task = self._loop.create_task(self._append(host, records))
-                self._appending.add(task)
-                task.add_done_callback(self._appending.discard)
+        has_read = False
+        for _ in range(READS_PER_TURN):
+            arrived = self._reader.read(one)
+            has_read = has_read or bool(arrived)
+            for host, datagrams in arrived.items():
+                if records := self._records(datagrams):
+                    self._waiting += len(records)
+                    task = self._loop.create_task(self._append(host, records))
+                    self._appending.add(task)
+                    task.add_done_callback(self._appending.discard)
+            if sum(map(len, arrived.values())) < DATAGRAMS_MAX:
+                break
         if self._is_reading and self._waiting >= RECORDS_WAITING_MAX:
             self._pause()
-        return count
+        return has_read
 
     def _records(self, datagrams: list[bytes]) -> list[Record]:
         """The records of some datagrams. What has no content, or too much, is refused and counted here."""
         feed = self.feed
         values = datagrams
         if feed.spec.udp is not None and feed.spec.udp.framing == "lines":
-            values = [line.removesuffix(b"\r") for datagram in datagrams for line in datagram.split(b"\n") if line]
+            values = [
+                line.removesuffix(b"\r") for datagram in datagrams for line in datagram.split(b"\n") if line.strip()
+            ]
         if any(not 0 < len(value) <= feed.record_bytes_max for value in values):
             feed.refuse("empty", sum(not value for value in values))
             feed.refuse("too_large", sum(len(value) > feed.record_bytes_max for value in values))
@@ -180,6 +174,7 @@ class UdpGateway:
         self._refused: dict[int, str] = {}
         """Port -> why it can't be opened; said once."""
         self._closing: set[asyncio.Task[None]] = set()
+        self._reader = DatagramReader()
 
     def take_up(self, streams: list[StreamSpec]) -> None:
         """Open, change and close ports so that they are as the documents say."""
@@ -195,7 +190,9 @@ class UdpGateway:
                 self._open(number, spec)
             elif known.feed.spec != spec:
                 known.count_drops()
+                known.feed.metrics.is_open.set(0)
                 known.feed = self._feed(spec)
+                known.feed.metrics.is_open.set(1)
                 logger.info("a UDP port has changed", action="port_changed", port=number, stream=spec.stream)
 
     def refresh(self) -> None:
@@ -222,7 +219,8 @@ class UdpGateway:
                 )  # fmt: skip
             return
         self._refused.pop(number, None)
-        self._ports[number] = UdpPort(self._feed(spec), sockets)
+        port = self._ports[number] = UdpPort(self._feed(spec), sockets, self._reader)
+        port.feed.metrics.is_open.set(1)
         given = sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2  # the kernel doubles what it was asked
         logger.info(
             "a UDP port is open", action="port_opened", port=number, stream=spec.stream, receive_buffer_bytes=given
@@ -291,7 +289,7 @@ async def serve(settings: UdpSettings) -> None:
         if gateway is not None:
             gateway.refresh()
 
-    async with open_parts(settings, "udp", settings.udp_pages_port, refresh) as parts:
+    async with open_parts(settings, "udp", settings.udp_pages_port, settings.confirm_timeout_s, refresh) as parts:
         errors = Gauge(
             "strandline_udp_receive_buffer_errors_total",
             "Datagrams that no socket of this machine had room for, as the kernel counts them (RcvbufErrors)",

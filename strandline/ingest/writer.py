@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
@@ -87,17 +88,30 @@ _AWAY_CODES = frozenset(
 class _Batch:
     """The records of one `append`, until the last of them is reported and read back."""
 
-    __slots__ = ("bytes_in_flight", "confirmed", "error", "last", "reported", "sent", "topic", "unread")
+    __slots__ = (
+        "bytes_in_flight",
+        "confirmed",
+        "error",
+        "last",
+        "reported",
+        "sent",
+        "sequence_first",
+        "sequence_last",
+        "topic",
+        "unread",
+    )
 
     def __init__(self, topic: str, records: int, bytes_in_flight: int, confirmed: asyncio.Future[None]) -> None:
         self.topic = topic
+        self.sequence_first = self.sequence_last = 0
+        """The numbers of its records; other batches' may stand between if it is longer than a turn."""
         self.bytes_in_flight = bytes_in_flight
         self.confirmed = confirmed
         """Done when every record is reported and read back, or when the time is up."""
         self.error: KafkaError | None = None
         """The first refusal."""
-        self.last: dict[int, tuple[int, Message]] = {}
-        """Partition -> sequence number and report of the last record delivered there."""
+        self.last: dict[int | None, Message] = {}
+        """Partition -> report of the last record delivered there."""
         self.reported = 0
         self.sent = records
         """Lowered when a record is refused at once, and the rest not tried."""
@@ -160,6 +174,8 @@ class LogWriter:
         self._consumer_config = client_config
         self._sequences: dict[str, int] = {}
         """Topic -> the number of its last record."""
+        self._deadlines: deque[tuple[float, _Batch]] = deque()
+        """When each batch is given up, the earliest first."""
         self._reported: list[_Batch] = []
         """Reported whole, and nothing of them read back yet."""
         self._is_broken = False
@@ -253,12 +269,9 @@ class LogWriter:
         self._check_reached(topic)
         batch = _Batch(topic, len(records), bytes_new, self._loop.create_future())
         self.bytes_in_flight += bytes_new
-        timer = self._loop.call_later(self._confirm_timeout_s, self._give_up, batch)
-        try:
-            await self._send(records, common, each, batch)
-            await batch.confirmed
-        finally:
-            timer.cancel()
+        self._deadlines.append((self._loop.time() + self._confirm_timeout_s, batch))
+        await self._send(records, common, each, batch)
+        await batch.confirmed
         if batch.error is not None:
             raise self._explain(topic, batch.error)
         return Accepted.LOG
@@ -329,27 +342,31 @@ class LogWriter:
         batch: _Batch,
     ) -> None:
         """Hand the records to the producer, until one is refused: none may overtake one that came before it."""
-        topic, report, sequences = batch.topic, self._report, self._sequences
-        sequence = sequences.get(topic, 0)
+        topic, report, produce = batch.topic, partial(self._report, batch), self._producer.produce
+        sequence = self._sequences.get(topic, 0)
+        batch.sequence_first = sequence + 1
+        headers: list[Any] = [*common, (HEADER_SEQUENCE, b"")]  # the producer copies them, so that one list serves all
         sent = 0
         try:
             for (value, key), own in zip(records, headers_each, strict=True):
                 sequence += 1
-                headers: list[Any] = [*common, *own, (HEADER_SEQUENCE, b"%d" % sequence)]
-                self._producer.produce(
-                    topic, value, key, _PARTITION_BY_KEY, partial(report, batch, sequence), None, 0, headers
-                )
-                sequences[topic] = sequence
+                headers[-1] = (HEADER_SEQUENCE, b"%d" % sequence)
+                produce(
+                    topic, value, key, _PARTITION_BY_KEY, report, None, 0, [*headers, *own] if own else headers
+                )  # by position: half as much work as by name
                 sent += 1
                 if sent % RECORDS_PER_TURN == 0:
+                    self._sequences[topic] = batch.sequence_last = sequence
                     await asyncio.sleep(0)
                     if batch.error is not None:
                         break
-                    sequence = sequences[topic]
+                    sequence, produce = self._sequences[topic], self._producer.produce
         except KafkaException as error:
             batch.error = error.args[0]
             self._is_broken = self._is_broken or batch.error.fatal()
         finally:
+            # A turn that was cancelled has been written down before, and others may have gone on from there.
+            self._sequences[topic] = batch.sequence_last = max(sequence, self._sequences.get(topic, 0))
             if sent < len(records):
                 batch.sent = sent
                 if batch.reported == sent:
@@ -357,10 +374,10 @@ class LogWriter:
             if self._serve_at_s - self._loop.time() > SERVE_S:
                 self._serve_in(SERVE_S)
 
-    def _report(self, batch: _Batch, sequence: int, error: KafkaError | None, message: Message) -> None:
-        """Count one record's delivery report. Called by the producer's `poll`."""
+    def _report(self, batch: _Batch, error: KafkaError | None, message: Message) -> None:
+        """Count one record's delivery report. Called by the producer's `poll`, in the order of each partition."""
         if error is None:
-            batch.last[message.partition()] = (sequence, message)  # type: ignore[index]  # a delivered one has its place
+            batch.last[message.partition()] = message
         elif batch.error is None:
             batch.error = error
         batch.reported += 1
@@ -381,6 +398,7 @@ class LogWriter:
             for batch in reported:
                 self._expect(batch)
             self._serve_read_back()
+            self._give_up_overdue()
         except KafkaException as error:
             self._is_broken = True
             logger.error("a client of Kafka failed", action="client_failed", reason=error.args[0].str())
@@ -395,15 +413,17 @@ class LogWriter:
             self._settle(batch)
             return
         batch.unread = len(batch.last)
-        for number, (sequence, message) in batch.last.items():
+        for number, message in batch.last.items():
             offset = message.offset()
+            assert number is not None
             self._read_back.expect(
                 Written(
                     batch.topic,
                     number,
                     -1 if offset is None else offset,
                     self._epoch,
-                    sequence,
+                    batch.sequence_first,
+                    batch.sequence_last,
                     message.value() or b"",
                     message.key(),
                 ),
@@ -442,10 +462,15 @@ class LogWriter:
         self._give_back(batch.bytes_in_flight)
         batch.bytes_in_flight = 0
 
+    def _give_up_overdue(self) -> None:
+        now_s, deadlines = self._loop.time(), self._deadlines
+        while deadlines and (deadlines[0][0] <= now_s or deadlines[0][1].confirmed.done()):
+            batch = deadlines.popleft()[1]
+            if not batch.confirmed.done():
+                self._give_up(batch)
+
     def _give_up(self, batch: _Batch) -> None:
         """The time is up: whoever waits is told so, and the batch's bytes stay in flight."""
-        if batch.confirmed.done():
-            return
         self._note_away(batch.topic, "no confirmation in time")
         batch.confirmed.set_exception(
             LogUnavailable(

@@ -16,13 +16,11 @@ from strandline.core.settings import Settings
 from strandline.processing.log_source import EVENT_TIME
 from strandline.processing.pipeline import CheckedPipeline, Emit, Stage
 from strandline.processing.stage_emission import REFUSED_RESULTS, StageEmission
+from strandline.processing.stages import WATERMARK_METADATA
 from strandline.results.counting_writer import CountingWriter
 from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
 from strandline.results.writer import ResultWriter
-
-_WATERMARK_METADATA = "spark.watermarkDelayMs"
-"""Marks the event-time column for Spark; an Arrow function loses it, so its schema says it again."""
 
 
 def results_metric(stage: str) -> str:
@@ -56,7 +54,8 @@ class EmissionTap:
         )
         fields = [StructField(f.name, f.dataType, f.nullable) for f in frame.schema.fields]
         schema = StructType([*fields, StructField(REFUSED_RESULTS, LongType())])
-        schema[EVENT_TIME].metadata = {_WATERMARK_METADATA: self._pipeline.delay_ms}
+        # An Arrow function loses the mark of event time, so its schema says it again.
+        schema[EVENT_TIME].metadata = {WATERMARK_METADATA: self._pipeline.delay_ms}
         is_new = F.lit(True) if emitted_ms is None else F.unix_millis(F.col("window.end")) > emitted_ms
         tapped = frame.mapInArrow(emission, schema).observe(
             results_metric(stage.name),

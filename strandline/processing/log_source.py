@@ -29,13 +29,10 @@ if TYPE_CHECKING:
     from strandline.ledger.ledger import Ledger
 
 EVENT_TIME = "_strandline_event_time"
-RECORDS = "_strandline_records"
-REFUSED = "_strandline_refused"
-LATE = "_strandline_late"
-LATEST_EVENT = "_strandline_latest_event_ms"
-LATEST_LOG = "_strandline_latest_log_ms"
-FACTS = (RECORDS, REFUSED, LATE, LATEST_EVENT, LATEST_LOG)
-"""Columns that only a facts row fills."""
+FACTS = "_strandline_facts"
+"""The column that only a facts row fills: a list, which costs every other row 4 bytes."""
+FACT_NAMES = ("records", "refused", "late", "latest_event_ms", "latest_log_ms")
+"""What the list holds, by place."""
 
 SOURCE_COLUMNS = ("_strandline_stream", "_strandline_partition", "_strandline_offset")
 BYTES = "_strandline_bytes"
@@ -81,7 +78,7 @@ class SourceConfig:
                 pa.field(MESSAGE, pa.string()),
             ]
         else:
-            columns += [pa.field(name, pa.int64()) for name in FACTS]
+            columns.append(pa.field(FACTS, pa.list_(pa.int64())))
         return pa.schema(columns)
 
 
@@ -270,17 +267,17 @@ def read_accepted(config: SourceConfig, partition: LogPartition) -> Iterator[pa.
         latest_log_ms = greatest(latest_log_ms, max(log_times_ms))
         rows = len(decoded.event_time)
         if rows:
-            nothing = pa.nulls(rows, pa.int64())
             columns = [decoded.arrays[name] for name in config.columns]
-            yield pa.RecordBatch.from_arrays([*columns, decoded.event_time, *[nothing] * len(FACTS)], schema=schema)
+            nothing = pa.nulls(rows, pa.list_(pa.int64()))
+            yield pa.RecordBatch.from_arrays([*columns, decoded.event_time, nothing], schema=schema)
     yield _facts_row(schema, partition.tick_ms, records, refused, late, latest_event_ms, latest_log_ms)
 
 
 def _facts_row(schema: pa.Schema, tick_ms: int | None, *facts: int | None) -> pa.RecordBatch:
     """Its event time is the tick, or 1970: Spark's watermark starts there, so that moves nothing."""
-    values = dict(zip(FACTS, facts, strict=True))
-    row = {name: values.get(name) for name in schema.names}
-    columns = [pa.array([row[item.name]], item.type) for item in schema if item.name != EVENT_TIME]
+    columns = [
+        pa.array([list(facts) if item.name == FACTS else None], item.type) for item in schema if item.name != EVENT_TIME
+    ]
     event_time = pa.array([(tick_ms or 0) * 1000], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     columns.insert(schema.get_field_index(EVENT_TIME), event_time)
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -274,6 +274,13 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
         "spark.sql.streaming.numRecentProgressUpdates": "2",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
         "spark.sql.adaptive.enabled": "false",
+        # Shuffle files and state lie on this machine and are read once or never: packing and sums cost more than they save.
+        "spark.shuffle.compress": "false",
+        "spark.shuffle.spill.compress": "false",
+        "spark.shuffle.checksum.enabled": "false",
+        "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+        "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
+        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # What Spark keeps and prints for its own web page, which is off: at two batches a second it adds up.
         "spark.sql.maxPlanStringLength": "1000",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from strandline.processing.log_source import EVENT_TIME, LATE, LATEST_EVENT, LATEST_LOG, RECORDS, REFUSED
+from strandline.processing.log_source import EVENT_TIME, FACT_NAMES, FACTS
 from strandline.processing.pipeline import CheckedPipeline, Derive, Stage, Where
 from strandline.processing.pipeline import Column as Computed
 from strandline.processing.safe_sql import columns_of, safe_sql
@@ -16,6 +16,10 @@ from strandline.processing.safe_sql import columns_of, safe_sql
 PROBLEM = "_strandline_problem"
 """Why an expression could not be computed for a record whose inputs were present; null for a good record."""
 
+WATERMARK_METADATA = "spark.watermarkDelayMs"
+"""Marks an event-time column for Spark."""
+_LAST = "_strandline_last"
+"""The last microsecond of a window."""
 _TYPE_NAMES = {"bigint": "long", "int": "integer"}
 
 Step = Derive | Where
@@ -28,15 +32,12 @@ def with_watermark(frame: DataFrame, delay_ms: int) -> DataFrame:
     The predicate mentions the event time so that it stays above the watermark: below it, the ticks would be gone before
     Spark sees them, and the last windows would silently stay open.
     """
-    observed = frame.withWatermark(EVENT_TIME, f"{delay_ms} milliseconds").observe(
-        "facts",
-        F.sum(RECORDS).alias("records"),
-        F.sum(REFUSED).alias("refused"),
-        F.sum(LATE).alias("late"),
-        F.max(LATEST_EVENT).alias("latest_event_ms"),
-        F.max(LATEST_LOG).alias("latest_log_ms"),
-    )
-    is_record = F.when(F.col(RECORDS).isNull(), F.col(EVENT_TIME).isNotNull()).otherwise(F.lit(False))
+    facts = [
+        (F.max if name.startswith("latest") else F.sum)(F.col(FACTS)[place]).alias(name)
+        for place, name in enumerate(FACT_NAMES)
+    ]
+    observed = frame.withWatermark(EVENT_TIME, f"{delay_ms} milliseconds").observe("facts", *facts)
+    is_record = F.when(F.col(FACTS).isNull(), F.col(EVENT_TIME).isNotNull()).otherwise(F.lit(False))
     return observed.where(is_record)
 
 
@@ -94,20 +95,32 @@ def build_stages(records: DataFrame, pipeline: CheckedPipeline, tap: Tap) -> Dat
             frame = apply_steps(frame, stage.pre_steps)
             if number == 0 and can_fail(stage.pre_steps):
                 frame = frame.observe("steps", F.count(PROBLEM).alias("problems")).where(F.col(PROBLEM).isNull())
-        frame = tap(stage, aggregate(frame, stage))
+        frame = tap(stage, aggregate(frame, stage, pipeline.delay_ms))
     return frame
 
 
-def aggregate(frame: DataFrame, stage: Stage) -> DataFrame:
-    """One tumbling window: EVENT_TIME is the last microsecond of the window, as the next stage needs it."""
-    window = F.window(EVENT_TIME, f"{stage.size_ms} milliseconds").alias("window")
+def aggregate(frame: DataFrame, stage: Stage, delay_ms: int) -> DataFrame:
+    """One tumbling window: EVENT_TIME is the last microsecond of the window, as the next stage needs it.
+
+    The windows begin at multiples of their size since 1970, like Spark's `window`, whose struct costs more as a key: a
+    quarter of this stage's work. The metadata marks the key as event time, so that Spark closes windows by it.
+    """
+    size_us = stage.size_ms * 1000
+    event_us = F.unix_micros(EVENT_TIME)
+    last = F.timestamp_micros(event_us - event_us % size_us + (size_us - 1))
     types = _types(frame)
-    grouped = frame.groupBy(window, *stage.by).agg(
-        *[_value(column, types).alias(column.name) for column in stage.aggregates]
+    grouped = (
+        frame.withColumn(_LAST, last.alias(_LAST, metadata={WATERMARK_METADATA: delay_ms}))
+        .groupBy(_LAST, *stage.by)
+        .agg(*[_value(column, types).alias(column.name) for column in stage.aggregates])
+    )
+    last_us = F.unix_micros(_LAST)
+    window = F.struct(
+        F.timestamp_micros(last_us - (size_us - 1)).alias("start"), F.timestamp_micros(last_us + 1).alias("end")
     )
     return grouped.select(
-        F.window_time("window").alias(EVENT_TIME),
-        "window",
+        F.col(_LAST).alias(EVENT_TIME),
+        window.alias("window"),
         *stage.by,
         *[name for name, _, _ in stage.aggregates],
     )

@@ -2,8 +2,10 @@
 
 import concurrent.futures
 import contextlib
+import gzip
 import json
 import os
+import resource
 import signal
 import socket
 import struct
@@ -16,6 +18,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from backports import zstd
 from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -251,14 +254,22 @@ def test_records_without_a_key_spread_over_the_partitions(gateway):
         (400, b'[{"n":1}', JSON),
         (400, b'[{"n":1},]', JSON),
         (400, b"[" * 1_000_000, JSON),
-        (413, b'[1, "' + b"x" * RECORD_BYTES_MAX + b'"]', JSON),
+        (413, b'["' + b"x" * RECORD_BYTES_MAX + b'"]', JSON),
         (413, b'{"x":"' + b"x" * RECORD_BYTES_MAX + b'"}', JSON),
         (413, b"[" + b"1," * 100_000 + b"1]", JSON),
         (413, b"x" * (BODY_BYTES_MAX + 1), LINES),
         (415, b"{}", {}),
         (415, b"{}", {"content-type": "text/plain"}),
         (415, b"{}", {"content-type": "application/json; charset=utf-16"}),
-        (415, b"{}", JSON | {"content-encoding": "gzip"}),
+        (415, b"{}", JSON | {"content-encoding": "br"}),
+        (415, b"{}", JSON | {"content-encoding": "gzip, gzip"}),
+        (400, b"{}", JSON | {"content-encoding": "gzip"}),
+        (400, b"{}", JSON | {"content-encoding": "zstd"}),
+        (400, gzip.compress(b"[1,2]" * 1_000)[:-1], JSON | {"content-encoding": "gzip"}),
+        (413, gzip.compress(b" " * (BODY_BYTES_MAX + 1)), JSON | {"content-encoding": "gzip"}),
+        (413, zstd.compress(b" " * (BODY_BYTES_MAX + 1)), JSON | {"content-encoding": "zstd"}),
+        (400, b"{}", JSON | {"idempotency-key": "x" * 256}),
+        (400, b"{}", JSON | {"idempotency-key": '""'}),
     ],
     ids=lambda value: repr(value)[:30],
 )
@@ -280,9 +291,50 @@ def check_problem(answer: httpx.Response) -> None:
     assert len(problem["detail"]) > 20
 
 
-def test_a_refused_record_is_named(gateway):
-    answer = gateway.send(gateway.register(), b"1\n2\n" + b"x" * (RECORD_BYTES_MAX + 1), LINES)
-    assert f"record 3 of 3 has {RECORD_BYTES_MAX + 1} bytes" in answer.json()["detail"]
+def test_a_refused_record_is_named_and_the_others_of_its_batch_are_persisted(gateway):
+    stream = gateway.register()
+    answer = gateway.send(stream, b"1\n\n" + b"x" * (RECORD_BYTES_MAX + 1) + b"\n3", LINES)
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "accepted": 2,
+        "refused": [
+            {
+                "index": 1,
+                "reason": "too_large",
+                "detail": f"it has {RECORD_BYTES_MAX + 1} bytes, the limit is {RECORD_BYTES_MAX}",
+            }
+        ],
+    }
+    assert sorted(record.value for record in gateway.read(stream)) == [b"1", b"3"]
+    assert gateway.metric("strandline_ingest_received_total", stream=stream) == 3
+    assert gateway.metric("strandline_ingest_confirmed_total", stream=stream) == 2
+    assert gateway.metric("strandline_ingest_refused_total", stream=stream, reason="too_large") == 1
+
+
+@pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("zstd", zstd.compress)], ids=["gzip", "zstd"])
+@pytest.mark.parametrize("count", [10, 50_000])
+def test_a_packed_body_is_unpacked(gateway, coding, pack, count):
+    """A small body is unpacked in the loop, a large one in a thread."""
+    stream = gateway.register()
+    lines = [b'{"n":%d}' % n for n in range(count)]
+    answer = gateway.send(stream, pack(b"\n".join(lines)), LINES | {"content-encoding": coding})
+    assert answer.json() == {"accepted": count}
+    assert sorted(record.value for record in gateway.read(stream)) == sorted(lines)
+
+
+@pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("zstd", zstd.compress)], ids=["gzip", "zstd"])
+def test_bodies_that_unpack_to_a_thousand_times_their_size_are_refused_within_bounds(gateway, coding, pack):
+    """1 GB each, eight at a time: the gateway answers others meanwhile, and does not grow by more than its bounds."""
+    stream, bomb = gateway.register(), pack(b" " * 1_000_000_000)
+    assert len(bomb) <= 1_000_000
+    before_bytes = gateway.rss_bytes()
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        bombs = [threads.submit(gateway.send, stream, bomb, LINES | {"content-encoding": coding}) for _ in range(24)]
+        while not all(bomb.done() for bomb in bombs):
+            assert gateway.send(stream, b'{"n":1}').status_code == 200
+        assert {bomb.result().status_code for bomb in bombs} == {413}
+    assert gateway.rss_bytes() - before_bytes < 60_000_000
+    assert gateway.metric("strandline_http_bodies_held_bytes") == 0
 
 
 def test_the_largest_record_is_taken_with_its_key(gateway):
@@ -361,12 +413,14 @@ def test_other_paths_and_methods_get_a_problem(gateway, method, path, status, al
 
 def test_health_readiness_and_metrics(gateway):
     stream = gateway.register()
-    accepted = gateway.metric("strandline_ingest_records_total", protocol="http", outcome="accepted")
+    labels = {"protocol": "http", "stream": stream}
     refused = gateway.metric("strandline_http_requests_total", status="400")
     timed = gateway.metric("strandline_ingest_ack_latency_seconds_count")
     gateway.send(stream, b"[1,2,3]")
     gateway.send(stream, b"x")
-    assert gateway.metric("strandline_ingest_records_total", protocol="http", outcome="accepted") == accepted + 3
+    assert gateway.metric("strandline_ingest_received_total", **labels) == 3
+    assert gateway.metric("strandline_ingest_confirmed_total", **labels) == 3
+    assert gateway.metric("strandline_ingest_in_flight", **labels) == 0
     assert gateway.metric("strandline_http_requests_total", status="400") == refused + 1
     assert gateway.metric("strandline_ingest_ack_latency_seconds_count") == timed + 1
     assert gateway.metric("strandline_ingest_in_flight_bytes") == 0
@@ -389,7 +443,6 @@ def test_a_sender_that_leaves_before_its_body_is_whole_leaves_nothing(gateway):
 def test_a_sender_that_does_not_wait_for_the_answer_changes_nothing(gateway, is_reset):
     """Whether its request is taken is a race; once it is, the work goes on, is counted, and is done once."""
     stream, count = gateway.register(), 100
-    before = gateway.metric("strandline_ingest_records_total", outcome="accepted")
     for n in range(count):
         with socket.create_connection(("127.0.0.1", gateway.port), DEADLINE_S) as connection:
             if is_reset:
@@ -398,9 +451,7 @@ def test_a_sender_that_does_not_wait_for_the_answer_changes_nothing(gateway, is_
     assert gateway.send(stream, b'{"n":-1}').status_code == 200
     wait_until(lambda: gateway.metric("strandline_ingest_in_flight_bytes") == 0, gateway)
     values = [json.loads(record.value)["n"] for record in gateway.read(stream)]
-    wait_until(
-        lambda: gateway.metric("strandline_ingest_records_total", outcome="accepted") - before == len(values), gateway
-    )
+    wait_until(lambda: gateway.metric("strandline_ingest_confirmed_total", stream=stream) == len(values), gateway)
     assert -1 in values
     assert len(values) == len(set(values))
     log = gateway.log_file.read_text()
@@ -432,7 +483,7 @@ def test_without_kafka_a_sender_is_told_to_come_again(lonely_gateway):
     check_problem(answer)
     assert answer.json()["code"] == "log_unavailable"
     assert "may or may not be in the log" in answer.json()["detail"]
-    assert lonely_gateway.metric("strandline_ingest_records_total", outcome="unknown") == 1
+    assert lonely_gateway.metric("strandline_ingest_refused_total", reason="log_unavailable") == 1
     ready = lonely_gateway.client.get("/readyz")
     assert ready.status_code == 503
     check_problem(ready)
@@ -494,3 +545,105 @@ def test_a_taken_port_is_one_clear_sentence(gateway):
     assert str(gateway.port) in ended.stderr
     assert "STRANDLINE_HTTP_PORT" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.fixture
+def many_files():
+    """As many open files as the system allows this process; yields how many connections a test may hold."""
+    before, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+    yield files_max - 500
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before, files_max))
+
+
+@pytest.mark.parametrize("part", ["nothing", "head", "body"])
+def test_ten_thousand_slow_senders_hinder_nobody(private_gateway, many_files, part):
+    """Each sends a byte now and then, and never a whole request; others are served, and the memory stays bounded."""
+    gateway, count = private_gateway, min(10_000, many_files)
+    stream = gateway.register()
+    request = raw_request(stream, b"[" + b"1" * 998 + b"]")
+    start = {"nothing": b"", "head": request[:30], "body": request[:-900]}[part]
+    with contextlib.ExitStack() as stack:
+        senders = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port), DEADLINE_S)) for _ in range(count)
+        ]
+        for sender in senders:
+            sender.sendall(start)
+        slowest_s = 0.0
+        for round_ in range(5):
+            for sender in senders[round_::5]:
+                with contextlib.suppress(ConnectionError):
+                    sender.send(b"x" if part == "head" else b"1" if part == "body" else b"")
+            began_s = time.monotonic()
+            assert gateway.send(stream, b'{"n":1}').status_code == 200
+            slowest_s = max(slowest_s, time.monotonic() - began_s)
+        assert gateway.metric("strandline_http_connections") > count * 0.9
+        assert gateway.rss_bytes() < 512_000_000
+        assert slowest_s < 5
+        if part != "body":  # that takes three times as long, and ends the same way (tests/unit/test_http_connection.py)
+            wait_until(lambda: gateway.metric("strandline_http_connections") < 10, gateway)
+    print(f"{gateway.rss_bytes() / 1e6:.0f} MB with {count} connections, slowest answer to others {slowest_s:.3f} s")
+    assert gateway.send(stream, b'{"n":1}').status_code == 200
+    assert [record.value for record in gateway.read(stream)] == [b'{"n":1}'] * 6
+
+
+def test_over_its_bound_a_gateway_closes_connections_that_wait_and_serves_new_ones(kafka, tmp_path):
+    gateway = Gateway(kafka, tmp_path, http_connections_max=20)
+    try:
+        stream = gateway.register()
+        gateway.client.close()  # its connection would be one of those that wait
+        with contextlib.ExitStack() as stack:
+            senders = []
+            for n in range(100):
+                sender = stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port), DEADLINE_S))
+                sender.sendall(raw_request(stream, b"%d" % n)[:10])
+                senders.append(sender)
+            body = b'{"n":1}'
+            senders[-1].sendall(raw_request(stream, body)[10:].replace(b"length: 2", b"length: 7"))
+            assert senders[-1].recv(1_000).startswith(b"HTTP/1.1 200 ")
+            assert senders[0].recv(1_000) == b""
+        gateway.client = httpx.Client(base_url=gateway.url, timeout=DEADLINE_S)
+        assert gateway.metric("strandline_http_connections_evicted") >= 80
+    finally:
+        gateway.close()
+
+
+def test_a_body_without_end_is_refused(gateway):
+    """A chunked body that never ends: the sender gets to see the refusal while it is still sending."""
+    stream = gateway.register()
+    head = raw_request(stream, b"").replace(b"content-length: 0", b"transfer-encoding: chunked")
+    chunk = b"10000\r\n" + b"[" * 65_536 + b"\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), DEADLINE_S) as connection:
+        connection.sendall(head)
+        connection.setblocking(False)
+        answer, rest, sent_bytes = b"", b"", 0
+        deadline = time.monotonic() + DEADLINE_S
+        while not answer:
+            assert time.monotonic() < deadline
+            rest = rest or chunk
+            with contextlib.suppress(BlockingIOError):
+                sent = connection.send(rest)
+                rest, sent_bytes = rest[sent:], sent_bytes + sent
+            with contextlib.suppress(BlockingIOError):
+                answer = connection.recv(1_000)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert sent_bytes >= BODY_BYTES_MAX
+    assert gateway.metric("strandline_http_bodies_held_bytes") == 0
+
+
+@pytest.mark.parametrize("coding", [None, "gzip"])
+def test_an_idempotency_key_is_the_message_id_of_each_record(gateway, coding):
+    stream = gateway.register()
+    headers = {"idempotency-key": '"batch-7"'} | ({"content-encoding": "gzip"} if coding else {})
+    bodies = [(b'{"n":0}', JSON), (b'[{"n":1}]', JSON), (b'{"n":2}\n"%s"\n{"n":3}' % (b"x" * RECORD_BYTES_MAX), LINES)]
+    for body, content_type in bodies:
+        assert gateway.send(stream, gzip.compress(body) if coding else body, content_type | headers).status_code == 200
+    assert gateway.send(stream, b'{"n":4}').status_code == 200
+    found = {record.value: record.headers.get("message-id") for record in gateway.read(stream)}
+    assert found == {
+        b'{"n":0}': b"batch-7",
+        b'{"n":1}': b"batch-7/0",
+        b'{"n":2}': b"batch-7/0",
+        b'{"n":3}': b"batch-7/2",
+        b'{"n":4}': None,
+    }

@@ -69,7 +69,7 @@ class ObedientProducer:
     def produce(self, topic, value, key, partition, on_delivery, _alias, timestamp, headers):
         if self.refuse_from and len(self.sent) >= self.refuse_from[0]:
             raise KafkaException(self.refuse_from[1])
-        message = FakeMessage(topic, value, key, headers)
+        message = FakeMessage(topic, value, key, list(headers))
         self.sent.append(message)
         self._waiting.append((on_delivery, message))
 

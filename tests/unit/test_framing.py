@@ -4,7 +4,16 @@ import msgspec
 import pytest
 
 from strandline.ingest import framing
-from strandline.ingest.framing import Form, TooLarge, Unframable, frame, key_finder, split_json, split_lines
+from strandline.ingest.framing import (
+    Form,
+    RefusedRecord,
+    TooLarge,
+    Unframable,
+    frame,
+    key_finder,
+    split_json,
+    split_lines,
+)
 
 DEEP = b"[" * 5_000 + b"]" * 5_000
 
@@ -70,11 +79,25 @@ def test_lines_without_a_record_are_refused(body):
         split_lines(body)
 
 
-def test_a_record_over_the_limit_is_named():
-    records = frame(b'["1234567", "12345678"]', Form.JSON, None, record_bytes_max=10)
-    assert [len(value) for value, _ in records] == [9, 10]
-    with pytest.raises(TooLarge, match="record 2 of 3 has 11 bytes, the limit is 10"):
-        frame(b'["1234567", "123456789", 1]', Form.JSON, None, record_bytes_max=10)
+def test_a_record_over_the_limit_is_named_and_its_neighbours_are_taken():
+    framed = frame(b'["1234567", "12345678"]', Form.JSON, None, record_bytes_max=10)
+    assert framed == ([(b'"1234567"', None), (b'"12345678"', None)], [], True)
+    assert framed.indexes() == [0, 1]
+    framed = frame(b'["1234567", "123456789", 1]', Form.JSON, None, record_bytes_max=10)
+    assert framed.records == [(b'"1234567"', None), (b"1", None)]
+    assert framed.indexes() == [0, 2]
+    assert framed.refused == [RefusedRecord(1, "too_large", "it has 11 bytes, the limit is 10")]
+
+
+@pytest.mark.parametrize(
+    ("body", "form", "is_batch"),
+    [(b"{}", Form.JSON, False), (b" {}\n", Form.JSON, False), (b"[{}]", Form.JSON, True), (b"{}", Form.LINES, True)],
+)
+def test_a_form_that_allows_several_records_is_a_batch(body, form, is_batch):
+    assert frame(body, form, None, 100).is_batch is is_batch
+
+
+def test_a_body_without_a_record_that_can_be_taken_is_refused():
     with pytest.raises(TooLarge, match="record 1 of 1 has 7 bytes"):
         frame(b"1234567\n", Form.LINES, None, record_bytes_max=6)
 
@@ -124,7 +147,7 @@ def test_the_key_is_the_value_of_one_field(value, key):
 
 def test_each_record_has_its_own_key():
     body = b'[{"id":"a","v":1}, {"v":2}, {"id":"b",}]'
-    assert frame(body, Form.JSON, "id", 1_000) == [
+    assert frame(body, Form.JSON, "id", 1_000).records == [
         (b'{"id":"a","v":1}', b"a"),
         (b'{"v":2}', None),
         (b'{"id":"b",}', None),

@@ -334,7 +334,7 @@ def test_another_record_in_the_place_is_no_confirmation(spoil):
         stored = type(sent)(sent.topic_name, sent.value_bytes, sent.key_bytes, list(sent.header_list))
         spoil(stored)
         bench.log.records[0] = stored
-        with pytest.raises(LogUnavailable, match="record 1 of this writer in t/0 is not at offset 0"):
+        with pytest.raises(LogUnavailable, match=r"a record of this writer \(1 to 1\) in t/0 is not at offset 0"):
             await batch
         await until(lambda: len(bench.producers) == 2)
         assert bench.producers[0].is_flushed.is_set()

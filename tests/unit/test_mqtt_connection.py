@@ -10,6 +10,7 @@ from strandline.ingest.mqtt_connection import (
     RECEIVE_MAXIMUM,
     Admission,
     Connection,
+    Pause,
     Refused,
     State,
 )
@@ -32,7 +33,6 @@ class Transport:
         self.written += data
 
     def pause_reading(self):
-        assert self.is_reading
         self.is_reading = False
 
     def resume_reading(self):
@@ -238,6 +238,23 @@ def test_a_client_of_3_1_1_waits_unread():
         bench.connection.acknowledge(list(range(RECEIVE_MAXIMUM // 2, RECEIVE_MAXIMUM + 2)))
         assert bench.transport.is_reading
         assert len(bench.transport.written) == 4 * (RECEIVE_MAXIMUM + 1)
+
+    run(test)
+
+
+def test_what_was_read_when_reading_is_paused_waits_its_turn():
+    async def test(bench):
+        await bench.connect(4)
+        bench.connection.pause(Pause.LISTENER)
+        bench.send(client.publish(4, "a", b"1"), client.PINGREQ)
+        bench.send(client.publish(4, "a", b"2"))
+        assert (bench.hub.published, bench.transport.written) == ([], b"")
+        bench.connection.pause(Pause.WRITING)
+        bench.connection.resume(Pause.LISTENER)
+        assert bench.hub.published == []
+        bench.connection.resume(Pause.WRITING)
+        assert [publish.payload for publish in bench.hub.published] == [b"1", b"2"]
+        assert bench.transport.is_reading
 
     run(test)
 

@@ -43,7 +43,10 @@ _STOP_TIMEOUTS_S = {
     "mqtt": 5.0,
     "control": 40.0,
     "gateway-http": 20.0,
+    "gateway-mqtt": 30.0,
     "gateway-mqtt-listener": 20.0,
+    "gateway-udp": 20.0,
+    "gateway-tcp": 20.0,
 }
 """How long each may take to end by itself. The control service waits for its runners, and they for their slice."""
 _RUNNER_STOP_TIMEOUT_S = 20.0
@@ -80,7 +83,14 @@ class Stack:
         try:
             with _signals_raise_interrupt():
                 self._at_once(self.start_kafka, self.start_elasticsearch, self.start_mqtt, self.migrate_ledger)
-                self._at_once(self.start_control, self.start_http_gateway, self.start_mqtt_listener)
+                self._at_once(
+                    self.start_control,
+                    self.start_http_gateway,
+                    self.start_mqtt_gateway,
+                    self.start_mqtt_listener,
+                    self.start_udp_gateway,
+                    self.start_tcp_gateway,
+                )
         except BaseException:
             self.stop()
             raise
@@ -132,6 +142,42 @@ class Stack:
         with self._steps.step("starting the HTTP gateway", f"the HTTP gateway answers on {self.addresses.ingest_url}"):
             self._start_module("gateway-http", ["strandline.ingest.http_gateway"], _health(self.addresses.ingest_url))
         return self.addresses.ingest_url
+
+    def start_mqtt_gateway(self) -> None:
+        """Start the gateway that takes what is published to the stack's MQTT broker."""
+        with self._steps.step("starting the MQTT gateway", "the MQTT gateway runs"):
+            self._start_module(
+                "gateway-mqtt",
+                ["strandline.ingest.mqtt_gateway"],
+                _health(f"http://127.0.0.1:{self.ports.mqtt_gateway_pages}"),
+                STRANDLINE_MQTT_URL=self.addresses.mqtt_url,
+                STRANDLINE_MQTT_VERSION="3.1.1",  # what amqtt speaks
+                STRANDLINE_MQTT_PAGES_PORT=str(self.ports.mqtt_gateway_pages),
+            )
+
+    def start_udp_gateway(self) -> None:
+        """Start the UDP gateway; the streams' documents say on which ports it listens."""
+        with self._steps.step("starting the UDP gateway", "the UDP gateway runs"):
+            self._start_module(
+                "gateway-udp",
+                ["strandline.ingest.udp_gateway"],
+                _health(f"http://127.0.0.1:{self.ports.udp_gateway_pages}"),
+                STRANDLINE_PORT_OFFSET=str(self.addresses.port_offset),
+                STRANDLINE_UDP_HOST="127.0.0.1",
+                STRANDLINE_UDP_PAGES_PORT=str(self.ports.udp_gateway_pages),
+            )
+
+    def start_tcp_gateway(self) -> None:
+        """Start the TCP gateway; the streams' documents say on which ports it listens."""
+        with self._steps.step("starting the TCP gateway", "the TCP gateway runs"):
+            self._start_module(
+                "gateway-tcp",
+                ["strandline.ingest.tcp_gateway"],
+                _health(f"http://127.0.0.1:{self.ports.tcp_gateway_pages}"),
+                STRANDLINE_PORT_OFFSET=str(self.addresses.port_offset),
+                STRANDLINE_TCP_HOST="127.0.0.1",
+                STRANDLINE_TCP_PAGES_PORT=str(self.ports.tcp_gateway_pages),
+            )
 
     def start_mqtt_listener(self) -> str:
         """Start the MQTT listener, to which sensors connect themselves. Returns its URL."""
@@ -243,6 +289,7 @@ def up(settings: Settings, data_dir: Path, port_offset: int, detach: bool, conso
     lines = [
         f"API and console {where.api_url}   HTTP ingest {where.ingest_url}   Elasticsearch {where.elasticsearch_url}",
         f"Kafka {where.kafka_bootstrap}   MQTT broker {where.mqtt_url}   MQTT listener {where.mqtt_listener_url}",
+        f"UDP and TCP: the ports that the streams name{f', plus {port_offset}' if port_offset else ''}   "
         f"logs {stack.data_dir / 'logs'}",
     ]
     if detach:
@@ -273,7 +320,8 @@ def _stop_all(data_dir: Path, steps: Steps) -> None:
     _record_orphan(data_dir, pids)
     alive = pids.alive()
     runners = [name for name in alive if name.startswith("runner-")]
-    for name in ("gateway-http", "gateway-mqtt-listener", "control", *runners):
+    gateways = [name for name in alive if name.startswith("gateway-")]
+    for name in (*gateways, "control", *runners):
         _stop_one(name, alive, pids, steps)
     kill_family(family_mark(data_dir), whole_stack=True)
     for name in ("mqtt", "elasticsearch", "kafka"):

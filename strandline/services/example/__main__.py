@@ -17,6 +17,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m strandline.services.example", description=__doc__)
     parser.add_argument("--url", default=os.environ.get("STRANDLINE_URL", "http://127.0.0.1:8080"))
     parser.add_argument("--ingest-url", default=os.environ.get("STRANDLINE_INGEST_URL", "http://127.0.0.1:8081"))
+    parser.add_argument("--mqtt-url", default=os.environ.get("STRANDLINE_MQTT_URL", "mqtt://127.0.0.1:1883"))
+    parser.add_argument("--udp-host", default=os.environ.get("STRANDLINE_UDP_HOST", "127.0.0.1"))
+    parser.add_argument(
+        "--mqtt-pages-url", default=os.environ.get("STRANDLINE_MQTT_PAGES_URL", "http://127.0.0.1:8084")
+    )
+    parser.add_argument("--udp-pages-url", default=os.environ.get("STRANDLINE_UDP_PAGES_URL", "http://127.0.0.1:8085"))
     parser.add_argument(
         "--elasticsearch-url", default=os.environ.get("STRANDLINE_ELASTICSEARCH_URL", "http://127.0.0.1:9200")
     )
@@ -26,6 +32,10 @@ def main() -> None:
     servers = Servers(
         given.url,
         given.ingest_url,
+        given.mqtt_url,
+        given.udp_host,
+        0,
+        {"mqtt": given.mqtt_pages_url, "udp": given.udp_pages_url},
         given.elasticsearch_url,
         option=f"--url {given.url}",
         logs="the logs of the control service and its runners",

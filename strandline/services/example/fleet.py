@@ -49,6 +49,8 @@ class Spoiled(Enum):
 class Report:
     """One report of one turbine: a line of NDJSON, without its end."""
 
+    site: str
+    turbine: str
     line: bytes
     spoiled: Spoiled | None
 
@@ -93,10 +95,10 @@ class Fleet:
             "temperature": round(35.0 + 30.0 * power / RATED_POWER_KW + chance.gauss(0.0, 0.5), 1),
         }
         if chance.random() >= self._spoiled_share:
-            return Report(msgspec.json.encode(reading), None)
+            return Report(site, turbine, msgspec.json.encode(reading), None)
         kinds = [kind for kind in Spoiled if late_allowed or kind is not Spoiled.LATE]
         spoiled = chance.choice(kinds)
-        return Report(_spoil(reading, spoiled), spoiled)
+        return Report(site, turbine, _spoil(reading, spoiled), spoiled)
 
 
 def power_kw(wind: float) -> float:

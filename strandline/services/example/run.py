@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,17 +16,20 @@ from importlib import resources
 from pathlib import Path
 from types import FrameType
 
+import httpx
 from rich.console import Console
 from rich.live import Live
 
 from strandline.core.documents import read_documents
 from strandline.core.errors import PermanentError, TransientError
 from strandline.core.settings import Settings
+from strandline.core.stream import StreamSpec
 from strandline.processing.pipeline import PipelineSpec
 from strandline.services.client import Answer, ControlClient
 from strandline.services.embedded.stack import up
 from strandline.services.embedded.steps import Steps
-from strandline.services.example.fleet import TICK_MS, Fleet
+from strandline.services.example.carriers import Carrier, HttpCarrier, MqttCarrier, UdpCarrier
+from strandline.services.example.fleet import SITES, TICK_MS, Fleet
 from strandline.services.example.sender import EventClock, FleetSender
 from strandline.services.example.view import Places, account, plain_line, render, where_to_look
 from strandline.services.example.watch import Facts, ResultsReader, Watch
@@ -42,6 +45,10 @@ POLL_S = 0.2
 STALL_TIMEOUT_S = 300.0
 """How long the job may make no progress while it is waited for."""
 CATCH_UP_TIMEOUT_S = 30.0
+OPEN_TIMEOUT_S = 60.0
+"""How long a gateway may take to take up the stream."""
+ARRIVE_TIMEOUT_S = 10.0
+"""How long to wait for the next record that was sent and has not been read by the job."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,13 @@ class Servers:
 
     api_url: str
     ingest_url: str
+    mqtt_url: str
+    """The broker, which the MQTT gateway reads."""
+    udp_host: str
+    port_offset: int
+    """Of the ports that the stream's document names."""
+    pages_urls: Mapping[str, str]
+    """Protocol -> where its gateway shows what it does."""
     elasticsearch_url: str
     option: str
     """How the command line is told about it: `--data-dir DIR` or `--url URL`."""
@@ -78,6 +92,13 @@ def run_example(
             servers = Servers(
                 stack.addresses.api_url,
                 stack.addresses.ingest_url,
+                stack.addresses.mqtt_url,
+                "127.0.0.1",
+                port_offset,
+                {
+                    "mqtt": f"http://127.0.0.1:{stack.ports.mqtt_gateway_pages}",
+                    "udp": f"http://127.0.0.1:{stack.ports.udp_gateway_pages}",
+                },
                 stack.addresses.elasticsearch_url,
                 option=f"--data-dir {stack.data_dir}",
                 logs=f"{stack.data_dir / 'logs'}",
@@ -93,7 +114,8 @@ def run_example(
 def show_example(servers: Servers, speed: float, console: Console, seconds: float | None, stop: StopSignals) -> int:
     """Run the example on a platform that is up, until told to stop or for `seconds`; return the exit code.
 
-    1. Apply the documents, and wait until the job runs and has caught up with what the log holds already.
+    1. Apply the documents, and wait until the job runs and has caught up with what the log holds already, and the
+       gateways have taken up the stream.
     2. Start the fleet where event time left off.
     3. Show what happens, until told to stop.
     4. Stop the fleet, let the job read the rest, and say what was done.
@@ -108,11 +130,14 @@ def show_example(servers: Servers, speed: float, console: Console, seconds: floa
         closing(ResultsReader(servers.elasticsearch_url, DOCUMENTS_SHOWN)) as results,
     ):
         job = _start_job(control, text, pipeline.pipeline, servers, steps, stop)
+        stream = example_stream(text)
+        with steps.step("waiting for the gateways to take up the stream", "records can come in by HTTP, MQTT and UDP"):
+            wait_until_open(servers.pages_urls, stream.stream, stop.asked)
         if stop.asked.is_set():
             return 0 if seconds is None else 1
         now_ms = time.time_ns() // 1_000_000
         clock = EventClock(event_start_ms(job, now_ms), now_ms, speed)
-        sender = FleetSender(servers.ingest_url, pipeline.input.stream, Fleet(), clock)
+        sender = FleetSender(_carriers(servers, stream), Fleet(), clock)
         watch = Watch(control, results, sender, job)
         look = partial(_look, servers, watch, sender)
         sender.start()
@@ -123,6 +148,7 @@ def show_example(servers: Servers, speed: float, console: Console, seconds: floa
         with steps.step("letting the job read the rest (Ctrl-C again: don't wait)", "the fleet is stopped"):
             # A person who pressed Ctrl-C waits for so long; a test wants the account to be complete.
             timeout_s = CATCH_UP_TIMEOUT_S if seconds is None else math.inf
+            _wait_until_arrived(watch, stop.hurry)
             job = wait_until_caught_up(
                 control, job["name"], stop.hurry, stall_timeout_s=STALL_TIMEOUT_S, timeout_s=timeout_s
             )
@@ -174,6 +200,64 @@ def example_pipeline(text: bytes) -> PipelineSpec:
     """The example's pipeline."""
     documents = read_documents(text, DOCUMENTS)
     return PipelineSpec.parse(next(document for document in documents if document.kind == "pipeline"))
+
+
+def example_stream(text: bytes) -> StreamSpec:
+    """The example's stream."""
+    documents = read_documents(text, DOCUMENTS)
+    return StreamSpec.parse(next(document for document in documents if document.kind == "stream"))
+
+
+def _carriers(servers: Servers, stream: StreamSpec) -> dict[str, Carrier]:
+    """Site -> how its turbines' reports travel: two by HTTP, one by MQTT, one by UDP."""
+    assert stream.udp is not None, "the example's stream has a UDP port"
+    http = HttpCarrier(servers.ingest_url, stream.stream)
+    carriers = [
+        http,
+        http,
+        MqttCarrier(servers.mqtt_url),
+        UdpCarrier(servers.udp_host, stream.udp.port + servers.port_offset),
+    ]
+    return dict(zip(SITES, carriers, strict=True))
+
+
+def wait_until_open(pages_urls: Mapping[str, str], stream: str, enough: threading.Event) -> None:
+    """Return when every gateway takes records for the stream, or when there was enough of waiting.
+
+    Raises TransientError when one does not within OPEN_TIMEOUT_S: what is published before is nobody's.
+    """
+    deadline_s = time.monotonic() + OPEN_TIMEOUT_S
+    for protocol, url in pages_urls.items():
+        line = f'strandline_ingest_open{{protocol="{protocol}",stream="{stream}"}} 1.0'
+        while line not in _page(f"{url}/metrics"):
+            if time.monotonic() > deadline_s:
+                raise TransientError(
+                    f"the gateway for {protocol} at {url} has not taken up stream {stream} within {OPEN_TIMEOUT_S:g} s; "
+                    f"its log says why"
+                )
+            if enough.wait(POLL_S):
+                return
+
+
+def _page(url: str) -> str:
+    try:
+        return httpx.get(url, timeout=5.0, trust_env=False).text
+    except httpx.TransportError:
+        return ""
+
+
+def _wait_until_arrived(watch: Watch, enough: threading.Event) -> None:
+    """Return when the job has read as many records as were sent, or when no more have come for a while: a broker may hold
+    some, and of UDP some may never come."""
+    records, moved_s = -1, time.monotonic()
+    while time.monotonic() - moved_s < ARRIVE_TIMEOUT_S:
+        facts = watch.look()
+        if facts.counts["records"] >= facts.sent.sent:
+            return
+        if facts.counts["records"] != records:
+            records, moved_s = facts.counts["records"], time.monotonic()
+        if enough.wait(POLL_S):
+            return
 
 
 def event_start_ms(job: Answer, now_ms: int) -> int:

@@ -1,24 +1,20 @@
-"""Sends the fleet's reports to the HTTP gateway, from a thread of its own, and counts what was acknowledged."""
+"""Sends the fleet's reports by all its ways at once, from a thread of its own, and counts what was acknowledged."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
-import httpx
-
-from strandline.core.errors import PermanentError, StrandlineError
+from strandline.core.errors import StrandlineError
+from strandline.services.example.carriers import Carrier
 from strandline.services.example.fleet import TICK_MS, Fleet, Report
 
 BATCH_TICKS_MAX = 25
-"""In one request: after a pause of the gateway the fleet catches up in steps of this size."""
+"""At once: after a pause of the gateway the fleet catches up in steps of this size."""
 PAUSE_S = 0.1
-RETRY_S = 1.0
-RETRY_S_MAX = 10.0
-ANSWER_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -39,37 +35,38 @@ class Sent:
     """What the fleet has done so far."""
 
     sent: int = 0
-    """Reports in requests that were made at least once."""
+    """Reports that were sent at least once."""
     acknowledged: int = 0
+    """By the HTTP gateway, or by the MQTT broker."""
+    unacknowledged: int = 0
+    """Sent in a way in which nobody says whether they arrive."""
     repeats: int = 0
-    """Requests made again, because the gateway asked for it or its answer did not come."""
+    """Sent again, because it was not known to have arrived."""
+    by_protocol: Counter[str] = field(default_factory=Counter)
+    """Protocol -> reports that were acknowledged, or sent where nobody acknowledges."""
     spoiled: Counter[str] = field(default_factory=Counter)
-    """Acknowledged reports that were spoiled on purpose: the reason that their dead letters must carry -> reports."""
+    """Those of them that were spoiled on purpose: the reason that their dead letters must carry -> reports."""
     event_ms: int | None = None
-    """Up to where in event time reports were acknowledged."""
+    """Up to where in event time that is so."""
 
 
 class FleetSender:
     """One sender. `start` it once; `stop` it once.
 
-    Invariant: a request is made again, with the same lines, until the gateway has acknowledged it. A repeat after a lost
-    answer may put its records into the log twice; that is the price of losing none, and `repeats` says how often it
-    could have happened.
+    Invariant: event time goes on only when every report so far is acknowledged, where its carrier is told so; so no way of
+    travelling gets far ahead of another.
     """
 
     def __init__(
         self,
-        url: str,
-        stream: str,
+        carriers: Mapping[str, Carrier],
         fleet: Fleet,
         clock: EventClock,
         *,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._path = f"/v1/streams/{stream}/records"
-        # A proxy from the environment has no business on loopback.
-        self._http = httpx.Client(base_url=url, timeout=ANSWER_TIMEOUT_S, trust_env=False, transport=transport)
+        self._carriers = carriers
+        """Site -> how its turbines' reports travel."""
         self._fleet = fleet
         self._clock = clock
         self._wall_ms = wall_ms
@@ -89,10 +86,11 @@ class FleetSender:
         self._late_allowed.set()
 
     def stop(self) -> None:
-        """End after the request that is under way; returns when its outcome is known or its time is over."""
+        """End after what is under way; returns when its outcome is known or its time is over."""
         self._stopping.set()
         self._thread.join()
-        self._http.close()
+        for carrier in set(self._carriers.values()):
+            carrier.close()
 
     def sent(self) -> Sent:
         """What was done so far. Raises PermanentError when the gateway refused the reports for good."""
@@ -100,7 +98,7 @@ class FleetSender:
             raise self._error
         with self._lock:
             one = self._sent
-            return Sent(one.sent, one.acknowledged, one.repeats, Counter(one.spoiled), one.event_ms)
+            return replace(one, by_protocol=Counter(one.by_protocol), spoiled=Counter(one.spoiled))
 
     def _run(self) -> None:
         try:
@@ -124,43 +122,27 @@ class FleetSender:
             self._error = error
 
     def _send(self, reports: list[Report]) -> bool:
-        """Send until acknowledged; False when stopped before that. Raises PermanentError when that can't succeed."""
-        body = b"\n".join(report.line for report in reports)
+        """Send by all ways at once, until acknowledged; False when stopped before that. Raises PermanentError when that
+        can't succeed."""
+        shares: dict[Carrier, list[Report]] = {}
+        for report in reports:
+            shares.setdefault(self._carriers[report.site], []).append(report)
         with self._lock:
             self._sent.sent += len(reports)
-        while True:
-            wait_s = self._attempt(body, len(reports))
-            if wait_s is None:
-                break
-            if self._stopping.wait(wait_s):
-                return False
-            with self._lock:
-                self._sent.repeats += 1
+        for carrier, share in shares.items():
+            carrier.hand_over(share)
+        return all([self._wait(carrier, share) for carrier, share in shares.items()])
+
+    def _wait(self, carrier: Carrier, share: list[Report]) -> bool:
+        is_done = carrier.wait(self._stopping)
         with self._lock:
-            self._sent.acknowledged += len(reports)
-            self._sent.spoiled.update(report.spoiled.reason for report in reports if report.spoiled)
-        return True
-
-    def _attempt(self, body: bytes, count: int) -> float | None:
-        """Make the request once: None when all was acknowledged, else how long to wait before making it again."""
-        try:
-            answer = self._http.post(self._path, content=body, headers={"Content-Type": "application/x-ndjson"})
-        except httpx.TransportError:
-            return RETRY_S
-        if answer.status_code == 200:
-            accepted = answer.json()["accepted"]
-            if accepted != count:
-                raise PermanentError(f"the gateway acknowledged {accepted} of {count} reports; it must be all or none")
-            return None
-        if answer.status_code in (429, 503):
-            return _retry_after_s(answer)
-        raise PermanentError(
-            f"the gateway refused the fleet's reports with {answer.status_code}: {answer.text[:300]}; its log says more"
-        )
-
-
-def _retry_after_s(answer: httpx.Response) -> float:
-    try:
-        return min(RETRY_S_MAX, max(0.1, float(answer.headers.get("Retry-After", RETRY_S))))
-    except ValueError:
-        return RETRY_S
+            sent = self._sent
+            sent.repeats = sum(one.repeats for one in set(self._carriers.values()))
+            if is_done:
+                sent.by_protocol[carrier.protocol] += len(share)
+                if carrier.is_acknowledging:
+                    sent.acknowledged += len(share)
+                else:
+                    sent.unacknowledged += len(share)
+                sent.spoiled.update(report.spoiled.reason for report in share if report.spoiled)
+        return is_done

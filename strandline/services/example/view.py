@@ -40,7 +40,10 @@ def render(facts: Facts, places: Places) -> RenderableType:
     state = "not known" if job is None else f"{job['state']}{': ' + job['message'] if job['message'] else ''}"
     lag = "" if job is None or job["lag_records"] is None else f", {job['lag_records']:,} records behind"
     rows = [
-        ("records in", f"{sent.sent:,} sent, {sent.acknowledged:,} acknowledged, {facts.per_second:,.0f}/s"),
+        (
+            "records in",
+            f"{show_counts(sent.by_protocol)}; {sent.acknowledged:,} acknowledged, {facts.per_second:,.0f}/s",
+        ),
         ("event time", f"{show_time(sent.event_ms)}   watermark {show_time(job['watermark_ms'] if job else None)}"),
         ("job", f"{job['name'] if job else ''} {state}{lag}"),
         ("windows out", f"{show_counts(facts.counts['results'])}{_next_hour(facts, places)}"),
@@ -78,7 +81,7 @@ def plain_line(facts: Facts) -> str:
         if job
         else f"trouble: {facts.trouble}"
     )
-    return f"{facts.running_s:.0f} s: {facts.sent.acknowledged:,} records in ({facts.per_second:,.0f}/s), {known}"
+    return f"{facts.running_s:.0f} s: records in: {show_counts(facts.sent.by_protocol)} ({facts.per_second:,.0f}/s), {known}"
 
 
 def account(facts: Facts, is_caught_up: bool) -> list[str]:
@@ -87,7 +90,8 @@ def account(facts: Facts, is_caught_up: bool) -> list[str]:
     spoiled, dead = sent.spoiled, facts.dead_letters
     lines = [
         f"{facts.running_s:.0f} s: {sent.sent:,} records sent, {sent.acknowledged:,} acknowledged, "
-        f"{sent.repeats:,} requests repeated",
+        f"{sent.unacknowledged:,} sent by UDP, where nobody acknowledges; {sent.repeats:,} sent again",
+        f"records in the log: {facts.counts['records']:,}; sent by protocol: {show_counts(sent.by_protocol)}",
         f"windows emitted: {show_counts(facts.counts['results'])}",
         f"spoiled on purpose {spoiled.total():,}: {show_counts(spoiled)}",
         f"dead letters       {dead.total():,}: {show_counts(dead)}",
@@ -96,9 +100,13 @@ def account(facts: Facts, is_caught_up: bool) -> list[str]:
         lines.append("the job had not yet read everything; it goes on where it stopped when the stack is started again")
     elif dead == spoiled:
         lines.append("every spoiled record is a dead letter, for its reason, and no other record is")
+    elif 0 < (lost := sent.acknowledged + sent.unacknowledged - facts.counts["records"]) <= sent.unacknowledged:
+        lines.append(
+            f"{lost:,} records are not in the log: UDP promises nothing, and its gateway's metrics count the drops"
+        )
     elif sent.repeats or sent.acknowledged != sent.sent:
         lines.append(
-            "the two differ: a request whose answer did not come may stand in the log twice, or unacknowledged"
+            "the two differ: what was sent again may stand in the log twice, and what was not acknowledged once or not at all"
         )
     else:
         lines.append("the two differ, and must not: look into the dead letters and the runner's log")

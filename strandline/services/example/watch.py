@@ -26,7 +26,7 @@ class Facts:
     """Since the fleet began."""
     sent: Sent
     per_second: float
-    """Acknowledged reports, lately."""
+    """Reports acknowledged, or sent where nobody acknowledges, lately."""
     job: Answer | None
     """As `GET /v1/jobs/NAME` answers; None when it did not."""
     counts: Answer
@@ -61,7 +61,7 @@ class Watch:
         self._counts_before: Answer = job["counts"]
         self._clock_s = clock_s
         self._began_s = clock_s()
-        self._acknowledged: deque[tuple[float, int]] = deque([(self._began_s, 0)])
+        self._sent: deque[tuple[float, int]] = deque([(self._began_s, 0)])
 
     def look(self) -> Facts:
         """The facts now. Raises PermanentError when the gateway has refused the fleet for good."""
@@ -75,20 +75,20 @@ class Watch:
         return Facts(
             running_s=self._clock_s() - self._began_s,
             sent=sent,
-            per_second=self._rate(sent.acknowledged),
+            per_second=self._rate(sent.by_protocol.total()),
             job=job,
             counts=counts_since(self._counts_before, job["counts"]) if job else NO_COUNTS,
             documents=documents,
             trouble=trouble,
         )
 
-    def _rate(self, acknowledged: int) -> float:
+    def _rate(self, sent: int) -> float:
         now_s = self._clock_s()
-        self._acknowledged.append((now_s, acknowledged))
-        while now_s - self._acknowledged[0][0] > RATE_OVER_S and len(self._acknowledged) > 2:
-            self._acknowledged.popleft()
-        then_s, before = self._acknowledged[0]
-        return (acknowledged - before) / (now_s - then_s) if now_s > then_s else 0.0
+        self._sent.append((now_s, sent))
+        while now_s - self._sent[0][0] > RATE_OVER_S and len(self._sent) > 2:
+            self._sent.popleft()
+        then_s, before = self._sent[0]
+        return (sent - before) / (now_s - then_s) if now_s > then_s else 0.0
 
 
 class ResultsReader:

@@ -1,0 +1,183 @@
+"""A gateway without HTTP as a process, and what a sender and a reader of the log see of it; an MQTT broker for them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
+
+from strandline.core.stream import StreamSpec
+from strandline.ingest.topics import Topics
+from strandline.ledger.ledger import Ledger
+
+DEADLINE_S = 60
+RECORD_BYTES_MAX = 100_000
+MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+
+
+@dataclass
+class Logged:
+    """A record as the log holds it."""
+
+    partition: int
+    value: bytes
+    key: bytes | None
+    headers: dict[str, bytes]
+
+
+def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
+    """A port that is free at this moment."""
+    with socket.socket(socket.AF_INET, kind) as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def wait_until(is_so: Callable[[], object], told: Callable[[], object] = str, deadline_s: float = DEADLINE_S) -> None:
+    """Wait on progress; a timeout shows what `told` says."""
+    deadline = time.monotonic() + deadline_s
+    while not is_so():
+        assert time.monotonic() < deadline, f"waited too long:\n{told()}"
+        time.sleep(0.02)
+
+
+class GatewayProcess:
+    """`python -m strandline.ingest.{protocol}_gateway` over a ledger of its own."""
+
+    def __init__(self, protocol: str, kafka: str, directory: Path, **settings: object) -> None:
+        self.protocol = protocol
+        self.kafka = kafka
+        self.directory = directory
+        self.ledger = Ledger.open(f"sqlite:///{directory}/ledger.sqlite")
+        self.log_file = directory / "gateway.log"
+        self.pages_port = free_port()
+        values = {
+            "kafka_bootstrap": kafka,
+            "ledger_url": f"sqlite:///{directory}/ledger.sqlite",
+            "data_dir": directory,
+            f"{protocol}_pages_port": self.pages_port,
+            "record_bytes_max": RECORD_BYTES_MAX,
+            **settings,
+        }
+        self.environment = os.environ | {f"STRANDLINE_{name.upper()}": str(value) for name, value in values.items()}
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.pages_port}", timeout=DEADLINE_S, trust_env=False)
+        self.start()
+
+    def start(self) -> None:
+        """Start the process; also after it was killed."""
+        with self.log_file.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", f"strandline.ingest.{self.protocol}_gateway"],
+                env=self.environment, stdout=log, stderr=log,
+            )  # fmt: skip
+        wait_until(self.is_healthy, self.log_file.read_text)
+
+    def is_healthy(self) -> bool:
+        assert self.process.poll() is None, self.log_file.read_text()
+        with contextlib.suppress(httpx.TransportError):
+            return self.client.get("/healthz").status_code == 200
+        return False
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+
+    def close(self) -> None:
+        self.kill()
+        self.client.close()
+        self.ledger.close()
+
+    def register(self, is_open: bool = True, name: str = "", **document: object) -> str:
+        """A new stream with its topic, or another version of a known one; return when the gateway has taken it up."""
+        name = name or f"stream-{uuid.uuid4().hex[:12]}"
+        spec = StreamSpec.from_document({"stream": name, "schema": {"device": "string", "n": "long"}, **document})
+        Topics(self.kafka, replication=1, record_bytes_max=RECORD_BYTES_MAX).ensure_stream_topic(spec)
+        self.ledger.put_stream(name, spec.as_document())
+        if is_open:
+            wait_until(lambda: self.metric("strandline_ingest_open", stream=name) == 1, self.log_file.read_text)
+        return name
+
+    def metric(self, name: str, **labels: str) -> float:
+        families = text_string_to_metric_families(self.client.get("/metrics").text)
+        samples = [sample for family in families for sample in family.samples]
+        return sum(s.value for s in samples if s.name == name and labels.items() <= s.labels.items())
+
+    def counts(self, stream: str) -> dict[str, int]:
+        """The counters of one stream: received, confirmed, refused, spooled, dropped, in_flight."""
+        names = ("received_total", "confirmed_total", "refused_total", "spooled_total", "dropped_total", "in_flight")
+        return {
+            name.removesuffix("_total"): int(self.metric(f"strandline_ingest_{name}", stream=stream)) for name in names
+        }
+
+    def read(self, stream: str) -> list[Logged]:
+        """Everything in the log, partition by partition."""
+        consumer = Consumer({"bootstrap.servers": self.kafka, "group.id": "none", "log_level": 2})
+        try:
+            partitions = consumer.list_topics(stream, timeout=DEADLINE_S).topics[stream].partitions
+            ends = {p: consumer.get_watermark_offsets(TopicPartition(stream, p), DEADLINE_S)[1] for p in partitions}
+            consumer.assign([TopicPartition(stream, p, 0) for p in partitions])
+            records: list[Logged] = []
+            deadline = time.monotonic() + DEADLINE_S
+            while len(records) < sum(ends.values()):
+                assert time.monotonic() < deadline, f"{len(records)} of {ends}"
+                for message in consumer.consume(1_000, 1.0):
+                    assert message.error() is None, message.error()
+                    records.append(
+                        Logged(message.partition(), message.value() or b"", message.key(), dict(message.headers()))
+                    )
+            return sorted(records, key=lambda record: record.partition)
+        finally:
+            consumer.close()
+
+    def rss_bytes(self) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
+
+
+class Mosquitto:
+    """An Eclipse Mosquitto of the machine, with sessions and queues that outlive a connection."""
+
+    def __init__(self, directory: Path) -> None:
+        assert MOSQUITTO is not None
+        self.port = free_port()
+        self.url = f"mqtt://127.0.0.1:{self.port}"
+        configuration = directory / "mosquitto.conf"
+        configuration.write_text(
+            f"listener {self.port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\nset_tcp_nodelay true\n"
+        )
+        self.log_file = directory / "mosquitto.log"
+        with self.log_file.open("wb") as log:
+            self.process = subprocess.Popen([MOSQUITTO, "-c", str(configuration)], stdout=log, stderr=log)
+        wait_until(self.is_listening, self.log_file.read_text)
+
+    def is_listening(self) -> bool:
+        assert self.process.poll() is None, self.log_file.read_text()
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return True
+        return False
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(DEADLINE_S)
+
+
+@pytest.fixture
+def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
+    """A broker that speaks MQTT 5 too; Debian's package `mosquitto`."""
+    if MOSQUITTO is None:
+        pytest.skip("mosquitto is not installed")
+    broker = Mosquitto(tmp_path)
+    yield broker
+    broker.close()

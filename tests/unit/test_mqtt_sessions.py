@@ -1,0 +1,135 @@
+"""That a session exists, and that it is still known after the process was killed."""
+
+import asyncio
+
+import pytest
+
+from strandline.core.errors import StackError
+from strandline.ingest.mqtt_packets import Connect
+from strandline.ingest.mqtt_sessions import EXPIRY_S_MAX, SESSIONS_MAX, Sessions
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 1_000_000.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def open_sessions(tmp_path, clock):
+    opened = []
+
+    def again():
+        opened.append(Sessions(tmp_path / "sessions", clock))
+        return opened[-1]
+
+    yield again
+    for sessions in opened:
+        sessions._thread.shutdown()  # as if killed: nothing more is written
+
+
+def begin(sessions, client_id, *, clean=False, expiry_s=60):
+    async def once():
+        return await sessions.begin(client_id, Connect(5, client_id, clean, 0, session_expiry_s=expiry_s))
+
+    return asyncio.run(once())
+
+
+def test_a_session_is_there_when_its_client_comes_back_in_time(open_sessions, clock):
+    sessions = open_sessions()
+    assert begin(sessions, "a") == (False, 60)
+    clock.now_s += 1_000  # as long as there is a connection there is a session
+    assert begin(sessions, "a") == (True, 60)
+    sessions.end("a", 60)
+    clock.now_s += 59
+    assert begin(sessions, "a") == (True, 60)
+    sessions.end("a", 60)
+    clock.now_s += 61
+    assert begin(sessions, "a") == (False, 60)
+
+
+def test_a_clean_start_and_an_expiry_of_nought_leave_none(open_sessions):
+    sessions = open_sessions()
+    begin(sessions, "a")
+    assert begin(sessions, "a", clean=True) == (False, 60)
+    assert begin(sessions, "a") == (True, 60)
+    sessions.end("a", 0)
+    assert begin(sessions, "a", expiry_s=0) == (False, 0)
+    assert begin(sessions, "a") == (False, 60)
+
+
+def test_no_session_is_longer_than_allowed(open_sessions):
+    assert begin(open_sessions(), "a", expiry_s=2**32 - 1) == (False, EXPIRY_S_MAX)
+
+
+def test_after_a_kill_sessions_are_known(open_sessions, clock, tmp_path):
+    sessions = open_sessions()
+    begin(sessions, "open")
+    begin(sessions, "ended")
+    sessions.end("ended", 60)
+    begin(sessions, 'n"\u00e9\n')  # brings the end of the other to disk
+    begin(sessions, "none")
+    begin(sessions, "none", clean=True, expiry_s=0)
+    with (tmp_path / "sessions").open("ab") as file:
+        file.write(b'["cut sho')
+    clock.now_s += 30
+    again = open_sessions()
+    assert begin(again, "open") == (True, 60)
+    assert begin(again, "ended") == (True, 60)
+    assert begin(again, 'n"\u00e9\n') == (True, 60)
+    assert begin(again, "none") == (False, 60)
+    clock.now_s += 1_000
+    assert begin(open_sessions(), "open") == (True, 60)  # its connection ended with the process, just now
+    begin(open_sessions(), "x")
+    clock.now_s += 61
+    assert begin(open_sessions(), "ended") == (False, 60)
+
+
+def test_a_line_cut_short_spoils_no_other(open_sessions, tmp_path):
+    sessions = open_sessions()
+    begin(sessions, "a")
+    with (tmp_path / "sessions").open("ab") as file:
+        file.write(b'["cut sho')
+    begin(sessions, "b")
+    again = open_sessions()
+    assert begin(again, "a") == (True, 60)
+    assert begin(again, "b") == (True, 60)
+
+
+def test_many_at_once_share_few_writes(open_sessions, monkeypatch, tmp_path):
+    sessions = open_sessions()
+    syncs = []
+    monkeypatch.setattr("os.fsync", syncs.append)
+
+    async def all_at_once():
+        connects = [Connect(5, f"c{n}", False, 0, session_expiry_s=60) for n in range(1_000)]
+        return await asyncio.gather(*(sessions.begin(connect.client_id, connect) for connect in connects))
+
+    assert asyncio.run(all_at_once()) == [(False, 60)] * 1_000
+    assert len(syncs) < 10
+    assert (tmp_path / "sessions").read_bytes().count(b"[") == 1_000
+
+
+def test_the_number_of_sessions_and_the_file_are_bounded(open_sessions, monkeypatch, tmp_path):
+    monkeypatch.setattr("strandline.ingest.mqtt_sessions.SESSIONS_MAX", 10)
+    monkeypatch.setattr("strandline.ingest.mqtt_sessions.LINES_SPARE_MAX", 20)
+    assert SESSIONS_MAX > 10
+    sessions = open_sessions()
+    for number in range(200):
+        begin(sessions, f"c{number}")
+    assert (tmp_path / "sessions").read_bytes().count(b"[") <= 31
+    assert begin(sessions, "c199") == (True, 60)
+    assert begin(sessions, "c0") == (False, 60)
+
+
+def test_a_place_that_can_not_be_written_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StackError, match="can't be kept"):
+        Sessions(tmp_path / "file" / "sessions")
