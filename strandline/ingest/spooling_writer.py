@@ -75,6 +75,14 @@ class Refused(LogUnavailable):
     """Kafka refused a transaction; it is certain that nothing of it is in the log."""
 
 
+class _TopicTrouble(Exception):
+    """One topic can't be drained at present; the others can."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
 class _Entry:
     """A batch that waits."""
 
@@ -128,6 +136,8 @@ class SpoolingWriter:
         self._to_spool: deque[_Entry] = deque()
         self._behind = Counter(spool.records_of)
         """Topic -> records that are in the spool, or on the way into it."""
+        self._catching_up: str | None = None
+        """The topic whose last spooled records are being drained: what comes of it waits for that, in memory."""
         self._is_away = False
         self._retry_at_s: dict[str, float] = {}
         self._work = asyncio.Event()
@@ -173,7 +183,7 @@ class SpoolingWriter:
         if self.failure is not None:
             raise LogUnavailable(f"the spooling writer failed ({self.failure}); restart the gateway")
         entry = _Entry(topic, records, self._loop.create_future())
-        if self._is_away or self._behind[topic]:
+        if self._is_away or (self._behind[topic] and topic != self._catching_up):
             self._put_to_spool(entry)
         else:
             self._direct.append(entry)
@@ -188,14 +198,28 @@ class SpoolingWriter:
 
     def _stop_waiting(self, entry: _Entry) -> None:
         """A batch that no transaction has taken up in time goes to the spool, and so does all that waits with it."""
-        if entry in self._direct:
+        if entry not in self._direct:
+            return
+        if entry.topic == self._catching_up:
+            self._spool_waiting_of(entry.topic)
+        else:
             self._go_away("no transaction could be begun in time", [])
+
+    def _spool_waiting_of(self, topic: str) -> None:
+        """What waits of one topic goes to the spool, and what comes of it until that is drained."""
+        if topic == self._catching_up:
+            self._catching_up = None
+        waiting = [entry for entry in self._direct if entry.topic == topic]
+        for entry in waiting:
+            self._direct.remove(entry)
+            self._put_to_spool(entry)
 
     def _go_away(self, reason: str, in_doubt: Sequence[_Entry]) -> None:
         """Spool what is in doubt, what waits, and what comes from now on."""
         if not self._is_away:
             self._is_away = True
             logger.warning("Kafka does not confirm; records go to the spool", action="spool_begins", reason=reason)
+        self._catching_up = None
         for entry in (*in_doubt, *self._direct):
             self._put_to_spool(entry)
         self._direct.clear()
@@ -244,17 +268,16 @@ class SpoolingWriter:
         """Write and drain, for as long as the process runs: one thing at a time."""
         while True:
             try:
-                if self._producer is None:
-                    if self._direct or self._behind.total():
-                        await self._open()
-                    else:
-                        await self._wait(None)
-                elif self._direct:
+                is_idle = not self._direct and not self._behind.total()
+                if self._producer is None and not is_idle:
+                    await self._open()
+                topic = self._next_to_drain()
+                if self._direct:
                     await self._write_directly()
-                elif topic := self._next_to_drain():
+                elif topic is None:
+                    await self._wait(None if is_idle else RETRY_S)
+                if topic is not None:
                     await self._drain(topic)
-                else:
-                    await self._wait(RETRY_S if self._behind.total() else None)
             except (LogUnavailable, KafkaException) as error:
                 self._go_away(str(error), [])
                 await self._in_kafka_thread(self._drop_clients)
@@ -304,7 +327,6 @@ class SpoolingWriter:
         wanted = {(record.epoch, record.sequence) for record in chunk.records}
         found = await self._in_kafka_thread(partial(self._scan, attempt, wanted))
         if found and found != wanted:
-            self._retry_at_s[attempt.topic] = self._loop.time() + REFUSED_RETRY_S
             raise LogUnavailable(
                 f"{len(found)} of {len(wanted)} records of one transaction are in topic {attempt.topic}; was the topic "
                 f"made anew, or has retention taken some? The spool keeps them all: look at {self.spool.path}"
@@ -403,9 +425,7 @@ class SpoolingWriter:
                 ends[topic] = await self._ends_of(topic)
             except (LogUnavailable, KafkaException) as error:
                 logger.warning("a topic does not answer", action="spool_begins", topic=topic, reason=str(error))
-                for entry in [entry for entry in self._direct if entry.topic == topic]:
-                    self._direct.remove(entry)
-                    self._put_to_spool(entry)
+                self._spool_waiting_of(topic)
         taken: list[_Entry] = []
         records = size = 0
         while self._direct and self._direct[0].topic in ends:
@@ -420,33 +440,51 @@ class SpoolingWriter:
     async def _drain(self, topic: str) -> None:
         """Write some of the oldest records of a stream, and take them out of the spool once they are in the log.
 
-        First an attempt in doubt is resolved. Raises LogUnavailable and KafkaException when the producer must be replaced.
+        With few left all of them are, and what comes meanwhile waits: else a stream that never rests would be spooled for
+        ever. Raises LogUnavailable and KafkaException when the producer must be replaced.
         """
         try:
             attempt = await self._on_disk(self.spool.attempt_of, topic)
             if attempt is not None:
-                await self._resolve(attempt)
-            chunk = await self._on_disk(self.spool.head, topic, TRANSACTION_RECORDS_MAX, TRANSACTION_BYTES_MAX)
-            if chunk is None:
+                try:
+                    await self._resolve(attempt)
+                except (LogUnavailable, KafkaException) as error:
+                    raise _TopicTrouble(error) from error
+            if self._behind[topic] > TRANSACTION_RECORDS_MAX:
+                await self._drain_chunk(topic)
                 return
+            self._catching_up = topic
+            while self._behind[topic] and self._catching_up == topic:
+                if not await self._drain_chunk(topic):
+                    await asyncio.sleep(_SERVE_S)  # the rest is on its way to the disk
+            self._catching_up = None
+        except _TopicTrouble as trouble:
+            self._spool_waiting_of(topic)
+            delay_s = REFUSED_RETRY_S if isinstance(trouble.cause, Refused) else RETRY_S
+            self._retry_at_s[topic] = self._loop.time() + delay_s
+            reason = str(trouble.cause)
+            logger.warning("spooled records could not be sent", action="drain_put_off", topic=topic, reason=reason)
+
+    async def _drain_chunk(self, topic: str) -> bool:
+        """One transaction of it; False when nothing of the topic is on disk.
+
+        Raises _TopicTrouble, and LogUnavailable and KafkaException when the producer must be replaced.
+        """
+        chunk = await self._on_disk(self.spool.head, topic, TRANSACTION_RECORDS_MAX, TRANSACTION_BYTES_MAX)
+        if chunk is None:
+            return False
+        try:
             await self._on_disk(self.spool.begin, Attempt(topic, chunk.last_id, await self._ends_of(topic)))
         except (LogUnavailable, KafkaException) as error:
-            self._put_off(topic, error)
-            return
+            raise _TopicTrouble(error) from error
         try:
             await self._commit(chunk.records)
         except Refused as error:
-            self._put_off(topic, error)
             await self._on_disk(self.spool.end, topic, None)
-            return
+            raise _TopicTrouble(error) from error
         await self._on_disk(self.spool.end, topic, chunk.last_id)
         self._behind[topic] -= len(chunk.records)
-
-    def _put_off(self, topic: str, error: Exception) -> None:
-        """This topic waits a while, the others don't."""
-        delay_s = REFUSED_RETRY_S if isinstance(error, Refused) else RETRY_S
-        self._retry_at_s[topic] = max(self._retry_at_s.get(topic, 0.0), self._loop.time() + delay_s)
-        logger.warning("spooled records could not be sent", action="drain_put_off", topic=topic, reason=str(error))
+        return True
 
     async def _commit(self, records: Sequence[SpooledRecord]) -> None:
         """Write the records in one transaction and read the last one back: it vouches for all, they came together.

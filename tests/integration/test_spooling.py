@@ -1,0 +1,164 @@
+"""A stream that may be spooled, over a real Kafka that pauses, and with writers that are killed: what was accepted is in the
+log, once, in order."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from strandline.core.stream import StreamSpec
+from strandline.ingest.topics import Topics
+from strandline.services.pids import PidFile
+
+DEADLINE_S = 60
+KILLS = 8
+PARTITIONS = 4
+
+
+class Sender:
+    """A process of tests/support/spool_sender.py, and what it has said."""
+
+    def __init__(self, kafka, topic, data_dir, first=0, pause_s=0.002):
+        self.log = (data_dir / "sender.log").open("a")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.spool_sender", kafka, topic, data_dir, str(first), str(pause_s)],
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+        )
+        self.lines = []
+        self._reader = threading.Thread(target=lambda: self.lines.extend(self.process.stdout), daemon=True)
+        self._reader.start()
+
+    def accepted(self, where=None):
+        # The last line may have been cut by a kill; what it meant to say was not heard.
+        found = [line.split() for line in list(self.lines) if line.startswith("accepted") and line.endswith("\n")]
+        return [int(number) + i for _, number, place in found if where in (None, place) for i in range(5)]
+
+    def end(self, number=signal.SIGKILL):
+        self.process.send_signal(number)
+        self.process.wait(DEADLINE_S)
+        self._reader.join(DEADLINE_S)
+        self._close()
+
+    def wait_until_drained(self):
+        try:
+            assert self.process.wait(DEADLINE_S) == 0
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            self.process.kill()
+            raise AssertionError(Path(self.log.name).read_text()[-5_000:]) from error
+        self._reader.join(DEADLINE_S)
+        self._close()
+        assert "drained\n" in self.lines
+
+    def _close(self):
+        self.process.stdout.close()
+        self.log.close()
+
+
+def until(is_so, what):
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"waited too long for {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def topic(kafka):
+    name = f"spooled-{uuid.uuid4().hex[:12]}"
+    spec = StreamSpec.from_document({"stream": name, "partitions": PARTITIONS, "schema": {"n": "long"}})
+    Topics(kafka, replication=1, record_bytes_max=1_000_000).ensure_stream_topic(spec)
+    return name
+
+
+@pytest.fixture
+def pause(servers, kafka):
+    """Kafka stops answering, as in a long pause or behind a cut, and goes on where it was."""
+    pid = PidFile(servers.data_dir).alive()["kafka"]
+    yield lambda is_paused: os.kill(pid, signal.SIGSTOP if is_paused else signal.SIGCONT)
+    os.kill(pid, signal.SIGCONT)
+
+
+def read_committed(kafka, topic):
+    """(key, number) of everything committed, in the order of each partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka,
+            "group.id": "none",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    found, ended = [], set()
+    deadline = time.monotonic() + DEADLINE_S
+    try:
+        while len(ended) < PARTITIONS:
+            assert time.monotonic() < deadline
+            message = consumer.poll(1.0)
+            if message is None:
+                continue
+            if message.error():
+                ended.add(message.partition())
+            else:
+                found.append((message.key(), int(message.value())))
+    finally:
+        consumer.close()
+    return found
+
+
+def check(found, accepted):
+    """Nothing accepted is missing, nothing is there twice, and each key is in the order of sending."""
+    times = Counter(number for _, number in found)
+    assert [number for number in accepted if number not in times] == []
+    assert [number for number, count in times.items() if count > 1] == []
+    for key in {key for key, _ in found}:
+        numbers = [number for other, number in found if other == key]
+        assert numbers == sorted(numbers)
+
+
+def test_what_is_accepted_while_kafka_is_away_gets_into_the_log_once_and_in_order(kafka, topic, pause, tmp_path):
+    sender = Sender(kafka, topic, tmp_path)
+    until(lambda: len(sender.accepted("log")) > 500, "records in the log")
+    pause(True)
+    until(lambda: len(sender.accepted("spool")) > 500, "records in the spool")
+    pause(False)
+    before = len(sender.accepted("log"))
+    until(lambda: len(sender.accepted("log")) > before + 500, "records in the log again")
+    sender.end()
+    Sender(kafka, topic, tmp_path, pause_s=-1).wait_until_drained()
+    assert not [line for line in sender.lines if line.startswith("refused")]
+    check(read_committed(kafka, topic), sender.accepted())
+
+
+def test_writers_that_are_killed_while_they_spool_and_drain_lose_nothing_and_repeat_nothing(
+    kafka, topic, pause, tmp_path
+):
+    accepted, ended = [], Counter()
+    for kill in range(KILLS):
+        sender = Sender(kafka, topic, tmp_path, first=kill * 1_000_000)
+        until(lambda s=sender: s.accepted(), "a first acknowledgement")
+        if kill % 2 == 0:
+            pause(True)
+            until(lambda s=sender, few=200 + 100 * kill: len(s.accepted("spool")) > few, "spooled records")
+            if kill % 4 == 0:
+                pause(False)
+                time.sleep(0.15 * kill)  # somewhere in the middle of fencing, resolving, draining
+        else:
+            time.sleep(0.1 * kill)
+        sender.end()
+        pause(False)
+        accepted += sender.accepted()
+        ended.update({where: len(sender.accepted(where)) for where in ("log", "spool")})
+    Sender(kafka, topic, tmp_path, pause_s=-1).wait_until_drained()
+    assert ended["spool"] > 0
+    assert ended["log"] > 0
+    check(read_committed(kafka, topic), accepted)
