@@ -37,6 +37,7 @@ class Trial:
         self.port = port
         self.history = History(lab.directory / f"history-{stream}.jsonl")
         self.loads: list[Load] = []
+        self._logged_last = 0
         self._reader = Consumer({"bootstrap.servers": lab.cluster.bootstrap, "group.id": "progress", "log_level": 0})
 
     def start_load(self, **how: object) -> Load:
@@ -119,15 +120,16 @@ class Trial:
             time.sleep(0.1)
 
     def _logged(self) -> int:
-        """Offsets that are taken; 0 while a partition has no leader that answers."""
+        """Offsets that are taken, as far as it is known: while a partition has no leader, as many as when it had one."""
         ends: list[int] = []
         try:
             for partition in range(PARTITIONS):
                 place = TopicPartition(self.stream, partition)
                 ends.append(self._reader.get_watermark_offsets(place, timeout=2.0, cached=False)[1])
         except KafkaException:
-            return 0
-        return sum(ends)
+            return self._logged_last
+        self._logged_last = sum(ends)
+        return self._logged_last
 
     def _progress(self) -> int:
         for load in self.loads:
@@ -157,6 +159,7 @@ class Lab:
         self.durability = durability
         self.cluster = KafkaCluster(directory, brokers, storage)
         self.mqtt_broker: Mosquitto | None = None
+        self._trials: list[Trial] = []
         try:
             self.cluster.start()
             ledger_url = f"sqlite:///{directory}/ledger.sqlite"
@@ -207,7 +210,11 @@ class Lab:
             wait_until(lambda: topic_of(name) in log.read_text(errors="replace"), bool, f"subscribed to (see {log})")
         elif not self.kind.port_setting:
             wait_until(lambda: _is_open(port), bool, f"listening on {port}, as the stream's document says")
-        return Trial(self, name, port)
+        for trial in self._trials:  # of one that failed the senders may still be at it
+            for load in trial.loads:
+                load.is_stopping = True
+        self._trials.append(Trial(self, name, port))
+        return self._trials[-1]
 
     def close(self) -> None:
         self.gateway.close()

@@ -147,7 +147,8 @@ def kill_gateway(lab: Lab, kills: int, say: Progress = print, *, resends: bool =
         took_s = course.trial.first_ok_after(lab.gateway.started_s)
         first_ack.note(took_s)
         say(
-            f"{name}: kill {number} of {kills}, first ack after {took_s:.2f} s, {course.trial.acknowledged} acknowledged"
+            f"{course.name}: kill {number} of {kills}, first ack after {took_s:.2f} s, "
+            f"{course.trial.acknowledged} acknowledged"
         )
     return course.end(kills)
 
@@ -167,26 +168,26 @@ def freeze_gateway(lab: Lab, times: int, say: Progress = print, *, seconds: floa
 
 def stop_kafka(lab: Lab, seconds: float, say: Progress = print) -> Outcome:
     """Kafka is stopped in order, stays away, and comes back with its data."""
-    return _kafka_away(lab, seconds, 1, say, "stopped", lambda course: lab.cluster.brokers[0].stop())
+    return _kafka_away(lab, seconds, 1, say, "stopped", lab.cluster.brokers[0].stop)
 
 
 def kill_kafka(lab: Lab, kills: int, say: Progress = print, *, seconds: float = 0.0) -> Outcome:
     """`kill -9` of the only broker, which is started again at once or some time later."""
-    return _kafka_away(lab, seconds, kills, say, "killed", lambda course: lab.cluster.brokers[0].kill())
+    return _kafka_away(lab, seconds, kills, say, "killed", lab.cluster.brokers[0].kill)
 
 
 def freeze_kafka(lab: Lab, seconds: float, say: Progress = print) -> Outcome:
     """The broker's connections stay open, and nothing answers."""
-    return _kafka_away(lab, seconds, 1, say, "frozen", lambda course: lab.cluster.brokers[0].freeze())
+    return _kafka_away(lab, seconds, 1, say, "frozen", lab.cluster.brokers[0].freeze)
 
 
 def cut_network(lab: Lab, seconds: float, say: Progress = print) -> Outcome:
     """Every connection to Kafka breaks, and none can be made."""
-    return _kafka_away(lab, seconds, 1, say, "cut off", lambda course: lab.cluster.proxy.cut())
+    return _kafka_away(lab, seconds, 1, say, "cut off", lab.cluster.proxy.cut)
 
 
 def _kafka_away(
-    lab: Lab, seconds: float, times: int, say: Progress, what: str, take_away: Callable[[Course], None]
+    lab: Lab, seconds: float, times: int, say: Progress, what: str, take_away: Callable[[], None]
 ) -> Outcome:
     course = Course(f"{lab.kind.name}: Kafka {what}" + (f" for {seconds:g} s" if seconds else ""), lab, say)
     answer = course.measure("slowest answer meanwhile", "s", lab.kind.answer_s_max)
@@ -195,7 +196,7 @@ def _kafka_away(
     course.trial.start_load()
     for number in range(1, times + 1):
         course.trial.wait_for_acknowledged(_BETWEEN_FAULTS_RECORDS)
-        take_away(course)
+        take_away()
         gone_s = time.monotonic()
         time.sleep(seconds)
         if broker.is_running:
