@@ -54,6 +54,8 @@ def rungs(kills: int) -> list[Rung]:
     return [
         Rung("gateway-killed", lambda lab, _, say: scenarios.kill_gateway(lab, kills, say)),
         Rung("gateway-killed-repeats", lambda lab, _, say: scenarios.kill_gateway(lab, some, say, resends=True)),
+        Rung("senders-cut", lambda lab, _, say: scenarios.cut_senders(lab, 4 * kills, say)),
+        Rung("senders-cut-repeats", lambda lab, _, say: scenarios.cut_senders(lab, 4 * kills, say, resends=True)),
         Rung("gateway-frozen", lambda lab, _, say: scenarios.freeze_gateway(lab, few, say, seconds=5)),
         Rung("kafka-stopped", lambda lab, _, say: scenarios.stop_kafka(lab, 60 if kills >= 50 else 15, say)),
         Rung("kafka-killed", lambda lab, _, say: scenarios.kill_kafka(lab, some, say)),

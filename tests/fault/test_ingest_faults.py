@@ -27,6 +27,10 @@ def test_what_senders_repeat_is_counted_apart(lab: Lab):
     assert outcome.verdict.unknown_missing == 0
 
 
+def test_senders_that_leave_before_their_answer(each_lab: Lab):
+    assert scenarios.cut_senders(each_lab, 0 if each_lab.kind.name == "udp" else 50).failures == []
+
+
 def test_a_gateway_frozen_under_load(lab: Lab):
     assert scenarios.freeze_gateway(lab, 2).failures == []
 

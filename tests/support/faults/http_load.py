@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import Callable
 
-from tests.support.faults.load import Batch, Load
+from tests.support.faults.load import LEFT, Batch, Left, Load, send_or_leave
 
 _RECONNECT_S = 0.05
 _REFUSED_PAUSE_S = 0.2
@@ -34,10 +35,12 @@ class HttpLoad(Load):
             op, why = "info", "no answer in time"
             try:
                 async with asyncio.timeout(self.answer_timeout_s):
-                    op, why = await connection.post(self.stream, batch)
+                    op, why = await connection.post(self.stream, batch, self.leaves_after)
             except TimeoutError:
                 connection.close()
                 connection = None
+            except Left:
+                why, connection = LEFT, None
             except (OSError, asyncio.IncompleteReadError):
                 why = "connection lost"
                 connection.close()
@@ -71,16 +74,16 @@ class _Connection:
     def close(self) -> None:
         self._writer.transport.abort()
 
-    async def post(self, stream: str, batch: Batch) -> tuple[str, str]:
-        """Send the batch; return the outcome for the history, and why. Raises OSError and IncompleteReadError."""
+    async def post(self, stream: str, batch: Batch, leaves_after: Callable[[int], int | None]) -> tuple[str, str]:
+        """Send the batch; return the outcome for the history, and why. Raises Left, OSError and IncompleteReadError."""
         body = b"\n".join(value for _, value in batch)
         head = (
             f"POST /v1/streams/{stream}/records HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n"
             f"content-length: {len(body)}\r\n\r\n"
         )
+        data = head.encode() + body
         with contextlib.suppress(OSError):  # an early answer is still there to be read
-            self._writer.write(head.encode() + body)
-            await self._writer.drain()
+            await send_or_leave(self._writer, data, leaves_after(len(data)))
         status_line, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         answer = json.loads(await self._reader.readexactly(int(headers["content-length"])))

@@ -20,6 +20,8 @@ Batch = list[tuple[str, bytes]]
 """Record id and value."""
 
 RECORD_BYTES = 121
+LEFT = "left before the answer"
+"""Why the outcome of a request is unknown, in the history."""
 _STOP_TIMEOUT_S = 60.0
 _runs = itertools.count(1)
 
@@ -38,10 +40,12 @@ class Load(ABC):
         record_bytes: int = RECORD_BYTES,
         pause_s: float = 0.0,
         resends: bool = False,
+        leave_chance: float = 0.0,
         answer_timeout_s: float = 40.0,
         seed: int = 0,
     ) -> None:
-        """`pause_s`: between two requests of one client. `port`: asked anew for every connection."""
+        """`pause_s`: between two requests of one client. `port`: asked anew for every connection. `leave_chance`: how often
+        a client cuts its connection when it has sent a batch, or a part of it, and before it has an answer."""
         self.history = history
         self.port = port
         self.stream = stream
@@ -50,6 +54,7 @@ class Load(ABC):
         self.answer_timeout_s = answer_timeout_s
         self.is_stopping = False
         self.error: BaseException | None = None
+        self._leave_chance = leave_chance
         self._clients = clients
         self._batch_records_max = batch_records_max
         self._record_bytes = record_bytes
@@ -84,6 +89,12 @@ class Load(ABC):
             batch.append((record_id, value[:-2] + pad + b'"}'))
         return batch
 
+    def leaves_after(self, bytes_all: int) -> int | None:
+        """Of a batch of so many bytes: how many of them are sent before the client leaves; None when it stays."""
+        if self._random.random() >= self._leave_chance:
+            return None
+        return self._random.choice((bytes_all, bytes_all, self._random.randrange(bytes_all)))
+
     def _run(self) -> None:
         async def run() -> None:
             async with asyncio.TaskGroup() as clients:
@@ -94,3 +105,19 @@ class Load(ABC):
             asyncio.run(run())
         except BaseException as error:  # noqa: BLE001  # handed to whoever stops the load
             self.error = error
+
+
+class Left(Exception):
+    """The client has cut its connection."""
+
+
+async def send_or_leave(writer: asyncio.StreamWriter, data: bytes, leaves_after: int | None) -> None:
+    """Send the bytes. Raises Left when the client leaves, which it does as soon as its bytes are on their way."""
+    if leaves_after is None:
+        writer.write(data)
+        await writer.drain()
+        return
+    writer.write(data[:leaves_after])
+    await asyncio.sleep(0)
+    writer.close()
+    raise Left

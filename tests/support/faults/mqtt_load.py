@@ -7,10 +7,10 @@ https://docs.oasis-open.org/mqtt/mqtt/v3.1.1/os/mqtt-v3.1.1-os.html and .../v5.0
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import struct
+from collections.abc import AsyncIterator, Callable
 
-from tests.support.faults.load import Batch, Load
+from tests.support.faults.load import LEFT, Batch, Left, Load, send_or_leave
 
 _CONNECT, _CONNACK, _PUBLISH_QOS_1, _PUBACK, _DISCONNECT = 0x10, 0x20, 0x32, 0x40, 0xE0
 _RECONNECT_S = 0.05
@@ -44,7 +44,8 @@ class MqttLoad(Load):
             why = "no PUBACK in time"
             try:
                 async with asyncio.timeout(self.answer_timeout_s):
-                    async for record_id, reason in connection.publish(f"{topic_of(self.stream)}/{client}", batch):
+                    topic = f"{topic_of(self.stream)}/{client}"
+                    async for record_id, reason in connection.publish(topic, batch, self.leaves_after):
                         if reason < 0x80:
                             self.history.ok(requests.pop(record_id))
                         elif reason in _REFUSALS:
@@ -54,6 +55,8 @@ class MqttLoad(Load):
             except TimeoutError:
                 connection.close()
                 connection = None
+            except Left:
+                why, connection = LEFT, None
             except (OSError, EOFError) as error:
                 why = f"connection lost: {error}" if isinstance(error, Refused) else "connection lost"
                 connection.close()
@@ -105,15 +108,20 @@ class _Connection:
         if kind != _CONNACK or body[1] != 0:
             raise Refused(f"CONNACK {body.hex()}")
 
-    async def publish(self, topic: str, batch: Batch):  # type: ignore[no-untyped-def]  # an async generator of ids
-        """Send all, then yield the id of each record and the reason code as its PUBACK comes. Raises OSError and EOFError."""
+    async def publish(
+        self, topic: str, batch: Batch, leaves_after: Callable[[int], int | None]
+    ) -> AsyncIterator[tuple[str, int]]:
+        """Send all, then yield the id of each record and the reason code as its PUBACK comes. Raises Left, OSError and
+        EOFError."""
         waiting: dict[int, str] = {}
+        packets = bytearray()
         properties = b"\x00" if self._version == 5 else b""
         for record_id, value in batch:
             self._packet_id = self._packet_id % _RESERVED_IDS + 1
             waiting[self._packet_id] = record_id
-            self._write(_PUBLISH_QOS_1, _text(topic) + struct.pack(">H", self._packet_id) + properties + value)
-        await self._writer.drain()
+            body = _text(topic) + struct.pack(">H", self._packet_id) + properties + value
+            packets += _packet(_PUBLISH_QOS_1, body)
+        await send_or_leave(self._writer, bytes(packets), leaves_after(len(packets)))
         while waiting:
             kind, body = await self._read()
             if kind == _PUBACK:
@@ -124,21 +132,14 @@ class _Connection:
                 raise Refused(f"DISCONNECT 0x{body[0]:02x}" if body else "DISCONNECT")
 
     def disconnect(self) -> None:
-        with contextlib.suppress(OSError):
-            self._write(_DISCONNECT, b"")
+        self._write(_DISCONNECT, b"")
         self._writer.close()
 
     def close(self) -> None:
         self._writer.transport.abort()
 
     def _write(self, kind: int, body: bytes) -> None:
-        length, encoded = len(body), bytearray()
-        while length > 0x7F:
-            encoded.append(length & 0x7F | 0x80)
-            length >>= 7
-        if self._writer.is_closing():
-            raise ConnectionResetError("the connection is gone")
-        self._writer.write(bytes([kind, *encoded, length]) + body)
+        self._writer.write(_packet(kind, body))
 
     async def _read(self) -> tuple[int, bytes]:
         kind = (await self._reader.readexactly(1))[0]
@@ -153,3 +154,11 @@ class _Connection:
 
 def _text(value: str) -> bytes:
     return struct.pack(">H", len(value)) + value.encode()
+
+
+def _packet(kind: int, body: bytes) -> bytes:
+    length, encoded = len(body), bytearray()
+    while length > 0x7F:
+        encoded.append(length & 0x7F | 0x80)
+        length >>= 7
+    return bytes([kind, *encoded, length]) + body

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from tests.support.faults.checker import Verdict
 from tests.support.faults.kafka_proxy import Api, Rule, delay_answer, hold_request, slow_produce, stale_high_watermark
 from tests.support.faults.lab import Lab, Trial
+from tests.support.faults.load import LEFT
 from tests.support.waiting import wait_until
 
 MEMORY_BYTES_MAX = 512 * 1024 * 1024
@@ -151,6 +152,16 @@ def kill_gateway(lab: Lab, kills: int, say: Progress = print, *, resends: bool =
             f"{course.trial.acknowledged} acknowledged"
         )
     return course.end(kills)
+
+
+def cut_senders(lab: Lab, cuts: int, say: Progress = print, *, resends: bool = False) -> Outcome:
+    """Senders cut their connections when they have sent a batch, or a part of it, and before they have an answer."""
+    name = f"{lab.kind.name}: senders leave before the answer" + (", and repeat" if resends else "")
+    course = Course(name, lab, say)
+    course.trial.start_load(leave_chance=0.3, resends=resends)
+    history = course.trial.history
+    wait_until(lambda: history.reasons[LEFT], lambda count: count >= cuts, f"cut {cuts} times", 300.0)
+    return course.end(history.reasons[LEFT])
 
 
 def freeze_gateway(lab: Lab, times: int, say: Progress = print, *, seconds: float = 1.0) -> Outcome:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.support.faults.load import Batch, Load
+from tests.support.faults.load import LEFT, Batch, Left, Load, send_or_leave
 
 _RECONNECT_S = 0.05
 
@@ -33,9 +33,11 @@ class TcpLoad(Load):
             try:
                 async with asyncio.timeout(self.answer_timeout_s):
                     sent += len(batch)
-                    why = await _send(*streams, batch, sent)
+                    why = await self._send(*streams, batch, sent)
             except TimeoutError:
                 pass
+            except Left:
+                why = LEFT
             except (OSError, EOFError):
                 why = "connection lost"
             if why:
@@ -49,16 +51,18 @@ class TcpLoad(Load):
         if streams is not None:
             streams[1].transport.abort()
 
-
-async def _send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, batch: Batch, count: int) -> str:
-    """Return nothing when `ok COUNT` has come, or why it won't. Raises OSError and EOFError."""
-    writer.write(b"".join(value + b"\n" for _, value in batch))
-    await writer.drain()
-    while True:
-        line = (await reader.readuntil(b"\n")).decode().strip()
-        word, *rest = line.split(" ", 2)
-        if word == "ok" and int(rest[0]) == count:
-            return ""
-        if word not in ("ok", "refused"):
-            return " ".join(line.split(" ")[:2])
-        assert word != "refused", f"a good record was refused: {line}"
+    async def _send(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, batch: Batch, count: int) -> str:
+        """Return nothing when `ok COUNT` has come, or why it won't. Raises Left, OSError and EOFError."""
+        data = b"".join(value + b"\n" for _, value in batch)
+        leaves_after = self.leaves_after(len(data))
+        if leaves_after is not None:  # a line without its end would be a record too, and none of ours
+            leaves_after = data.rfind(b"\n", 0, leaves_after) + 1
+        await send_or_leave(writer, data, leaves_after)
+        while True:
+            line = (await reader.readuntil(b"\n")).decode().strip()
+            word, *rest = line.split(" ", 2)
+            if word == "ok" and int(rest[0]) == count:
+                return ""
+            if word not in ("ok", "refused"):
+                return " ".join(line.split(" ")[:2])
+            assert word != "refused", f"a good record was refused: {line}"
