@@ -27,7 +27,7 @@ from strandline.services.example.watch import NO_COUNTS, Facts, ResultsReader, c
 
 EVENT_MS = 1_700_000_000_000
 PLACES = Places(
-    api_docs="http://127.0.0.1:8080/docs",
+    api_docs="http://127.0.0.1:8080/openapi.json",
     search="curl 'x'",
     job_status="strandline job status",
     dead_letters="strandline dead-letters list",

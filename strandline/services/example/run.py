@@ -368,7 +368,7 @@ def _is_over(deadline: float | None) -> bool:
 
 def _places(servers: Servers, pipeline: PipelineSpec, speed: float) -> Places:
     return Places(
-        api_docs=f"{servers.api_url}/docs",
+        api_docs=f"{servers.api_url}/openapi.json",
         search=f"curl '{servers.elasticsearch_url}/turbine-hour/_search?sort=@timestamp:desc&pretty'",
         job_status=f"{_command()} job status {pipeline.pipeline} {servers.option}",
         dead_letters=f"{_command()} dead-letters list {pipeline.pipeline} {servers.option}",
