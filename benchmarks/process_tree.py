@@ -14,6 +14,13 @@ def tree_cpu_s(root: int) -> float:
     return sum(cpu_by_role(root).values())
 
 
+def machine_cpu_s() -> float:
+    """CPU-seconds that all processes and the kernel of this machine have used since it started."""
+    values = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()[1:]
+    user, nice, system, _idle, _iowait, irq, softirq, *_ = map(int, values)
+    return (user + nice + system + irq + softirq) / _TICKS_A_SECOND
+
+
 def cpu_by_role(root: int) -> dict[str, float]:
     """The same, by what the processes are: `driver` (`root` itself), `jvm`, `python` (workers and all other below it)."""
     parents: dict[int, int] = {}

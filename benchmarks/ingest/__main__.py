@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.ingest import http_feed, mqtt_listener_feed
+from benchmarks.ingest import http_feed, mqtt_listener_feed, udp_feed
 from benchmarks.ingest.results import HEADER, Measured
 from benchmarks.ingest.work import stream_texts
 from benchmarks.report import RESULTS, machine_text, markdown, put_part, show, written_by
@@ -27,6 +27,7 @@ from strandline.services.embedded.stack import Stack
 FEEDS: dict[str, Callable[[Stack, float, Console], list[Measured]]] = {
     "http": http_feed.measure,
     "mqtt-listener": mqtt_listener_feed.measure,
+    "udp": udp_feed.measure,
 }
 """Name -> the function that measures a protocol over a stack whose Kafka runs and whose streams are registered."""
 
@@ -85,11 +86,14 @@ def _text(command: str, seconds: float, table: str) -> str:
 {machine_text()}
 
 Records of 121 bytes into a stream of 4 partitions; one Kafka node, the gateway and the load share this machine. A record
-counts when it was acknowledged, which comes after Kafka's confirmation with `acks=all`; the number of records in the topic
-afterwards equals the number acknowledged. {seconds:g} s at full load (each connection sends on when it is answered), then
-{seconds:g} s at half of what that reached, evenly paced, where the latency of a request counts from when it was due. CPU time is
-user and system time of the gateway's whole process tree. *The load alone* is what the same load reaches against a program
-that answers at once: where it is well above the gateway's rate, the load is not what limits it.
+counts when it was acknowledged, which comes after Kafka's confirmation with `acks=all` and the read-back; the number of
+records in the topic afterwards equals the number acknowledged. {seconds:g} s at full load (each connection sends on when it is
+answered), then {seconds:g} s at half of what that reached, evenly paced, where the latency of a request counts from when it
+was due. CPU time is user and system time of the gateway's whole process tree. *The load alone* is what the same load
+reaches against a program that answers at once: where it is well above the gateway's rate, the load is not what limits it.
+*Cores used by others* is what programs that have nothing to do with the measurement took of this machine meanwhile; with
+more than a tenth of a core, rates are lower and costs and latencies higher than the gateway's own. UDP:
+{udp_feed.RATE:,} datagrams/s are sent, and each is in the topic or counted as lost, to the exact number.
 
 {table}
 """

@@ -10,41 +10,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import time
 from array import array
 from collections import deque
-from dataclasses import asdict, dataclass
 from typing import cast
 
-import numpy as np
 import uvloop
 
+from benchmarks.ingest.load import ANSWERS_WAIT_S, TICK_S, Costs, Load, load_parser
 from benchmarks.ingest.work import LINES_A_REQUEST, line_requests, single_requests
-from benchmarks.process_tree import tree_cpu_s
-
-_TICK_S = 0.001
-_ANSWERS_WAIT_S = 30.0
-
-
-@dataclass(frozen=True)
-class Load:
-    """What was sent and answered, and what that cost, in the measured time (after the warm-up)."""
-
-    records: int
-    """Of requests that were answered with 200 in the measured time."""
-    seconds: float
-    failed_requests: int
-    """Answered otherwise, or not at all; over the whole run."""
-    first_failure: str
-    """The first other answer."""
-    gateway_cpu_s: float
-    kafka_cpu_s: float
-    load_cpu_s: float
-    latency_p50_s: float
-    latency_p99_s: float
-    records_whole_run: int
-    """Answered with 200, the warm-up included: so many at least are in the topic."""
 
 
 class Feed:
@@ -73,15 +47,15 @@ class Feed:
 
     def release(self, connection: Connection) -> None:
         """The connection has its answer: give it its next request, or let it wait."""
-        if not self.is_sending:
+        if self.due_s:
+            connection.send(self.due_s.popleft())
+        elif not self.is_sending:
             if not self.under_way:
                 self.is_over.set()
-        elif not self.is_paced:
-            connection.send(time.perf_counter())
-        elif self.due_s:
-            connection.send(self.due_s.popleft())
-        else:
+        elif self.is_paced:
             self.idle.append(connection)
+        else:
+            connection.send(time.perf_counter())
 
     async def pace(self, rate: float, until_s: float) -> None:
         """Make requests due, evenly, until it is over."""
@@ -93,7 +67,7 @@ class Feed:
                     self.idle.popleft().send(due_s)
                 else:
                     self.due_s.append(due_s)
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(TICK_S)
 
 
 class Connection(asyncio.Protocol):
@@ -157,51 +131,34 @@ async def send_load(options: argparse.Namespace) -> Load:
         for connection in connections:
             connection.send(time.perf_counter())
     await asyncio.sleep(options.warm_up_s)
-    before, first_latency = _costs(options), len(feed.latencies_s)
+    before, first_latency = Costs.read(options.gateway_pid, options.kafka_pid), len(feed.latencies_s)
     answered_before, began_s = feed.answered, time.perf_counter()
     await asyncio.sleep(until_s - time.perf_counter())
-    after, ended_s = _costs(options), time.perf_counter()
+    after, ended_s = Costs.read(options.gateway_pid, options.kafka_pid), time.perf_counter()
     answered = feed.answered - answered_before
     if feed.is_paced:
         await pacing
     feed.is_sending = False
     if feed.under_way:
         with contextlib.suppress(TimeoutError):  # what was not answered counts as failed
-            await asyncio.wait_for(feed.is_over.wait(), _ANSWERS_WAIT_S)
-    latencies_s = np.frombuffer(feed.latencies_s)[first_latency:]
-    p50_s, p99_s = np.percentile(latencies_s, (50, 99)) if len(latencies_s) else (0.0, 0.0)
-    gateway, kafka, load = (b - a for a, b in zip(before, after, strict=True))
-    return Load(
+            await asyncio.wait_for(feed.is_over.wait(), ANSWERS_WAIT_S)
+    return Load.of(
         records=answered * feed.records_a_request,
-        seconds=ended_s - began_s,
-        failed_requests=feed.failed + feed.under_way + len(feed.due_s),
-        first_failure=feed.first_failure,
-        gateway_cpu_s=gateway,
-        kafka_cpu_s=kafka,
-        load_cpu_s=load,
-        latency_p50_s=float(p50_s),
-        latency_p99_s=float(p99_s),
         records_whole_run=feed.answered * feed.records_a_request,
+        seconds=ended_s - began_s,
+        failed=feed.failed + feed.under_way + len(feed.due_s),
+        first_failure=feed.first_failure,
+        before=before,
+        after=after,
+        latencies_s=feed.latencies_s[first_latency:],
     )
 
 
-def _costs(options: argparse.Namespace) -> tuple[float, float, float]:
-    kafka_cpu_s = tree_cpu_s(options.kafka_pid) if options.kafka_pid else 0.0
-    return tree_cpu_s(options.gateway_pid), kafka_cpu_s, time.process_time()
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
+    parser = load_parser()
     parser.add_argument("--stream", required=True)
     parser.add_argument("--form", choices=("single", "lines"), required=True)
-    parser.add_argument("--connections", type=int, required=True)
-    parser.add_argument("--rate", type=float, default=0.0, help="records a second; 0: as fast as answers come")
-    parser.add_argument("--warm-up-s", type=float, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--gateway-pid", type=int, required=True)
-    parser.add_argument("--kafka-pid", type=int, default=0)
-    print(json.dumps(asdict(uvloop.run(send_load(parser.parse_args())))))
+    uvloop.run(send_load(parser.parse_args())).print()
 
 
 if __name__ == "__main__":

@@ -9,24 +9,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import struct
 import time
 from array import array
-from dataclasses import asdict
 from typing import cast
 
-import numpy as np
 import uvloop
 
-from benchmarks.ingest.http_load import Load
+from benchmarks.ingest.load import ANSWERS_WAIT_S, TICK_S, Costs, Load, load_parser
 from benchmarks.ingest.work import readings
-from benchmarks.process_tree import tree_cpu_s
 
 WINDOW = 20
 """Messages of one connection that wait for PUBACK: what paho-mqtt keeps in flight."""
-_TICK_S = 0.001
-_ANSWERS_WAIT_S = 30.0
 _SUCCESS = b"\x40\x02"
 
 
@@ -137,32 +131,28 @@ async def send_load(options: argparse.Namespace) -> Load:
         for connection in connections:
             connection.send(WINDOW, time.perf_counter())
     await asyncio.sleep(options.warm_up_s)
-    before, first_latency = _costs(options), len(feed.latencies_s)
+    before, first_latency = Costs.read(options.gateway_pid, options.kafka_pid), len(feed.latencies_s)
     answered_before, began_s = feed.answered, time.perf_counter()
     await asyncio.sleep(until_s - time.perf_counter())
-    after, ended_s = _costs(options), time.perf_counter()
+    after, ended_s = Costs.read(options.gateway_pid, options.kafka_pid), time.perf_counter()
     answered = feed.answered - answered_before
     if feed.is_paced:
         await pacing
     feed.is_sending = False
     if feed.under_way:
         try:
-            await asyncio.wait_for(feed.is_over.wait(), _ANSWERS_WAIT_S)
+            await asyncio.wait_for(feed.is_over.wait(), ANSWERS_WAIT_S)
         except TimeoutError:
             feed.failed += feed.under_way
-    latencies_s = np.frombuffer(feed.latencies_s)[first_latency:]
-    p50_s, p99_s = np.percentile(latencies_s, (50, 99)) if len(latencies_s) else (0.0, 0.0)
-    gateway, kafka, load = (b - a for a, b in zip(before, after, strict=True))
-    return Load(
+    return Load.of(
         records=answered,
-        seconds=ended_s - began_s,
-        failed_requests=feed.failed,
-        gateway_cpu_s=gateway,
-        kafka_cpu_s=kafka,
-        load_cpu_s=load,
-        latency_p50_s=float(p50_s),
-        latency_p99_s=float(p99_s),
         records_whole_run=feed.answered,
+        seconds=ended_s - began_s,
+        failed=feed.failed,
+        first_failure="",
+        before=before,
+        after=after,
+        latencies_s=feed.latencies_s[first_latency:],
     )
 
 
@@ -173,25 +163,13 @@ async def _pace(connections: list[Connection], rate: float, until_s: float) -> N
         while (due_s := began_s + count / rate) <= now_s:
             connections[count % len(connections)].send(1, due_s)
             count += 1
-        await asyncio.sleep(_TICK_S)
-
-
-def _costs(options: argparse.Namespace) -> tuple[float, float, float]:
-    kafka_cpu_s = tree_cpu_s(options.kafka_pid) if options.kafka_pid else 0.0
-    return tree_cpu_s(options.gateway_pid), kafka_cpu_s, time.process_time()
+        await asyncio.sleep(TICK_S)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
+    parser = load_parser()
     parser.add_argument("--topic", required=True, help="each connection adds a level of its own")
-    parser.add_argument("--connections", type=int, required=True)
-    parser.add_argument("--rate", type=float, default=0.0, help="messages a second; 0: as fast as answers come")
-    parser.add_argument("--warm-up-s", type=float, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--gateway-pid", type=int, required=True)
-    parser.add_argument("--kafka-pid", type=int, default=0)
-    print(json.dumps(asdict(uvloop.run(send_load(parser.parse_args())))))
+    uvloop.run(send_load(parser.parse_args())).print()
 
 
 if __name__ == "__main__":

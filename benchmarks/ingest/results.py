@@ -14,6 +14,7 @@ HEADER: Row = (
     "ack p50 / p99 ms at half load",
     "lost",
     "Kafka CPU-s per M",
+    "cores used by others",
     "the load alone reaches records/s",
     "goal",
 )
@@ -41,6 +42,8 @@ class Loaded(Protocol):
     @property
     def kafka_cpu_s(self) -> float: ...
     @property
+    def other_cpu_s(self) -> float: ...
+    @property
     def latency_p50_s(self) -> float: ...
     @property
     def latency_p99_s(self) -> float: ...
@@ -59,6 +62,8 @@ class Measured:
     latency_p99_s: float | None
     load_ceiling: float
     """Records a second that the load generator reaches against a responder that does nothing."""
+    other_cores: float
+    """How much of the machine other programs used meanwhile; what is measured beside much of that says little."""
     goal: Goal
     lost: int = 0
     """Records that were sent, not refused, and are not in the topic. All of them are counted by the gateway or kernel."""
@@ -75,6 +80,7 @@ class Measured:
             latency_p50_s=half.latency_p50_s,
             latency_p99_s=half.latency_p99_s,
             load_ceiling=ceiling,
+            other_cores=full.other_cpu_s / full.seconds,
             goal=goal,
             sent=full.records,
         )
@@ -90,6 +96,7 @@ class Measured:
             latency,
             f"{self.lost / self.sent:.3%}" if self.lost else "0",
             f"{self.kafka_cpu_s_per_million:.1f}",
+            f"{self.other_cores:.1f}",
             f"{self.load_ceiling:,.0f}",
             self.goal_text(),
         )

@@ -9,19 +9,24 @@ LINES_A_REQUEST = 100
 _VARIANTS = 1_000
 """Different records, so that Kafka's compression has no easier work than with real readings."""
 
-STREAM, KEYED_STREAM = "readings", "readings-by-device"
+STREAM, KEYED_STREAM, DATAGRAM_STREAM = "readings", "readings-by-device", "readings-by-datagram"
+UDP_PORT = 8082
+"""Before the stack's port offset."""
 STREAM_TEXT = """\
 stream: {name}
 partitions: 4
 schema: {{device: string, ts: {{type: timestamp, unit: ms}}, temp: double, wind: double, power: double, note: string}}
-{key}mqtt: {{topics: ["{topic}/#"]}}
-"""
+{more}"""
 
 
 def stream_texts() -> list[str]:
     """The documents of the streams that are fed."""
-    keys = {STREAM: "", KEYED_STREAM: "key: device\n"}
-    return [STREAM_TEXT.format(name=name, key=key, topic=mqtt_topic(name)) for name, key in keys.items()]
+    differences = {
+        STREAM: f'mqtt: {{topics: ["{mqtt_topic(STREAM)}/#"]}}\n',
+        KEYED_STREAM: f'key: device\nmqtt: {{topics: ["{mqtt_topic(KEYED_STREAM)}/#"]}}\n',
+        DATAGRAM_STREAM: f"udp: {{port: {UDP_PORT}}}\n",
+    }
+    return [STREAM_TEXT.format(name=name, more=more) for name, more in differences.items()]
 
 
 def mqtt_topic(stream: str) -> str:

@@ -50,7 +50,7 @@ SAY_AGAIN_S = 10.0
 """The same kind of refusal is logged no more often; all are counted."""
 _BACKLOG = 4_096
 _HANDSHAKE_TIMEOUT_S = 10.0
-_NO_STREAM = ""
+_NO_STREAM = "(unknown)"
 """The stream in the counts of messages that belong to none."""
 
 

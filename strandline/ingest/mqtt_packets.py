@@ -2,7 +2,7 @@
 
 Formats: OASIS MQTT 3.1.1 (29 October 2014) and 5.0 (7 March 2019), strictly. Read here: CONNECT, PUBLISH, SUBSCRIBE,
 UNSUBSCRIBE, PINGREQ, DISCONNECT. The others are errors from a client to which nothing was ever published. Why this is no
-library: docs/decisions/0005-own-mqtt-codec.md.
+library: docs/decisions/0009-own-mqtt-codec.md.
 """
 
 from __future__ import annotations

@@ -12,11 +12,16 @@ import pytest
 import yaml
 
 from strandline.core.settings import Settings
+from strandline.ingest.mqtt_gateway import MqttSettings
+from strandline.ingest.tcp_gateway import TcpSettings
+from strandline.ingest.udp_gateway import UdpSettings
 from strandline.services.control import ControlSettings
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE)["services"]
+GATEWAYS = {"gateway-http", "gateway-mqtt", "gateway-udp", "gateway-tcp"}
+SETTINGS = (Settings, ControlSettings, MqttSettings, UdpSettings, TcpSettings)
 OURS = [name for name, service in SERVICES.items() if "build" in service]
 # ${NAME:-default}, and not the $$ that stands for a dollar sign.
 VARIABLES = dict(re.findall(r"(?<!\$)\$\{(\w+):-([^}]*)\}", COMPOSE))
@@ -25,7 +30,7 @@ each_service = pytest.mark.parametrize("service", SERVICES.values(), ids=list(SE
 
 
 def test_the_parts_of_the_platform_are_there():
-    assert set(SERVICES) >= {"kafka", "elasticsearch", "kibana", "mosquitto", "postgres", "control", "gateway-http"}
+    assert set(SERVICES) >= {"kafka", "elasticsearch", "kibana", "mosquitto", "postgres", "control"} | GATEWAYS
     assert {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service} == {
         "kibana": ["kibana"],
         "demo": ["demo"],
@@ -56,7 +61,7 @@ def test_every_service_says_when_it_is_healthy(service):
 @each_service
 def test_ports_are_published_on_loopback_only(service):
     for port in service.get("ports", []):
-        assert re.fullmatch(r"127\.0\.0\.1:\$\{\w+:-\d+\}:\d+", port)
+        assert re.fullmatch(r"127\.0\.0\.1:\$\{\w+:-\d+\}:\d+(/udp)?", port)
 
 
 @each_service
@@ -93,9 +98,9 @@ def test_kafka_makes_no_topic_by_itself_and_has_an_inner_and_a_host_listener():
     assert environment["KAFKA_ADVERTISED_LISTENERS"] == "INNER://kafka:19092,HOST://127.0.0.1:${KAFKA_PORT:-9092}"
 
 
-@pytest.mark.parametrize("name", ["control", "gateway-http"])
+@pytest.mark.parametrize("name", ["control", *sorted(GATEWAYS)])
 def test_our_services_are_given_settings_that_exist(name):
-    known = {f"STRANDLINE_{field.upper()}" for field in {**Settings.model_fields, **ControlSettings.model_fields}}
+    known = {f"STRANDLINE_{field.upper()}" for settings in SETTINGS for field in settings.model_fields}
     environment = SERVICES[name]["environment"]
     assert set(environment) <= known
     bootstrap, url = environment["STRANDLINE_KAFKA_BOOTSTRAP"], environment["STRANDLINE_ELASTICSEARCH_URL"]

@@ -10,6 +10,7 @@ from strandline.ingest.mqtt_batches import BYTES_WAITING_MAX, Batches
 from strandline.ingest.mqtt_fields import PublishProperties
 from strandline.ingest.mqtt_packets import Publish
 from strandline.ingest.mqtt_topics import Route
+from strandline.ingest.spooling_writer import Accepted
 from strandline.ingest.writer import RECORDS_PER_TURN, LogBusy
 
 ROUTE = Route("s", False, [("strandline-source", b"mqtt:a")], lambda _: None)
@@ -30,6 +31,7 @@ class SlowLog:
         answer = asyncio.get_running_loop().create_future()
         self.waiting.append(answer)
         await answer
+        return Accepted.LOG
 
     def confirm(self):
         for answer in self.waiting:

@@ -1,0 +1,120 @@
+"""The UDP gateway under load: 100,000 datagrams a second, of which each is in the topic or counted as lost."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+from rich.console import Console
+
+from benchmarks.ingest.http_feed import records_in_topic
+from benchmarks.ingest.load import run_module
+from benchmarks.ingest.results import Goal, Measured
+from benchmarks.ingest.udp_load import Sent
+from benchmarks.ingest.work import DATAGRAM_STREAM, UDP_PORT
+from benchmarks.process_tree import machine_cpu_s, tree_cpu_s
+from strandline.services.embedded.stack import Stack
+from strandline.services.pids import PidFile
+
+RATE = 100_000
+_GOAL = Goal(records_a_second=RATE * 0.998, lost_share=0.002)
+_WARM_UP_S = 2.0
+_SETTLE_S = 60.0
+
+
+def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
+    """Send at RATE for `seconds`. Raises RuntimeError when a datagram is neither in the topic nor counted as lost."""
+    stack.start_udp_gateway()
+    metrics = _Metrics(f"http://127.0.0.1:{stack.ports.udp_gateway_pages}/metrics")
+    _wait(lambda: metrics.value("strandline_ingest_open") == 1, "the UDP port to open")
+    pids = PidFile(stack.data_dir).all()
+    port = UDP_PORT + stack.addresses.port_offset
+    before = metrics.accounted()
+    warm = _send(port, RATE / 10, _WARM_UP_S)
+    _wait(lambda: metrics.accounted() - before >= warm.datagrams, "the warm-up to settle")
+    accounted, lost = metrics.accounted(), metrics.lost()
+    logged = records_in_topic(stack.addresses.kafka_bootstrap, DATAGRAM_STREAM)
+    gateway_before_s, kafka_before_s = tree_cpu_s(pids["gateway-udp"]), tree_cpu_s(pids["kafka"])
+    machine_before_s, began_s = machine_cpu_s(), time.monotonic()
+    sent = _send(port, RATE, seconds)
+    _wait(lambda: metrics.accounted() - accounted >= sent.datagrams, "the datagrams to settle")
+    machine_s, took_s = machine_cpu_s() - machine_before_s, time.monotonic() - began_s
+    gateway_s = tree_cpu_s(pids["gateway-udp"]) - gateway_before_s
+    kafka_s = tree_cpu_s(pids["kafka"]) - kafka_before_s
+    logged = records_in_topic(stack.addresses.kafka_bootstrap, DATAGRAM_STREAM) - logged
+    lost = metrics.lost() - lost
+    if logged + lost != sent.datagrams:
+        raise RuntimeError(
+            f"UDP: of {sent.datagrams} datagrams {logged} are in the topic and {lost} counted as lost: {metrics.all()}"
+        )
+    found = Measured(
+        name=f"UDP, {RATE:,} datagrams/s",
+        records_a_second=logged / sent.seconds,
+        cpu_s_per_million=gateway_s / logged * 1e6,
+        kafka_cpu_s_per_million=kafka_s / logged * 1e6,
+        latency_p50_s=None,
+        latency_p99_s=None,
+        load_ceiling=_ceiling(seconds / 4),
+        other_cores=max(0.0, machine_s - gateway_s - kafka_s - sent.cpu_s) / took_s,
+        goal=_GOAL,
+        lost=lost,
+        sent=sent.datagrams,
+    )
+    console.print(found.sentence())
+    return [found]
+
+
+class _Metrics:
+    """What the gateway counts of the stream."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def _samples(self) -> list[Sample]:
+        families = text_string_to_metric_families(httpx.get(self._url, trust_env=False).text)
+        samples = (sample for family in families for sample in family.samples)
+        return [sample for sample in samples if sample.labels.get("stream") == DATAGRAM_STREAM]
+
+    def value(self, name: str) -> int:
+        return int(sum(sample.value for sample in self._samples() if sample.name == name))
+
+    def all(self) -> dict[str, float]:
+        """Everything that is counted of the stream but its latencies, for people."""
+        return {
+            " ".join([sample.name, sample.labels.get("reason", "")]).strip(): sample.value
+            for sample in self._samples()
+            if not sample.name.startswith("strandline_ingest_ack_latency")
+        }
+
+    def accounted(self) -> int:
+        """Datagrams of which it is known what became of them."""
+        return self.value("strandline_ingest_confirmed_total") + self.lost()
+
+    def lost(self) -> int:
+        return self.value("strandline_ingest_dropped_total") + self.value("strandline_ingest_refused_total")
+
+
+def _ceiling(seconds: float) -> float:
+    """Datagrams a second that the load sends to a socket that nobody reads."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unread:
+        unread.bind(("127.0.0.1", 0))
+        sent = _send(unread.getsockname()[1], 0, seconds)
+    return sent.datagrams / sent.seconds
+
+
+def _send(port: int, rate: float, seconds: float) -> Sent:
+    arguments = ["--port", str(port), "--rate", str(rate), "--seconds", str(seconds)]
+    return Sent(**json.loads(run_module("benchmarks.ingest.udp_load", arguments)))
+
+
+def _wait(is_so: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + _SETTLE_S
+    while not is_so():
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"waited {_SETTLE_S:g} s for {what}")
+        time.sleep(0.1)
