@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -526,6 +527,44 @@ def test_without_kafka_memory_stays_flat_whatever_is_sent(lonely_listener):
         time.sleep(0.05)
     assert sum(sent) > 50_000_000
     assert peak_bytes < 400_000_000
+
+
+@pytest.fixture
+def many_files():
+    """As many open files as the system allows, for a while; returns how many connections they leave room for."""
+    before, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+    yield files_max - 200
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before, files_max))
+
+
+def test_ten_thousand_that_never_connect_hinder_nobody(kafka, tmp_path, many_files):
+    """They hold every connection there may be, or send a byte now and then; sensors get in, and the memory stays bounded."""
+    count = min(10_000, many_files)
+    listener = Listener(kafka, tmp_path, mqtt_listener_connections_max=count // 2)
+    try:
+        stream, topic = listener.register()
+        with contextlib.ExitStack() as stack:
+            slow = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", listener.port), DEADLINE_S))
+                for _ in range(count)
+            ]
+            for number, one in enumerate(slow):
+                with contextlib.suppress(ConnectionError):
+                    one.send(client.connect(4, flags=0)[: number % 10])
+            with Raw(listener, 5) as raw:
+                for number in range(20):
+                    began_s = time.monotonic()
+                    raw.socket.sendall(client.publish(5, topic, b"x", packet_id=number + 1))
+                    assert raw.receive()[:2] == b"\x40\x02"
+                    assert time.monotonic() - began_s < 5
+            assert listener.rss_bytes() < 512_000_000
+            wait_until(
+                lambda: listener.metric("strandline_mqtt_connections"), lambda left: left == 0, "sent away", DEADLINE_S
+            )
+        assert len(listener.values(stream)) == 20
+    finally:
+        listener.close()
 
 
 def test_sigterm_settles_and_tells(private_listener):

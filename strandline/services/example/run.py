@@ -212,7 +212,7 @@ def _carriers(servers: Servers, stream: StreamSpec) -> dict[str, Carrier]:
     """Site -> how its turbines' reports travel: two by HTTP, one by MQTT, one by UDP."""
     assert stream.udp is not None, "the example's stream has a UDP port"
     http = HttpCarrier(servers.ingest_url, stream.stream)
-    carriers = [
+    carriers: list[Carrier] = [
         http,
         http,
         MqttCarrier(servers.mqtt_url),
