@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.ingest import http_feed, mqtt_listener_feed, udp_feed
+from benchmarks.ingest import http_feed, mqtt_broker_feed, mqtt_listener_feed, udp_feed
 from benchmarks.ingest.results import HEADER, Measured
 from benchmarks.ingest.work import stream_texts
 from benchmarks.report import RESULTS, machine_text, markdown, put_part, show, written_by
@@ -27,6 +27,7 @@ from strandline.services.embedded.stack import Stack
 FEEDS: dict[str, Callable[[Stack, float, Console], list[Measured]]] = {
     "http": http_feed.measure,
     "mqtt-listener": mqtt_listener_feed.measure,
+    "mqtt-broker": mqtt_broker_feed.measure,
     "udp": udp_feed.measure,
 }
 """Name -> the function that measures a protocol over a stack whose Kafka runs and whose streams are registered."""

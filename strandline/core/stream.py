@@ -264,6 +264,15 @@ class StreamSpec(DocumentModel):
         """Field name -> type, in the order of the schema."""
         return {name: field.type for name, field in self.fields.items()}
 
+    def entrances(self) -> Iterator[tuple[Path, str]]:
+        """What no other stream may have too, so that it is clear where a record belongs: path, and what it is."""
+        for number, topic in enumerate(self.mqtt.topics if self.mqtt else ()):
+            yield ("mqtt", "topics", number), f"MQTT topic filter {topic}"
+        if self.udp is not None:
+            yield ("udp", "port"), f"UDP port {self.udp.port}"
+        if self.tcp is not None:
+            yield ("tcp", "port"), f"TCP port {self.tcp.port}"
+
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if self.stream.endswith(".dead-letter"):
             yield ("stream",), "names that end in '.dead-letter' belong to the jobs; choose another"

@@ -35,6 +35,7 @@ _READ_BYTES = 64 * 1024
 _MESSAGES_PER_TURN = 1_000
 """Read before the rest of the process has its turn."""
 _MISC_EVERY_S = 1.0
+_READ_ON_S = 0.01
 
 
 class BrokerUnavailable(TransientError):
@@ -312,9 +313,11 @@ class BrokerConnection:
         self._write()
 
     def _read_on(self) -> None:
+        if self.lost.done():
+            return
         if self._is_paused:
-            self._loop.call_later(0.01, self._read_on)
-        elif not self.lost.done():
+            self._loop.call_later(_READ_ON_S, self._read_on)
+        else:
             self._read()
 
     def _write(self) -> None:

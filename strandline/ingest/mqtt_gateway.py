@@ -118,7 +118,7 @@ class MqttGateway:
         self._changed = asyncio.Event()
         """The streams are other ones than before."""
         self._is_failing = asyncio.Event()
-        """An append of the present connection has failed."""
+        """An append of the present connection has failed, or the connection ends for another reason: read no more."""
         self._subscribed: set[str] = set()
         """What the session has been granted, as far as this process knows."""
         self._was_connected = False
@@ -203,6 +203,7 @@ class MqttGateway:
             self._connected.set(0)
             self._show_open({})
             self._changed.set()
+            self._is_failing.set()  # so that nothing that is settled now makes it read again
             connection.pause()
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=2 * self._settings.mqtt_confirm_timeout_s + 2)

@@ -162,6 +162,8 @@ class LogWriter:
             "enable.idempotence": True,
             # After this a record is given up; what waits for it has been answered then.
             "message.timeout.ms": int(confirm_timeout_s * 1_000),
+            # A topic that no broker knows by then is refused by its name; the brokers know each one that was applied.
+            "topic.metadata.propagation.max.ms": max(100, int(confirm_timeout_s * 500)),
             "message.max.bytes": record_batch_bytes_max(record_bytes_max),
             "partitioner": "murmur2_random",  # where Kafka's own clients put the same key
             "linger.ms": LINGER_MS,

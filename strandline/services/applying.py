@@ -6,6 +6,7 @@ same documents again finishes what a failure in the middle left undone, and othe
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -66,6 +67,7 @@ def check_documents(text: bytes | str, source: str, registered: Mapping[str, dic
                 problems.append(document.problem((), f"a {document.kind} document is not supported yet; remove it"))
         except InvalidDocument as error:
             problems.extend(error.problems)
+    problems.extend(_shared_entrances(documents, streams, registered))
     broken = {document.name for document in documents if document.kind == "stream"} - set(streams)
     checked: list[CheckedPipeline] = []
     for document, pipeline in pipelines:
@@ -220,6 +222,22 @@ def ensure_templates(elasticsearch_url: str, pipeline: CheckedPipeline) -> None:
                 # The mapping is the same for every version of the job.
                 shape = DocumentShape(emit.name, pipeline.job, stage.name, 1, by, aggregates)
                 ensure_index_template(elasticsearch_url, emit.name, build_mapping(shape))
+
+
+def _shared_entrances(
+    documents: list[Document], streams: Mapping[str, StreamSpec], registered: Mapping[str, dict[str, Any]]
+) -> Iterator[Problem]:
+    """A port or a topic filter leads into one stream: the second one would get nothing by it, and no record says so."""
+    owners: dict[str, str] = {}
+    for name in registered.keys() - streams.keys():
+        with contextlib.suppress(InvalidDocument):  # of a newer version; its own apply looks
+            owners.update((what, name) for _, what in StreamSpec.from_document(registered[name]).entrances())
+    for document in documents:
+        if document.kind == "stream" and document.name in streams:
+            for path, what in streams[document.name].entrances():
+                owner = owners.setdefault(what, document.name)
+                if owner != document.name:
+                    yield document.problem(path, f"{what} leads into stream '{owner}' already; choose another")
 
 
 def _repeated(documents: list[Document]) -> Iterator[Problem]:

@@ -25,7 +25,8 @@ from strandline.services.pids import PidFile
 from tests.support.servers import free_port_offset
 
 STRANDLINE = str(Path(sys.executable).parent / "strandline")
-SERVERS = {"kafka", "elasticsearch", "mqtt", "control", "gateway-http"}
+GATEWAYS = {"gateway-http", "gateway-mqtt", "gateway-mqtt-listener", "gateway-udp", "gateway-tcp"}
+SERVERS = {"kafka", "elasticsearch", "mqtt", "control"} | GATEWAYS
 
 
 class OutsideStack:

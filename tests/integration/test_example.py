@@ -41,8 +41,11 @@ def test_the_example_gets_from_records_to_results_and_stops_all_it_started(tmp_p
             process.wait(90)
     assert process.returncode == 0, output
     assert "every spoiled record is a dead letter, for its reason, and no other record is" in output
-    sent, acknowledged = re.search(r"([\d,]+) records sent, ([\d,]+) acknowledged", output).groups()
-    assert sent == acknowledged
+    numbers = re.search(r"([\d,]+) records sent, ([\d,]+) acknowledged, ([\d,]+) sent by UDP", output).groups()
+    sent, acknowledged, by_udp = (int(number.replace(",", "")) for number in numbers)
+    assert sent == acknowledged + by_udp
+    by_protocol = re.search(r"sent by protocol: HTTP ([\d,]+), MQTT ([\d,]+), UDP ([\d,]+)", output)
+    assert by_protocol is not None, "all three ways at once"
     assert re.search(r"windows emitted: .*per_minute [\d,]+", output)
     assert json.loads((data_dir / "pids.json").read_text(encoding="utf-8")) == {}
     assert still_running(data_dir) == []

@@ -153,7 +153,8 @@ def test_writers_that_are_killed_while_they_spool_and_drain_lose_nothing_and_rep
                 pause(False)
                 time.sleep(0.15 * kill)  # somewhere in the middle of fencing, resolving, draining
         else:
-            time.sleep(0.1 * kill)
+            until(lambda s=sender: s.accepted("log"), "records in the log")
+            time.sleep(0.05 * kill)
         sender.end()
         pause(False)
         accepted += sender.accepted()

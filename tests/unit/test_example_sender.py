@@ -1,7 +1,8 @@
-"""The sender repeats a request until it is acknowledged, and counts honestly."""
+"""The sender repeats a request until it is acknowledged, sends by all ways at once, and counts honestly."""
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 
@@ -9,7 +10,8 @@ import httpx
 import pytest
 
 from strandline.core.errors import PermanentError
-from strandline.services.example.fleet import TICK_MS, Fleet
+from strandline.services.example.carriers import HttpCarrier, UdpCarrier
+from strandline.services.example.fleet import SITES, TICK_MS, Fleet
 from strandline.services.example.sender import EventClock, FleetSender
 
 START_MS = 1_700_000_000_000
@@ -51,13 +53,15 @@ def half(count: int) -> httpx.Response:
     return httpx.Response(200, json={"accepted": count // 2})
 
 
+def by_http(gateway: Gateway) -> dict[str, HttpCarrier]:
+    """All sites send to the same gateway."""
+    return dict.fromkeys(SITES, HttpCarrier("http://gateway", "turbines", transport=httpx.MockTransport(gateway)))
+
+
 def run(gateway: Gateway, requests: int, ticks: int = 3) -> FleetSender:
     """Send `ticks` ticks, then wait until the gateway was asked `requests` times and the sender has stopped."""
     clock = EventClock(START_MS, START_MS, 1.0)
-    sender = FleetSender(
-        "http://gateway", "turbines", Fleet(), clock,
-        wall_ms=lambda: START_MS + ticks * TICK_MS, transport=httpx.MockTransport(gateway),
-    )  # fmt: skip
+    sender = FleetSender(by_http(gateway), Fleet(), clock, wall_ms=lambda: START_MS + ticks * TICK_MS)
     sender.start()
     for _ in range(requests):
         assert gateway.asked.acquire(timeout=DEADLINE_S)
@@ -98,10 +102,7 @@ def test_late_reports_only_when_allowed():
     def lateness(allow: bool) -> bool:
         gateway = Gateway(accepted)
         clock = EventClock(START_MS, START_MS, 1.0)
-        sender = FleetSender(
-            "http://gateway", "turbines", Fleet(spoiled_share=1.0), clock,
-            wall_ms=lambda: START_MS + 20 * TICK_MS, transport=httpx.MockTransport(gateway),
-        )  # fmt: skip
+        sender = FleetSender(by_http(gateway), Fleet(spoiled_share=1.0), clock, wall_ms=lambda: START_MS + 20 * TICK_MS)
         if allow:
             sender.allow_late()
         sender.start()
@@ -117,3 +118,23 @@ def test_event_time_runs_faster_until_it_has_caught_up_with_the_clock():
     assert clock.event_ms(1_000_000) == 0
     assert clock.event_ms(1_010_000) == 1_000_000
     assert clock.event_ms(1_020_000) == 1_020_000, "never ahead of the clock"
+
+
+def test_each_site_has_its_way_and_what_nobody_acknowledges_is_counted_apart():
+    gateway = Gateway(accepted)
+    carriers = dict(by_http(gateway))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(("127.0.0.1", 0))
+        receiver.settimeout(DEADLINE_S)
+        carriers[SITES[3]] = UdpCarrier(*receiver.getsockname())
+        clock = EventClock(START_MS, START_MS, 1.0)
+        sender = FleetSender(carriers, Fleet(), clock, wall_ms=lambda: START_MS + 3 * TICK_MS)
+        sender.start()
+        datagrams = [receiver.recv(65_536) for _ in range(30)]
+        assert gateway.asked.acquire(timeout=DEADLINE_S)
+        sender.stop()
+    sent = sender.sent()
+    assert (sent.sent, sent.acknowledged, sent.unacknowledged) == (120, 90, 30)
+    assert sent.by_protocol == {"HTTP": 90, "UDP": 30}
+    reports = {report.line for tick in range(3) for report in Fleet().reports(START_MS // TICK_MS + tick, False)}
+    assert {*datagrams, *gateway.bodies[0].split(b"\n")} == reports

@@ -53,7 +53,14 @@ JOB = {
 }
 FACTS = Facts(
     running_s=31.2,
-    sent=Sent(sent=4_800, acknowledged=4_760, spoiled=Counter(decode=3, late=1), event_ms=EVENT_MS + 120_000),
+    sent=Sent(
+        sent=4_800,
+        acknowledged=3_560,
+        unacknowledged=1_200,
+        by_protocol=Counter(HTTP=2_400, MQTT=1_160, UDP=1_200),
+        spoiled=Counter(decode=3, late=1),
+        event_ms=EVENT_MS + 120_000,
+    ),
     per_second=479.6,
     job=JOB,
     counts={"records": 4_760, "accepted": 4_756, "rejected": {"decode": 3, "late": 1}, "results": {"per_minute": 800}},
@@ -70,7 +77,8 @@ def shown(facts: Facts, width: int = 120) -> str:
 def test_the_view_shows_every_fact():
     text = shown(FACTS)
     for fact in (
-        "4,800 sent, 4,760 acknowledged, 480/s", "watermark 2023-11-14 22:13:20 UTC", "running, 12 records behind",
+        "HTTP 2,400, MQTT 1,160, UDP 1,200; 3,560 acknowledged, 480/s",
+        "watermark 2023-11-14 22:13:20 UTC", "running, 12 records behind",
         "per_minute 800", "decode 3, late 1", "spoiled on purpose: 4", "[red]dune-01", "0.512",
     ):  # fmt: skip
         assert fact in text
@@ -107,7 +115,13 @@ def test_the_view_says_why_a_job_does_not_run():
 def test_the_plain_line_holds_the_main_facts():
     line = plain_line(FACTS)
     assert "\n" not in line
-    for fact in ("31 s", "4,760 records in", "12 records behind", "per_minute 800", "decode 3, late 1"):
+    for fact in (
+        "31 s",
+        "records in: HTTP 2,400, MQTT 1,160, UDP 1,200",
+        "12 records behind",
+        "per_minute 800",
+        "decode 3, late 1",
+    ):
         assert fact in line
     assert "trouble: away" in plain_line(replace(FACTS, job=None, trouble="away"))
 
@@ -115,16 +129,29 @@ def test_the_plain_line_holds_the_main_facts():
 @pytest.mark.parametrize(
     ("facts", "is_caught_up", "expected"),
     [
-        (replace(FACTS, sent=replace(FACTS.sent, acknowledged=4_800)), True, "every spoiled record is a dead letter"),
-        (replace(FACTS, sent=replace(FACTS.sent, acknowledged=4_800, spoiled=Counter(decode=3))), True, "must not"),
+        (replace(FACTS, sent=replace(FACTS.sent, acknowledged=3_600)), True, "every spoiled record is a dead letter"),
+        (
+            replace(FACTS, sent=replace(FACTS.sent, acknowledged=3_560, sent=4_760, spoiled=Counter(decode=3))),
+            True,
+            "must not",
+        ),
         (
             replace(FACTS, sent=replace(FACTS.sent, spoiled=Counter(decode=3), repeats=1)),
             True,
             "may stand in the log twice",
         ),
+        (
+            replace(
+                FACTS,
+                sent=replace(FACTS.sent, sent=4_760, spoiled=Counter(decode=4, late=1)),
+                counts={**FACTS.counts, "records": 4_757},
+            ),
+            True,
+            "3 records are not in the log: UDP promises nothing",
+        ),
         (FACTS, False, "had not yet read everything"),
     ],
-    ids=["equal", "different", "different after repeats", "not caught up"],
+    ids=["equal", "different", "different after repeats", "lost on the way of UDP", "not caught up"],
 )
 def test_the_account_compares_what_was_spoiled_with_the_dead_letters(facts, is_caught_up, expected):
     text = "\n".join(account(facts, is_caught_up))

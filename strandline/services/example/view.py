@@ -104,7 +104,7 @@ def account(facts: Facts, is_caught_up: bool) -> list[str]:
         lines.append(
             f"{lost:,} records are not in the log: UDP promises nothing, and its gateway's metrics count the drops"
         )
-    elif sent.repeats or sent.acknowledged != sent.sent:
+    elif sent.repeats or sent.acknowledged + sent.unacknowledged != sent.sent:
         lines.append(
             "the two differ: what was sent again may stand in the log twice, and what was not acknowledged once or not at all"
         )

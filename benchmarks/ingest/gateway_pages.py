@@ -1,0 +1,58 @@
+"""What a gateway says of itself on its metrics page."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+DEADLINE_S = 120.0
+
+
+@dataclass(frozen=True)
+class Page:
+    """The metrics of one gateway at one moment."""
+
+    samples: list[tuple[str, dict[str, str], float]]
+
+    @classmethod
+    def read(cls, port: int) -> Page:
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=30, trust_env=False).text
+        families = text_string_to_metric_families(text)
+        return cls([(one.name, one.labels, one.value) for family in families for one in family.samples])
+
+    def value(self, name: str, **labels: str) -> float:
+        """The sum of the samples of that name and those labels."""
+        name = f"strandline_ingest_{name}"
+        return sum(value for known, own, value in self.samples if known == name and labels.items() <= own.items())
+
+    def latency_s(self, since: Page, stream: str, share: float) -> float:
+        """What that share of the latencies since an earlier page was within, rounded up to a limit of the histogram."""
+        limits = {
+            labels["le"]: value - since.value("ack_latency_seconds_bucket", stream=stream, le=labels["le"])
+            for name, labels, value in self.samples
+            if name == "strandline_ingest_ack_latency_seconds_bucket" and labels["stream"] == stream
+        }
+        total = limits.get("+Inf", 0.0)
+        return min((float(limit) for limit, count in limits.items() if count >= share * total), default=math.inf)
+
+
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
+    """Raises RuntimeError when it takes too long."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not is_so():
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"not within {DEADLINE_S:.0f} s: {what}")
+        time.sleep(0.1)
+
+
+def is_answering(port: int) -> bool:
+    """Whether the page is there."""
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=5, trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False
