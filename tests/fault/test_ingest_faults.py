@@ -1,0 +1,106 @@
+"""Whatever dies between a sender and the log, nothing that was acknowledged is lost and nothing is written twice.
+
+Small versions of what `make chaos-ingest` does at length: real processes, and a checker that knows only what was sent, what
+was acknowledged and what is in the topic.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from tests.support.faults import scenarios
+from tests.support.faults.kafka_proxy import Api, cut_request, drop_answer, hold_request
+from tests.support.faults.lab import Lab
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_a_gateway_killed_under_load(each_lab: Lab):
+    assert scenarios.kill_gateway(each_lab, 3).failures == []
+
+
+def test_what_senders_repeat_is_counted_apart(lab: Lab):
+    outcome = scenarios.kill_gateway(lab, 3, resends=True)
+    assert outcome.failures == []
+    assert outcome.verdict.unknown_missing == 0
+
+
+def test_senders_that_leave_before_their_answer(each_lab: Lab):
+    assert scenarios.cut_senders(each_lab, 0 if each_lab.kind.name == "udp" else 50).failures == []
+
+
+def test_a_gateway_frozen_under_load(lab: Lab):
+    assert scenarios.freeze_gateway(lab, 2).failures == []
+
+
+def test_kafka_stopped_for_some_seconds(each_lab: Lab):
+    assert scenarios.stop_kafka(each_lab, 4).failures == []
+
+
+def test_kafka_killed_under_load(lab: Lab):
+    assert scenarios.kill_kafka(lab, 2).failures == []
+
+
+def test_kafka_frozen(lab: Lab):
+    assert scenarios.freeze_kafka(lab, 6).failures == []
+
+
+def test_the_network_to_kafka_cut(lab: Lab):
+    assert scenarios.cut_network(lab, 4).failures == []
+
+
+def test_the_answer_to_a_produce_request_lost(lab: Lab):
+    assert scenarios.spoil_produce(lab, lambda: drop_answer(Api.PRODUCE), 10, what="Produce answer lost").failures == []
+
+
+def test_a_produce_request_cut_in_the_middle(lab: Lab):
+    assert scenarios.spoil_produce(lab, lambda: cut_request(Api.PRODUCE), 10, what="Produce cut").failures == []
+
+
+def test_a_produce_request_delivered_after_the_gateways_restart(lab: Lab):
+    assert scenarios.hold_produce(lab, 2, seconds=4).failures == []
+
+
+def test_nothing_is_acknowledged_that_a_broker_does_not_show(lab: Lab):
+    assert scenarios.blind_read_back(lab, 2).failures == []
+
+
+def test_nothing_is_acknowledged_while_the_read_back_waits(lab: Lab):
+    assert scenarios.slow_read_back(lab, 2).failures == []
+
+
+def test_ten_times_more_than_kafka_takes(lab: Lab):
+    outcome = scenarios.overload(lab, seconds=8)
+    assert outcome.failures == []
+    assert outcome.measures["offered, times what Kafka takes"].worst >= 10
+
+
+def test_the_disk_of_kafka_full(disk, tmp_path):
+    with contextlib.closing(Lab(tmp_path, storage=disk / "log")) as lab:
+        assert scenarios.fill_disk(lab, disk, 1).failures == []
+
+
+def test_the_leader_of_three_brokers_killed(tmp_path):
+    with contextlib.closing(Lab(tmp_path, brokers=3)) as lab:
+        assert scenarios.kill_leader(lab, 2).failures == []
+
+
+def test_a_spooling_gateway_killed_under_load(spool_lab: Lab):
+    assert scenarios.kill_gateway(spool_lab, 3).failures == []
+
+
+def test_a_spooling_gateway_killed_while_kafka_is_away(spool_lab: Lab):
+    """What it acknowledged from the spool is in the log at last, once and in order."""
+    assert scenarios.kill_gateway_without_kafka(spool_lab, 2).failures == []
+
+
+def test_what_a_spooling_gateway_sends_again_when_its_first_attempt_was_only_late(spool_lab: Lab):
+    assert scenarios.hold_produce(spool_lab, 2, seconds=4).failures == []
+
+
+@pytest.mark.parametrize("make_rule", [drop_answer, lambda api: hold_request(api, 3)], ids=["lost", "held"])
+def test_the_commit_of_a_spooling_gateway(spool_lab: Lab, make_rule):
+    outcome = scenarios.spoil_produce(spool_lab, lambda: make_rule(Api.END_TXN), 3, what="commit")
+    assert outcome.failures == []

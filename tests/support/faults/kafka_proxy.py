@@ -1,0 +1,396 @@
+"""A proxy before a Kafka broker that knows where one request ends and the next begins, and can spoil just one of them.
+
+It stands behind the address that a listener of the broker advertises, so every connection of a client passes here.
+Frames are passed on as they came; what is done to one is decided by the rules, which may be changed at any time.
+Format: https://kafka.apache.org/protocol#protocol_network and the Fetch and ListOffsets messages there.
+
+Like the network between, a direction keeps its order: while a frame is held, those behind it wait. Unlike a client,
+the broker never learns that the client has gone while a frame for it is held: it is delivered all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Any
+
+_FRAME_BYTES_MAX = 128 * 1024 * 1024
+_LAST_ANSWER_S = 5.0
+"""How long a connection to the broker outlives its client, so that the broker takes what was delivered last."""
+
+
+class Api(IntEnum):
+    """Kinds of requests, by their key in the protocol."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    FIND_COORDINATOR = 10
+    API_VERSIONS = 18
+    INIT_PRODUCER_ID = 22
+    END_TXN = 26
+
+
+class Way(Enum):
+    """Which of the two frames of an exchange a rule is about."""
+
+    REQUEST = "request"
+    ANSWER = "answer"
+
+
+class Drop(Exception):
+    """The frame is not passed on; the connection lives."""
+
+
+class Cut(Exception):
+    """Some first bytes of the frame are passed on, then both connections are closed."""
+
+    def __init__(self, bytes_first: int = 0) -> None:
+        super().__init__()
+        self.bytes_first = bytes_first
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A request or its answer, without the four bytes of length before it."""
+
+    api: int
+    version: int
+    body: bytes
+    """The whole frame, its header included."""
+
+
+Spoil = Callable[[Frame], Coroutine[Any, Any, bytes]]
+"""Returns what is passed on instead, later or otherwise; raises Drop or Cut."""
+
+
+@dataclass
+class Rule:
+    """What is done to frames of one kind, at most `times` times; counted in `hits` as it begins, in `done` as it ends."""
+
+    api: Api
+    way: Way
+    spoil: Spoil
+    times: int = 1_000_000_000
+    hits: int = 0
+    done: int = 0
+
+    def takes(self, frame: Frame, way: Way) -> bool:
+        return frame.api == self.api and way is self.way and self.hits < self.times
+
+
+def drop_answer(api: Api, times: int = 1) -> Rule:
+    """The request is done and its answer is lost with the connection: the client must ask again."""
+
+    async def spoil(frame: Frame) -> bytes:
+        raise Cut
+
+    return Rule(api, Way.ANSWER, spoil, times)
+
+
+def swallow_answer(api: Api, times: int = 1) -> Rule:
+    """The request is done and its answer never comes, on a connection that lives: the client runs into its own timeout."""
+
+    async def spoil(frame: Frame) -> bytes:
+        raise Drop
+
+    return Rule(api, Way.ANSWER, spoil, times)
+
+
+def hold_request(api: Api, seconds: float, times: int = 1) -> Rule:
+    """The request reaches the broker that much later, also when the client has long gone."""
+    return Rule(api, Way.REQUEST, _held(seconds), times)
+
+
+def delay_answer(api: Api, seconds: float, times: int = 1_000_000_000) -> Rule:
+    """The answer reaches the client that much later."""
+    return Rule(api, Way.ANSWER, _held(seconds), times)
+
+
+def cut_request(api: Api, times: int = 1) -> Rule:
+    """Half of the request reaches the broker, then the connection is gone."""
+
+    async def spoil(frame: Frame) -> bytes:
+        raise Cut(len(frame.body) // 2)
+
+    return Rule(api, Way.REQUEST, spoil, times)
+
+
+def slow_produce(bytes_per_s: float) -> Rule:
+    """Produce requests pass at this rate, on each connection."""
+
+    async def spoil(frame: Frame) -> bytes:
+        await asyncio.sleep(len(frame.body) / bytes_per_s)
+        return frame.body
+
+    return Rule(Api.PRODUCE, Way.REQUEST, spoil)
+
+
+def stale_high_watermark() -> Rule:
+    """Fetch answers as of a broker whose high watermarks stand still, where each was when the rule first saw it. Records
+    from there on are left out."""
+    frozen: dict[tuple[bytes, int], int] = {}
+
+    async def spoil(frame: Frame) -> bytes:
+        return _with_frozen_watermarks(frame, frozen)
+
+    return Rule(Api.FETCH, Way.ANSWER, spoil)
+
+
+def _held(seconds: float) -> Spoil:
+    async def spoil(frame: Frame) -> bytes:
+        await asyncio.sleep(seconds)
+        return frame.body
+
+    return spoil
+
+
+@dataclass
+class _Exchanges:
+    """The requests of one connection that are not answered yet: correlation id -> api and version."""
+
+    asked: dict[int, tuple[int, int]] = field(default_factory=dict)
+    is_cut: bool = False
+
+
+class KafkaProxy:
+    """Runs in a thread of its own, from `start` to `stop`; the broker may come and go meanwhile.
+
+    `is_cut` refuses new connections and closes those that are there, as a network does that is gone.
+    """
+
+    def __init__(self, port: int, broker_port: int) -> None:
+        self.port = port
+        self._broker_port = broker_port
+        self._rules: list[Rule] = []
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._held: set[asyncio.Task[None]] = set()
+        self._is_cut = False
+        self._is_listening = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._stopping = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name=f"kafka-proxy-{port}", daemon=True)
+        self.errors: list[BaseException] = []
+        """What went wrong in the proxy itself; a test looks at the end that it is empty."""
+
+    def start(self) -> None:
+        """Return when it listens."""
+        self._thread.start()
+        assert self._is_listening.wait(10), f"the proxy doesn't listen on {self.port}: {self.errors}"
+
+    def stop(self) -> None:
+        """Close every connection, and what is held is never delivered."""
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(10)
+
+    def add(self, rule: Rule) -> Rule:
+        """From now on the rule holds; the first of several that take a frame is the one that is followed."""
+        self._rules = [*self._rules, rule]
+        return rule
+
+    def clear(self) -> None:
+        """Forget all rules. A frame that is held stays held until its time is over."""
+        self._rules = []
+
+    def cut(self) -> None:
+        """Close every connection and refuse new ones, until `heal`."""
+        self._is_cut = True
+        self._loop.call_soon_threadsafe(self._close_all)
+
+    def heal(self) -> None:
+        self._is_cut = False
+
+    def _close_all(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve())
+        except OSError as error:
+            self.errors.append(error)
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._pass, "127.0.0.1", self.port)
+        self._is_listening.set()
+        await self._stopping.wait()
+        server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _pass(self, client_reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        """One client's connection: the two directions, until either end is gone and nothing is held for the broker."""
+        if self._is_cut:
+            client.transport.abort()
+            return
+        try:
+            broker_reader, broker = await asyncio.open_connection("127.0.0.1", self._broker_port)
+        except OSError:
+            client.transport.abort()
+            return
+        exchanges = _Exchanges()
+        self._writers |= {client, broker}
+        try:
+            requests = asyncio.create_task(self._forward(client_reader, broker, Way.REQUEST, exchanges))
+            answers = asyncio.create_task(self._forward(broker_reader, client, Way.ANSWER, exchanges))
+            await asyncio.wait({requests, answers}, return_when=asyncio.FIRST_COMPLETED)
+            client.transport.abort()
+            # A request that is held outlives the client, and the broker is given the time to take it.
+            await requests
+            if not exchanges.is_cut:
+                await asyncio.wait({answers}, timeout=_LAST_ANSWER_S)
+            answers.cancel()
+            await asyncio.gather(answers, return_exceptions=True)
+        except asyncio.CancelledError:
+            return  # the proxy stops, and nobody waits for this task
+        finally:
+            self._writers -= {client, broker}
+            client.transport.abort()
+            broker.transport.abort()
+
+    async def _forward(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way, exchanges: _Exchanges
+    ) -> None:
+        """Pass on frame by frame, as the rules say, until the connection it reads from ends or a rule cuts it."""
+        try:
+            while True:
+                (length,) = struct.unpack(">i", await reader.readexactly(4))
+                if not 4 <= length <= _FRAME_BYTES_MAX:
+                    raise ValueError(f"a frame of {length} bytes is none of Kafka's protocol")
+                frame = _identify(await reader.readexactly(length), way, exchanges)
+                rule = next((rule for rule in self._rules if rule.takes(frame, way)), None)
+                body = frame.body
+                if rule is not None:
+                    rule.hits += 1
+                    try:
+                        body = await rule.spoil(frame)
+                    except Drop:
+                        rule.done += 1
+                        continue
+                    except Cut as cut:
+                        await _write(writer, length, body[: cut.bytes_first])
+                        rule.done += 1
+                        exchanges.is_cut = True
+                        return
+                await _write(writer, len(body), body)
+                if rule is not None:
+                    rule.done += 1
+        except (asyncio.IncompleteReadError, OSError):
+            return
+        except (ValueError, struct.error) as error:
+            self.errors.append(error)
+
+
+async def _write(writer: asyncio.StreamWriter, length: int, body: bytes) -> None:
+    """Where nobody listens any more it goes nowhere; the end is noticed where that side is read."""
+    if body and not writer.transport.is_closing():
+        with contextlib.suppress(OSError):
+            writer.write(struct.pack(">i", length) + body)
+            await writer.drain()
+
+
+def _identify(body: bytes, way: Way, exchanges: _Exchanges) -> Frame:
+    if way is Way.REQUEST:
+        api, version, correlation = struct.unpack_from(">hhi", body)
+        exchanges.asked[correlation] = (api, version)
+    else:
+        (correlation,) = struct.unpack_from(">i", body)
+        api, version = exchanges.asked.pop(correlation, (-1, -1))
+    return Frame(api, version, body)
+
+
+class _Cursor:
+    """Reads the primitive types of the protocol, in the encodings of its flexible versions."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.at = 0
+
+    def number(self, format_: str) -> int:
+        (value,) = struct.unpack_from(format_, self.body, self.at)
+        self.at += struct.calcsize(format_)
+        return int(value)
+
+    def varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.body[self.at]
+            self.at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if not byte & 0x80:
+                return value
+
+    def tags(self) -> None:
+        for _ in range(self.varint()):
+            self.varint()
+            self.at += self.varint()
+
+
+def _with_frozen_watermarks(frame: Frame, frozen: dict[tuple[bytes, int], int]) -> bytes:
+    """A Fetch answer in which no partition reaches beyond its frozen high watermark. Versions 12 and later."""
+    if frame.version < 12:
+        raise ValueError(f"Fetch version {frame.version} is older than this proxy knows")
+    cursor, out, copied = _Cursor(frame.body), bytearray(), 0
+    cursor.at = 4
+    cursor.tags()
+    cursor.at += 4 + 2 + 4  # throttle time, error, session
+    for _ in range(cursor.varint() - 1):
+        name_bytes = 16 if frame.version >= 13 else cursor.varint() - 1  # an id, in later versions
+        topic = frame.body[cursor.at : cursor.at + name_bytes]
+        cursor.at += name_bytes
+        for _ in range(cursor.varint() - 1):
+            partition = cursor.number(">i")
+            cursor.at += 2
+            out += frame.body[copied : cursor.at]
+            high, stable = cursor.number(">q"), cursor.number(">q")
+            limit = frozen.setdefault((topic, partition), high)
+            out += struct.pack(">qq", min(high, limit), min(stable, limit))
+            copied = cursor.at
+            cursor.at += 8  # log start
+            for _ in range(cursor.varint() - 1):
+                cursor.at += 16
+                cursor.tags()
+            cursor.at += 4  # preferred replica
+            out += frame.body[copied : cursor.at]
+            records_bytes = cursor.varint() - 1
+            records = frame.body[cursor.at : cursor.at + max(records_bytes, 0)]
+            cursor.at += max(records_bytes, 0)
+            kept = _batches_before(records, limit)
+            out += _varint(len(kept) + 1) + kept
+            copied = cursor.at
+            cursor.tags()
+        cursor.tags()
+    return bytes(out + frame.body[copied:])
+
+
+def _batches_before(records: bytes, offset: int) -> bytes:
+    """The record batches that lie wholly before the offset. A batch: base offset, length, ..., last offset's distance."""
+    at = 0
+    while at + 61 <= len(records):
+        base, length = struct.unpack_from(">qi", records, at)
+        (last,) = struct.unpack_from(">i", records, at + 23)
+        if base + last >= offset:
+            break
+        at += 12 + length
+    return records[:at]
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
