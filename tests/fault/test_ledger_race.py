@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import mmap
 import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from strandline.core.errors import Fenced, LedgerUnavailable
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import SliceStatus
 from tests.support.ledgers import a_checkpoint, a_slice
+from tests.support.waiting import wait_until
 
 FENCED_EACH = 10
 SLICES_A_TURN = 4
@@ -39,8 +40,16 @@ def _advance(ledger: Ledger, epoch: int, effects: list[tuple[str, int, int]]) ->
     return number
 
 
-def _contend(url: str, me: int, fenced: Sequence[int], report: Path) -> None:
+def _shared(counts: Path) -> memoryview:
+    """Two numbers in a file that processes share, each of which writes its own. (Python's own shared numbers and events
+    ask for /dev/shm, which not every machine lets everybody use.)"""
+    with counts.open("r+b") as file:
+        return memoryview(mmap.mmap(file.fileno(), 8)).cast("i")
+
+
+def _contend(url: str, me: int, counts: Path, report: Path) -> None:
     """Take the job over; when fenced, let the other get on a little and take it back, until both were fenced enough."""
+    fenced = _shared(counts)
     ledger = Ledger.open(url)
     effects: list[tuple[str, int, int]] = []
     deadline = time.monotonic() + TIMEOUT_S
@@ -51,7 +60,7 @@ def _contend(url: str, me: int, fenced: Sequence[int], report: Path) -> None:
                 number = _advance(ledger, epoch, effects)
                 assert time.monotonic() < deadline, f"at slice {number}, fenced {list(fenced)}"
         except Fenced:
-            fenced[me] += 1  # type: ignore[index]
+            fenced[me] += 1
             while min(fenced) < FENCED_EACH and ledger.slice_count("power") < number + SLICES_A_TURN:
                 assert time.monotonic() < deadline, f"the other stands still, fenced {list(fenced)}"
                 time.sleep(0.001)
@@ -64,10 +73,11 @@ def test_two_processes_race_for_one_job(ledger_url: str, tmp_path: Path) -> None
     ledger = Ledger.open(ledger_url)
     ledger.submit_job("power", "", {})
     spawn = multiprocessing.get_context("spawn")
-    fenced = spawn.Array("i", 2)
+    counts = tmp_path / "counts"
+    counts.write_bytes(bytes(8))
     reports = [tmp_path / "one.json", tmp_path / "other.json"]
     contenders = [
-        spawn.Process(target=_contend, args=(ledger_url, me, fenced, report)) for me, report in enumerate(reports)
+        spawn.Process(target=_contend, args=(ledger_url, me, counts, report)) for me, report in enumerate(reports)
     ]
     for contender in contenders:
         contender.start()
@@ -93,7 +103,7 @@ def test_two_processes_race_for_one_job(ledger_url: str, tmp_path: Path) -> None
     ledger.close()
 
 
-def _hold(url: str, began: object, report: Path) -> None:
+def _hold(url: str, began: Path, report: Path) -> None:
     """Run for ever, until fenced."""
     ledger = Ledger.open(url)
     epoch = ledger.begin_run("power", os.getpid()).epoch
@@ -102,7 +112,7 @@ def _hold(url: str, began: object, report: Path) -> None:
         while True:
             _advance(ledger, epoch, effects)
             if len(effects) == 2:
-                began.set()  # type: ignore[attr-defined]
+                began.touch()
     except Fenced as error:
         report.write_text(str(error))
 
@@ -118,11 +128,11 @@ def test_a_run_that_was_paused_is_fenced_when_it_wakes(
     ledger = Ledger.open(ledger_url)
     ledger.submit_job("power", "", {})
     spawn = multiprocessing.get_context("spawn")
-    began, report = spawn.Event(), tmp_path / "report"
+    began, report = tmp_path / "began", tmp_path / "report"
     old = spawn.Process(target=_hold, args=(ledger_url, began, report))
     old.start()
     assert old.pid is not None
-    assert began.wait(60)
+    wait_until(began.exists, bool, "the first run has begun")
     for _ in range(PAUSES_MAX):
         os.kill(old.pid, signal.SIGSTOP)
         try:

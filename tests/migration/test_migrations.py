@@ -20,6 +20,7 @@ from strandline.ledger import schema
 from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.models import metadata
+from tests.support.waiting import wait_until
 
 MIGRATIONS = Path(schema.__file__).parent / "migrations"
 OPENERS = 6
@@ -131,15 +132,17 @@ def test_code_works_on_the_next_revision_and_refuses_later_ones(
             Ledger.open(ledger_url)
 
 
-def _open(url: str, barrier: object) -> None:
-    barrier.wait(60)  # type: ignore[attr-defined]
+def _open(url: str, meeting: Path, me: int) -> None:
+    (meeting / str(me)).touch()
+    wait_until(lambda: len(list(meeting.iterdir())), lambda count: count == OPENERS, "all are there", 60.0)
     Ledger.open(url).close()
 
 
-def test_many_processes_open_a_new_ledger_at_once(ledger_url: str) -> None:
+def test_many_processes_open_a_new_ledger_at_once(ledger_url: str, tmp_path: Path) -> None:
     spawn = multiprocessing.get_context("spawn")
-    barrier = spawn.Barrier(OPENERS)
-    openers = [spawn.Process(target=_open, args=(ledger_url, barrier)) for _ in range(OPENERS)]
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+    openers = [spawn.Process(target=_open, args=(ledger_url, meeting, me)) for me in range(OPENERS)]
     for opener in openers:
         opener.start()
     for opener in openers:
