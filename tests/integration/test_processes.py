@@ -20,6 +20,7 @@ from strandline.services.embedded.processes import Program, start, stop
 from strandline.services.embedded.stack import down
 from strandline.services.embedded.steps import Cancelled, Steps
 from strandline.services.pids import PidFile, process_identity
+from tests.support.waiting import wait_until
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
 
@@ -160,6 +161,8 @@ def test_down_stops_an_elasticsearch_that_was_never_recorded(pids: PidFile, tmp_
     mark = f"-Dstrandline.elasticsearch={directory if is_ours else tmp_path / 'other'}"
     server = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", mark], start_new_session=True)
     try:
+        # A program that is just being started shows no arguments yet.
+        wait_until(Path(f"/proc/{server.pid}/cmdline").read_bytes, bool, "the server shows its arguments")
         (directory / "elasticsearch.pid").write_text(f"{server.pid}\n")
         down(tmp_path, Console(quiet=True))
         assert server.poll() is None if not is_ours else server.wait(timeout=10) == -signal.SIGTERM
