@@ -310,7 +310,8 @@ def test_a_slow_head_and_a_slow_body_are_refused_and_an_idle_connection_is_close
 def test_a_request_that_is_being_answered_has_all_the_time_it_needs() -> None:
     async def script(server: HttpServer, application: EchoingApplication) -> None:
         peer = Peer(server)
-        await peer.send(post(b"a", b"/slow"), post(b"b")[:20])
+        await peer.send(post(b"a", b"/slow"))
+        await peer.send(post(b"b")[:20])
         server.sweep(1e9)
         assert not peer.transport.ended
         application.may_go_on.set()
