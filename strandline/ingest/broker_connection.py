@@ -127,13 +127,25 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 class _Client(paho.Client):
     """paho's client over a buffered socket, with our reading of PUBLISH: paho makes some hundred objects of each."""
 
-    def __init__(self, deliver: Callable[[Message], None], **options: Any) -> None:
+    def __init__(self, deliver: Callable[[Message], None], tls: ssl.SSLContext | None, **options: Any) -> None:
         super().__init__(CallbackAPIVersion.VERSION2, **options)
+        self._tls = tls
         self._deliver = deliver
         self._version = 5 if self._protocol == MQTTProtocolVersion.MQTTv5 else 4
 
     def _create_socket(self) -> Any:
-        return _Buffered(super()._create_socket())
+        one = self._create_socket_connection()
+        if self._tls is None:
+            return _Buffered(one)
+        # Not paho's own way: after a handshake that fails it leaves the socket open.
+        secured = self._tls.wrap_socket(one, server_hostname=self._host, do_handshake_on_connect=False)
+        try:
+            secured.settimeout(CONNECT_TIMEOUT_S)
+            secured.do_handshake()
+        except BaseException:
+            secured.close()
+            raise
+        return _Buffered(secured)
 
     def _handle_publish(self) -> MQTTErrorCode:
         packet = bytes(self._in_packet["packet"])
@@ -230,6 +242,7 @@ class BrokerConnection:
         options = self._options
         client = _Client(
             self._arrive,
+            options.tls,
             client_id=options.client_id,
             clean_session=None if options.is_5 else False,
             protocol=MQTTProtocolVersion.MQTTv5 if options.is_5 else MQTTProtocolVersion.MQTTv311,
@@ -240,8 +253,6 @@ class BrokerConnection:
         client.suppress_exceptions = False
         if options.username is not None:
             client.username_pw_set(options.username, options.password)
-        if options.tls is not None:
-            client.tls_set_context(options.tls)
         client.on_connect = self._note_connected
         client.on_subscribe = self._note_subscribed
         client.on_unsubscribe = self._note_unsubscribed
