@@ -115,6 +115,7 @@ class Spool:
         `attempted` says that those of these topics may be in the log already, behind these offsets; their topics have no
         other records here then. Raises SpoolFull, and nothing was added.
         """
+        assert not any(self.records_of.get(topic) for topic in attempted or {}), "an attempt covers what is older"
         rows = []
         for record in records:
             headers = _encode_headers(record.headers)

@@ -50,8 +50,8 @@ TRANSACTION_TIMEOUT_S = 10
 """After this Kafka aborts a transaction whose writer died, and others' readers get past it."""
 RETRY_S = 0.25
 """How soon Kafka is tried again after it failed."""
-REFUSED_RETRY_S = 5.0
-"""How soon a stream is tried again whose records Kafka refused."""
+REFUSED_RETRY_S = 1.0
+"""How soon a stream is drained again that could not be drained."""
 ENDS_AGE_MAX_S = 10.0
 """How old the known ends of a stream's partitions may be: so much of the log is read to resolve an attempt."""
 SCAN_IDLE_S = 5.0
@@ -69,10 +69,6 @@ class Accepted(Enum):
     """In the log, confirmed and read back."""
     SPOOL = "spool"
     """On this machine's disk, and on their way to the log."""
-
-
-class Refused(LogUnavailable):
-    """Kafka refused a transaction; it is certain that nothing of it is in the log."""
 
 
 class _TopicTrouble(Exception):
@@ -93,7 +89,7 @@ class _Entry:
         self.records = records
         self.accepted = accepted
         self.scan_from: dict[int, int] | None = None
-        """Set when it may be in the log, behind these offsets."""
+        """Set as soon as it may be in the log, behind these offsets."""
 
     def settle(self, where: Accepted) -> None:
         if not self.accepted.done():
@@ -133,6 +129,8 @@ class SpoolingWriter:
         self._ends: dict[str, tuple[float, dict[int, int]]] = {}
         """Topic -> when they were asked for, and the ends of its partitions then."""
         self._direct: deque[_Entry] = deque()
+        self._writing: list[_Entry] = []
+        """What the transaction holds that is being written directly."""
         self._to_spool: deque[_Entry] = deque()
         self._behind = Counter(spool.records_of)
         """Topic -> records that are in the spool, or on the way into it."""
@@ -160,7 +158,7 @@ class SpoolingWriter:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.failure = repr(error)
             logger.error("the spooling writer failed", action="spooling_failed", error=repr(error), exc_info=error)
-            for entry in (*self._direct, *self._to_spool):
+            for entry in (*self._writing, *self._direct, *self._to_spool):
                 entry.fail(LogUnavailable(f"the spooling writer failed ({error!r}); restart the gateway"))
 
     async def close(self) -> None:
@@ -168,7 +166,7 @@ class SpoolingWriter:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for entry in (*self._direct, *self._to_spool):
+        for entry in (*self._writing, *self._direct, *self._to_spool):
             entry.fail(LogUnavailable("the gateway stopped; the records of this request may or may not be in the log"))
         await asyncio.to_thread(self._close)
 
@@ -197,13 +195,11 @@ class SpoolingWriter:
         self._spool_work.set()
 
     def _stop_waiting(self, entry: _Entry) -> None:
-        """A batch that no transaction has taken up in time goes to the spool, and so does all that waits with it."""
-        if entry not in self._direct:
-            return
-        if entry.topic == self._catching_up:
+        """A batch that is not committed in time goes to the spool, and so does all that waits with it."""
+        if entry.topic == self._catching_up and entry in self._direct:
             self._spool_waiting_of(entry.topic)
-        else:
-            self._go_away("no transaction could be begun in time", [])
+        elif entry in self._writing or entry in self._direct:
+            self._go_away("no transaction was committed in time")
 
     def _spool_waiting_of(self, topic: str) -> None:
         """What waits of one topic goes to the spool, and what comes of it until that is drained."""
@@ -214,14 +210,15 @@ class SpoolingWriter:
             self._direct.remove(entry)
             self._put_to_spool(entry)
 
-    def _go_away(self, reason: str, in_doubt: Sequence[_Entry]) -> None:
-        """Spool what is in doubt, what waits, and what comes from now on."""
+    def _go_away(self, reason: str) -> None:
+        """Spool what is being written, then what waits, and from now on what comes."""
         if not self._is_away:
             self._is_away = True
             logger.warning("Kafka does not confirm; records go to the spool", action="spool_begins", reason=reason)
         self._catching_up = None
-        for entry in (*in_doubt, *self._direct):
+        for entry in (*self._writing, *self._direct):
             self._put_to_spool(entry)
+        self._writing.clear()
         self._direct.clear()
 
     # The spool's side.
@@ -279,7 +276,7 @@ class SpoolingWriter:
                 if topic is not None:
                     await self._drain(topic)
             except (LogUnavailable, KafkaException) as error:
-                self._go_away(str(error), [])
+                self._go_away(str(error))
                 await self._in_kafka_thread(self._drop_clients)
                 await asyncio.sleep(RETRY_S)
 
@@ -397,25 +394,23 @@ class SpoolingWriter:
         return int(headers[HEADER_EPOCH]), int(headers[HEADER_SEQUENCE])
 
     async def _write_directly(self) -> None:
-        """Write what waits in one transaction. What it leaves in doubt goes to the spool. Raises as `_commit` does."""
-        entries, ends = await self._take_waiting()
-        if not entries:
+        """Write what waits in one transaction. What it leaves in doubt goes to the spool. Raises LogUnavailable."""
+        await self._take_waiting()
+        if not self._writing:
             return
         try:
-            await self._commit([record for entry in entries for record in entry.records])
-        except Refused as error:
-            self._go_away(str(error), entries)
-            raise
+            await self._commit([record for entry in self._writing for record in entry.records])
         except BaseException as error:  # whatever ended us, these records are not forgotten
-            for entry in entries:
-                entry.scan_from = ends[entry.topic]
-            self._go_away(str(error), entries)
+            self._go_away(str(error))
             raise
-        for entry in entries:
+        if not self._writing:
+            raise LogUnavailable("a transaction was committed after its records had gone to the spool")
+        for entry in self._writing:
             entry.settle(Accepted.LOG)
+        self._writing.clear()
 
-    async def _take_waiting(self) -> tuple[list[_Entry], dict[str, dict[int, int]]]:
-        """As much of what waits as one transaction may hold, and the ends of its topics.
+    async def _take_waiting(self) -> None:
+        """Take as much of what waits as one transaction may hold, each with the ends of its topic.
 
         What waits for a topic whose ends are not told goes to the spool: its trouble may be its own.
         """
@@ -426,16 +421,15 @@ class SpoolingWriter:
             except (LogUnavailable, KafkaException) as error:
                 logger.warning("a topic does not answer", action="spool_begins", topic=topic, reason=str(error))
                 self._spool_waiting_of(topic)
-        taken: list[_Entry] = []
         records = size = 0
         while self._direct and self._direct[0].topic in ends:
             if records >= TRANSACTION_RECORDS_MAX or size >= TRANSACTION_BYTES_MAX:
                 break
             entry = self._direct.popleft()
-            taken.append(entry)
+            entry.scan_from = ends[entry.topic]
+            self._writing.append(entry)
             records += len(entry.records)
             size += sum(len(record.value) for record in entry.records)
-        return taken, ends
 
     async def _drain(self, topic: str) -> None:
         """Write some of the oldest records of a stream, and take them out of the spool once they are in the log.
@@ -460,8 +454,7 @@ class SpoolingWriter:
             self._catching_up = None
         except _TopicTrouble as trouble:
             self._spool_waiting_of(topic)
-            delay_s = REFUSED_RETRY_S if isinstance(trouble.cause, Refused) else RETRY_S
-            self._retry_at_s[topic] = self._loop.time() + delay_s
+            self._retry_at_s[topic] = self._loop.time() + RETRY_S
             reason = str(trouble.cause)
             logger.warning("spooled records could not be sent", action="drain_put_off", topic=topic, reason=reason)
 
@@ -479,9 +472,10 @@ class SpoolingWriter:
             raise _TopicTrouble(error) from error
         try:
             await self._commit(chunk.records)
-        except Refused as error:
-            await self._on_disk(self.spool.end, topic, None)
-            raise _TopicTrouble(error) from error
+        except LogUnavailable:
+            self._retry_at_s[topic] = self._loop.time() + REFUSED_RETRY_S  # if it is only this one, the others go on
+            raise
+        self._retry_at_s.pop(topic, None)
         await self._on_disk(self.spool.end, topic, chunk.last_id)
         self._behind[topic] -= len(chunk.records)
         return True
@@ -489,7 +483,7 @@ class SpoolingWriter:
     async def _commit(self, records: Sequence[SpooledRecord]) -> None:
         """Write the records in one transaction and read the last one back: it vouches for all, they came together.
 
-        Raises Refused (nothing of it is in the log), LogUnavailable and KafkaException (unknown).
+        Raises LogUnavailable: it is not known whether they are in the log, and the producer must be replaced.
         """
         producer = self._producer
         assert producer is not None
@@ -509,11 +503,10 @@ class SpoolingWriter:
             producer.produce(last.topic, last.value, last.key, headers=list(last.headers), on_delivery=note)
             await self._in_kafka_thread(producer.commit_transaction, self._confirm_timeout_s)
         except KafkaException as error:
-            cause: KafkaError = error.args[0]
-            if not cause.txn_requires_abort():
-                raise
-            await self._in_kafka_thread(producer.abort_transaction, self._confirm_timeout_s)
-            raise Refused(f"Kafka refused records of topic {last.topic} ({cause.str()})") from error
+            # An abort is no proof: what was sent before it may arrive after it, under the same producer epoch, and become a
+            # part of the next transaction. Only the fence of a new producer is one.
+            reason = error.args[0].str()
+            raise LogUnavailable(f"Kafka did not commit records of topic {last.topic} ({reason})") from error
         if not reports:
             raise LogUnavailable(f"a transaction of topic {last.topic} was committed, and its last record not reported")
         await self._read(reports[0], last)

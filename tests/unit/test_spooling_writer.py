@@ -1,0 +1,104 @@
+"""What goes to the spool when a transaction hangs: in which order, and what is written down to be in doubt."""
+
+import asyncio
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from strandline.ingest.spool import Spool
+from strandline.ingest.writer import Accepted, LogWriter
+from tests.support.log_clients import FakeLog, ObedientConsumer, ObedientProducer
+
+DEADLINE_S = 10
+
+
+class HangingProducer(ObedientProducer):
+    """Its transactions hang until they are let go; every commit then fails."""
+
+    def __init__(self, config, log, let_go):
+        super().__init__(config, log)
+        self.let_go = let_go
+        self.is_committing = threading.Event()
+
+    def init_transactions(self, timeout_s):
+        pass
+
+    def begin_transaction(self):
+        pass
+
+    def produce(self, topic, value, key, *rest, headers=None, on_delivery=None):
+        self.sent.append(value)
+
+    def commit_transaction(self, timeout_s):
+        self.is_committing.set()
+        self.let_go.wait(DEADLINE_S)
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+class EmptyConsumer(ObedientConsumer):
+    """Knows one topic of two partitions, which end at 5 and 9."""
+
+    def list_topics(self, topic, timeout_s):
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions={0: None, 1: None})})
+
+    def get_watermark_offsets(self, partition, timeout_s, cached):
+        return 0, (5, 9)[partition.partition]
+
+
+async def until(is_so):
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline, "waited too long"
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("hangs_longer_than_anyone_waits", [True, False])
+def test_what_is_in_doubt_comes_first_and_covers_nothing_else(tmp_path, hangs_longer_than_anyone_waits):
+    async def story():
+        log, let_go, producers = FakeLog(), threading.Event(), []
+        spool = Spool(tmp_path, bytes_max=1_000_000)
+
+        def make_producer(config):
+            producers.append(HangingProducer(config, log, let_go))
+            return producers[-1]
+
+        async with LogWriter(
+            "nowhere:9092",
+            writer_id="test",
+            epoch=7,
+            record_bytes_max=1_000,
+            confirm_timeout_s=0.4,
+            spool=spool,
+            make_producer=make_producer,
+            make_consumer=lambda config: EmptyConsumer(config, log),
+        ) as writer:
+
+            def append(*values):
+                records = [(value, None) for value in values]
+                return asyncio.ensure_future(
+                    writer.append("t", records, received_ms=5, source=b"", content_type=b"", may_spool=True)
+                )
+
+            first = append(b"1", b"2")
+            await until(lambda: len(producers) == 2 and producers[1].is_committing.is_set())
+            waiting = [append(b"3"), append(b"4")]
+            if not hangs_longer_than_anyone_waits:
+                await asyncio.sleep(0)
+                let_go.set()
+            assert await asyncio.wait_for(asyncio.gather(first, *waiting), DEADLINE_S) == [Accepted.SPOOL] * 3
+            later = append(b"5")
+            assert await later is Accepted.SPOOL
+            attempt = spool.attempt_of("t")
+            assert attempt.scan_from == {0: 5, 1: 9}
+            covered = spool.head("t", 0, 0, up_to_id=attempt.last_id)
+            assert [(record.value, record.epoch, record.sequence) for record in covered.records] == [
+                (b"1", 7, 1),
+                (b"2", 7, 2),
+            ]
+            assert [record.value for record in spool.head("t", 100, 100_000).records] == [b"1", b"2", b"3", b"4", b"5"]
+            let_go.set()
+
+    asyncio.run(story())
