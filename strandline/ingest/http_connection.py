@@ -331,7 +331,10 @@ class HttpConnection(asyncio.Protocol):
     # Ends
 
     def end_wait(self) -> None:
-        """The deadline is over."""
+        """The deadline is over. It may be that of a next request, part of which came while another is being answered."""
+        is_being_answered = self._answering is not None and (self._can_write is None or self._can_write.is_set())
+        if is_being_answered:
+            return
         if self._is_lingering or self._answering is not None or self._request is None:
             self.cut()
         elif self._is_in_head:

@@ -61,6 +61,7 @@ class Gateway:
             "http_port": self.port,
             "http_body_bytes_max": BODY_BYTES_MAX,
             "record_bytes_max": RECORD_BYTES_MAX,
+            "confirm_timeout_s": 20,  # the machine may be busy
             **settings,
         }
         environment = os.environ | {f"STRANDLINE_{name.upper()}": str(value) for name, value in values.items()}
