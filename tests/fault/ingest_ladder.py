@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 from rich.table import Table
@@ -127,6 +129,9 @@ def main() -> int:
     parser.add_argument("--gateway", choices=[kind.name for kind in KINDS], action="append", help="only these")
     parser.add_argument("--rung", action="append", help="only these (see the table for names)")
     options = parser.parse_args()
+    # However it is asked to end, it ends its servers first; a shell's background job would else ignore Ctrl-C.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _interrupt)
     console = Console(highlight=False, soft_wrap=True)
     began_s = time.monotonic()
 
@@ -159,6 +164,10 @@ def main() -> int:
             is_all_kept = is_all_kept and is_kept
     Console(width=200, highlight=False).print(table)
     return 0 if is_all_kept else 1
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _row(outcome: Outcome) -> tuple[list[str], bool]:
