@@ -134,6 +134,11 @@ def decimal_parser(field: FieldSpec) -> DecimalParser:
 
     def parse(text: bytes) -> decimal.Decimal | None:
         if text.startswith(b'"'):
+            if b"\\" in text:  # digits may be spelled as escapes
+                try:
+                    text = msgspec.json.encode(msgspec.json.decode(text, type=str))
+                except ValueError:
+                    return None
             if not _NUMBER.fullmatch(text, 1, len(text) - 1):
                 return None
             text = text[1:-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -177,6 +178,8 @@ def test_the_fast_way_and_the_judge_agree(sent: list[Sent]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(sent=sents)
+@example(sent=Sent(b'{"device":"","count":0,"ts":-1}', NOW_MS))
+@example(sent=Sent(b'{"device":"","count":0,"ts":1700000000000,"price":"\\u0031"}', NOW_MS))
 def test_an_independent_reading_agrees(sent: Sent) -> None:
     expected = independent_outcome(sent)
     outcome = outcomes([sent])[0]
@@ -205,6 +208,8 @@ def independent_outcome(sent: Sent) -> str:
     if any(value == "wrong" for value in row):
         return "schema"
     micros = row[1]
+    if micros < 0:
+        return "schema"
     if micros > (sent.log_time_ms + MAX_AHEAD_MS) * 1000:
         return "future_event"
     if micros < WATERMARK_MS * 1000:
@@ -305,6 +310,9 @@ def independent_time(value: Any, micros_per_unit: int) -> Any:
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     if isinstance(value, str):
         if not value[:4].isdigit() or not value.isascii() or (len(value) > 10 and value[10] not in " T"):
+            return "wrong"
+        # Python takes any character, and a z, between a sixth fractional digit and the offset.
+        if len(value) > 10 and not re.fullmatch(r"[0-9:.,]*[0-9]([Zz]|[-+][0-9:]+)?", value[11:]):
             return "wrong"
         try:
             time = datetime.fromisoformat(value)
