@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 
 from strandline.core.errors import LogUnavailable
 from strandline.core.stream import StreamSpec
 from strandline.ingest.framing import RECORD_CONTENT_TYPE, Record, key_finder
 from strandline.ingest.log_errors import LogBusy
 from strandline.ingest.metrics import IngestMetrics
+from strandline.ingest.spooling_writer import Accepted
 from strandline.ingest.writer import LogWriter
 
 BUSY_RETRY_S = 0.1
@@ -22,8 +24,11 @@ Headers = Sequence[tuple[str, bytes]]
 class Feed:
     """What a gateway needs to know of one stream, until its document changes.
 
-    Invariant: each record given to `append` or `refuse` is counted once as received and ends in exactly one of
-    confirmed, spooled and refused.
+    Invariants:
+    - Each record given to `append` or `refuse` is counted once as received and ends in exactly one of confirmed, spooled
+      and refused.
+    - Appends with patience reach the log in the order of their calls, when each has at most RECORDS_PER_TURN records: what
+      waits for its next try holds up those behind it, and fails them when it fails.
     """
 
     def __init__(
@@ -43,6 +48,10 @@ class Feed:
         self._writer = writer
         self._may_spool = may_spool
         self._clock_ms = clock_ms
+        self._turn = asyncio.Lock()
+        """Held by the append with patience that is trying to hand its records over."""
+        self._failures = 0
+        """Of appends with patience."""
 
     async def append(
         self,
@@ -63,25 +72,19 @@ class Feed:
         started_s = time.perf_counter()
         metrics.received.inc(count)
         metrics.in_flight.inc(count)
-        received_ms = self._clock_ms()
+        append = partial(
+            self._writer.append,
+            self.spec.stream,
+            records,
+            received_ms=self._clock_ms(),
+            source=source,
+            content_type=RECORD_CONTENT_TYPE,
+            message_id=message_id,
+            headers_each=headers_each,
+            may_spool=self._may_spool,
+        )
         try:
-            while True:
-                try:
-                    accepted = await self._writer.append(
-                        self.spec.stream,
-                        records,
-                        received_ms=received_ms,
-                        source=source,
-                        content_type=RECORD_CONTENT_TYPE,
-                        message_id=message_id,
-                        headers_each=headers_each,
-                        may_spool=self._may_spool,
-                    )
-                    break
-                except LogBusy:
-                    if time.perf_counter() - started_s >= patience_s:
-                        raise
-                    await asyncio.sleep(BUSY_RETRY_S)
+            accepted = await (self._append_in_turn(append, patience_s) if patience_s else append())
         except LogUnavailable as error:
             metrics.refuse(error.code, count)
             raise
@@ -93,6 +96,28 @@ class Feed:
             metrics.ack_latency.observe(time.perf_counter() - started_s)
         finally:
             metrics.in_flight.dec(count)
+
+    async def _append_in_turn(
+        self, append: Callable[[], Coroutine[None, None, Accepted]], patience_s: float
+    ) -> Accepted:
+        """Raises what `append` raises, and LogBusy when one before it has failed."""
+        failures_before = self._failures
+        started_s = time.perf_counter()
+        try:
+            async with self._turn:
+                while True:
+                    if self._failures != failures_before:
+                        raise LogBusy("records before these were not confirmed; nothing of these was persisted")
+                    appending = asyncio.ensure_future(append())
+                    await asyncio.sleep(0)  # it has handed its records over now, or was refused
+                    is_busy = appending.done() and isinstance(appending.exception(), LogBusy)
+                    if not is_busy or time.perf_counter() - started_s >= patience_s:
+                        break
+                    await asyncio.sleep(BUSY_RETRY_S)
+            return await appending
+        except LogUnavailable:
+            self._failures += 1
+            raise
 
     def refuse(self, reason: str, records: int = 1) -> None:
         """Count records that arrived and are not appended: too large, without content."""

@@ -46,6 +46,7 @@ from strandline.ingest.gateway_process import (
     run_gateway,
 )
 from strandline.ingest.mqtt_topics import TopicRoutes
+from strandline.ingest.writer import RECORDS_PER_TURN
 
 logger = structlog.get_logger()
 
@@ -53,7 +54,7 @@ HELD_BYTES_MAX = 32 * 1024 * 1024
 HELD_MESSAGES_MAX = 20_000
 """Payloads that wait for confirmation; over either bound the connection isn't read. Of QoS 1 the broker sends no more than
 its window of messages in flight anyway."""
-RECONNECT_S_MIN, RECONNECT_S_MAX = 0.1, 5.0
+RECONNECT_S_MIN, RECONNECT_S_MAX = 0.1, 1.0
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 UNKNOWN_STREAM = "(unknown)"
 """The stream in the metrics of messages that no stream takes."""
@@ -289,9 +290,14 @@ class MqttGateway:
         return True
 
     def _lots(self, messages: list[Message]) -> list[_Lot]:
-        """The messages of each stream. What no stream takes, or is too large, is refused and counted here; it is
+        """The messages of each stream, in order, cut so that each lot is handed over at once.
+
+        What no stream takes, or is too large, is refused and counted here; it is acknowledged with the others, because it
+        would only come again.
+        """The messages of each stream, in order, cut so that each lot is handed over at once. What no stream takes, or is too large, is refused and counted here; it is
         acknowledged with the others, because it would only come again."""
         lots: dict[str, _Lot] = {}
+        found: list[_Lot] = []
         for message in messages:
             publish = message.publish
             if message.is_redelivered:
@@ -301,8 +307,9 @@ class MqttGateway:
                 self._refuse_unknown(message)
                 continue
             lot = lots.get(route.stream)
-            if lot is None:
+            if lot is None or len(lot.records) >= RECORDS_PER_TURN:
                 lot = lots[route.stream] = _Lot(self._feeds[route.stream])
+                found.append(lot)
             payload = publish.payload
             if len(payload) > lot.feed.record_bytes_max:
                 self._refuse_too_large(lot.feed, message)
@@ -310,7 +317,7 @@ class MqttGateway:
             lot.messages.append(message)
             lot.records.append((payload, route.find_key(payload)))
             lot.headers_each.append(headers_of(message, route.headers))
-        return [lot for lot in lots.values() if lot.records]
+        return [lot for lot in found if lot.records]
 
     def _refuse_too_large(self, feed: Feed, message: Message) -> None:
         feed.refuse("too_large")

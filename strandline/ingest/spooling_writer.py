@@ -118,6 +118,8 @@ class SpoolingWriter:
         self._producer_config = producer_config | {
             "transactional.id": f"strandline-{writer_id}",
             "transaction.timeout.ms": TRANSACTION_TIMEOUT_S * 1_000,
+            # Given up in doubt, like its transaction, which is then fenced before anything is sent again.
+            "message.timeout.ms": TRANSACTION_TIMEOUT_S * 1_000,
         }
         self._writer_id = writer_id.encode()
         self._confirm_timeout_s = confirm_timeout_s

@@ -3,19 +3,23 @@
 The way of a batch:
 
 1. `append` counts its bytes against the bound; over the bound nothing is sent (LogBusy). While Kafka is known to be away
-   nothing is sent either (LogAway), but for one batch now and then that finds out whether it is back.
+   nothing is sent either (LogAway), but for one batch a topic: its confirmation tells that Kafka is back.
 2. Each record gets the next sequence number of its topic and is handed to the producer with its headers.
 3. The event loop itself serves the clients, every millisecond while anything is under way: a delivery report needs no
    other thread, and no turn of the interpreter's lock.
 4. When each record of the batch is reported, the last one in every partition is read back (read_back.py).
 5. The batch is confirmed when all of these are found. Before that nobody is told anything good.
-6. What is not confirmed in time is unknown: LogUnavailable. A stream that allows it goes to the spool instead.
+6. When Kafka has confirmed nothing of a topic for the confirmation timeout, whoever has waited so long is told that the
+   outcome is unknown: LogUnavailable. A Kafka that is only slow is waited for longer, up to a bound. A stream that allows
+   it goes to the spool instead.
 
 Invariants:
 - The sequence number of a topic only rises, in the order in which records are handed to the producer, so it rises within
   each partition too (with gaps: the topic's other partitions have the numbers between).
 - A batch leaves the count of bytes in flight only when its last record is reported and read back or given up: a record
   that was given up by its waiter but not by Kafka still counts.
+- The producer itself never gives a record up. It would then have to count on without the record, and librdkafka does that
+  under a new producer epoch, in which it sends again what it had sent after it: some of it would be in the log twice.
 - A producer that has failed for good is replaced, never reused; a read-back that contradicts a report replaces both
   clients. Nothing is sent again by the writer itself: whoever gets LogUnavailable decides.
 """
@@ -25,7 +29,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
@@ -66,7 +70,10 @@ SERVE_S = 0.001
 SERVE_IDLE_S = 0.1
 """How often they are served otherwise."""
 PROBE_S = 0.25
-"""While Kafka is away, how often a batch is let through to find out whether it is back."""
+"""While Kafka is away and nothing of a topic is under way, how often a batch is let through to find out."""
+PATIENCE_TIMEOUTS = 10
+"""A Kafka that confirms slowly is waited for up to so many confirmation timeouts."""
+OVERDUE_CHECK_S = 0.02
 
 Headers = list[tuple[str, bytes]]
 
@@ -89,11 +96,13 @@ class _Batch:
     """The records of one `append`, until the last of them is reported and read back."""
 
     __slots__ = (
+        "began_s",
         "bytes_in_flight",
         "confirmed",
         "error",
         "last",
         "reported",
+        "reported_before",
         "sent",
         "sequence_first",
         "sequence_last",
@@ -101,8 +110,11 @@ class _Batch:
         "unread",
     )
 
-    def __init__(self, topic: str, records: int, bytes_in_flight: int, confirmed: asyncio.Future[None]) -> None:
+    def __init__(
+        self, topic: str, records: int, bytes_in_flight: int, confirmed: asyncio.Future[None], began_s: float
+    ) -> None:
         self.topic = topic
+        self.began_s = began_s
         self.sequence_first = self.sequence_last = 0
         """The numbers of its records; other batches' may stand between if it is longer than a turn."""
         self.bytes_in_flight = bytes_in_flight
@@ -112,7 +124,8 @@ class _Batch:
         """The first refusal."""
         self.last: dict[int | None, Message] = {}
         """Partition -> report of the last record delivered there."""
-        self.reported = 0
+        self.reported = self.reported_before = 0
+        """Its records that are reported; and how many were at the last look."""
         self.sent = records
         """Lowered when a record is refused at once, and the rest not tried."""
         self.unread = 0
@@ -138,7 +151,8 @@ class LogWriter:
         make_producer: Callable[[dict[str, Any]], Producer] = Producer,
         make_consumer: Callable[[dict[str, Any]], Consumer] = Consumer,
     ) -> None:
-        """`writer_id` and `epoch` are from a `WriterIdentity`: no other process has or ever had both.
+        """`writer_id` and `epoch` are from a `WriterIdentity`: no other process has or ever had both. `confirm_timeout_s` is
+        how long Kafka may be silent about a topic, and PATIENCE_TIMEOUTS times that how long it may take over a batch.
 
         Without a spool, what may be spooled is treated like everything else.
         """
@@ -160,8 +174,7 @@ class LogWriter:
         self._producer_config = client_config | {
             "acks": "all",
             "enable.idempotence": True,
-            # After this a record is given up; what waits for it has been answered then.
-            "message.timeout.ms": int(confirm_timeout_s * 1_000),
+            "message.timeout.ms": 0,  # never; what waits is answered by a clock of our own
             # A topic that no broker knows by then is refused by its name; the brokers know each one that was applied.
             "topic.metadata.propagation.max.ms": max(100, int(confirm_timeout_s * 500)),
             "message.max.bytes": record_batch_bytes_max(record_bytes_max),
@@ -176,8 +189,13 @@ class LogWriter:
         self._consumer_config = client_config
         self._sequences: dict[str, int] = {}
         """Topic -> the number of its last record."""
-        self._deadlines: deque[tuple[float, _Batch]] = deque()
-        """When each batch is given up, the earliest first."""
+        self._waited_for: dict[str, deque[_Batch]] = {}
+        """Topic -> the batches that somebody may still wait for, in the order of their calls."""
+        self._heard_s: dict[str, float] = {}
+        """Topic -> when Kafka last confirmed something of it."""
+        self._check_overdue_s = 0.0
+        self._under_way: Counter[str] = Counter()
+        """Topic -> batches that are in flight, be they given up or not."""
         self._reported: list[_Batch] = []
         """Reported whole, and nothing of them read back yet."""
         self._is_broken = False
@@ -269,9 +287,10 @@ class LogWriter:
         if may_spool and self._spooling is not None:
             return await self._append_or_spool(self._spooling, topic, records, common, each, bytes_new)
         self._check_reached(topic)
-        batch = _Batch(topic, len(records), bytes_new, self._loop.create_future())
+        batch = _Batch(topic, len(records), bytes_new, self._loop.create_future(), self._loop.time())
         self.bytes_in_flight += bytes_new
-        self._deadlines.append((self._loop.time() + self._confirm_timeout_s, batch))
+        self._under_way[topic] += 1
+        self._waited_for.setdefault(topic, deque()).append(batch)
         await self._send(records, common, each, batch)
         await batch.confirmed
         if batch.error is not None:
@@ -327,9 +346,9 @@ class LogWriter:
             )
 
     def _check_reached(self, topic: str) -> None:
-        """Let one batch through now and then while Kafka is away. Raises LogAway for the others."""
+        """While Kafka is away let one batch through, and none beside it. Raises LogAway for the others."""
         if topic in self._away:
-            if self._loop.time() < self._away[topic]:
+            if self._under_way[topic] or self._loop.time() < self._away[topic]:
                 raise LogAway(
                     f"Kafka at {self._bootstrap} does not confirm records of topic {topic} at present; nothing of this "
                     f"request was persisted: send it again a little later"
@@ -448,6 +467,7 @@ class LogWriter:
         """Release a batch that is read back, or of which a record was refused; doing it twice changes nothing."""
         self._release(batch)
         if batch.error is None:
+            self._heard_s[batch.topic] = self._loop.time()
             self._note_reached(batch.topic)
         elif batch.error.code() in _AWAY_CODES:
             self._note_away(batch.topic, batch.error.str())
@@ -461,22 +481,40 @@ class LogWriter:
             batch.confirmed.set_exception(LogUnavailable(f"{reason}; {_UNKNOWN_OUTCOME}"))
 
     def _release(self, batch: _Batch) -> None:
-        self._give_back(batch.bytes_in_flight)
-        batch.bytes_in_flight = 0
+        if batch.bytes_in_flight:
+            self._give_back(batch.bytes_in_flight)
+            batch.bytes_in_flight = 0
+            self._under_way[batch.topic] -= 1
 
     def _give_up_overdue(self) -> None:
-        now_s, deadlines = self._loop.time(), self._deadlines
-        while deadlines and (deadlines[0][0] <= now_s or deadlines[0][1].confirmed.done()):
-            batch = deadlines.popleft()[1]
-            if not batch.confirmed.done():
-                self._give_up(batch)
+        """Tell those who have waited too long: since when, and for how long Kafka was silent, both count."""
+        now_s = self._loop.time()
+        if now_s < self._check_overdue_s:
+            return
+        self._check_overdue_s = now_s + OVERDUE_CHECK_S
+        for topic, batches in list(self._waited_for.items()):
+            while batches and batches[0].confirmed.done():
+                batches.popleft()
+            if not batches:
+                del self._waited_for[topic]
+                continue
+            first = batches[0]
+            if first.reported != first.reported_before:
+                first.reported_before = first.reported
+                self._heard_s[topic] = now_s
+            is_silent = now_s - self._heard_s.get(topic, 0.0) >= self._confirm_timeout_s
+            patience_s = self._confirm_timeout_s * (1 if is_silent else PATIENCE_TIMEOUTS)
+            while batches and now_s - batches[0].began_s >= patience_s:
+                batch = batches.popleft()
+                if not batch.confirmed.done():
+                    self._give_up(batch)
 
     def _give_up(self, batch: _Batch) -> None:
         """The time is up: whoever waits is told so, and the batch's bytes stay in flight."""
         self._note_away(batch.topic, "no confirmation in time")
         batch.confirmed.set_exception(
             LogUnavailable(
-                f"Kafka did not confirm within {self._confirm_timeout_s:g} s; {_UNKNOWN_OUTCOME}; "
+                f"Kafka did not confirm within {self._loop.time() - batch.began_s:.1f} s; {_UNKNOWN_OUTCOME}; "
                 f"look at the brokers at {self._bootstrap}"
             )
         )
@@ -486,7 +524,7 @@ class LogWriter:
         self._read_back: ReadBack[_Batch] = ReadBack(
             self._consumer_config,
             writer_id=self._writer_id,
-            timeout_s=self._confirm_timeout_s,
+            timeout_s=self._confirm_timeout_s * PATIENCE_TIMEOUTS,
             make_consumer=self._make_consumer,
         )
 

@@ -1,0 +1,108 @@
+"""A stream's way into the log keeps the order of its appends while the log is busy."""
+
+import asyncio
+
+import pytest
+
+from strandline.core.errors import LogUnavailable
+from strandline.core.stream import StreamSpec
+from strandline.ingest.feed import Feed
+from strandline.ingest.log_errors import LogBusy
+from strandline.ingest.metrics import IngestMetrics
+from strandline.ingest.spooling_writer import Accepted
+
+PATIENCE_S = 10.0
+
+
+class BusyWriter:
+    """Refuses so many attempts, then takes what is offered; confirms when it is told."""
+
+    def __init__(self, refusals):
+        self.refusals = refusals
+        self.attempts = []
+        self.taken = []
+        self.confirming = asyncio.Event()
+        self.error = None
+
+    async def append(self, topic, records, **_):
+        self.attempts.append(records)
+        if self.refusals:
+            self.refusals -= 1
+            raise LogBusy("busy")
+        self.taken.append(records)
+        await self.confirming.wait()
+        if self.error is not None and records == self.taken[0]:
+            raise self.error
+        return Accepted.LOG
+
+
+def feed_over(writer):
+    spec = StreamSpec.model_validate({"stream": "s", "schema": {"n": {"type": "integer"}}})
+    return Feed(spec, writer, IngestMetrics("test"), may_spool=False, record_bytes_max=1_000)
+
+
+def begin(feed, count):
+    return [asyncio.ensure_future(feed.append([(b"%d" % n, None)], patience_s=PATIENCE_S)) for n in range(count)]
+
+
+def test_what_waits_for_its_next_try_is_not_overtaken():
+    async def told():
+        writer = BusyWriter(refusals=1)
+        feed = feed_over(writer)
+        appends = begin(feed, 5)
+        while len(writer.taken) < 5:
+            await asyncio.sleep(0.01)
+        assert [value for ((value, _),) in writer.taken] == [b"0", b"1", b"2", b"3", b"4"]
+        assert len(writer.attempts) == 6
+        writer.confirming.set()
+        await asyncio.gather(*appends)
+
+    asyncio.run(told())
+
+
+def test_they_are_under_way_at_the_same_time():
+    async def told():
+        writer = BusyWriter(refusals=0)
+        appends = begin(feed_over(writer), 5)
+        while len(writer.taken) < 5:
+            await asyncio.sleep(0)
+        assert not any(one.done() for one in appends)
+        writer.confirming.set()
+        await asyncio.gather(*appends)
+
+    asyncio.run(told())
+
+
+def test_what_waits_behind_one_that_fails_is_not_sent():
+    async def told():
+        writer = BusyWriter(refusals=0)
+        feed = feed_over(writer)
+        (first,) = begin(feed, 1)
+        while not writer.taken:
+            await asyncio.sleep(0)
+        writer.refusals = 1_000_000
+        behind = begin(feed, 3)
+        while len(writer.attempts) < 2:
+            await asyncio.sleep(0.01)
+        writer.error = LogUnavailable("unknown")
+        writer.confirming.set()
+        with pytest.raises(LogUnavailable):
+            await first
+        writer.refusals = 0
+        for one in behind:
+            with pytest.raises(LogBusy, match="nothing of these was persisted"):
+                await one
+        assert len(writer.taken) == 1
+        await feed.append([(b"later", None)], patience_s=PATIENCE_S)
+
+    asyncio.run(told())
+
+
+def test_patience_ends():
+    async def told():
+        writer = BusyWriter(refusals=1_000_000)
+        with pytest.raises(LogBusy):
+            await feed_over(writer).append([(b"x", None)], patience_s=0.2)
+        assert not writer.taken
+
+    asyncio.run(told())
