@@ -294,8 +294,7 @@ class MqttGateway:
 
         What no stream takes, or is too large, is refused and counted here; it is acknowledged with the others, because it
         would only come again.
-        """The messages of each stream, in order, cut so that each lot is handed over at once. What no stream takes, or is too large, is refused and counted here; it is
-        acknowledged with the others, because it would only come again."""
+        """
         lots: dict[str, _Lot] = {}
         found: list[_Lot] = []
         for message in messages:

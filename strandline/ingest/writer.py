@@ -71,7 +71,7 @@ SERVE_IDLE_S = 0.1
 """How often they are served otherwise."""
 PROBE_S = 0.25
 """While Kafka is away and nothing of a topic is under way, how often a batch is let through to find out."""
-PATIENCE_TIMEOUTS = 10
+PATIENCE_TIMEOUTS = 5
 """A Kafka that confirms slowly is waited for up to so many confirmation timeouts."""
 OVERDUE_CHECK_S = 0.02
 

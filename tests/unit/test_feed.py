@@ -41,6 +41,11 @@ def feed_over(writer):
     return Feed(spec, writer, IngestMetrics("test"), may_spool=False, record_bytes_max=1_000)
 
 
+async def until(is_so):
+    while not is_so():  # noqa: ASYNC110  # what is waited for knows of no event
+        await asyncio.sleep(0.01)
+
+
 def begin(feed, count):
     return [asyncio.ensure_future(feed.append([(b"%d" % n, None)], patience_s=PATIENCE_S)) for n in range(count)]
 
@@ -50,8 +55,7 @@ def test_what_waits_for_its_next_try_is_not_overtaken():
         writer = BusyWriter(refusals=1)
         feed = feed_over(writer)
         appends = begin(feed, 5)
-        while len(writer.taken) < 5:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(writer.taken) == 5)
         assert [value for ((value, _),) in writer.taken] == [b"0", b"1", b"2", b"3", b"4"]
         assert len(writer.attempts) == 6
         writer.confirming.set()
@@ -64,8 +68,7 @@ def test_they_are_under_way_at_the_same_time():
     async def told():
         writer = BusyWriter(refusals=0)
         appends = begin(feed_over(writer), 5)
-        while len(writer.taken) < 5:
-            await asyncio.sleep(0)
+        await until(lambda: len(writer.taken) == 5)
         assert not any(one.done() for one in appends)
         writer.confirming.set()
         await asyncio.gather(*appends)
@@ -78,12 +81,10 @@ def test_what_waits_behind_one_that_fails_is_not_sent():
         writer = BusyWriter(refusals=0)
         feed = feed_over(writer)
         (first,) = begin(feed, 1)
-        while not writer.taken:
-            await asyncio.sleep(0)
+        await until(lambda: len(writer.taken) == 1)
         writer.refusals = 1_000_000
         behind = begin(feed, 3)
-        while len(writer.attempts) < 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(writer.attempts) == 2)
         writer.error = LogUnavailable("unknown")
         writer.confirming.set()
         with pytest.raises(LogUnavailable):

@@ -325,7 +325,7 @@ def _without_read_back(
     return course.end(times)
 
 
-def overload(lab: Lab, say: Progress = print, *, seconds: float = 20.0, bytes_per_s: float = 1_000_000.0) -> Outcome:
+def overload(lab: Lab, say: Progress = print, *, seconds: float = 20.0, bytes_per_s: float = 400_000.0) -> Outcome:
     """Kafka takes no more than so many bytes a second, and ten times as much is offered."""
     course = Course(f"{lab.kind.name}: overload", lab, say)
     offered = course.measure("offered, times what Kafka takes", "")
