@@ -56,7 +56,8 @@ class Settings(BaseSettings):
     record_bytes_max: int = Field(default=1_000_000, ge=1024)
     """A larger single record is refused with 413; stays below the broker's `message.max.bytes`."""
     confirm_timeout_s: float = Field(default=1.5, gt=0)
-    """How long a gateway waits for Kafka's confirmation before it answers 503."""
+    """How long Kafka may confirm nothing of a stream before a gateway answers 503. One that is only slow is waited for five
+    times as long."""
     spool_bytes_max: int = Field(default=1024 * 1024 * 1024, ge=1024)
     """How much a gateway may keep in its spool, below the data directory, while Kafka is away."""
     scratch_dir: Path | None = None

@@ -5,7 +5,7 @@ session that the broker keeps while it is away, and acknowledges a message when 
 
 The broker has acknowledged the sensor long before, so the promise begins where the broker hands a message over: until it
 is confirmed the broker keeps it, and sends it again to the next connection. Then the record may be in the log twice.
-docs/ingest.md says which settings of a broker lose messages.
+docs/mqtt-udp-tcp-ingest.md says which settings of a broker lose messages.
 """
 
 from __future__ import annotations
