@@ -49,6 +49,17 @@ class Database:
         with self._seam(action), self._writers.begin() as connection:
             yield connection
 
+    def clock_ms(self) -> sa.ColumnElement[int]:
+        """The database's own clock at the moment of the statement, in milliseconds since 1970 UTC: one clock for all.
+
+        Not the time at which the transaction began: it may have waited for a lock since.
+        """
+        if self.is_sqlite:
+            clock = (sa.func.julianday("now") - 2440587.5) * 86_400_000
+        else:
+            clock = sa.extract("epoch", sa.func.clock_timestamp()) * 1000
+        return sa.cast(clock, sa.BigInteger)
+
     def hold_lock(self, connection: sa.Connection, key: int) -> None:
         """Let one transaction at a time pass here, until it ends. SQLite has one writer at a time anyway."""
         if not self.is_sqlite:

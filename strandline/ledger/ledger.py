@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from strandline.ledger.database import Database
 from strandline.ledger.journal import Journal
+from strandline.ledger.leases import Leases
 from strandline.ledger.progress import Progress
 from strandline.ledger.registry import Registry
 from strandline.ledger.schema import migrate
 
 
-class Ledger(Registry, Progress, Journal):
+class Ledger(Registry, Leases, Progress, Journal):
     """The ledger's database, SQLite or PostgreSQL. Synchronous; may be shared by the threads of one process.
 
     Every method may raise LedgerUnavailable: then it is unknown whether a write was done, and it may be repeated.

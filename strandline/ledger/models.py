@@ -122,6 +122,7 @@ jobs = sa.Table(
     _number("epoch"),
     _number("created_ms"),
     _number("updated_ms"),
+    sa.Column("restarts", sa.BigInteger, nullable=False, server_default="0"),
     sa.CheckConstraint("version >= 1", name="version"),
     sa.CheckConstraint("epoch >= 0", name="epoch"),
     _one_of("desired", Desired),
@@ -137,6 +138,28 @@ job_versions = sa.Table(
     _json("document"),
     _number("created_ms"),
     sa.CheckConstraint("version >= 1", name="version"),
+)
+
+control_services = sa.Table(
+    "control_services",
+    metadata,
+    sa.Column("name", PlainText, primary_key=True),
+    _text("address"),
+    _text("data_dir"),
+    _number("until_ms"),
+)
+
+leases = sa.Table(
+    "leases",
+    metadata,
+    sa.Column("job", PlainText, sa.ForeignKey("jobs.name"), primary_key=True),
+    _text("holder"),
+    _number("epoch"),
+    _number("granted_ms"),
+    _number("until_ms"),
+    _number("length_ms"),
+    sa.CheckConstraint("epoch >= 1", name="epoch"),
+    sa.CheckConstraint("length_ms > 0", name="length"),
 )
 
 runs = sa.Table(

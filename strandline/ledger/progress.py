@@ -3,7 +3,8 @@
 Invariants, each kept by a transaction that holds the job's row:
 - slices and checkpoints of a job are numbered from 1 without gaps;
 - at most one slice is planned and not yet committed, and it is the last one;
-- a row is written only under the job's newest epoch, so in the order of commits epochs never fall.
+- a row is written only under the job's newest epoch, so in the order of commits epochs never fall;
+- a run that was ended, whoever ended it, writes no slice and no checkpoint any more.
 
 A write whose answer was lost may be repeated as it was: the very same row again is a success, and changes nothing.
 """
@@ -14,10 +15,10 @@ from dataclasses import fields, replace
 
 import sqlalchemy as sa
 
-from strandline.core.errors import Conflict, NotFound
+from strandline.core.errors import Conflict, Fenced, NotFound
 from strandline.ledger.database import Part
 from strandline.ledger.models import checkpoints, jobs, runs, slices
-from strandline.ledger.registry import lock_job, refuse_old_epoch
+from strandline.ledger.registry import lock_job, refuse_old_epoch, refuse_old_lease
 from strandline.ledger.states import CheckpointRow, Offsets, RunRow, SliceRow, SliceStatus, Totals
 
 _CHECKPOINT = [checkpoints.c[field.name] for field in fields(CheckpointRow)]
@@ -28,13 +29,16 @@ _NO_TOTALS = Totals(records=0, accepted=0, rejected={}, results={})
 class Progress(Part):
     """Runs, slices and checkpoints. Each method is one transaction."""
 
-    def begin_run(self, job: str, pid: int) -> RunRow:
+    def begin_run(self, job: str, pid: int, *, lease: int | None = None) -> RunRow:
         """Start a run of the job's present version and fence every older one: their later writes raise Fenced.
 
-        A slice that an older run planned and did not commit stays, and is this run's to commit. Raises NotFound.
+        A slice that an older run planned and did not commit stays, and is this run's to commit. With `lease`, the run
+        begins for the leader under the lease of that epoch. Raises NotFound; Fenced when another leader owns the job.
         """
         with self._database.writing(f"begin a run of job {job}") as connection:
             known, now_ms = lock_job(connection, job), self._clock_ms()
+            if lease is not None:
+                refuse_old_lease(connection, job, lease)
             connection.execute(
                 sa.update(runs)
                 .where(runs.c.job == job, runs.c.ended_ms.is_(None))
@@ -75,6 +79,7 @@ class Progress(Part):
         """
         with self._database.writing(f"plan slice {row.number} of job {row.job}") as connection:
             refuse_old_epoch(lock_job(connection, row.job), row.epoch)
+            _refuse_ended_run(connection, row.job, row.epoch)
             last = _last_slice(connection, row.job)
             if row == last:
                 return
@@ -108,6 +113,7 @@ class Progress(Part):
         """
         with self._database.writing(f"commit slice {row.slice} of job {row.job}") as connection:
             refuse_old_epoch(lock_job(connection, row.job), row.epoch)
+            _refuse_ended_run(connection, row.job, row.epoch)
             newest_first = sa.select(*_CHECKPOINT, *_TOTALS).where(checkpoints.c.job == row.job)
             found = connection.execute(newest_first.order_by(checkpoints.c.slice.desc()).limit(1)).first()
             last = CheckpointRow(*found[: len(_CHECKPOINT)]) if found else None
@@ -162,6 +168,14 @@ class Progress(Part):
         with self._database.reading(f"read the totals of job {job}") as connection:
             row = connection.execute(newest).first()
             return Totals(*row) if row else _NO_TOTALS
+
+
+def _refuse_ended_run(connection: sa.Connection, job: str, epoch: int) -> None:
+    """Raises Fenced when the run was ended: a leader that takes a job over does so before it begins a run of its own."""
+    of_run = (runs.c.job == job) & (runs.c.epoch == epoch) & runs.c.ended_ms.is_not(None)
+    ended = connection.execute(sa.select(runs.c.outcome, runs.c.message).where(of_run)).first()
+    if ended is not None:
+        raise Fenced(f"Run {epoch} of job {job} was ended ({ended.outcome}: {ended.message}): stop it now.")
 
 
 def _last_slice(connection: sa.Connection, job: str) -> SliceRow | None:

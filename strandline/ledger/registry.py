@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, Fenced, NotFound
 from strandline.ledger.database import Part
-from strandline.ledger.models import job_versions, jobs, streams
+from strandline.ledger.models import job_versions, jobs, leases, streams
 from strandline.ledger.states import JOB_MOVES, Desired, JobRow, JobState, JobVersionRow, StreamRow
 
 
@@ -57,7 +57,7 @@ class Registry(Part):
             now_ms = self._clock_ms()
             known = connection.execute(sa.select(jobs).where(jobs.c.name == name).with_for_update()).first()
             if known is None:
-                fresh = JobRow(name, 1, Desired.RUNNING, JobState.CREATED, "", 0, now_ms, now_ms)
+                fresh = JobRow(name, 1, Desired.RUNNING, JobState.CREATED, "", 0, now_ms, now_ms, 0)
                 connection.execute(sa.insert(jobs).values(vars(fresh)))
                 version = 1
             elif _version(connection, name, known.version).document == document:
@@ -95,15 +95,29 @@ class Registry(Part):
             )
             return read_job(connection, name)
 
-    def move_job(self, name: str, to: JobState, message: str = "", epoch: int | None = None) -> JobRow:
+    def ask_restart(self, name: str) -> JobRow:
+        """Note that the job's run is to be replaced by a new one; its leader does it. Raises NotFound."""
+        with self._database.writing(f"ask for a restart of job {name}") as connection:
+            job = lock_job(connection, name)
+            asked = sa.update(jobs).where(jobs.c.name == name)
+            connection.execute(asked.values(restarts=job.restarts + 1, updated_ms=self._clock_ms()))
+            return read_job(connection, name)
+
+    def move_job(
+        self, name: str, to: JobState, message: str = "", epoch: int | None = None, *, lease: int | None = None
+    ) -> JobRow:
         """Change the job's state: the only way to.
 
-        To stay in the same state is legal and renews the message. With `epoch`, the caller speaks for that run.
+        To stay in the same state is legal and renews the message. With `epoch`, the caller speaks for that run; with
+        `lease`, for the leader under the lease of that epoch.
 
-        Raises NotFound; Conflict for a move that JOB_MOVES doesn't hold; Fenced when a newer run owns the job.
+        Raises NotFound; Conflict for a move that JOB_MOVES doesn't hold; Fenced when a newer run or another leader owns
+        the job.
         """
         with self._database.writing(f"move job {name} to {to.value}") as connection:
             job = lock_job(connection, name)
+            if lease is not None:
+                refuse_old_lease(connection, name, lease)
             if epoch is not None:
                 refuse_old_epoch(job, epoch)
             if to is not job.state and to not in JOB_MOVES[job.state]:
@@ -136,6 +150,16 @@ def refuse_old_epoch(job: JobRow, epoch: int) -> None:
     """Raises Fenced unless `epoch` is the job's present run."""
     if epoch != job.epoch:
         raise Fenced(f"Run {epoch} of job {job.name} no longer owns it, run {job.epoch} does: stop this run now.")
+
+
+def refuse_old_lease(connection: sa.Connection, job: str, epoch: int) -> None:
+    """Raises Fenced unless `epoch` is the job's present lease. The caller holds the job's row, so it stays so until its
+    transaction ends."""
+    present = connection.execute(sa.select(leases.c.epoch).where(leases.c.job == job)).scalar()
+    if present != epoch:
+        raise Fenced(
+            f"Lease {epoch} of job {job} is over, the present one is {present}: another control service leads the job."
+        )
 
 
 def _stream(connection: sa.Connection, name: str) -> StreamRow:

@@ -95,6 +95,35 @@ class JobRow:
     """The newest run; 0 before the first. Only this epoch may write slices and checkpoints."""
     created_ms: int
     updated_ms: int
+    restarts: int
+    """How often a restart was asked for: a runner that was started before the last one is to be replaced."""
+
+
+@dataclass(frozen=True)
+class LeaseRow:
+    """Which control service leads a job. Times are the database's."""
+
+    job: str
+    holder: str
+    """The control service's name."""
+    epoch: int
+    """One higher with every grant; what a leader writes about the job names it."""
+    granted_ms: int
+    until_ms: int
+    address: str
+    """The holder's REST API."""
+    data_dir: str
+    """Where the holder keeps its files, on its machine."""
+    is_held: bool
+    """Whether it has neither run out nor been given back."""
+
+
+@dataclass(frozen=True)
+class FreeJob:
+    """A job that no living control service leads."""
+
+    name: str
+    free_for_ms: int
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,166 @@
+"""The part of the ledger that says which control service leads which job.
+
+A lease is granted, renewed and taken over by the *database's* clock, which all control services share; no service's own
+clock is ever compared with another's. Each grant has a higher epoch than the one before, and what a leader writes about
+a job names the epoch of its lease: after a takeover the old leader is refused in the same transaction that would have
+written (Fenced). So two services may for a moment both believe that they lead, and only one has an effect.
+
+Invariants, each kept by a transaction that holds the job's row:
+- a job has one lease at most, and its epoch never falls;
+- a lease passes to another service only when it was given back or has run out.
+
+A lease that ends later than its own length from now was granted before the database's clock was set back. It counts as
+run out: otherwise nobody could take the job over until the clock has caught up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.ledger.database import Part
+from strandline.ledger.models import control_services, jobs, leases, runs
+from strandline.ledger.registry import lock_job
+from strandline.ledger.states import FreeJob, LeaseRow
+
+_FORGET_SERVICE_MS = 86_400_000
+"""A control service that was not seen for so long is forgotten, when it leads nothing."""
+_SHOWN = [leases.c[name] for name in ("job", "holder", "epoch", "granted_ms", "until_ms")]
+
+
+class Leases(Part):
+    """Control services and their leases. Each method is one transaction."""
+
+    def announce_service(self, name: str, address: str, data_dir: str, length_ms: int) -> int:
+        """Say that this control service lives, for `length_ms` from now; returns how many live, this one included."""
+        now_ms = self._database.clock_ms()
+        with self._database.writing(f"announce control service {name}") as connection:
+            values = {"address": address, "data_dir": data_dir, "until_ms": now_ms + length_ms}
+            of_service = control_services.c.name == name
+            known = connection.execute(sa.update(control_services).where(of_service).values(values))
+            if known.rowcount == 0:
+                connection.execute(sa.insert(control_services).values(values | {"name": name}))
+                leading = sa.select(leases.c.holder)
+                connection.execute(
+                    sa.delete(control_services).where(
+                        control_services.c.until_ms < now_ms - _FORGET_SERVICE_MS,
+                        control_services.c.name.not_in(leading),
+                    )
+                )
+            living = sa.select(sa.func.count()).where(control_services.c.until_ms > now_ms)
+            return int(connection.execute(living).scalar_one())
+
+    def free_jobs(self, holder: str) -> list[FreeJob]:
+        """The jobs whose lease `holder` could have now, by name: never led, given back or run out. Among them are those
+        that `holder` itself still has from an earlier start, so leave out what it knows that it leads."""
+        now_ms = self._database.clock_ms()
+        free_since_ms = sa.func.coalesce(leases.c.until_ms, jobs.c.created_ms)
+        wanted = (
+            sa.select(jobs.c.name, now_ms - free_since_ms)
+            .select_from(jobs.outerjoin(leases, leases.c.job == jobs.c.name))
+            .where(leases.c.job.is_(None) | (leases.c.holder == holder) | _has_run_out(now_ms))
+            .order_by(jobs.c.name)
+        )
+        with self._database.reading("look for jobs that nobody leads") as connection:
+            return [FreeJob(name, int(free_for_ms)) for name, free_for_ms in connection.execute(wanted)]
+
+    def claim_lease(self, job: str, holder: str, length_ms: int) -> tuple[LeaseRow, LeaseRow | None] | None:
+        """Take the job's lease for `length_ms`, under a new epoch; None when another control service has it.
+
+        Also returns the lease as it was before, if there was one. When it was another service's, that one's open run is
+        ended: it writes no slice and no checkpoint any more. Count the lease's length from before this call. A claim
+        whose answer was lost may be repeated: the epoch rises once more. Raises NotFound.
+        """
+        with self._database.writing(f"claim the lease of job {job}") as connection:
+            lock_job(connection, job)
+            # Every claim waits for the job's row, a renewal doesn't: so the lease's own row is held too.
+            connection.execute(sa.select(leases.c.job).where(leases.c.job == job).with_for_update())
+            now_ms = connection.execute(sa.select(self._database.clock_ms())).scalar_one()
+            before = _read_lease(connection, now_ms, job)
+            values = {"holder": holder, "granted_ms": now_ms, "until_ms": now_ms + length_ms, "length_ms": length_ms}
+            if before is None:
+                connection.execute(sa.insert(leases).values(values | {"job": job, "epoch": 1}))
+            else:
+                may_have = (leases.c.holder == holder) | _has_run_out(now_ms)
+                taken = connection.execute(
+                    sa.update(leases)
+                    .where(leases.c.job == job, may_have)
+                    .values(values | {"epoch": leases.c.epoch + 1})
+                )
+                if taken.rowcount == 0:
+                    return None
+                if before.holder != holder:
+                    _end_open_run(connection, job, holder, self._clock_ms())
+            after = _read_lease(connection, now_ms, job)
+            assert after is not None
+            return after, before
+
+    def renew_leases(self, holder: str, held: Mapping[str, int], length_ms: int) -> set[str]:
+        """Let the leases in `held` (job -> epoch) end `length_ms` from now; returns the jobs for which that was done.
+
+        Those left out are lost: another service has taken them over. A lease that has run out and that nobody has taken
+        is renewed. Count from before this call.
+        """
+        if not held:
+            return set()
+        with self._database.writing(f"renew the leases of control service {holder}") as connection:
+            renewed = connection.execute(
+                sa.update(leases)
+                .where(leases.c.holder == holder, sa.tuple_(leases.c.job, leases.c.epoch).in_(list(held.items())))
+                .values(until_ms=self._database.clock_ms() + length_ms, length_ms=length_ms)
+                .returning(leases.c.job)
+            )
+            return set(renewed.scalars())
+
+    def release_lease(self, job: str, holder: str, epoch: int) -> None:
+        """Give the lease back, so that another service may lead the job at once. One that was lost is left alone."""
+        with self._database.writing(f"give back the lease of job {job}") as connection:
+            connection.execute(
+                sa.update(leases)
+                .where(leases.c.job == job, leases.c.holder == holder, leases.c.epoch == epoch)
+                .values(until_ms=self._database.clock_ms())
+            )
+
+    def withdraw_service(self, name: str) -> None:
+        """Say that this control service has ended, so that the others take over its share."""
+        with self._database.writing(f"withdraw control service {name}") as connection:
+            ended = sa.update(control_services).where(control_services.c.name == name)
+            connection.execute(ended.values(until_ms=self._database.clock_ms()))
+
+    def leases(self) -> dict[str, LeaseRow]:
+        """job -> who leads it, or led it last."""
+        with self._database.reading("read who leads the jobs") as connection:
+            return {row.job: row for row in _read_leases(connection, self._database.clock_ms())}
+
+
+def _has_run_out(now_ms: Any) -> sa.ColumnElement[bool]:
+    was_set_back = leases.c.until_ms > now_ms + leases.c.length_ms
+    return (leases.c.until_ms <= now_ms) | was_set_back
+
+
+def _read_lease(connection: sa.Connection, now_ms: Any, job: str) -> LeaseRow | None:
+    found = _read_leases(connection, now_ms, job)
+    return found[0] if found else None
+
+
+def _read_leases(connection: sa.Connection, now_ms: Any, job: str | None = None) -> list[LeaseRow]:
+    services = control_services
+    wanted = sa.select(
+        *_SHOWN,
+        sa.func.coalesce(services.c.address, ""),
+        sa.func.coalesce(services.c.data_dir, ""),
+        sa.not_(_has_run_out(now_ms)),
+    ).select_from(leases.outerjoin(services, services.c.name == leases.c.holder))
+    if job is not None:
+        wanted = wanted.where(leases.c.job == job)
+    return [LeaseRow(*row[:-1], is_held=bool(row[-1])) for row in connection.execute(wanted.order_by(leases.c.job))]
+
+
+def _end_open_run(connection: sa.Connection, job: str, holder: str, now_ms: int) -> None:
+    connection.execute(
+        sa.update(runs)
+        .where(runs.c.job == job, runs.c.ended_ms.is_(None))
+        .values(ended_ms=now_ms, outcome="superseded", message=f"control service {holder} took the job over")
+    )

@@ -1,0 +1,266 @@
+"""What the ledger promises about leases, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from strandline.core.errors import Fenced, NotFound
+from strandline.ledger.database import Database
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import JobState, LeaseRow
+from tests.support.ledgers import a_checkpoint, a_slice
+from tests.support.waiting import wait_until
+
+JOBS_RACED = 1_000
+LONG_MS = 60_000
+SHORT_MS = 300
+
+
+@pytest.fixture
+def ledger(ledger_url: str) -> Iterator[Ledger]:
+    opened = Ledger.open(ledger_url)
+    opened.submit_job("power", "", {})
+    yield opened
+    opened.close()
+
+
+def claim(ledger: Ledger, holder: str, length_ms: int = LONG_MS, job: str = "power") -> LeaseRow:
+    claimed = ledger.claim_lease(job, holder, length_ms)
+    assert claimed is not None
+    return claimed[0]
+
+
+def let_run_out(ledger: Ledger) -> None:
+    with ledger._database.writing("let all leases run out") as connection:
+        connection.execute(sa.text("UPDATE leases SET until_ms = 1"))
+
+
+def clock_ms(ledger: Ledger) -> int:
+    with ledger._database.reading("ask the time") as connection:
+        return int(connection.execute(sa.select(ledger._database.clock_ms())).scalar_one())
+
+
+def test_one_service_leads_and_the_other_does_not(ledger: Ledger) -> None:
+    ledger.announce_service("a", "http://a:1", "/data/a", LONG_MS)
+    assert [job.name for job in ledger.free_jobs("b")] == ["power"]
+    lease = claim(ledger, "a")
+    assert (lease.holder, lease.epoch, lease.address, lease.data_dir) == ("a", 1, "http://a:1", "/data/a")
+    assert lease.until_ms == lease.granted_ms + LONG_MS
+    assert ledger.claim_lease("power", "b", LONG_MS) is None
+    assert ledger.free_jobs("b") == []
+    assert ledger.leases() == {"power": lease}
+    assert lease.is_held
+
+
+def test_a_job_that_does_not_exist_is_led_by_nobody(ledger: Ledger) -> None:
+    with pytest.raises(NotFound):
+        ledger.claim_lease("none", "a", LONG_MS)
+
+
+def test_time_is_the_databases(ledger_url: str, ledger: Ledger) -> None:
+    """The clocks of the services are a day apart; only the database's counts."""
+    database = Database(ledger_url)
+    early, late = Ledger(database, lambda: 0), Ledger(database, lambda: 2 * int(time.time() * 1000))
+    before_ms = clock_ms(ledger)
+    lease = claim(early, "early")
+    assert before_ms <= lease.granted_ms <= clock_ms(ledger)
+    assert abs(lease.granted_ms - time.time() * 1000) < 5_000, "both databases of the tests are on this machine"
+    assert late.claim_lease("power", "late", LONG_MS) is None
+    assert late.free_jobs("late") == []
+    database.close()
+
+
+def test_a_lease_runs_out_by_itself(ledger: Ledger) -> None:
+    claim(ledger, "a", SHORT_MS)
+    began = time.monotonic()
+    free = wait_until(lambda: ledger.free_jobs("b"), bool, "free")
+    assert SHORT_MS / 1000 - 0.05 <= time.monotonic() - began < SHORT_MS / 1000 + 5
+    assert 0 <= free[0].free_for_ms < 5_000
+    assert not ledger.leases()["power"].is_held
+    assert claim(ledger, "b").epoch == 2
+
+
+def test_a_renewed_lease_goes_on(ledger: Ledger) -> None:
+    lease = claim(ledger, "a", SHORT_MS)
+    for _ in range(6):
+        time.sleep(SHORT_MS / 3000)  # the database's clock itself is what is tested
+        assert ledger.renew_leases("a", {"power": lease.epoch}, SHORT_MS) == {"power"}
+        assert ledger.claim_lease("power", "b", LONG_MS) is None
+    now = ledger.leases()["power"]
+    assert (now.epoch, now.granted_ms) == (1, lease.granted_ms)
+    assert now.until_ms >= lease.until_ms + SHORT_MS
+
+
+def test_a_lease_that_ran_out_and_that_nobody_took_can_be_renewed(ledger: Ledger) -> None:
+    lease = claim(ledger, "a")
+    let_run_out(ledger)
+    assert ledger.renew_leases("a", {"power": lease.epoch}, LONG_MS) == {"power"}
+    assert ledger.claim_lease("power", "b", LONG_MS) is None
+
+
+def test_a_lease_that_was_taken_over_is_lost_for_good(ledger: Ledger) -> None:
+    old = claim(ledger, "a")
+    let_run_out(ledger)
+    new, before = ledger.claim_lease("power", "b", LONG_MS) or pytest.fail("not free")
+    assert before is not None
+    assert (before.holder, before.epoch, new.holder, new.epoch) == ("a", 1, "b", 2)
+    assert ledger.renew_leases("a", {"power": old.epoch}, LONG_MS) == set()
+    ledger.release_lease("power", "a", old.epoch)
+    assert ledger.leases()["power"] == new
+
+
+def test_one_of_many_is_lost_and_the_others_are_renewed(ledger: Ledger) -> None:
+    for job in ("power", "heat", "wind"):
+        ledger.submit_job(job, "", {})
+        claim(ledger, "a", job=job)
+    with ledger._database.writing("let one run out") as connection:
+        connection.execute(sa.text("UPDATE leases SET until_ms = 1 WHERE job = 'heat'"))
+    claim(ledger, "b", job="heat")
+    assert ledger.renew_leases("a", {"power": 1, "heat": 1, "wind": 1}, LONG_MS) == {"power", "wind"}
+    assert ledger.renew_leases("a", {}, LONG_MS) == set()
+
+
+def test_a_lease_that_is_given_back_is_free_at_once(ledger: Ledger) -> None:
+    ledger.release_lease("power", "a", claim(ledger, "a").epoch)
+    assert [job.name for job in ledger.free_jobs("b")] == ["power"]
+    assert claim(ledger, "b").epoch == 2
+
+
+def test_a_service_that_starts_again_has_its_leases_under_a_new_epoch(ledger: Ledger) -> None:
+    claim(ledger, "a")
+    assert [job.name for job in ledger.free_jobs("a")] == ["power"]
+    assert claim(ledger, "a").epoch == 2
+    assert ledger.renew_leases("a", {"power": 1}, LONG_MS) == set()
+
+
+def test_a_clock_that_was_set_back_keeps_nobody_out(ledger: Ledger) -> None:
+    """As after the database's clock stood a day ahead when the lease was granted."""
+    lease = claim(ledger, "a")
+    with ledger._database.writing("grant from a clock that is ahead") as connection:
+        connection.execute(sa.text(f"UPDATE leases SET until_ms = {lease.until_ms + 86_400_000}"))
+    assert [job.name for job in ledger.free_jobs("b")] == ["power"]
+    assert claim(ledger, "b").epoch == 2
+
+
+def test_what_an_old_leader_writes_is_refused(ledger: Ledger) -> None:
+    old = claim(ledger, "a")
+    ledger.move_job("power", JobState.STARTING, lease=old.epoch)
+    ledger.begin_run("power", 1, lease=old.epoch)
+    let_run_out(ledger)
+    new = claim(ledger, "b")
+    writes: list[Callable[[], object]] = [
+        lambda: ledger.move_job("power", JobState.FAILED, lease=old.epoch),
+        lambda: ledger.begin_run("power", 2, lease=old.epoch),
+    ]
+    for write in writes:
+        with pytest.raises(Fenced, match="another control service leads the job"):
+            write()
+    assert (ledger.job("power").state, ledger.job("power").epoch) == (JobState.STARTING, 1)
+    ledger.begin_run("power", 3, lease=new.epoch)
+    assert ledger.move_job("power", JobState.RUNNING, lease=new.epoch).epoch == 2
+
+
+def test_the_run_of_an_old_leader_writes_nothing_after_the_takeover(ledger: Ledger) -> None:
+    """Not even before the new leader has begun a run of its own."""
+    lease = claim(ledger, "a")
+    epoch = ledger.begin_run("power", 1, lease=lease.epoch).epoch
+    ledger.plan_slice(a_slice(1, epoch))
+    let_run_out(ledger)
+    claim(ledger, "b")
+    with pytest.raises(Fenced, match="control service b took the job over"):
+        ledger.commit_checkpoint(a_checkpoint(1, epoch))
+    assert ledger.last_checkpoint("power") is None
+    next_epoch = ledger.begin_run("power", 2).epoch
+    ledger.commit_checkpoint(a_checkpoint(1, next_epoch))
+    ledger.end_run("power", next_epoch, "stopped")
+    with pytest.raises(Fenced, match="was ended"):
+        ledger.plan_slice(a_slice(2, next_epoch))
+
+
+def test_the_run_of_a_service_that_starts_again_is_left_to_it(ledger: Ledger) -> None:
+    epoch = ledger.begin_run("power", 1, lease=claim(ledger, "a").epoch).epoch
+    claim(ledger, "a")
+    assert ledger.runs("power")[-1].outcome is None
+    ledger.plan_slice(a_slice(1, epoch))
+
+
+def test_living_services_are_counted(ledger: Ledger) -> None:
+    assert ledger.announce_service("a", "", "", LONG_MS) == 1
+    assert ledger.announce_service("b", "", "", SHORT_MS) == 2
+    assert ledger.announce_service("a", "", "", LONG_MS) == 2
+    wait_until(lambda: ledger.announce_service("a", "", "", LONG_MS), lambda count: count == 1, "alone")
+    ledger.announce_service("b", "", "", LONG_MS)
+    ledger.withdraw_service("b")
+    assert ledger.announce_service("a", "", "", LONG_MS) == 1
+
+
+def test_a_service_that_is_long_gone_is_forgotten_unless_it_leads(ledger: Ledger) -> None:
+    for name in ("idle", "leader"):
+        ledger.announce_service(name, "http://x", "/x", LONG_MS)
+    claim(ledger, "leader")
+    with ledger._database.writing("let two days pass") as connection:
+        connection.execute(sa.text("UPDATE control_services SET until_ms = until_ms - 172800000"))
+    ledger.announce_service("new", "", "", LONG_MS)
+    with ledger._database.reading("look") as connection:
+        names = connection.execute(sa.text("SELECT name FROM control_services ORDER BY name")).scalars().all()
+    assert names == ["leader", "new"]
+    assert ledger.leases()["power"].address == "http://x"
+
+
+def test_a_restart_is_asked_for_by_counting(ledger: Ledger) -> None:
+    assert ledger.job("power").restarts == 0
+    assert [ledger.ask_restart("power").restarts for _ in range(2)] == [1, 2]
+    with pytest.raises(NotFound):
+        ledger.ask_restart("none")
+
+
+def _claim_all(url: str, me: str, meeting: Path, report: Path) -> None:
+    ledger = Ledger.open(url)
+    jobs = [job.name for job in ledger.jobs()]
+    (meeting / me).touch()
+    wait_until(lambda: len(list(meeting.iterdir())), lambda count: count == 2, "both are there", 60.0)
+    got = {}
+    for job in jobs:
+        claimed = ledger.claim_lease(job, me, LONG_MS)
+        if claimed is not None:
+            got[job] = claimed[0].epoch
+    report.write_text(json.dumps(got))
+    ledger.close()
+
+
+@pytest.mark.timeout(300)
+def test_two_claimers_of_a_thousand_leases(ledger_url: str, tmp_path: Path) -> None:
+    """Each lease is one claimer's, when nobody had it before and again when all have run out."""
+    ledger = Ledger.open(ledger_url)
+    columns = "name, version, desired, state, message, epoch, created_ms, updated_ms"
+    with ledger._database.writing("submit many jobs at once") as connection:
+        for number in range(JOBS_RACED):
+            row = f"'job-{number:04}', 1, 'running', 'created', '', 0, 1, 1"
+            connection.execute(sa.text(f"INSERT INTO jobs ({columns}) VALUES ({row})"))
+    spawn = multiprocessing.get_context("spawn")
+    for epoch in (1, 2):
+        meeting = tmp_path / f"meeting-{epoch}"
+        meeting.mkdir()
+        reports = {me: tmp_path / f"{me}-{epoch}.json" for me in ("one", "other")}
+        claimers = [
+            spawn.Process(target=_claim_all, args=(ledger_url, me, meeting, report)) for me, report in reports.items()
+        ]
+        for claimer in claimers:
+            claimer.start()
+        for claimer in claimers:
+            claimer.join(240)
+        assert [claimer.exitcode for claimer in claimers] == [0, 0]
+        got = {me: json.loads(report.read_text()) for me, report in reports.items()}
+        assert all(got.values()), "neither came too late to race"
+        believed = sorted((job, me, its_epoch) for me, jobs in got.items() for job, its_epoch in jobs.items())
+        assert believed == sorted((job, lease.holder, epoch) for job, lease in ledger.leases().items())
+        assert len(believed) == JOBS_RACED
+        let_run_out(ledger)
+    ledger.close()
