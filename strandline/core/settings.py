@@ -60,6 +60,11 @@ class Settings(BaseSettings):
     times as long."""
     spool_bytes_max: int = Field(default=1024 * 1024 * 1024, ge=1024)
     """How much a gateway may keep in its spool, below the data directory, while Kafka is away."""
+    lease_s: float = Field(default=8.0, ge=1, le=300)
+    """How long a control service leads a job without being heard. A job whose leader died goes on under another one after
+    this time; a runner that has not been heard for so long is replaced."""
+    standbys: int = Field(default=1, ge=0, le=8)
+    """Started and warmed Spark sessions that a control service keeps for the next start of a job; 0 for none."""
     scratch_dir: Path | None = None
     """Where Spark keeps its scratch checkpoint and state; lost without harm. Default: below the data directory.
     A tmpfs is faster."""

@@ -20,6 +20,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from strandline.core.errors import NotFound
 from strandline.ledger.database import Part
 from strandline.ledger.models import control_services, jobs, leases, runs
 from strandline.ledger.registry import lock_job
@@ -33,8 +34,8 @@ _SHOWN = [leases.c[name] for name in ("job", "holder", "epoch", "granted_ms", "u
 class Leases(Part):
     """Control services and their leases. Each method is one transaction."""
 
-    def announce_service(self, name: str, address: str, data_dir: str, length_ms: int) -> int:
-        """Say that this control service lives, for `length_ms` from now; returns how many live, this one included."""
+    def announce_service(self, name: str, address: str, data_dir: str, length_ms: int) -> None:
+        """Say that this control service lives, for `length_ms` from now."""
         now_ms = self._database.clock_ms()
         with self._database.writing(f"announce control service {name}") as connection:
             values = {"address": address, "data_dir": data_dir, "until_ms": now_ms + length_ms}
@@ -49,7 +50,11 @@ class Leases(Part):
                         control_services.c.name.not_in(leading),
                     )
                 )
-            living = sa.select(sa.func.count()).where(control_services.c.until_ms > now_ms)
+
+    def living_services(self) -> int:
+        """How many control services have announced themselves and are due to do so again."""
+        living = sa.select(sa.func.count()).where(control_services.c.until_ms > self._database.clock_ms())
+        with self._database.reading("count the control services") as connection:
             return int(connection.execute(living).scalar_one())
 
     def free_jobs(self, holder: str) -> list[FreeJob]:
@@ -129,6 +134,18 @@ class Leases(Part):
             ended = sa.update(control_services).where(control_services.c.name == name)
             connection.execute(ended.values(until_ms=self._database.clock_ms()))
 
+    def standing(self, job: str) -> tuple[int, int | None]:
+        """The epochs of the job's newest run and of its lease: what tells a run whether it is still the one. Raises
+        NotFound."""
+        wanted = sa.select(jobs.c.epoch, leases.c.epoch).select_from(
+            jobs.outerjoin(leases, leases.c.job == jobs.c.name)
+        )
+        with self._database.reading(f"read who runs and who leads job {job}") as connection:
+            row = connection.execute(wanted.where(jobs.c.name == job)).first()
+        if row is None:
+            raise NotFound(f"There is no job {job} any more.")
+        return row[0], row[1]
+
     def leases(self) -> dict[str, LeaseRow]:
         """job -> who leads it, or led it last."""
         with self._database.reading("read who leads the jobs") as connection:
@@ -136,8 +153,8 @@ class Leases(Part):
 
 
 def _has_run_out(now_ms: Any) -> sa.ColumnElement[bool]:
-    was_set_back = leases.c.until_ms > now_ms + leases.c.length_ms
-    return (leases.c.until_ms <= now_ms) | was_set_back
+    was_set_back = leases.c.until_ms > leases.c.length_ms + now_ms
+    return sa.or_(leases.c.until_ms <= now_ms, was_set_back)
 
 
 def _read_lease(connection: sa.Connection, now_ms: Any, job: str) -> LeaseRow | None:
@@ -149,13 +166,13 @@ def _read_leases(connection: sa.Connection, now_ms: Any, job: str | None = None)
     services = control_services
     wanted = sa.select(
         *_SHOWN,
-        sa.func.coalesce(services.c.address, ""),
-        sa.func.coalesce(services.c.data_dir, ""),
-        sa.not_(_has_run_out(now_ms)),
+        sa.func.coalesce(services.c.address, "").label("address"),
+        sa.func.coalesce(services.c.data_dir, "").label("data_dir"),
+        sa.not_(_has_run_out(now_ms)).label("is_held"),
     ).select_from(leases.outerjoin(services, services.c.name == leases.c.holder))
     if job is not None:
         wanted = wanted.where(leases.c.job == job)
-    return [LeaseRow(*row[:-1], is_held=bool(row[-1])) for row in connection.execute(wanted.order_by(leases.c.job))]
+    return [LeaseRow(**row) for row in connection.execute(wanted.order_by(leases.c.job)).mappings()]
 
 
 def _end_open_run(connection: sa.Connection, job: str, holder: str, now_ms: int) -> None:

@@ -1,4 +1,5 @@
-"""A job's runner: the Spark driver of one job. `python -m strandline.processing.runner --job NAME`.
+"""A job's runner: the Spark driver of one job. `python -m strandline.processing.runner --job NAME`, or `--standby` for one
+that gets its job later, as a line of JSON on stdin: `{"job": ..., "lease": ..., "log": ...}`.
 
 Exit codes: 0 stopped or drained as asked, 1 failed for good (the job says why), 3 failed in a way that a new start may mend.
 """
@@ -6,8 +7,10 @@ Exit codes: 0 stopped or drained as asked, 1 failed for good (the job says why),
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
+import select
 import shutil
 import signal
 import sys
@@ -22,7 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from strandline.core.errors import Conflict, Fenced, PermanentError, StrandlineError, TransientError
+from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, PermanentError, StrandlineError, TransientError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
@@ -30,6 +33,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState, SliceStatus
 from strandline.processing.commit import SliceCommitter
 from strandline.processing.emission import EmissionTap
+from strandline.processing.guard import Guard, end_process_group
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.log_source import LogSource, SourceConfig, log_source
 from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
@@ -38,6 +42,7 @@ from strandline.processing.refused import RefusedWriter
 from strandline.processing.rewind import RewindPlan, plan_rewind, require_log_holds
 from strandline.processing.schema import arrow_type, field_specs
 from strandline.processing.stages import build_stages
+from strandline.processing.warm_up import warm_up
 from strandline.processing.watermark import EventTimeRule, open_until
 
 log = structlog.get_logger()
@@ -52,11 +57,25 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]*: \S")
 class Runner:
     """One run of one job, under its own epoch."""
 
-    def __init__(self, settings: Settings, job: str, spark: SparkSession | None = None) -> None:
-        """With `spark`, the run uses that session and leaves it running; else it starts and stops its own."""
+    def __init__(
+        self,
+        settings: Settings,
+        job: str,
+        spark: SparkSession | None = None,
+        *,
+        lease: int | None = None,
+        alive_fd: int | None = None,
+    ) -> None:
+        """With `spark`, the run uses that session and leaves it running; else it starts and stops its own.
+
+        `lease` is the epoch of the leader's lease: under an older one than the present no run begins, and a later one ends
+        this run. None leads by itself, for a run by hand. `alive_fd`: where to show that this process lives.
+        """
         self._settings = settings
         self._job = job
         self._given_spark = spark
+        self._lease = lease
+        self._alive_fd = alive_fd
         self._ledger = Ledger.open(settings.ledger_url)
         self._stop_now = threading.Event()
 
@@ -73,11 +92,15 @@ class Runner:
         4. Watch it until it shall stop, and say in the ledger how it ended.
         """
         try:
-            run = self._ledger.begin_run(self._job, os.getpid())
+            run = self._ledger.begin_run(self._job, os.getpid(), lease=self._lease)
         except StrandlineError as error:
             log.error("the run cannot begin", job=self._job, code=error.code, message=str(error))
             return EXIT_TRY_AGAIN if isinstance(error, TransientError) else EXIT_FAILED
         log.info("run begins", job=self._job, epoch=run.epoch, version=run.version)
+        guard = Guard(
+            self._ledger, self._job, run.epoch, self._lease, self._settings.lease_s, self._alive_fd, end_process_group
+        )
+        guard.start()
         scratch = self._scratch(run.epoch)
         committer: SliceCommitter | None = None
         spark: SparkSession | None = None
@@ -108,7 +131,7 @@ class Runner:
                 .queryName(self._job)
                 .start()
             )
-            outcome = self._watch(query, run.epoch, rule)
+            outcome = self._watch(query, run.epoch, rule, guard)
             self._ledger.end_run(self._job, run.epoch, outcome.value if outcome else "interrupted", "")
             if outcome is not None:
                 self._ledger.move_job(self._job, _ON_THE_WAY[outcome], epoch=run.epoch)
@@ -120,6 +143,7 @@ class Runner:
             cause = committer.failure if committer else None
             return self._failed(run.epoch, cause or StrandlineError(_sentence(error)))
         finally:
+            guard.close()
             if spark is not None and spark is not self._given_spark:
                 spark.stop()
             shutil.rmtree(scratch, ignore_errors=True)
@@ -162,8 +186,11 @@ class Runner:
         )
         return plan
 
-    def _watch(self, query: StreamingQuery, epoch: int, rule: EventTimeRule) -> JobState | None:
-        """Wait until the run shall end; return the state to move the job to, None to leave it as it is."""
+    def _watch(self, query: StreamingQuery, epoch: int, rule: EventTimeRule, guard: Guard) -> JobState | None:
+        """Wait until the run shall end; return the state to move the job to, None to leave it as it is.
+
+        While the ledger is away it waits too: the guard says when that is too long.
+        """
         self._ledger.move_job(self._job, JobState.RUNNING, epoch=epoch)
         while True:
             if not query.isActive:
@@ -173,34 +200,46 @@ class Runner:
                     if failure is not None
                     else StrandlineError(f"the Spark query of job {self._job} ended by itself")
                 )
-            if self._stop_now.is_set():
+            guard.stir()
+            try:
+                end = None if self._stop_now.is_set() else self._wanted_end(rule)
+            except LedgerUnavailable as error:
+                log.warning("could not look what the job should do", job=self._job, error=str(error))
+                end = None
+            if guard.fenced is not None or end is not None or self._stop_now.is_set():
+                guard.rest()
                 query.stop()
-                return None
-            job = self._ledger.job(self._job)
-            if job.epoch != epoch:
-                query.stop()
-                raise Fenced(f"job {self._job} is run by epoch {job.epoch} now; epoch {epoch} ends")
-            last = self._ledger.last_slice(self._job)
-            between_slices = last is None or last.status is SliceStatus.COMMITTED
-            if job.desired is Desired.STOPPED and between_slices:
-                query.stop()
-                return JobState.STOPPED
-            still_open_ms = open_until(rule, self._ledger.last_checkpoint(self._job))
-            if job.desired is Desired.DRAINED and between_slices and is_drained(last, still_open_ms):
-                query.stop()
-                return JobState.DRAINED
+                if guard.fenced is not None:
+                    raise guard.fenced
+                return end
             time.sleep(_LOOK_S)
+
+    def _wanted_end(self, rule: EventTimeRule) -> JobState | None:
+        """The state to end the run in now, between two slices; None while it shall go on."""
+        job = self._ledger.job(self._job)
+        last = self._ledger.last_slice(self._job)
+        if last is not None and last.status is not SliceStatus.COMMITTED:
+            return None
+        if job.desired is Desired.STOPPED:
+            return JobState.STOPPED
+        still_open_ms = open_until(rule, self._ledger.last_checkpoint(self._job))
+        if job.desired is Desired.DRAINED and is_drained(last, still_open_ms):
+            return JobState.DRAINED
+        return None
 
     def _failed(self, epoch: int, error: StrandlineError) -> int:
         message = str(error)
         log.error("run failed", job=self._job, epoch=epoch, code=error.code, message=message)
         if isinstance(error, Fenced):
             return EXIT_DONE  # the newer run owns the ledger's rows
-        self._ledger.end_run(self._job, epoch, "failed", message)
-        self._ledger.record_event("run_failed", message, job=self._job, epoch=epoch, facts={"code": error.code})
-        if isinstance(error, PermanentError):
-            self._ledger.move_job(self._job, JobState.FAILED, message, epoch=epoch)
-            return EXIT_FAILED
+        try:
+            self._ledger.end_run(self._job, epoch, "failed", message)
+            self._ledger.record_event("run_failed", message, job=self._job, epoch=epoch, facts={"code": error.code})
+            if isinstance(error, PermanentError):
+                self._ledger.move_job(self._job, JobState.FAILED, message, epoch=epoch)
+                return EXIT_FAILED
+        except (Fenced, LedgerUnavailable) as unsaid:
+            log.error("could not say in the ledger how the run ended", job=self._job, epoch=epoch, error=str(unsaid))
         return EXIT_TRY_AGAIN
 
     def _scratch(self, epoch: int) -> Path:
@@ -314,18 +353,61 @@ def _sentence(error: Exception) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="strandline-runner", description="Runs one job until it is stopped.")
-    parser.add_argument("--job", required=True, help="the job's name")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--job", help="the job's name")
+    what.add_argument("--standby", action="store_true", help="warm up Spark, then wait on stdin for a job")
+    parser.add_argument("--lease", type=int, help="the epoch of the leader's lease; none: run without a leader")
+    parser.add_argument("--alive-fd", type=int, help="a file descriptor to show signs of life in")
     options = parser.parse_args(arguments)
     settings = Settings()
     configure_logs(as_json=settings.log_json)
+    if options.standby:
+        return _stand_by(settings, options.alive_fd)
+    return _run_job(settings, options.job, options.lease, options.alive_fd)
+
+
+def _run_job(
+    settings: Settings, job: str, lease: int | None, alive_fd: int | None, spark: SparkSession | None = None
+) -> int:
     try:
-        runner = Runner(settings, options.job)
+        runner = Runner(settings, job, spark, lease=lease, alive_fd=alive_fd)
     except StrandlineError as error:
-        log.error("the runner cannot start", job=options.job, code=error.code, message=str(error))
+        log.error("the runner cannot start", job=job, code=error.code, message=str(error))
         return EXIT_TRY_AGAIN
     signal.signal(signal.SIGTERM, runner.stop_now)
     signal.signal(signal.SIGINT, runner.stop_now)
     return runner.run()
+
+
+def _stand_by(settings: Settings, alive_fd: int | None) -> int:
+    """Warm up, wait for a job, run it.
+
+    1. Start Spark and run a small query, step by step, until a job comes.
+    2. Take the job from stdin: one line of JSON. Its end without one is the end of the control service, and of this.
+    3. Run the job on the session that is there.
+    """
+    root = settings.scratch_dir or settings.data_dir / "scratch"
+    scratch = root / f"standby-{os.getpid()}"
+    shutil.rmtree(scratch, ignore_errors=True)  # of another process that had this number
+    scratch.mkdir(parents=True)
+    try:
+        spark = start_spark(settings, "standby", scratch)
+        warm_up(spark, scratch, is_awaited=lambda: bool(select.select([sys.stdin], [], [], 0)[0]))
+        log.info("standing by")
+        line = sys.stdin.readline()
+        if not line:
+            return EXIT_DONE
+        order = json.loads(line)
+        with open(order["log"], "ab") as output:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+                os.dup2(output.fileno(), stream.fileno())
+        return _run_job(settings, order["job"], order["lease"], alive_fd, spark)
+    except StrandlineError as error:
+        log.error("the standby cannot start", code=error.code, message=str(error))
+        return EXIT_TRY_AGAIN
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """The control service: `python -m strandline.services.control`. The REST API and the supervisor of all runners.
 
-It is the only one of its stack: a lock on the data directory sees to it. When several may run, a lease for each job in
-the ledger takes the lock's place.
+Several may run over one ledger, each with a data directory of its own, which a lock holds for it: a lease for each job in
+the ledger decides who leads.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -27,6 +28,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.services.api import create_app
 from strandline.services.applying import Applier, ensure_templates
 from strandline.services.door import LOOPBACK_NAMES
+from strandline.services.leadership import ServiceIdentity
 from strandline.services.log_facts import LogFacts
 from strandline.services.parts import Parts
 from strandline.services.supervisor import Supervisor
@@ -53,11 +55,11 @@ def serve(settings: ControlSettings) -> None:
     3. Serve; the supervisor begins and ends with the app.
     """
     settings.data_dir.mkdir(parents=True, exist_ok=True)
-    with _only_one(settings.data_dir), _listen(settings) as listener:
+    with _only_one(settings.data_dir) as name, _listen(settings) as listener:
         ledger = Ledger.open(settings.ledger_url)
         try:
             app = create_app(
-                _parts(settings, ledger), LOOPBACK_NAMES | {settings.control_host, *settings.control_names}
+                _parts(settings, ledger, name), LOOPBACK_NAMES | {settings.control_host, *settings.control_names}
             )
             config = uvicorn.Config(
                 app,
@@ -68,13 +70,19 @@ def serve(settings: ControlSettings) -> None:
                 server_header=False,
                 timeout_graceful_shutdown=REQUESTS_END_S,
             )
-            logger.info("control service", action="serve", port=settings.control_port, data_dir=str(settings.data_dir))
+            logger.info(
+                "control service",
+                action="serve",
+                name=name,
+                port=settings.control_port,
+                data_dir=str(settings.data_dir),
+            )
             uvicorn.Server(config).run(sockets=[listener])
         finally:
             ledger.close()
 
 
-def _parts(settings: ControlSettings, ledger: Ledger) -> Parts:
+def _parts(settings: ControlSettings, ledger: Ledger, name: str) -> Parts:
     topics = Topics(
         settings.kafka_bootstrap,
         replication=settings.stream_replication,
@@ -82,19 +90,37 @@ def _parts(settings: ControlSettings, ledger: Ledger) -> Parts:
     )
     applier = Applier(ledger, topics, lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline))
     log = LogFacts(settings.kafka_bootstrap)
-    return Parts(ledger, log, applier, Supervisor(ledger, settings.data_dir))
+    host = f"[{settings.control_host}]" if ":" in settings.control_host else settings.control_host
+    address = f"http://{host}:{settings.control_port}"
+    service = ServiceIdentity(name, address, str(settings.data_dir.resolve()))
+    supervisor = Supervisor(
+        ledger, settings.data_dir, service=service, lease_s=settings.lease_s, standbys=settings.standbys
+    )
+    return Parts(ledger, log, applier, supervisor)
 
 
 @contextmanager
-def _only_one(data_dir: Path) -> Iterator[None]:
-    with (data_dir / LOCK_FILE).open("a") as lock:
+def _only_one(data_dir: Path) -> Iterator[str]:
+    """Hold the data directory; yields this service's name, which is kept there.
+
+    The same name means the same directory on the same machine, held by one process at a time: so a service that starts
+    again may take back its own leases at once.
+    """
+    with (data_dir / LOCK_FILE).open("a+", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise StackError(
-                f"another control service leads the jobs of {data_dir}; stop it first, or choose another data directory"
+                f"another control service uses {data_dir}; stop it first, or choose another data directory"
             ) from error
-        yield
+        lock.seek(0)
+        name, machine = lock.read().strip(), socket.gethostname()
+        if not name.startswith(f"{machine}-"):  # new, or a copy of another machine's directory
+            name = f"{machine}-{secrets.token_hex(4)}"
+            lock.truncate(0)
+            lock.write(name)
+            lock.flush()
+        yield name
 
 
 @contextmanager

@@ -1,40 +1,45 @@
-"""Keeps one runner process for every job that should have one.
+"""Keeps one runner process for every job that this control service leads and that should have one.
 
 The ledger says what is desired; the supervisor looks at it again and again and does the next thing towards it. It keeps
 nothing that it could not lose: after a crash of the control service the next one ends the runners left over and starts
 again from the ledger.
 
-The agreement with a runner (`python -m strandline.processing.runner --job NAME`):
-* it begins a run in the ledger, and moves the job starting -> running;
+Several control services may share a ledger. Each job is led by one of them, by a lease (`leadership.py`); a supervisor does
+nothing for a job that it does not lead, names its lease in whatever it writes about one that it does, and ends the runner
+of one that it has lost. On taking a job over it ends what the leader before left running on this machine; on another
+machine the ledger refuses what that still writes.
+
+The agreement with a runner (`python -m strandline.processing.runner --job NAME --lease EPOCH --alive-fd NUMBER`):
+* it begins a run in the ledger, under the lease, and moves the job starting -> running;
+* it writes into the pipe as long as it lives; after a lease's length of silence it is killed;
 * desired `stopped`: it ends after the current slice, moves the job to stopped, exits 0;
 * desired `drained`: it closes all windows, moves the job to drained, exits 0;
 * on an error that trying again cannot help it moves the job to failed with the sentence, and exits 1;
-* SIGTERM: it ends after the current slice and leaves the job's state and what is desired as they are.
+* SIGTERM: it ends after the current slice and leaves the job's state and what is desired as they are;
+* once the ledger shows a newer run or lease, or can't be asked for a lease's length, it ends.
 Any other end is a death: the rest of its family is killed, and a new runner rewinds, after a growing pause.
 
-This control service is the only one. When there are several, a job's lease in the ledger will decide in `_attend` which
-of them may do anything for it.
+A start goes to a standby where there is one (`standbys.py`).
 """
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
-from strandline.core.errors import Conflict, LedgerUnavailable, StackError, StrandlineError
+from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, StackError, StrandlineError
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import Desired, JobRow, JobState
-from strandline.services.families import MARK_VARIABLE, family_mark, kill_family
+from strandline.ledger.states import Desired, JobRow, JobState, LeaseRow
+from strandline.services.families import family_mark, kill_family
+from strandline.services.leadership import Leadership, ServiceIdentity
 from strandline.services.pids import PidFile
+from strandline.services.runner_process import RunnerProcess, VoicedCommand, runner_command
+from strandline.services.standbys import STANDBY_NAME, Standbys
 
 logger = structlog.get_logger()
 
@@ -46,39 +51,22 @@ STOP_PATIENCE_S = 60.0
 """How long a runner that should stop may take for its current slice before it is killed; the next one rewinds."""
 CLOSE_PATIENCE_S = 15.0
 """The same when the control service itself ends, for all runners together."""
+LEASE_S = 8.0
 LOOK_INTERVAL_S = 0.25
 _RESTING = {JobState.STOPPED, JobState.DRAINED, JobState.FAILED}
 
 
-def runner_command(job: str) -> Sequence[str]:
-    """How a job's runner is started."""
-    return [sys.executable, "-m", "strandline.processing.runner", "--job", job]
-
-
-@dataclass
+@dataclass(frozen=True)
 class _Runner:
-    """One live runner process."""
+    """The live runner of a job."""
 
-    process: subprocess.Popen[bytes]
+    process: RunnerProcess
+    lease: int
+    """The epoch of the lease under which it was started."""
     version: int
     """Of the job, when it was started."""
-    kill_at: float | None = None
-    """Set when it was told to end; by this monotonic time it must have."""
-    is_told: bool = False
-    """Whether SIGTERM was sent, so that its end is not a death."""
-
-    def has_ended(self) -> bool:
-        """True once it has ended, and before it is reaped: until then the kernel can't give its pid to another."""
-        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self.process.pid, flags) is not None
-
-    def tell_to_end(self, patience_s: float) -> None:
-        if self.is_told:
-            return
-        self.is_told = True
-        self.kill_at = time.monotonic() + patience_s
-        # Only the runner itself: its JVM must live to finish the slice. Popen's own method would reap it in passing.
-        os.kill(self.process.pid, signal.SIGTERM)
+    restarts: int
+    """How often a restart had been asked for then."""
 
 
 @dataclass
@@ -88,6 +76,8 @@ class _Deaths:
     count: int
     slice: int
     """The last committed slice at the last death."""
+    restarts: int
+    """How often a restart had been asked for then: to ask again forgives."""
     next_start: float
     """Monotonic time before which no new one is started."""
 
@@ -100,22 +90,28 @@ class Supervisor:
         ledger: Ledger,
         data_dir: Path,
         *,
-        command: Callable[[str], Sequence[str]] = runner_command,
+        service: ServiceIdentity | None = None,
+        lease_s: float = LEASE_S,
+        standbys: int = 0,
+        command: VoicedCommand = runner_command,
         pause_first_s: float = PAUSE_FIRST_S,
         stop_patience_s: float = STOP_PATIENCE_S,
         close_patience_s: float = CLOSE_PATIENCE_S,
     ) -> None:
+        """Without `service`, the data directory is its name: enough where no other service can have the same."""
         self._ledger = ledger
         self._data_dir = data_dir
         self._command = command
+        self._lease_s = lease_s
         self._pause_first_s = pause_first_s
         self._stop_patience_s = stop_patience_s
         self._close_patience_s = close_patience_s
+        service = service or ServiceIdentity(str(data_dir), "", str(data_dir))
+        self._leadership = Leadership(ledger, service, lease_s, self._end_at_once)
         self._pids = PidFile(data_dir)
+        self._standbys = Standbys(data_dir, self._pids, command, standbys)
         self._runners: dict[str, _Runner] = {}
         self._deaths: dict[str, _Deaths] = {}
-        self._to_restart: set[str] = set()
-        self._lock = threading.Lock()
         self._wake = threading.Event()
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
@@ -125,26 +121,23 @@ class Supervisor:
         (self._data_dir / "logs").mkdir(parents=True, exist_ok=True)
         killed = kill_family(family_mark(self._data_dir), whole_stack=True)
         for name, pid in self._pids.all().items():
-            if name.startswith("runner-"):
+            if name.startswith(("runner-", STANDBY_NAME)):
                 self._pids.remove(name, pid)
         if killed:
             logger.info("ended runners left over from before", action="clear", processes=killed)
+        self._leadership.start()
         self._thread.start()
 
     def close(self) -> None:
-        """End every runner after its current slice, or by force when the patience is over. What is desired stays."""
+        """End every runner after its current slice, or by force when the patience is over, and give the leases back. What
+        is desired stays."""
         self._is_closing = True
         self._wake.set()
         self._thread.join()
+        self._leadership.close()
 
     def wake(self) -> None:
         """Look at the ledger now: something was changed there."""
-        self._wake.set()
-
-    def restart(self, job: str) -> None:
-        """Replace the job's runner by a new one after its current slice; forgives earlier deaths."""
-        with self._lock:
-            self._to_restart.add(job)
         self._wake.set()
 
     def is_alive(self) -> bool:
@@ -158,30 +151,87 @@ class Supervisor:
         self._end_all()
 
     def _look(self) -> None:
-        """Do the next thing for every job. An error of one job never costs the others their turn."""
+        """One look at everything. An error of one job never costs the others their turn.
+
+        1. End the runners of jobs that were lost.
+        2. Lead what nobody leads, up to this service's share.
+        3. Do the next thing for every job that is led here.
+        4. Keep the standbys.
+        """
+        self._forget_lost()
         try:
             jobs = self._ledger.jobs()
+            claimed = self._leadership.claim_free(len(jobs))
         except LedgerUnavailable as error:
             logger.warning("could not look at the jobs", action="look", error=str(error))
             return
+        for lease, before in claimed:
+            self._take_over(lease, before)
         for job in jobs:
+            if self._leadership.lease_of(job.name) is None:
+                continue
             try:
                 self._attend(job)
             except Conflict as error:
                 # The runner moved the job between our look and our move. The next look sees where it is now.
                 logger.debug("the job moved by itself", action="look", job=job.name, error=str(error))
+            except Fenced as error:
+                logger.warning("the job is led by another control service", action="look", error=str(error))
+                self._leadership.drop(job.name)
             except (StrandlineError, OSError) as error:
                 logger.error("could not attend to the job", action="look", job=job.name, error=str(error))
+        is_calm = not any(job.state is JobState.STARTING and job.name in self._runners for job in jobs)
+        try:
+            self._standbys.keep(is_calm=is_calm)
+        except (StackError, OSError) as error:
+            logger.error("could not keep a standby", action="standby", error=str(error))
+
+    def _take_over(self, lease: LeaseRow, before: LeaseRow | None) -> None:
+        """Begin to lead a job: first end what its leader before may have left running on this machine. That one's lease
+        has run out, and all its leases are renewed together, so none of its runners may go on."""
+        if before is None or before.holder == lease.holder:
+            logger.info("leading", action="lead", job=lease.job, lease=lease.epoch)
+            return
+        message = f"control service {lease.holder} took over from {before.holder}"
+        logger.warning(message, action="lead", job=lease.job, lease=lease.epoch)
+        facts = {"lease": lease.epoch, "from": before.holder, "to": lease.holder}
+        try:
+            if before.data_dir and Path(before.data_dir).resolve() != self._data_dir.resolve():
+                kill_family(family_mark(Path(before.data_dir)), whole_stack=True)
+            self._ledger.record_event("leader_changed", message, lease.job, facts=facts)
+        except (LedgerUnavailable, StackError) as error:
+            logger.error("could not take over in order", action="lead", job=lease.job, error=str(error))
+
+    def _forget_lost(self) -> None:
+        for name, runner in list(self._runners.items()):
+            if self._leadership.holds(name, runner.lease):
+                continue
+            try:
+                self._reap(name, runner)
+            except StackError as error:
+                logger.error("the runner of a lost job did not end", action="lose", job=name, error=str(error))
+                continue
+            logger.warning("the job is no longer led here", action="lose", job=name, lease=runner.lease)
+
+    def _end_at_once(self, job: str, why: str) -> None:
+        """Called by the leadership's threads: the ledger may hang, and this must not wait for it."""
+        runner = self._runners.get(job)
+        logger.warning("the lease is lost", action="lose", job=job, why=why)
+        if runner is not None:
+            try:
+                runner.process.end_family()
+            except StackError as error:
+                logger.error("the runner of a lost job did not end", action="lose", job=job, error=str(error))
 
     def _attend(self, job: JobRow) -> None:
         """One job, one look.
 
         1. A runner that has ended is buried, with all its family; a death is counted.
-        2. A live runner is told to end where it should, and killed where it didn't.
+        2. A live runner is told to end where it should, and killed where it didn't, or when it is silent.
         3. Without a runner, the job is settled: one is started, or the job comes to rest.
         """
         runner = self._runners.get(job.name)
-        if runner is not None and runner.has_ended():
+        if runner is not None and runner.process.has_ended():
             self._bury(job.name, runner)
             job = self._ledger.job(job.name)  # the runner may have moved it since the list was read
             runner = None
@@ -191,77 +241,82 @@ class Supervisor:
             self._settle(job)
 
     def _steer(self, job: JobRow, runner: _Runner) -> None:
-        if self._take_restart(job.name) or job.version != runner.version or _is_taken_back(job):
-            runner.tell_to_end(self._stop_patience_s)
+        process = runner.process
+        if job.restarts != runner.restarts or job.version != runner.version or _is_taken_back(job):
+            process.tell_to_end(self._stop_patience_s)
         elif job.desired is Desired.STOPPED:
             if job.state in (JobState.RUNNING, JobState.DRAINING):
-                self._ledger.move_job(job.name, JobState.STOPPING)
-            if runner.kill_at is None:
-                runner.kill_at = time.monotonic() + self._stop_patience_s
-        elif runner.kill_at is not None and not runner.is_told:
-            runner.kill_at = None  # stop was taken back before the runner obeyed
+                self._move(job.name, JobState.STOPPING)
+            if process.kill_at is None:
+                process.kill_at = time.monotonic() + self._stop_patience_s
+        elif process.kill_at is not None and not process.is_told:
+            process.kill_at = None  # stop was taken back before the runner obeyed
         if job.desired is Desired.DRAINED and job.state is JobState.RUNNING:
-            self._ledger.move_job(job.name, JobState.DRAINING)
-        if runner.kill_at is not None and time.monotonic() > runner.kill_at:
-            runner.is_told = True
-            self._record("runner_killed", job, f"the runner did not stop within {self._stop_patience_s:g} s", runner)
-            kill_family(family_mark(self._data_dir, job.name))
+            self._move(job.name, JobState.DRAINING)
+        if process.kill_at is not None and time.monotonic() > process.kill_at:
+            process.is_told = True
+            self._kill(job, runner, f"the runner did not stop within {self._stop_patience_s:g} s")
+        elif process.silent_s() > self._lease_s:
+            self._kill(job, runner, f"the runner gave no sign of life for {self._lease_s:g} s")
+
+    def _kill(self, job: JobRow, runner: _Runner, why: str) -> None:
+        runner.process.end_family()
+        self._record("runner_killed", job, why, runner.process)
 
     def _settle(self, job: JobRow) -> None:
         if job.desired is Desired.STOPPED:
             self._come_to_rest(job)
             return
-        is_done = job.state is JobState.FAILED or (job.desired is Desired.DRAINED and job.state is JobState.DRAINED)
-        if is_done:
-            self._take_restart(job.name)
+        if job.state is JobState.FAILED or (job.desired is Desired.DRAINED and job.state is JobState.DRAINED):
             return
         deaths = self._deaths.get(job.name)
-        if self._take_restart(job.name):
-            self._deaths.pop(job.name, None)
+        if deaths is not None and job.restarts != deaths.restarts:
+            del self._deaths[job.name]
         elif deaths is not None and time.monotonic() < deaths.next_start:
             return
         if job.state is JobState.STOPPING:
-            self._ledger.move_job(job.name, JobState.STOPPED)
-        self._start(self._ledger.move_job(job.name, JobState.STARTING))
+            self._move(job.name, JobState.STOPPED)
+        self._start(self._move(job.name, JobState.STARTING))
 
     def _come_to_rest(self, job: JobRow) -> None:
         self._deaths.pop(job.name, None)
-        self._take_restart(job.name)
         if job.state in (JobState.STOPPED, JobState.DRAINED):
             return
         if job.state not in (JobState.CREATED, JobState.FAILED, JobState.STOPPING):
-            self._ledger.move_job(job.name, JobState.STOPPING)
-        self._ledger.move_job(job.name, JobState.STOPPED, job.message)
+            self._move(job.name, JobState.STOPPING)
+        self._move(job.name, JobState.STOPPED, job.message)
 
     def _start(self, job: JobRow) -> None:
-        environment = {**os.environ, MARK_VARIABLE: family_mark(self._data_dir, job.name)}
-        with self._log(job.name).open("ab") as log:
-            process = subprocess.Popen(
-                self._command(job.name),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
-        self._runners[job.name] = _Runner(process, job.version)
+        lease = self._lease(job.name)
+        process = self._standbys.take(job.name, lease, self._log(job.name))
+        was_waiting = process is not None
+        if process is None:
+            process = RunnerProcess(self._data_dir, f"runner-{job.name}", self._command, job.name, lease)
+        self._runners[job.name] = _Runner(process, lease, job.version, job.restarts)
         try:
             self._pids.add(f"runner-{job.name}", process.pid)
         except StackError:
             logger.info("the runner ended at once", action="start", job=job.name)  # the next look buries it
-        logger.info("runner started", action="start", job=job.name, version=job.version, pid=process.pid)
+        logger.info(
+            "runner started", action="start", job=job.name, version=job.version, pid=process.pid, standby=was_waiting
+        )
 
     def _bury(self, name: str, runner: _Runner) -> None:
         """End the family of a runner that has ended, and judge its end."""
-        kill_family(family_mark(self._data_dir, name))
+        runner.process.end_family()
         job = self._ledger.job(name)  # before the runner is forgotten: without the ledger the next look tries again
-        code = runner.process.wait()
-        self._pids.remove(f"runner-{name}", runner.process.pid)
-        del self._runners[name]
-        if job.state in _RESTING or runner.is_told:
+        code = self._reap(name, runner)
+        if job.state in _RESTING or runner.process.is_told:
             logger.info("runner ended", action="end", job=name, code=code, state=job.state.value)
             return
         self._count_death(job, runner, _ending(code))
+
+    def _reap(self, name: str, runner: _Runner) -> int:
+        """End what is left of a runner's family and forget it; returns its exit code. Raises StackError."""
+        code = runner.process.bury()
+        self._pids.remove(f"runner-{name}", runner.process.pid)
+        del self._runners[name]
+        return code
 
     def _count_death(self, job: JobRow, runner: _Runner, ending: str) -> None:
         runs = self._ledger.runs(job.name)
@@ -273,44 +328,46 @@ class Supervisor:
         slice_done = checkpoint.slice if checkpoint else 0
         before = self._deaths.get(job.name)
         count = before.count + 1 if before is not None and before.slice == slice_done else 1
-        self._record("runner_died", job, f"the runner {ending}; its log is {self._log(job.name)}", runner)
+        self._record("runner_died", job, f"the runner {ending}; its log is {self._log(job.name)}", runner.process)
         if count >= DEATHS_MAX:
             self._deaths.pop(job.name, None)
             message = (
                 f"the runner died {count} times without progress; the last time it {ending}. Look at the end of "
                 f"{self._log(job.name)}, mend the cause, then: strandline job start {job.name}"
             )
-            self._ledger.move_job(job.name, JobState.FAILED, message)
+            self._move(job.name, JobState.FAILED, message)
             return
         pause_s = min(PAUSE_MAX_S, self._pause_first_s * 2 ** (count - 1))
-        self._deaths[job.name] = _Deaths(count, slice_done, time.monotonic() + pause_s)
+        self._deaths[job.name] = _Deaths(count, slice_done, job.restarts, time.monotonic() + pause_s)
         if job.desired is not Desired.STOPPED:
-            self._ledger.move_job(job.name, JobState.STARTING, f"the runner {ending}; the next starts in {pause_s:g} s")
+            self._move(job.name, JobState.STARTING, f"the runner {ending}; the next starts in {pause_s:g} s")
 
     def _end_all(self) -> None:
+        self._standbys.close()
         for runner in self._runners.values():
-            runner.tell_to_end(self._close_patience_s)
+            runner.process.tell_to_end(self._close_patience_s)
         deadline = time.monotonic() + self._close_patience_s
-        while time.monotonic() < deadline and not all(runner.has_ended() for runner in self._runners.values()):
+        while time.monotonic() < deadline and not all(one.process.has_ended() for one in self._runners.values()):
             time.sleep(0.05)
-        for name, runner in self._runners.items():
+        for name, runner in list(self._runners.items()):
             try:
-                kill_family(family_mark(self._data_dir, name))
+                self._reap(name, runner)
             except StackError as error:
                 logger.error("a runner did not end", action="close", job=name, error=str(error))
-                continue
-            runner.process.wait()
-            self._pids.remove(f"runner-{name}", runner.process.pid)
 
-    def _take_restart(self, name: str) -> bool:
-        with self._lock:
-            is_asked = name in self._to_restart
-            self._to_restart.discard(name)
-            return is_asked
+    def _lease(self, job: str) -> int:
+        """The epoch under which to act for the job. Raises Fenced when there is none (any more)."""
+        lease = self._leadership.lease_of(job)
+        if lease is None:
+            raise Fenced(f"This control service does not lead job {job} any more.")
+        return lease
 
-    def _record(self, kind: str, job: JobRow, message: str, runner: _Runner) -> None:
-        logger.warning(message, action=kind, job=job.name, epoch=job.epoch, pid=runner.process.pid)
-        self._ledger.record_event(kind, message, job.name, job.epoch, {"pid": runner.process.pid})
+    def _move(self, job: str, to: JobState, message: str = "") -> JobRow:
+        return self._ledger.move_job(job, to, message, lease=self._lease(job))
+
+    def _record(self, kind: str, job: JobRow, message: str, process: RunnerProcess) -> None:
+        logger.warning(message, action=kind, job=job.name, epoch=job.epoch, pid=process.pid)
+        self._ledger.record_event(kind, message, job.name, job.epoch, {"pid": process.pid})
 
     def _log(self, name: str) -> Path:
         return self._data_dir / "logs" / f"runner-{name}.log"

@@ -18,7 +18,7 @@ from strandline.ledger.states import JobState, LeaseRow
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.support.waiting import wait_until
 
-JOBS_RACED = 1_000
+JOBS_RACED = 500
 LONG_MS = 60_000
 SHORT_MS = 300
 
@@ -192,13 +192,16 @@ def test_the_run_of_a_service_that_starts_again_is_left_to_it(ledger: Ledger) ->
 
 
 def test_living_services_are_counted(ledger: Ledger) -> None:
-    assert ledger.announce_service("a", "", "", LONG_MS) == 1
-    assert ledger.announce_service("b", "", "", SHORT_MS) == 2
-    assert ledger.announce_service("a", "", "", LONG_MS) == 2
-    wait_until(lambda: ledger.announce_service("a", "", "", LONG_MS), lambda count: count == 1, "alone")
+    assert ledger.living_services() == 0
+    ledger.announce_service("a", "", "", LONG_MS)
+    ledger.announce_service("b", "", "", SHORT_MS)
+    ledger.announce_service("a", "", "", LONG_MS)
+    assert ledger.living_services() == 2
+    wait_until(ledger.living_services, lambda count: count == 1, "alone")
     ledger.announce_service("b", "", "", LONG_MS)
+    assert ledger.living_services() == 2
     ledger.withdraw_service("b")
-    assert ledger.announce_service("a", "", "", LONG_MS) == 1
+    assert ledger.living_services() == 1
 
 
 def test_a_service_that_is_long_gone_is_forgotten_unless_it_leads(ledger: Ledger) -> None:
@@ -212,6 +215,17 @@ def test_a_service_that_is_long_gone_is_forgotten_unless_it_leads(ledger: Ledger
         names = connection.execute(sa.text("SELECT name FROM control_services ORDER BY name")).scalars().all()
     assert names == ["leader", "new"]
     assert ledger.leases()["power"].address == "http://x"
+
+
+def test_the_standing_of_a_job(ledger: Ledger) -> None:
+    assert ledger.standing("power") == (0, None)
+    ledger.begin_run("power", 1, lease=claim(ledger, "a").epoch)
+    assert ledger.standing("power") == (1, 1)
+    let_run_out(ledger)
+    claim(ledger, "b")
+    assert ledger.standing("power") == (1, 2)
+    with pytest.raises(NotFound):
+        ledger.standing("none")
 
 
 def test_a_restart_is_asked_for_by_counting(ledger: Ledger) -> None:
@@ -236,8 +250,8 @@ def _claim_all(url: str, me: str, meeting: Path, report: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_two_claimers_of_a_thousand_leases(ledger_url: str, tmp_path: Path) -> None:
-    """Each lease is one claimer's, when nobody had it before and again when all have run out."""
+def test_two_claimers_race_a_thousand_times(ledger_url: str, tmp_path: Path) -> None:
+    """Each of 500 leases is one claimer's, when nobody had it before and again when all have run out."""
     ledger = Ledger.open(ledger_url)
     columns = "name, version, desired, state, message, epoch, created_ms, updated_ms"
     with ledger._database.writing("submit many jobs at once") as connection:

@@ -39,9 +39,9 @@ class Stage:
         (self.directory / "behaviour").write_text(behaviour, encoding="utf-8")
 
     def supervise(self, **patience: float) -> Supervisor:
-        def command(job: str) -> list[str]:
-            module = "tests.support.fake_runner"
-            return [sys.executable, "-m", module, self.url, job, str(self.directory / "behaviour")]
+        def command(job: str | None, lease: int | None, alive_fd: int) -> list[str]:
+            arguments = [self.url, job or "", str(self.directory / "behaviour"), str(lease), str(alive_fd)]
+            return [sys.executable, "-m", "tests.support.fake_runner", *arguments]
 
         defaults = {"pause_first_s": 0.05, "stop_patience_s": 20.0, "close_patience_s": 10.0}
         supervisor = Supervisor(self.ledger, self.directory, command=command, **defaults | patience)
@@ -172,7 +172,8 @@ def test_runner_that_does_not_stop_is_killed(stage: Stage) -> None:
 def test_restart_is_no_death(stage: Stage) -> None:
     supervisor = stage.supervise()
     stage.wait_for(JobState.RUNNING)
-    supervisor.restart(JOB)
+    stage.ledger.ask_restart(JOB)
+    supervisor.wake()
     stage.wait_for(JobState.RUNNING, lambda job: job.epoch == 2)
     assert "runner_died" not in stage.event_kinds()
 
@@ -210,7 +211,7 @@ def test_runners_left_over_are_ended_before_new_ones_start(stage: Stage) -> None
     stage.supervise()
     stage.wait_for(JobState.RUNNING)
     first = wait_until(stage.family, lambda pids: len(pids) == 2, "runner and child")
-    supervisor = Supervisor(stage.ledger, stage.directory, command=lambda job: ["sleep", "60"])
+    supervisor = Supervisor(stage.ledger, stage.directory, command=lambda job, lease, alive_fd: ["sleep", "60"])
     stage.closing.callback(supervisor.close)
     supervisor.start()
     assert not set(first) & set(stage.family())

@@ -105,14 +105,10 @@ class IdleSupervisor(Supervisor):
     """Starts nothing; keeps what it was asked."""
 
     def __init__(self) -> None:
-        self.restarted: list[str] = []
         self.wakes = 0
 
     def wake(self) -> None:
         self.wakes += 1
-
-    def restart(self, job: str) -> None:
-        self.restarted.append(job)
 
     def is_alive(self) -> bool:
         return True
@@ -158,6 +154,7 @@ class ObedientSupervisor(IdleSupervisor):
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
         self._ledger = ledger
+        self._restarts: dict[str, int] = {}
 
     def start(self) -> None:
         """Nothing to begin."""
@@ -172,11 +169,11 @@ class ObedientSupervisor(IdleSupervisor):
                 self._ledger.move_job(job.name, state)
                 if state is JobState.STARTING:
                     self._ledger.begin_run(job.name, 1)
-        self.restarted.clear()
+            self._restarts[job.name] = job.restarts
 
     def _way(self, job: JobRow) -> list[JobState]:
         if job.desired is Desired.RUNNING:
-            is_wanted = job.state is not JobState.RUNNING or job.name in self.restarted
+            is_wanted = job.state is not JobState.RUNNING or job.restarts != self._restarts.get(job.name, 0)
             return [JobState.STARTING, JobState.RUNNING] if is_wanted else []
         if job.desired is Desired.STOPPED and job.state in (JobState.CREATED, JobState.FAILED):
             return [JobState.STOPPED]

@@ -1,15 +1,19 @@
 """A runner that keeps the agreement with the supervisor, or breaks it in one chosen way, and does no work.
 
-`python -m tests.support.fake_runner LEDGER_URL JOB BEHAVIOUR_FILE`; the file is read once, at the start:
+`python -m tests.support.fake_runner LEDGER_URL JOB BEHAVIOUR_FILE LEASE ALIVE_FD`; without a job it is a standby that gets
+one on stdin. The file is read once, when there is a job:
 obey          keep the agreement
 die           exit with code 3 as soon as it runs
 die_stepping  the same, after committing a slice
 fail          move the job to failed and exit with 1
 ignore        run, and neither stop nor listen to SIGTERM
+silent        show one sign of life and no more
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -17,6 +21,7 @@ import sys
 import threading
 from pathlib import Path
 
+from strandline.core.errors import Fenced
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState
 from tests.support.ledgers import a_checkpoint, a_slice
@@ -27,7 +32,13 @@ _ENDS = {
 }
 
 
-def main(url: str, name: str, behaviour_file: str) -> int:
+def main(url: str, name: str, behaviour_file: str, lease: str, alive_fd: str) -> int:
+    if not name:
+        line = sys.stdin.readline()
+        if not line:
+            return 0
+        order = json.loads(line)
+        name, lease = order["job"], str(order["lease"])
     behaviour = Path(behaviour_file).read_text(encoding="utf-8").strip()
     told = threading.Event()
     signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "ignore" else lambda *_: told.set())
@@ -35,7 +46,11 @@ def main(url: str, name: str, behaviour_file: str) -> int:
     ignoring = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
     subprocess.Popen([sys.executable, "-c", ignoring], process_group=0)
     ledger = Ledger.open(url)
-    run = ledger.begin_run(name, os.getpid())
+    try:
+        run = ledger.begin_run(name, os.getpid(), lease=int(lease))
+    except Fenced:
+        return 1
+    os.write(int(alive_fd), b".")
     if behaviour == "die_stepping":
         number = ledger.slice_count(name) + 1
         ledger.plan_slice(a_slice(number, run.epoch, name))
@@ -48,6 +63,9 @@ def main(url: str, name: str, behaviour_file: str) -> int:
         return 1
     ledger.move_job(name, JobState.RUNNING, epoch=run.epoch)
     while not told.wait(0.05):
+        if behaviour != "silent":
+            with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                os.write(int(alive_fd), b".")
         desired = ledger.job(name).desired
         if desired in _ENDS and behaviour != "ignore":
             for state in _ENDS[desired]:

@@ -278,7 +278,7 @@ def test_verbs(api: Api, state: JobState, verb: str, desired: Desired, shown: Jo
     assert (answer.status_code, answer.headers["location"]) == (202, "/v1/jobs/power")
     job = api.ledger.job("power")
     assert (job.desired, job.state) == (desired, shown)
-    assert api.supervisor.restarted == (["power"] if verb == "restart" else [])
+    assert api.ledger.job("power").restarts == (1 if verb == "restart" else 0)
     assert api.supervisor.wakes == 2
 
 

@@ -78,8 +78,7 @@ def drain_job(control: Control, name: str, response: Response) -> JobView:
 @router.post("/v1/jobs/{name}/restart", status_code=202)
 def restart_job(control: Control, name: str, response: Response) -> JobView:
     """End the job's run after its current slice and begin a new one, with a higher epoch."""
-    control.ledger.job(name)
-    control.supervisor.restart(name)
+    control.ledger.ask_restart(name)
     return _order(control, name, Desired.RUNNING, response)
 
 

@@ -1,0 +1,198 @@
+"""Which jobs this control service leads: it claims leases, renews them, and knows when it must let go.
+
+A lease is counted here by the monotonic clock, from before the request that granted or renewed it was sent: so it is over
+here no later than in the ledger. When two thirds of it have passed without a renewal, the job's runner is ended; the last
+third is for that to happen before another control service may begin. A renewal that is refused ends the runner at once.
+
+After a pause of this process (its machine slept, or someone stopped it) the two thirds may be over on waking. Then nothing
+is begun or written for the job, but its runner is left a moment for the renewal that is on its way: where nobody has taken
+over, a pause costs no rewind. Should somebody have, the runner's writes are refused by the ledger in the meantime.
+
+Threads: one renews, and may hang as long as the database does; one watches the time, and waits for nobody.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from strandline.core.errors import LedgerUnavailable
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import LeaseRow
+
+logger = structlog.get_logger()
+
+RENEWALS_A_LEASE = 4
+TRUSTED_SHARE = 2 / 3
+"""So much of a lease may pass without a renewal before the runner is ended."""
+WAKE_GRACE_S = 1.0
+_WATCH_S = 0.1
+_PAUSE_S = 1.0
+"""A longer time between two looks means that this process did not run in between."""
+
+
+@dataclass(frozen=True)
+class ServiceIdentity:
+    """What others may know of a control service."""
+
+    name: str
+    address: str
+    """Its REST API."""
+    data_dir: str
+
+
+@dataclass(frozen=True)
+class _Held:
+    epoch: int
+    counted_from_s: float
+    """Monotonic, before the request was sent."""
+
+
+class Leadership:
+    """The leases of one control service. The methods may be called from any thread."""
+
+    def __init__(
+        self, ledger: Ledger, service: ServiceIdentity, lease_s: float, end_runner: Callable[[str, str], None]
+    ) -> None:
+        """`end_runner(job, why)` must end the job's runner at once, without asking the ledger; it is called when the lease
+        is lost or in doubt."""
+        self._ledger = ledger
+        self._service = service
+        self._lease_s = lease_s
+        self._length_ms = int(lease_s * 1000)
+        self._end_runner = end_runner
+        self._held: dict[str, _Held] = {}
+        self._is_announced = False
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._threads = [
+            threading.Thread(target=work, name=name, daemon=True)
+            for name, work in (("lease-renewal", self._renew_on), ("lease-watch", self._watch_on))
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Give every lease back. The runners must have ended before."""
+        self._closing.set()
+        for thread in self._threads:
+            thread.join(self._lease_s)
+        with self._lock:
+            held, self._held = self._held, {}
+        try:
+            for job, lease in held.items():
+                self._ledger.release_lease(job, self._service.name, lease.epoch)
+            self._ledger.withdraw_service(self._service.name)
+        except LedgerUnavailable as error:
+            logger.warning("leases were not given back and will run out", action="release", error=str(error))
+
+    def lease_of(self, job: str) -> int | None:
+        """The epoch under which this service may act for the job now; None when it doesn't lead, or can't be sure."""
+        with self._lock:
+            held = self._held.get(job)
+        if held is None or time.monotonic() > self._trusted_until_s(held):
+            return None
+        return held.epoch
+
+    def holds(self, job: str, epoch: int) -> bool:
+        """Whether the lease of that epoch was not lost yet, as far as is known."""
+        with self._lock:
+            held = self._held.get(job)
+        return held is not None and held.epoch == epoch
+
+    def drop(self, job: str) -> None:
+        """Forget a lease that the ledger said is over."""
+        with self._lock:
+            self._held.pop(job, None)
+
+    def claim_free(self, job_count: int) -> list[tuple[LeaseRow, LeaseRow | None]]:
+        """Claim what nobody leads, up to this service's share of all jobs; returns each new lease and the one before.
+
+        What has been free for long is claimed beyond the share: whoever should have claimed it doesn't. Raises
+        LedgerUnavailable.
+        """
+        if not self._is_announced:
+            return []
+        with self._lock:
+            ours = set(self._held)
+        free = [job for job in self._ledger.free_jobs(self._service.name) if job.name not in ours]
+        if not free:
+            return []
+        share = math.ceil(job_count / max(1, self._ledger.living_services()))
+        claimed = []
+        for job in free:
+            with self._lock:
+                leading = len(self._held)
+            if leading >= share and job.free_for_ms < self._length_ms:
+                continue
+            counted_from_s = time.monotonic()
+            granted = self._ledger.claim_lease(job.name, self._service.name, self._length_ms)
+            if granted is None:
+                continue
+            with self._lock:
+                self._held[job.name] = _Held(granted[0].epoch, counted_from_s)
+            claimed.append(granted)
+        return claimed
+
+    def _trusted_until_s(self, held: _Held) -> float:
+        return held.counted_from_s + TRUSTED_SHARE * self._lease_s
+
+    def _renew_on(self) -> None:
+        while True:
+            try:
+                self._renew()
+                failed = False
+            except LedgerUnavailable as error:
+                failed = True
+                logger.warning("could not renew the leases", action="renew", error=str(error))
+            # After a failure at once again: what counts then is the time that is left.
+            if self._closing.wait(0.1 if failed else self._lease_s / RENEWALS_A_LEASE):
+                return
+
+    def _renew(self) -> None:
+        service = self._service
+        # First, so that a service which dies stops counting as living no later than its leases run out.
+        self._ledger.announce_service(service.name, service.address, service.data_dir, self._length_ms)
+        self._is_announced = True
+        with self._lock:
+            asked = dict(self._held)
+        counted_from_s = time.monotonic()
+        epochs = {job: held.epoch for job, held in asked.items()}
+        renewed = self._ledger.renew_leases(service.name, epochs, self._length_ms)
+        lost = []
+        with self._lock:
+            for job, epoch in epochs.items():
+                if job not in self._held or self._held[job].epoch != epoch:
+                    continue
+                if job in renewed:
+                    self._held[job] = _Held(epoch, counted_from_s)
+                else:
+                    del self._held[job]
+                    lost.append(job)
+        for job in lost:
+            self._end_runner(job, "another control service has taken the job over")
+
+    def _watch_on(self) -> None:
+        looked_s = woke_s = time.monotonic()
+        while not self._closing.wait(_WATCH_S):
+            now_s = time.monotonic()
+            if now_s - looked_s > _PAUSE_S:
+                woke_s = now_s
+            looked_s = now_s
+            with self._lock:
+                doubtful = [
+                    job
+                    for job, held in self._held.items()
+                    if now_s > max(self._trusted_until_s(held), woke_s + WAKE_GRACE_S)
+                ]
+                for job in doubtful:
+                    del self._held[job]
+            for job in doubtful:
+                self._end_runner(job, f"the lease could not be renewed for {TRUSTED_SHARE * self._lease_s:.1f} s")
