@@ -392,7 +392,7 @@ def _stand_by(settings: Settings, alive_fd: int | None) -> int:
     scratch.mkdir(parents=True)
     try:
         spark = start_spark(settings, "standby", scratch)
-        warm_up(spark, scratch, is_awaited=lambda: bool(select.select([sys.stdin], [], [], 0)[0]))
+        warm_up(spark, settings.kafka_bootstrap, scratch, _is_job_waiting)
         log.info("standing by")
         line = sys.stdin.readline()
         if not line:
@@ -408,6 +408,10 @@ def _stand_by(settings: Settings, alive_fd: int | None) -> int:
         return EXIT_TRY_AGAIN
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _is_job_waiting() -> bool:
+    return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
 if __name__ == "__main__":

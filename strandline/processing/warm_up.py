@@ -1,8 +1,8 @@
 """What a standby does before it has a job: one small query through everything that a job's query goes through.
 
 The same source class, the same stages, a mapInArrow worker with what an emission imports, foreachBatch: so the JVM has
-loaded and compiled what a job's first batch needs, and the Python workers' daemons are up. Nothing of it touches Kafka,
-Elasticsearch or the ledger.
+loaded and compiled what a job's first batch needs, and the Python workers are up, with their connection to Kafka. Nothing
+of it reads or writes Kafka, Elasticsearch or the ledger.
 """
 
 from __future__ import annotations
@@ -54,18 +54,21 @@ _PIPELINE: dict[str, object] = {
             },
             "emit": [{"elasticsearch": "warm-up"}],
         },
-        {"window": {"name": "second", "tumbling": "1m", "by": ["device"], "aggregate": {"n": "sum(n)"}}},
+        {
+            "window": {"name": "second", "tumbling": "1m", "by": ["device"], "aggregate": {"n": "sum(n)"}},
+            "emit": [{"elasticsearch": "warm-up-minute"}],
+        },
     ],
 }
 
 
-def warm_up(spark: SparkSession, scratch: Path, is_awaited: Callable[[], bool]) -> None:
+def warm_up(spark: SparkSession, kafka_bootstrap: str, scratch: Path, is_awaited: Callable[[], bool]) -> None:
     """Run the small query to its end, or until a job `is_awaited`."""
     began = time.monotonic()
     if is_awaited():
         return
     pipeline = check(PipelineSpec.from_document(_PIPELINE), StreamSpec.from_document(_STREAM))
-    spark.dataSource.register(_warm_source(_config(pipeline, spark)))
+    spark.dataSource.register(_warm_source(_config(pipeline, kafka_bootstrap, spark)))
     batches: list[int] = []
 
     def process(results: DataFrame, batch: int) -> None:
@@ -83,7 +86,7 @@ def warm_up(spark: SparkSession, scratch: Path, is_awaited: Callable[[], bool]) 
     log.info("warmed up", batches=len(batches), seconds=round(time.monotonic() - began, 1))
 
 
-def _config(pipeline: CheckedPipeline, spark: SparkSession) -> SourceConfig:
+def _config(pipeline: CheckedPipeline, kafka_bootstrap: str, spark: SparkSession) -> SourceConfig:
     specs = field_specs(pipeline.stream)
     rule = EventTimeRule(pipeline.delay_ms, None, tuple(stage.size_ms for stage in pipeline.stages))
     return SourceConfig(
@@ -100,7 +103,7 @@ def _config(pipeline: CheckedPipeline, spark: SparkSession) -> SourceConfig:
         slice_committed=0,
         replay_rows_max=1,
         parallelism=spark.sparkContext.defaultParallelism,
-        kafka_bootstrap="127.0.0.1:1",
+        kafka_bootstrap=kafka_bootstrap,
         slice_interval_ms=0,
     )
 

@@ -1,0 +1,128 @@
+"""Several control services over one ledger, with real runners: leaders and runners are killed and paused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from strandline.ledger.ledger import Ledger
+from tests.support.failover import Failover, Service, failover
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(900)
+
+LEASE_S = 4.0
+
+
+@pytest.fixture
+def stage(
+    request: pytest.FixtureRequest, tmp_path: Path, ledger_url: str, kafka: str, elasticsearch: str
+) -> Iterator[Failover]:
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name).strip("-").lower()[-40:]
+    job = f"f-{name.strip('-')}"
+    with failover(tmp_path, ledger_url, kafka, elasticsearch, job, STRANDLINE_LEASE_S=str(LEASE_S)) as made:
+        yield made
+
+
+def two_services(stage: Failover) -> tuple[Service, Service]:
+    """The first leads the job, and its run gives results; the second stands by."""
+    first, second = stage.start_service(), stage.start_service()
+    stage.begin()
+    leader = stage.leader()
+    assert leader is not None
+    return (first, second) if leader is first else (second, first)
+
+
+def assert_epochs_never_fall(stage: Failover) -> None:
+    for epochs in stage.history():
+        assert all(before <= after for before, after in pairwise(epochs)), epochs
+
+
+def test_a_killed_leader_is_replaced_within_ten_seconds(stage: Failover) -> None:
+    leader, other = two_services(stage)
+    left_over = leader.family()
+    epoch = stage.ledger.job(stage.job).epoch
+    killed_at = time.monotonic()
+    leader.kill()
+    stage.wait_for_leader(other)
+    assert time.monotonic() - killed_at < 10
+    wait_until(lambda: set(left_over) & set(leader.family()), lambda alive: not alive, "the old runner ended")
+    stage.wait_for_results(epoch + 1)
+    assert stage.check() > 0
+    assert_epochs_never_fall(stage)
+    assert "leader_changed" in [event.kind for event in stage.ledger.events(stage.job)]
+
+
+def test_a_leader_that_was_paused_with_its_runner_changes_nothing_when_it_wakes(stage: Failover) -> None:
+    """As on another machine: the new leader can't reach the processes of the old one."""
+    leader, other = two_services(stage)
+    epoch = stage.ledger.job(stage.job).epoch
+    old_lease = stage.ledger.leases()[stage.job].epoch
+    pause_all(stage.ledger, leader)
+    with stage.ledger._database.writing("hide where the old leader keeps its runners") as connection:
+        connection.execute(
+            sa.text("UPDATE control_services SET data_dir = '/elsewhere' WHERE name = :n"), {"n": leader.name}
+        )
+    zombies = leader.family()
+    stage.wait_for_leader(other)
+    before = stage.wait_for_results(epoch + 1)
+    assert set(leader.family()) == set(zombies), "they are all still there"
+
+    leader.signal_all(signal.SIGCONT)
+    wait_until(leader.family, lambda pids: not set(pids) & set(zombies), "ended", 3 * LEASE_S)
+    stage.wait_for_results(before.epoch)
+    assert stage.check() > 0
+    assert_epochs_never_fall(stage)
+    lease = stage.ledger.leases()[stage.job]
+    assert (lease.holder, lease.epoch) == (other.name, old_lease + 1), "the old leader did not take it back"
+    assert stage.ledger.runs(stage.job)[epoch - 1].outcome == "superseded"
+    assert stage.ledger.job(stage.job).epoch == before.epoch
+    assert leader.process.poll() is None, "the service itself goes on"
+
+
+@pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("target", ["python", "java"])
+def test_a_runner_that_is_paused_is_replaced(stage: Failover, target: str) -> None:
+    """It is there and does nothing: only its silence shows that. A paused JVM is noticed by its own runner."""
+    leader = stage.start_service()
+    stage.begin()
+    pid = leader.pids()[f"runner-{stage.job}"]
+    os.kill(pid if target == "python" else stage.java_of(pid), signal.SIGSTOP)
+    stage.wait_for_results(2)
+    assert stage.check() > 0
+    assert_epochs_never_fall(stage)
+
+
+@pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
+def test_a_killed_jvm_is_replaced(stage: Failover) -> None:
+    leader = stage.start_service()
+    stage.begin()
+    os.kill(stage.java_of(leader.pids()[f"runner-{stage.job}"]), signal.SIGKILL)
+    stage.wait_for_results(2)
+    assert stage.check() > 0
+
+
+def pause_all(ledger: Ledger, service: Service) -> None:
+    """Stop the service and all that it started, at a moment when none of them is in a transaction: on SQLite a paused
+    one would keep everybody out."""
+    for _ in range(50):
+        service.signal_all(signal.SIGSTOP)
+        with ledger._database.reading("look for a writer") as connection:
+            is_sqlite = ledger._database.is_sqlite
+            try:
+                if is_sqlite:
+                    connection.exec_driver_sql("PRAGMA busy_timeout=100").close()
+                    connection.exec_driver_sql("ROLLBACK")
+                    connection.exec_driver_sql("BEGIN EXCLUSIVE")
+                return
+            except sa.exc.OperationalError:
+                service.signal_all(signal.SIGCONT)
+        time.sleep(0.05)
+    pytest.fail("a transaction was open at every pause")
