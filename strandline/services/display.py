@@ -74,6 +74,7 @@ def job_table(job: Answer) -> Table:
         ("message", job["message"] or "-"),
         ("version", str(job["version"])),
         ("epoch", str(job["epoch"])),
+        ("leader", _leader(job["leader"])),
         ("stream", job["stream"]),
         ("slice", show_count(job["slice"])),
         ("watermark", show_time(job["watermark_ms"])),
@@ -173,6 +174,12 @@ def _facts(rows: list[tuple[str, str | Text]]) -> Table:
     for name, value in rows:
         table.add_row(Text(name), value if isinstance(value, Text) else Text(value))
     return table
+
+
+def _leader(leader: Answer | None) -> str:
+    if leader is None:
+        return "-"
+    return f"{leader['name']} ({leader['address']}), lease until {show_time(leader['lease_until_ms'])}"
 
 
 def _field(spec: str | Answer) -> str:

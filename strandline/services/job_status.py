@@ -6,7 +6,7 @@ from strandline.core.errors import LogUnavailable, NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, JobRow, JobState, Offsets
 from strandline.services.log_facts import LogFacts, LogRange, lag_records
-from strandline.services.views import CountsView, JobView, Link
+from strandline.services.views import CountsView, JobView, LeaderView, Link
 
 _VERBS: dict[JobState, tuple[str, ...]] = {
     JobState.CREATED: ("start", "stop"),
@@ -34,6 +34,7 @@ def job_view(ledger: Ledger, log: LogFacts, job: JobRow, ranges: dict[str, LogRa
     return JobView(
         **vars(job),
         stream=stream,
+        leader=_leader(ledger, job),
         slice=checkpoint.slice if checkpoint else None,
         watermark_ms=last_slice.watermark_ms if last_slice else None,
         latest_event_ms=checkpoint.latest_event_ms if checkpoint else None,
@@ -47,6 +48,13 @@ def job_view(ledger: Ledger, log: LogFacts, job: JobRow, ranges: dict[str, LogRa
 def input_stream(ledger: Ledger, job: JobRow) -> str:
     """The stream that the job's present version reads."""
     return str(ledger.job_version(job.name, job.version).document["input"]["stream"])
+
+
+def _leader(ledger: Ledger, job: JobRow) -> LeaderView | None:
+    lease = ledger.leases().get(job.name)
+    if lease is None or not lease.is_held:
+        return None
+    return LeaderView(name=lease.holder, address=lease.address, lease_epoch=lease.epoch, lease_until_ms=lease.until_ms)
 
 
 def _range(log: LogFacts, stream: str) -> LogRange | None:

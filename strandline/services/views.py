@@ -98,6 +98,18 @@ class CountsView(View):
     """Stage -> results."""
 
 
+class LeaderView(View):
+    """The control service that leads a job."""
+
+    name: str
+    address: str
+    """Its REST API."""
+    lease_epoch: int
+    """One higher with every change of the leader, and with every start of it."""
+    lease_until_ms: int
+    """When the lease runs out unless it is renewed, by the ledger's clock."""
+
+
 class JobView(View):
     name: str
     version: int
@@ -109,6 +121,8 @@ class JobView(View):
     """Why it is in this state; empty when there is nothing to say."""
     epoch: int
     """The newest run; 0 before the first."""
+    leader: LeaderView | None
+    """Null while no control service leads the job."""
     created_ms: int
     updated_ms: int
     slice: int | None

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
 from strandline.services.families import MARK_VARIABLE, family_mark
+from strandline.services.leadership import ServiceIdentity
 from strandline.services.supervisor import DEATHS_MAX, Supervisor
 from tests.support.waiting import wait_until
 
@@ -38,13 +40,17 @@ class Stage:
     def behave(self, behaviour: str) -> None:
         (self.directory / "behaviour").write_text(behaviour, encoding="utf-8")
 
-    def supervise(self, **patience: float) -> Supervisor:
+    def supervise(self, directory: Path | None = None, *, standbys: int = 0, **patience: float) -> Supervisor:
         def command(job: str | None, lease: int | None, alive_fd: int) -> list[str]:
             arguments = [self.url, job or "", str(self.directory / "behaviour"), str(lease), str(alive_fd)]
             return [sys.executable, "-m", "tests.support.fake_runner", *arguments]
 
         defaults = {"pause_first_s": 0.05, "stop_patience_s": 20.0, "close_patience_s": 10.0}
-        supervisor = Supervisor(self.ledger, self.directory, command=command, **defaults | patience)
+        place = directory or self.directory
+        service = ServiceIdentity(place.name, "", str(place))
+        supervisor = Supervisor(
+            self.ledger, place, service=service, standbys=standbys, command=command, **defaults | patience
+        )
         supervisor.start()
         self.closing.callback(supervisor.close)
         return supervisor
@@ -60,10 +66,14 @@ class Stage:
         assert isinstance(pid, int)
         return pid
 
-    def family(self) -> list[int]:
+    def family(self, directory: Path | None = None) -> list[int]:
         """Every process that carries the job's mark."""
-        wanted = f"{MARK_VARIABLE}={family_mark(self.directory, JOB)}".encode()
+        wanted = f"{MARK_VARIABLE}={family_mark(directory or self.directory, JOB)}".encode()
         return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if wanted in _environment(path)]
+
+    def leader(self) -> str:
+        lease = self.ledger.leases().get(JOB)
+        return lease.holder if lease and lease.is_held else ""
 
     def event_kinds(self) -> list[str]:
         return [event.kind for event in self.ledger.events(JOB)]
@@ -215,3 +225,79 @@ def test_runners_left_over_are_ended_before_new_ones_start(stage: Stage) -> None
     stage.closing.callback(supervisor.close)
     supervisor.start()
     assert not set(first) & set(stage.family())
+
+
+def test_a_silent_runner_is_replaced(stage: Stage) -> None:
+    """As one that is stopped: its process is there, and that says nothing."""
+    stage.behave("silent")
+    stage.supervise(lease_s=2.0)
+    stage.wait_for(JobState.RUNNING, lambda job: job.epoch == 1)
+    stage.behave("obey")
+    stage.wait_for(JobState.RUNNING, lambda job: job.epoch == 2)
+    killed = next(event for event in stage.ledger.events(JOB) if event.kind == "runner_killed")
+    assert "no sign of life for 2 s" in killed.message
+
+
+def test_two_services_run_a_job_once_and_the_second_goes_on_when_the_first_ends(stage: Stage) -> None:
+    places = [stage.directory / name for name in ("one", "other")]
+    first = stage.supervise(places[0])
+    stage.wait_for(JobState.RUNNING)
+    stage.supervise(places[1])
+    wait_until(stage.ledger.living_services, lambda count: count == 2, "two living")
+    assert (stage.leader(), stage.ledger.job(JOB).epoch) == ("one", 1)
+    assert stage.family(places[1]) == []
+    first.close()
+    stage.wait_for(JobState.RUNNING, lambda job: job.epoch == 2)
+    assert stage.leader() == "other"
+    assert stage.family(places[0]) == []
+    assert len(stage.family(places[1])) == 2
+
+
+def test_a_job_that_was_taken_over_loses_its_runner_here(stage: Stage) -> None:
+    """The lease is taken behind the service's back: its runner ends, and it writes nothing more about the job."""
+    stage.supervise(lease_s=2.0)
+    stage.wait_for(JobState.RUNNING)
+    first = stage.family()
+    with stage.ledger._database.writing("let it run out") as connection:
+        connection.execute(sa.text("UPDATE leases SET until_ms = 1"))
+        connection.execute(sa.text("UPDATE leases SET holder = 'thief', epoch = epoch + 1, until_ms = 9000000000000"))
+        connection.execute(sa.text("UPDATE leases SET length_ms = 9000000000000"))
+    wait_until(stage.family, lambda pids: not pids, "the family gone")
+    stage.want(Desired.STOPPED)
+    time.sleep(1.0)  # long enough for a wrong supervisor to move it
+    job = stage.ledger.job(JOB)
+    assert (job.state, job.epoch, stage.leader()) == (JobState.RUNNING, 1, "thief")
+    assert first
+    assert "runner_died" not in stage.event_kinds()
+
+
+def test_a_standby_takes_the_next_start(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strandline.services.standbys.CALM_S", 0.2)
+    stage.want(Desired.STOPPED)
+    stage.supervise(standbys=1)
+    pids = wait_until(lambda: _pids(stage), lambda pids: "standby-1" in pids, "a standby")
+    stage.want(Desired.RUNNING)
+    stage.wait_for(JobState.RUNNING)
+    assert stage.recorded_pid() == pids["standby-1"]
+    pids = wait_until(lambda: _pids(stage), lambda pids: "standby-2" in pids, "another standby")
+    os.kill(stage.recorded_pid(), signal.SIGKILL)
+    stage.wait_for(JobState.RUNNING, lambda job: job.epoch == 2)
+    assert stage.recorded_pid() == pids["standby-2"]
+    assert not (stage.directory / "logs" / "standby-1.log").exists(), "what it said is in the job's log now"
+
+
+def test_a_dead_standby_is_replaced_and_delays_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strandline.services.standbys.CALM_S", 0.2)
+    stage.want(Desired.STOPPED)
+    stage.supervise(standbys=1)
+    pids = wait_until(lambda: _pids(stage), lambda pids: "standby-1" in pids, "a standby")
+    os.kill(pids["standby-1"], signal.SIGKILL)
+    wait_until(lambda: _pids(stage), lambda pids: "standby-2" in pids, "another standby")
+    stage.want(Desired.RUNNING)
+    stage.wait_for(JobState.RUNNING)
+
+
+def _pids(stage: Stage) -> dict[str, int]:
+    path = stage.directory / "pids.json"
+    found: dict[str, int] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found

@@ -282,6 +282,17 @@ def test_verbs(api: Api, state: JobState, verb: str, desired: Desired, shown: Jo
     assert api.supervisor.wakes == 2
 
 
+def test_job_shows_who_leads_it(api: Api) -> None:
+    api.apply(BOTH)
+    assert api.ask("GET", "/v1/jobs/power").json()["leader"] is None
+    api.ledger.announce_service("here", "http://here:8080", "/data", 60_000)
+    lease, _ = api.ledger.claim_lease("power", "here", 60_000) or pytest.fail("not free")
+    leader = {"name": "here", "address": "http://here:8080", "lease_epoch": 1, "lease_until_ms": lease.until_ms}
+    assert api.ask("GET", "/v1/jobs/power").json()["leader"] == leader
+    api.ledger.release_lease("power", "here", 1)
+    assert api.ask("GET", "/v1/jobs/power").json()["leader"] is None
+
+
 def test_stream_shows_offsets_and_registration(api: Api) -> None:
     api.apply(STREAM)
     stream = api.ask("GET", "/v1/streams/turbines").json()

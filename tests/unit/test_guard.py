@@ -1,0 +1,145 @@
+"""The guard over a run: it ends what is superseded, deaf or stuck, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from strandline.core.errors import LedgerUnavailable, NotFound, StrandlineError
+from strandline.processing import guard as guard_module
+from strandline.processing.guard import Guard
+from tests.support.waiting import wait_until
+
+LEASE_S = 0.3
+Standing = tuple[int, int | None] | StrandlineError
+
+
+class StandingLedger:
+    """Answers what it is told to, or hangs."""
+
+    def __init__(self) -> None:
+        self.answer: Standing = (3, 7)
+        self.looks = 0
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+
+    def standing(self, job: str) -> tuple[int, int | None]:
+        self.looks += 1
+        self.may_answer.wait(10)
+        if isinstance(self.answer, StrandlineError):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(guard_module, "OBEY_S", 0.3)
+    monkeypatch.setattr(guard_module, "_TICK_S", 0.02)
+
+
+class Watched:
+    """A guard over run 3 under lease 7, and whether it has ended the run."""
+
+    def __init__(self, lease: int | None = 7, alive_fd: int | None = None) -> None:
+        self.ledger = StandingLedger()
+        self.ended = threading.Event()
+        self.guard = Guard(self.ledger, "power", 3, lease, LEASE_S, alive_fd, self.ended.set)  # type: ignore[arg-type]
+        self.guard.start()
+
+    def look_often(self) -> None:
+        looks = self.ledger.looks
+        wait_until(lambda: self.ledger.looks, lambda count: count > looks + 20, "looked at often")
+
+
+@pytest.fixture
+def watch() -> Iterator[Callable[..., Watched]]:
+    made: list[Watched] = []
+
+    def begin(**options: int | None) -> Watched:
+        made.append(Watched(**options))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        one.guard.close()
+        one.ledger.may_answer.set()
+
+
+def test_a_run_in_order_goes_on(watch: Callable[..., Watched]) -> None:
+    watched = watch()
+    for _ in range(5):
+        watched.guard.stir()
+        watched.look_often()
+    assert watched.guard.fenced is None
+    assert not watched.ended.is_set()
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [((4, 7), "run by epoch 4"), ((3, 8), "led under lease 8"), (NotFound("There is no job power"), "no job power")],
+)
+def test_a_superseded_run_is_told_and_then_ended(watch: Callable[..., Watched], answer: Standing, why: str) -> None:
+    watched = watch()
+    watched.ledger.answer = answer
+    fenced = wait_until(lambda: watched.guard.fenced, bool, "fenced")
+    assert why in str(fenced)
+    assert not watched.ended.is_set(), "it may end by itself first"
+    assert watched.ended.wait(10)
+
+
+def test_a_run_by_hand_has_no_leader_to_lose(watch: Callable[..., Watched]) -> None:
+    watched = watch(lease=None)
+    watched.ledger.answer = (3, 8)
+    watched.look_often()
+    assert watched.guard.fenced is None
+
+
+def test_a_ledger_that_is_away_for_a_moment_is_waited_for(watch: Callable[..., Watched]) -> None:
+    watched = watch()
+    watched.ledger.answer = LedgerUnavailable("away")
+    looks = watched.ledger.looks
+    wait_until(lambda: watched.ledger.looks, lambda count: count > looks + 2, "asked again")
+    watched.ledger.answer = (3, 7)
+    watched.look_often()
+    assert not watched.ended.is_set()
+
+
+@pytest.mark.parametrize("way", ["refuses", "hangs"])
+def test_a_run_that_can_not_reach_the_ledger_is_ended(watch: Callable[..., Watched], way: str) -> None:
+    watched = watch()
+    if way == "refuses":
+        watched.ledger.answer = LedgerUnavailable("away")
+    else:
+        watched.ledger.may_answer.clear()
+    assert watched.ended.wait(10)
+    assert watched.guard.fenced is None
+
+
+def test_silence_of_spark_counts_from_its_first_sign_of_life(watch: Callable[..., Watched]) -> None:
+    watched = watch()
+    assert not watched.ended.wait(4 * LEASE_S), "starting takes its time"
+    watched.guard.stir()
+    assert watched.ended.wait(10)
+
+
+def test_spark_that_was_told_to_stop_may_take_its_time(watch: Callable[..., Watched]) -> None:
+    watched = watch()
+    watched.guard.stir()
+    watched.guard.rest()
+    assert not watched.ended.wait(4 * LEASE_S)
+
+
+def test_it_shows_signs_of_life_and_survives_a_listener_that_is_gone(watch: Callable[..., Watched]) -> None:
+    listener, voice = os.pipe2(os.O_NONBLOCK)
+    watched = watch(alive_fd=voice)
+    watched.look_often()
+    assert len(os.read(listener, 100)) > 1
+    os.close(listener)
+    watched.look_often()
+    assert not watched.ended.is_set()
+    watched.guard.close()
+    os.close(voice)

@@ -1,0 +1,173 @@
+"""What a control service knows of its leases: its share, the time that is left, and when it must let go."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from strandline.core.errors import LedgerUnavailable
+from strandline.ledger.states import FreeJob, LeaseRow
+from strandline.services import leadership as leadership_module
+from strandline.services.leadership import Leadership, ServiceIdentity
+from tests.support.waiting import wait_until
+
+LEASE_S = 0.6
+
+
+class LeasingLedger:
+    """Grants every claim; renews what it is told to; may be away or hang."""
+
+    def __init__(self) -> None:
+        self.free: dict[str, int] = {}
+        self.living = 1
+        self.lost: set[str] = set()
+        self.is_away = False
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.renewals = 0
+        self.given_back: list[tuple[str, int]] = []
+        self.withdrawn = False
+        self._epochs: dict[str, int] = {}
+
+    def announce_service(self, name: str, address: str, data_dir: str, length_ms: int) -> None:
+        self.may_answer.wait(30)
+        if self.is_away:
+            raise LedgerUnavailable("away")
+
+    def living_services(self) -> int:
+        return self.living
+
+    def free_jobs(self, holder: str) -> list[FreeJob]:
+        return [FreeJob(name, free_for_ms) for name, free_for_ms in self.free.items()]
+
+    def claim_lease(self, job: str, holder: str, length_ms: int) -> tuple[LeaseRow, None] | None:
+        self._epochs[job] = self._epochs.get(job, 0) + 1
+        return LeaseRow(job, holder, self._epochs[job], 0, length_ms, "", "", True), None
+
+    def renew_leases(self, holder: str, held: Mapping[str, int], length_ms: int) -> set[str]:
+        self.renewals += 1
+        return set(held) - self.lost
+
+    def release_lease(self, job: str, holder: str, epoch: int) -> None:
+        self.given_back.append((job, epoch))
+
+    def withdraw_service(self, name: str) -> None:
+        self.withdrawn = True
+
+
+class Service:
+    """A control service over a LeasingLedger; keeps which runners were to be ended, and when."""
+
+    def __init__(self, lease_s: float = LEASE_S) -> None:
+        self.ledger = LeasingLedger()
+        self.ended: dict[str, float] = {}
+        identity = ServiceIdentity("here", "", "")
+        self.leadership = Leadership(self.ledger, identity, lease_s, self._end)  # type: ignore[arg-type]
+
+    def _end(self, job: str, why: str) -> None:
+        self.ended[job] = time.monotonic()
+
+    def lead(self, *jobs: str) -> None:
+        self.ledger.free = dict.fromkeys(jobs, 0)
+        wait_until(lambda: self.leadership.claim_free(len(jobs)), bool, "leading")
+        self.ledger.free = {}
+
+    def wait_for_renewals(self, count: int) -> None:
+        before = self.ledger.renewals
+        wait_until(lambda: self.ledger.renewals, lambda now: now >= before + count, "renewed")
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    made = Service()
+    made.leadership.start()
+    yield made
+    made.ledger.may_answer.set()
+    made.leadership.close()
+
+
+def test_a_lease_that_is_renewed_lasts(service: Service) -> None:
+    service.lead("power")
+    service.wait_for_renewals(8)
+    assert service.leadership.lease_of("power") == 1
+    assert service.ended == {}
+
+
+def test_nothing_is_claimed_before_the_service_is_known_to_live() -> None:
+    made = Service()
+    made.ledger.free = {"power": 0}
+    assert made.leadership.claim_free(1) == []
+
+
+@pytest.mark.parametrize(("living", "expected"), [(1, 5), (2, 3), (3, 2), (9, 1)])
+def test_a_service_claims_its_share(service: Service, living: int, expected: int) -> None:
+    service.ledger.living = living
+    service.ledger.free = {f"job-{number}": 0 for number in range(5)}
+    claimed = wait_until(lambda: service.leadership.claim_free(5), bool, "claimed")
+    assert len(claimed) == expected
+    assert service.leadership.claim_free(5) == []
+
+
+def test_what_nobody_else_claims_is_claimed_beyond_the_share(service: Service) -> None:
+    service.ledger.living = 2
+    service.lead("one")
+    service.ledger.free = {"other": 100}
+    assert service.leadership.claim_free(2) == []
+    service.ledger.free = {"other": int(LEASE_S * 1000)}
+    assert [lease.job for lease, _ in service.leadership.claim_free(2)] == ["other"]
+
+
+def test_a_lease_that_another_service_took_ends_its_runner_at_once(service: Service) -> None:
+    service.lead("power", "heat")
+    service.ledger.lost = {"heat"}
+    wait_until(lambda: service.ended, bool, "ended")
+    assert list(service.ended) == ["heat"]
+    assert service.leadership.lease_of("heat") is None
+    assert not service.leadership.holds("heat", 1)
+    assert service.leadership.lease_of("power") == 1
+
+
+@pytest.mark.parametrize("way", ["refuses", "hangs"])
+def test_without_renewal_the_runner_is_ended_at_two_thirds_of_the_lease(way: str) -> None:
+    service = Service(long_s := 3.0)
+    service.leadership.start()
+    service.lead("power")
+    service.wait_for_renewals(1)
+    began = time.monotonic()
+    if way == "refuses":
+        service.ledger.is_away = True
+    else:
+        service.ledger.may_answer.clear()
+    wait_until(lambda: service.leadership.lease_of("power"), lambda lease: lease is None, "in doubt")
+    wait_until(lambda: service.ended, bool, "ended")
+    assert long_s / 3 < service.ended["power"] - began < long_s, "before another may begin"
+    service.ledger.may_answer.set()
+    service.ledger.is_away = False
+    service.leadership.close()
+
+
+def test_after_a_pause_the_runner_waits_for_the_renewal_under_way(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process slept through its lease: it may do nothing for the job, but nothing is ended while it asks."""
+    service.lead("power")
+    service.ledger.may_answer.clear()
+    monkeypatch.setattr(leadership_module, "_PAUSE_S", -1.0)  # every look is as after a pause
+    wait_until(lambda: service.leadership.lease_of("power"), lambda lease: lease is None, "in doubt")
+    assert service.leadership.holds("power", 1)
+    service.ledger.may_answer.set()
+    wait_until(lambda: service.leadership.lease_of("power"), lambda lease: lease == 1, "sure again")
+    assert service.ended == {}
+
+
+def test_close_gives_back_what_is_held() -> None:
+    made = Service()
+    made.leadership.start()
+    made.lead("power", "heat")
+    made.leadership.drop("heat")
+    made.leadership.close()
+    assert made.ledger.given_back == [("power", 1)]
+    assert made.ledger.withdrawn
