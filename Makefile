@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 KIND ?=
 KILLS ?= 50
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench bench-ingest chaos-ingest lock clean
+.PHONY: help run test check format bench bench-ingest bench-failover chaos-ingest lock clean
 
 help:
 	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
@@ -14,6 +14,7 @@ help:
 	@echo "make bench   work W1 side by side with plain Spark, and the latency from answer to result"
 	@echo "make chaos-ingest KILLS=50   break gateways and Kafka under load; count what was lost or written twice"
 	@echo "make bench-ingest   what each gateway takes, what a record costs it, how soon it acknowledges"
+	@echo "make bench-failover   seconds without results when a runner, its JVM or the leading control service is killed"
 	@echo "make format  rewrite the code in the project's format"
 	@echo "make lock    resolve the dependencies again and write both lock files"
 
@@ -48,6 +49,9 @@ chaos-ingest: $(VENV)/.test-ready
 	@$(BIN)/python -m tests.fault.ingest_ladder --kills $(KILLS)
 bench-ingest: $(VENV)/.test-ready
 	@$(BIN)/python -m benchmarks.ingest
+
+bench-failover: $(VENV)/.test-ready
+	@$(BIN)/python -m tests.fault.failover_times --kills $(if $(filter command,$(firstword $(origin KILLS))),$(KILLS),5)
 
 lock: $(VENV)/.test-ready
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \

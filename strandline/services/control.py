@@ -90,13 +90,19 @@ def _parts(settings: ControlSettings, ledger: Ledger, name: str) -> Parts:
     )
     applier = Applier(ledger, topics, lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline))
     log = LogFacts(settings.kafka_bootstrap)
-    host = f"[{settings.control_host}]" if ":" in settings.control_host else settings.control_host
-    address = f"http://{host}:{settings.control_port}"
-    service = ServiceIdentity(name, address, str(settings.data_dir.resolve()))
+    service = ServiceIdentity(name, _address(settings), str(settings.data_dir.resolve()))
     supervisor = Supervisor(
         ledger, settings.data_dir, service=service, lease_s=settings.lease_s, standbys=settings.standbys
     )
     return Parts(ledger, log, applier, supervisor)
+
+
+def _address(settings: Settings) -> str:
+    """Where the REST API is reached: from elsewhere, if it listens there."""
+    host = settings.control_host
+    if host in ("0.0.0.0", "::"):  # noqa: S104  # compared, not listened on
+        host = socket.gethostname()
+    return f"http://[{host}]:{settings.control_port}" if ":" in host else f"http://{host}:{settings.control_port}"
 
 
 @contextmanager

@@ -104,6 +104,7 @@ def control(tmp_path: Path, kafka: str, elasticsearch: str) -> Iterator[Control]
         "STRANDLINE_KAFKA_BOOTSTRAP": kafka,
         "STRANDLINE_ELASTICSEARCH_URL": elasticsearch,
         "STRANDLINE_CONTROL_PORT": str(port),
+        "STRANDLINE_STANDBYS": "0",
     }
     control = Control(tmp_path, environment, port)
     with ExitStack() as closing:
@@ -194,7 +195,7 @@ def test_real_runner_outlives_nothing_that_it_should_not(control: Control, kafka
 def test_second_service_on_a_data_directory_is_refused(control: Control) -> None:
     first = control.start_and_wait()
     second = control.start()
-    assert "another control service" in second.communicate(timeout=60)[0]
+    assert "another control service uses" in second.communicate(timeout=60)[0]
     assert second.returncode == 1
     assert first.poll() is None
 

@@ -27,12 +27,21 @@ PORT_ATTEMPTS_MAX = 5
 @pytest.fixture(scope="session")
 def postgresql_url() -> Iterator[str]:
     """The SQLAlchemy URL of a running server's first database; the tests' own come from `new_database`."""
-    programs = _find_programs()
-    if programs is None:
+    if _find_programs() is None:
         pytest.skip(
             "POSTGRESQL IS NOT INSTALLED, so what the ledger promises on PostgreSQL was NOT tested: "
             "no /usr/lib/postgresql/*/bin/postgres; `apt-get install postgresql` brings it"
         )
+    with running_postgresql() as url:
+        yield url
+
+
+@contextmanager
+def running_postgresql() -> Iterator[str]:
+    """Start a server and hand out the SQLAlchemy URL of its first database. Raises RuntimeError where none is installed."""
+    programs = _find_programs()
+    if programs is None:
+        raise RuntimeError("PostgreSQL is not installed; `apt-get install postgresql` brings it")
     # Below /tmp itself: a server that may not run as root must be able to reach it.
     home = Path(tempfile.mkdtemp(prefix="strandline-postgresql-", dir="/tmp"))
     identity = _unprivileged(home)

@@ -31,7 +31,7 @@ def free_port_offset() -> int:
 def servers() -> Iterator[Stack]:
     """A stack of which nothing runs yet; what the tests start of it is stopped at the end."""
     with tempfile.TemporaryDirectory(prefix="strandline-test-") as directory:
-        stack = Stack(Settings(), Path(directory), free_port_offset(), Console())
+        stack = Stack(Settings(standbys=0), Path(directory), free_port_offset(), Console())
         try:
             yield stack
         finally:

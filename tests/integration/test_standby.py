@@ -1,0 +1,60 @@
+"""A warm standby: a real Spark session that has run its small query takes over from a runner that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.failover import Failover, Service, failover
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture
+def stage(tmp_path: Path, kafka: str, elasticsearch: str) -> Iterator[Failover]:
+    url = f"sqlite:///{tmp_path / 'ledger.sqlite'}"
+    with failover(tmp_path, url, kafka, elasticsearch, "stood-by", STRANDLINE_STANDBYS="1") as made:
+        yield made
+
+
+def wait_for_standby(service: Service) -> tuple[int, Path]:
+    """Wait until one is warm; returns its pid and its log."""
+
+    def warm() -> tuple[int, Path] | None:
+        for name, pid in service.pids().items():
+            log = service.directory / "logs" / f"{name}.log"
+            if name.startswith("standby-") and log.exists() and "standing by" in log.read_text(errors="replace"):
+                return pid, log
+        return None
+
+    found = wait_until(warm, lambda one: one is not None, "a warm standby", 180)
+    assert found is not None
+    return found
+
+
+def test_a_standby_takes_over_from_a_killed_runner(stage: Failover) -> None:
+    service = stage.start_service()
+    stage.begin()
+    runner = service.pids()["runner-stood-by"]
+    standby, log = wait_for_standby(service)
+    warmed = next(line for line in log.read_text().splitlines() if "warmed up" in line)
+    assert "batches=3" in warmed, "the small query ran to its end"
+    os.kill(runner, signal.SIGKILL)
+    stage.wait_for_results(2)
+    assert service.pids()["runner-stood-by"] == standby
+    assert "run begins" in (service.directory / "logs" / "runner-stood-by.log").read_text()
+    assert stage.check() > 0
+
+
+def test_a_standby_ends_with_its_control_service(stage: Failover) -> None:
+    """Even when that is killed: the end of its stdin tells it."""
+    service = stage.start_service()
+    wait_for_standby(service)
+    service.kill()
+    wait_until(service.family, lambda pids: not pids, "ended", 60)
+    assert not list((service.directory / "scratch").glob("standby-*"))
