@@ -67,7 +67,10 @@ class Guard:
             thread.start()
 
     def close(self) -> None:
+        """End the watch; the ledger is not asked any more afterwards."""
         self._closing.set()
+        for thread in self._threads:
+            thread.join(LOOK_S + self._lease_s)
 
     def stir(self) -> None:
         """Say that Spark answered just now. From the first time on, its silence counts."""
@@ -75,7 +78,7 @@ class Guard:
         self._stirred.set()
 
     def rest(self) -> None:
-        """Say that Spark has been told to stop, and may take its time."""
+        """Say that Spark has been told to stop, and may take its time; the rest is watched as before."""
         self._is_watched = False
 
     def _look_on(self) -> None:

@@ -7,6 +7,7 @@ Exit codes: 0 stopped or drained as asked, 1 failed for good (the job says why),
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -31,6 +32,7 @@ from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState, SliceStatus
+from strandline.processing import worker_daemon
 from strandline.processing.commit import SliceCommitter
 from strandline.processing.emission import EmissionTap
 from strandline.processing.guard import Guard, end_process_group
@@ -143,10 +145,12 @@ class Runner:
             cause = committer.failure if committer else None
             return self._failed(run.epoch, cause or StrandlineError(_sentence(error)))
         finally:
-            guard.close()
+            guard.rest()
             if spark is not None and spark is not self._given_spark:
-                spark.stop()
+                with contextlib.suppress(Py4JError, OSError):  # its JVM may be what has died
+                    spark.stop()
             shutil.rmtree(scratch, ignore_errors=True)
+            guard.close()
             self._ledger.close()
 
     def _load(self, version: int) -> CheckedPipeline:
@@ -312,6 +316,7 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.sql.streaming.numRecentProgressUpdates": "2",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.python.daemon.module": worker_daemon.MODULE,
         "spark.sql.adaptive.enabled": "false",
         # Shuffle files and state lie on this machine and are read once or never: packing and sums cost more than they save.
         "spark.shuffle.compress": "false",

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from strandline.core.errors import LedgerUnavailable
+from strandline.core.errors import LedgerUnavailable, StrandlineError
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import LeaseRow
 
@@ -69,7 +69,7 @@ class Leadership:
         self._held: dict[str, _Held] = {}
         self._is_announced = False
         self._lock = threading.Lock()
-        self._closing = threading.Event()
+        self._closing, self._resigned = threading.Event(), threading.Event()
         self._threads = [
             threading.Thread(target=work, name=name, daemon=True)
             for name, work in (("lease-renewal", self._renew_on), ("lease-watch", self._watch_on))
@@ -92,6 +92,13 @@ class Leadership:
             self._ledger.withdraw_service(self._service.name)
         except LedgerUnavailable as error:
             logger.warning("leases were not given back and will run out", action="release", error=str(error))
+
+    def resign(self) -> None:
+        """Renew nothing any more: the runners end at two thirds of the lease, and then others may lead."""
+        self._resigned.set()
+
+    def is_alive(self) -> bool:
+        return all(thread.is_alive() for thread in self._threads)
 
     def lease_of(self, job: str) -> int | None:
         """The epoch under which this service may act for the job now; None when it doesn't lead, or can't be sure."""
@@ -145,11 +152,11 @@ class Leadership:
         return held.counted_from_s + TRUSTED_SHARE * self._lease_s
 
     def _renew_on(self) -> None:
-        while True:
+        while not self._resigned.is_set():
             try:
                 self._renew()
                 failed = False
-            except LedgerUnavailable as error:
+            except StrandlineError as error:
                 failed = True
                 logger.warning("could not renew the leases", action="renew", error=str(error))
             # After a failure at once again: what counts then is the time that is left.

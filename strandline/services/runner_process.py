@@ -20,6 +20,8 @@ from strandline.services.families import MARK_VARIABLE, family_mark, kill_family
 
 VoicedCommand = Callable[[str | None, int | None, int], Sequence[str]]
 """(job, epoch of the lease, file descriptor to write into) -> how the runner is started; no job for a standby."""
+FIRST_WORD_S = 120.0
+"""How long a runner may take from its start to its first sign of life, on a machine that is busy."""
 _HEARD_AT_ONCE_BYTES = 65_536
 _LOOK_MAX_S = 1.0
 
@@ -85,16 +87,16 @@ class RunnerProcess:
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self.pid, flags) is not None
 
-    def silent_s(self) -> float:
-        """How long nothing was heard, in seconds in which somebody listened; 0 before the first word, because starting
-        takes its time. Call it often: a long time between two calls counts as one second."""
+    def is_silent(self, patience_s: float) -> bool:
+        """Whether nothing was heard for so long, in seconds in which somebody listened. The first word may take
+        FIRST_WORD_S: starting takes its time. Call it often: a long time between two calls counts as one second."""
         now_s = time.monotonic()
         self._silent_s += min(now_s - self._listened_at, _LOOK_MAX_S)
         self._listened_at = now_s
         with contextlib.suppress(BlockingIOError):
             if os.read(self._voice, _HEARD_AT_ONCE_BYTES):
                 self._was_heard, self._silent_s = True, 0.0
-        return self._silent_s if self._was_heard else 0.0
+        return self._silent_s > (patience_s if self._was_heard else max(patience_s, FIRST_WORD_S))
 
     def tell_to_end(self, patience_s: float) -> None:
         """Ask it to end after its slice. The second time nothing happens."""

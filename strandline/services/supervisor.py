@@ -141,14 +141,19 @@ class Supervisor:
         self._wake.set()
 
     def is_alive(self) -> bool:
-        return self._thread.is_alive()
+        return self._thread.is_alive() and self._leadership.is_alive()
 
     def _run(self) -> None:
-        while not self._is_closing:
-            self._wake.clear()
-            self._look()
-            self._wake.wait(LOOK_INTERVAL_S)
-        self._end_all()
+        try:
+            while not self._is_closing:
+                self._wake.clear()
+                self._look()
+                self._wake.wait(LOOK_INTERVAL_S)
+            self._end_all()
+        except BaseException:
+            # A defect: whoever looks after no job must not hold its lease, so that another service takes over.
+            self._leadership.resign()
+            raise
 
     def _look(self) -> None:
         """One look at everything. An error of one job never costs the others their turn.
@@ -256,8 +261,8 @@ class Supervisor:
         if process.kill_at is not None and time.monotonic() > process.kill_at:
             process.is_told = True
             self._kill(job, runner, f"the runner did not stop within {self._stop_patience_s:g} s")
-        elif process.silent_s() > self._lease_s:
-            self._kill(job, runner, f"the runner gave no sign of life for {self._lease_s:g} s")
+        elif process.is_silent(self._lease_s):
+            self._kill(job, runner, f"the runner gave no sign of life for {self._lease_s:g} s or more")
 
     def _kill(self, job: JobRow, runner: _Runner, why: str) -> None:
         runner.process.end_family()

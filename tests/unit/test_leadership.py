@@ -171,3 +171,11 @@ def test_close_gives_back_what_is_held() -> None:
     made.leadership.close()
     assert made.ledger.given_back == [("power", 1)]
     assert made.ledger.withdrawn
+
+
+def test_a_service_that_resigns_renews_nothing_and_ends_its_runners(service: Service) -> None:
+    assert service.leadership.is_alive()
+    service.lead("power")
+    service.leadership.resign()
+    wait_until(lambda: service.ended, bool, "ended")
+    wait_until(service.leadership.is_alive, lambda alive: not alive, "no longer ready")
