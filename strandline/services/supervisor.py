@@ -167,6 +167,8 @@ class Supervisor:
         try:
             jobs = self._ledger.jobs()
             claimed = self._leadership.claim_free(len(jobs))
+            if claimed:
+                jobs = self._ledger.jobs()  # as the leaders before left them
         except LedgerUnavailable as error:
             logger.warning("could not look at the jobs", action="look", error=str(error))
             return
