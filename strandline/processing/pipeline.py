@@ -18,6 +18,7 @@ from strandline.core.durations import format_duration
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.core.stream import FIELD_NAMES_SCHEMA, DocumentModel, Duration, FieldName, Name, StreamSpec, names_alike
 from strandline.processing.expressions import ExpressionError, infer_type, parse_expression, refuse_unknown_columns
+from strandline.processing.watermark import EventTimeRule
 
 
 def _expression_text(value: object) -> object:
@@ -261,6 +262,11 @@ class CheckedPipeline:
     def reach_ms(self) -> int:
         """How far back in event time open state can go: the sizes of all windows together."""
         return sum(stage.size_ms for stage in self.stages)
+
+    @property
+    def event_time_rule(self) -> EventTimeRule:
+        """How event time is treated."""
+        return EventTimeRule(self.delay_ms, self.idle_timeout_ms, tuple(stage.size_ms for stage in self.stages))
 
 
 def json_schema() -> dict[str, object]:

@@ -57,7 +57,7 @@ class SlicePlanner:
         """Plan, record and return the next slice; None when there is nothing to do now.
 
         1. A slice that is planned and not committed comes first, as it was cut.
-        2. A job that shall stop gets no new slice.
+        2. A job that shall stop, or has a newer version than this run's, gets no new slice.
         3. New records: cut at the end of every partition, or at one log time when far behind.
         4. No new records, but a window that time has closed: an empty slice that closes it.
         5. Draining, and all is read: a slice that carries event time past every open window, then one that closes them.
@@ -66,11 +66,11 @@ class SlicePlanner:
         done = self._ledger.last_slice(job)
         if done is not None and done.status is SliceStatus.PLANNED:
             return done
-        desired = self._ledger.job(job).desired
-        if desired is Desired.STOPPED:
+        row = self._ledger.job(job)
+        if row.desired is Desired.STOPPED or row.version != self._settings.version:
             return None
         checkpoint = self._ledger.last_checkpoint(job)
-        planned = self._cut(done, checkpoint, draining=desired is Desired.DRAINED)
+        planned = self._cut(done, checkpoint, draining=row.desired is Desired.DRAINED)
         if planned is not None:
             self._ledger.plan_slice(planned)
         return planned

@@ -80,8 +80,13 @@ def _parts(settings: ControlSettings, ledger: Ledger) -> Parts:
         replication=settings.stream_replication,
         record_bytes_max=settings.record_bytes_max,
     )
-    applier = Applier(ledger, topics, lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline))
     log = LogFacts(settings.kafka_bootstrap)
+    applier = Applier(
+        ledger,
+        topics,
+        lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline),
+        lambda stream: log.range(stream).offset_first,
+    )
     return Parts(ledger, log, applier, Supervisor(ledger, settings.data_dir))
 
 
