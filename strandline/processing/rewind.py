@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import LogTruncated
@@ -72,15 +72,19 @@ def plan_rewind(
 
 
 def plan_of_job(ledger: Ledger, pipeline: CheckedPipeline) -> RewindPlan:
-    """Plan a run of this version of a job from what the ledger holds now."""
+    """Plan a run of this version of a job from what the ledger holds now. With the guarantee `none` nothing is replayed:
+    windows that are open will lack what came before."""
     checkpoint = ledger.last_checkpoint(pipeline.job)
-    return plan_rewind(
+    plan = plan_rewind(
         pipeline.event_time_rule,
         ledger.slices(pipeline.job, checkpoint.slice, checkpoint.slice)[0] if checkpoint else None,
         checkpoint,
         lambda event_ms: ledger.first_slice_reaching(pipeline.job, event_ms),
         {stage.name: stage.size_ms for stage in pipeline.stages},
     )
+    if pipeline.spec.guarantee == "none":
+        return replace(plan, slice_first=plan.slice_committed + 1, reaches_back_to_ms=None)
+    return plan
 
 
 @dataclass(frozen=True)

@@ -252,6 +252,7 @@ def source_config(
     spark: SparkSession,
 ) -> SourceConfig:
     """What the planner process and the readers need to know about this run."""
+    checkpoint = pipeline.spec.checkpoint
     return SourceConfig(
         planner=PlannerSettings(
             job=pipeline.job,
@@ -259,7 +260,7 @@ def source_config(
             epoch=epoch,
             stream=pipeline.spec.input.stream,
             start=pipeline.spec.input.start,
-            rows_max=settings.slice_rows_max,
+            rows_max=checkpoint.records or settings.slice_rows_max,
             rule=rule,
         ),
         fields=tuple(field_specs(pipeline.stream)),
@@ -273,7 +274,7 @@ def source_config(
         replay_rows_max=4 * settings.slice_rows_max,
         parallelism=spark.sparkContext.defaultParallelism,
         kafka_bootstrap=settings.kafka_bootstrap,
-        slice_interval_ms=settings.slice_interval_ms,
+        slice_interval_ms=settings.slice_interval_ms if checkpoint.every is None else checkpoint.every,
     )
 
 

@@ -63,6 +63,8 @@ def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chang
         yield Change("idle_timeout", Effect.SAFE, "counts from the next slice on")
     if before.max_ahead_ms != after.max_ahead_ms:
         yield Change("max_ahead", Effect.REWIND, "records of open windows are judged anew")
+    if (before.spec.guarantee, before.spec.checkpoint) != (after.spec.guarantee, after.spec.checkpoint):
+        yield Change("guarantee or checkpoint", Effect.SAFE, "counts from the next slice on")
     if (before.spec.late, before.spec.on_error) != (after.spec.late, after.spec.on_error):
         yield Change("late or on_error", Effect.SAFE, "counts from the next slice on")
 
