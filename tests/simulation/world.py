@@ -166,6 +166,8 @@ class World:
         self.findings: list[str] = []
         self.faults = 0
         self.runs: dict[int, Step] = {}
+        self.asleep: dict[int, int] = {}
+        """Runs that are paused, and for how many turns yet."""
         self.delay_ms = self.chance.choice([2_000, 5_000, 20_000])
         self.idle = self.chance.choice(["null", "5s", "30s"])
         self.versions = [Version(90, 10_000)]
@@ -219,7 +221,10 @@ class World:
             self._start()
         else:
             epoch = self.chance.choice(sorted(self.runs))
-            self._advance(epoch)
+            if self.asleep.get(epoch, 0) > 0:
+                self.asleep[epoch] -= 1
+            else:
+                self._advance(epoch)
         if not self.records_left and self.ledger.job(JOB).desired is Desired.RUNNING:
             self.ledger.set_desired(JOB, Desired.DRAINED)
             self.note("drain")
@@ -251,10 +256,14 @@ class World:
         if kind == "kill" and self.runs:
             del self.runs[self.chance.choice(sorted(self.runs))]
         elif kind == "overtake":  # the older run does not know it: it was paused, or cut off
+            self.asleep |= {epoch: self.chance.choice([0, 5, 50]) for epoch in self.runs}
             self._start()
         elif kind == "upgrade" and len(self.versions) < 4:
             self.versions.append(Version(self.chance.choice([50, 90]), self.chance.choice([10_000, 15_000, 20_000])))
             self.ledger.submit_job(JOB, "", {"number": len(self.versions)})
+            if self.chance.random() < 0.5:
+                self.asleep |= {epoch: self.chance.choice([5, 50]) for epoch in self.runs}
+                self._start()
 
     def _start(self) -> None:
         run = self.ledger.begin_run(JOB, 1)
