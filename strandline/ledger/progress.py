@@ -29,11 +29,13 @@ _NO_TOTALS = Totals(records=0, accepted=0, rejected={}, results={})
 class Progress(Part):
     """Runs, slices and checkpoints. Each method is one transaction."""
 
-    def begin_run(self, job: str, pid: int, *, lease: int | None = None) -> RunRow:
-        """Start a run of the job's present version and fence every older one: their later writes raise Fenced.
+    def begin_run(self, job: str, pid: int, *, present_version: bool = False, lease: int | None = None) -> RunRow:
+        """Start a run and fence every older one: their later writes raise Fenced.
 
-        A slice that an older run planned and did not commit stays, and is this run's to commit. With `lease`, the run
-        begins for the leader under the lease of that epoch. Raises NotFound; Fenced when another leader owns the job.
+        It runs the job's present version. But a slice that an older run planned and did not commit stays, and is this run's
+        to commit: as the version that planned it, because some of its results may be out already; with `present_version`
+        not even then. With `lease`, the run begins for the leader under the lease of that epoch. Raises NotFound; Fenced
+        when another leader owns the job.
         """
         with self._database.writing(f"begin a run of job {job}") as connection:
             known, now_ms = lock_job(connection, job), self._clock_ms()
@@ -47,7 +49,10 @@ class Progress(Part):
             connection.execute(
                 sa.update(jobs).where(jobs.c.name == job).values(epoch=known.epoch + 1, updated_ms=now_ms)
             )
-            run = RunRow(job, known.epoch + 1, known.version, pid, now_ms, None, None, "")
+            last = _last_slice(connection, job)
+            is_planned = last is not None and last.status is SliceStatus.PLANNED
+            version = last.version if last is not None and is_planned and not present_version else known.version
+            run = RunRow(job, known.epoch + 1, version, pid, now_ms, None, None, "")
             connection.execute(sa.insert(runs).values(vars(run)))
             return run
 
@@ -220,7 +225,8 @@ def _refuse_fall(row: CheckpointRow, last: CheckpointRow | None) -> None:
         before, now = getattr(last, field), getattr(row, field)
         if before is not None and (now is None or now < before):
             raise Conflict(f"{name} has {field} {now}, which is below the {before} of the slice before.")
-    for stage, end_ms in row.emitted.items():
+    # Another version may have windows of another size under the same name.
+    for stage, end_ms in row.emitted.items() if row.version == last.version else ():
         if end_ms < last.emitted.get(stage, end_ms):
             raise Conflict(f"{name} takes back what stage {stage} emitted: {last.emitted[stage]} to {end_ms}.")
 

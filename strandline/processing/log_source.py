@@ -23,7 +23,7 @@ from strandline.processing.decoder import Decoded, Decoder, FieldSpec
 from strandline.processing.log_reader import LogIndex, LogReader, OffsetRange, offset_of
 from strandline.processing.planner import PlannerSettings, SlicePlanner
 from strandline.processing.topic_fields import TopicFields
-from strandline.processing.watermark import greatest
+from strandline.processing.watermark import greatest, tick_of_batch
 
 if TYPE_CHECKING:
     from strandline.ledger.ledger import Ledger
@@ -202,12 +202,8 @@ class SliceStreamReader(DataSourceStreamReader):
         return last
 
     def _tick(self, last: SliceRow) -> int | None:
-        """The event time that this batch carries into Spark's watermark. On replay it includes the slice's latest event,
-        which is known then: so the watermark after a merged batch is what it was after the slices one by one."""
-        if last.status is not SliceStatus.COMMITTED:
-            return last.tick_ms
-        checkpoint = self._open_ledger().checkpoint(last.job, last.number)
-        return greatest(last.tick_ms, checkpoint.latest_event_ms if checkpoint else None)
+        is_committed = last.status is SliceStatus.COMMITTED
+        return tick_of_batch(last, self._open_ledger().checkpoint(last.job, last.number) if is_committed else None)
 
 
 def _open_ledger() -> Ledger:

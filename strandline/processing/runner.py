@@ -17,8 +17,11 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
 import structlog
 from py4j.protocol import Py4JError
@@ -31,7 +34,7 @@ from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import Desired, JobState, SliceStatus
+from strandline.ledger.states import Desired, JobState, RunRow, SliceStatus
 from strandline.processing import worker_daemon
 from strandline.processing.commit import SliceCommitter
 from strandline.processing.emission import EmissionTap
@@ -41,7 +44,7 @@ from strandline.processing.log_source import LogSource, SourceConfig, log_source
 from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
 from strandline.processing.planner import PlannerSettings, is_drained
 from strandline.processing.refused import RefusedWriter
-from strandline.processing.rewind import RewindPlan, plan_rewind, require_log_holds
+from strandline.processing.rewind import RewindPlan, plan_of_job, require_log_holds, rewind_cost
 from strandline.processing.schema import arrow_type, field_specs
 from strandline.processing.stages import build_stages
 from strandline.processing.warm_up import warm_up
@@ -57,7 +60,7 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]*: \S")
 
 
 class Runner:
-    """One run of one job, under its own epoch."""
+    """The runs of one job in one process, each under its own epoch: a new one follows when the job has a new version."""
 
     def __init__(
         self,
@@ -68,18 +71,20 @@ class Runner:
         lease: int | None = None,
         alive_fd: int | None = None,
     ) -> None:
-        """With `spark`, the run uses that session and leaves it running; else it starts and stops its own.
+        """With `spark`, the runs use that session and leave it running; else they start and stop one of their own.
 
         `lease` is the epoch of the leader's lease: under an older one than the present no run begins, and a later one ends
         this run. None leads by itself, for a run by hand. `alive_fd`: where to show that this process lives.
         """
         self._settings = settings
         self._job = job
-        self._given_spark = spark
+        self._spark = spark
+        self._is_own_spark = spark is None
         self._lease = lease
         self._alive_fd = alive_fd
         self._ledger = Ledger.open(settings.ledger_url)
         self._stop_now = threading.Event()
+        self._scratch = (settings.scratch_dir or settings.data_dir / "scratch") / job
 
     def stop_now(self, *_: int | FrameType | None) -> None:
         """End the run at once; the slice at work is done again by the next one. The job's desired state stays."""
@@ -88,30 +93,70 @@ class Runner:
     def run(self) -> int:
         """Run the job until it is stopped, drained or fails; return the exit code.
 
-        1. Begin a run: its epoch fences every later write of older ones.
-        2. Plan the rewind, and make sure that the log still holds what it needs.
-        3. Start a fresh Spark query there, with a fresh scratch checkpoint.
-        4. Watch it until it shall stop, and say in the ledger how it ended.
+        A version that was replaced finishes the slice that it has begun, because results of it may be out; if it can't, the
+        present version does it.
         """
+        # Nothing is ever read from what older runs left here.
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        present_version = False
         try:
-            run = self._ledger.begin_run(self._job, os.getpid(), lease=self._lease)
-        except StrandlineError as error:
-            log.error("the run cannot begin", job=self._job, code=error.code, message=str(error))
-            return EXIT_TRY_AGAIN if isinstance(error, TransientError) else EXIT_FAILED
-        log.info("run begins", job=self._job, epoch=run.epoch, version=run.version)
+            while True:
+                try:
+                    run = self._ledger.begin_run(
+                        self._job, os.getpid(), present_version=present_version, lease=self._lease
+                    )
+                except StrandlineError as error:
+                    log.error("the run cannot begin", job=self._job, code=error.code, message=str(error))
+                    return EXIT_TRY_AGAIN if isinstance(error, TransientError) else EXIT_FAILED
+                log.info("run begins", job=self._job, epoch=run.epoch, version=run.version)
+                try:
+                    with self._guard(run) as guard:
+                        outcome = self._run_version(run, guard)
+                    if outcome is not None:
+                        return EXIT_DONE
+                    present_version = False
+                except StrandlineError as error:
+                    if not self._hand_on(run, error):
+                        return self._failed(run.epoch, error)
+                    present_version = True
+        finally:
+            if self._spark is not None and self._is_own_spark:
+                with contextlib.suppress(Py4JError, OSError):  # its JVM may be what has died
+                    self._spark.stop()
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._ledger.close()
+
+    @contextmanager
+    def _guard(self, run: RunRow) -> Iterator[Guard]:
         guard = Guard(
             self._ledger, self._job, run.epoch, self._lease, self._settings.lease_s, self._alive_fd, end_process_group
         )
         guard.start()
-        scratch = self._scratch(run.epoch)
-        committer: SliceCommitter | None = None
-        spark: SparkSession | None = None
         try:
-            self._ledger.move_job(self._job, JobState.STARTING, epoch=run.epoch)
-            pipeline = self._load(run.version)
-            rule = event_time_rule(pipeline)
-            plan = self._plan(pipeline, rule)
-            spark = self._given_spark or start_spark(self._settings, self._job, scratch)
+            yield guard
+        finally:
+            guard.close()
+
+    def _run_version(self, run: RunRow, guard: Guard) -> str | None:
+        """Run one version of the job; return the run's outcome, None when a new version is to follow at once.
+
+        1. Plan the rewind, and make sure that the log still holds what it needs.
+        2. Start a fresh Spark query there, with a fresh scratch checkpoint.
+        3. Watch it until it shall stop, and say in the ledger how it ended.
+
+        Raises StrandlineError.
+        """
+        self._ledger.move_job(self._job, JobState.STARTING, epoch=run.epoch)
+        pipeline = self._load(run.version)
+        rule = pipeline.event_time_rule
+        plan = self._plan(pipeline)
+        scratch = self._scratch / str(run.epoch)
+        scratch.mkdir(parents=True)
+        if self._spark is None:
+            self._spark = start_spark(self._settings, self._job, scratch)
+        spark = self._spark
+        committer: SliceCommitter | None = None
+        try:
             config = source_config(self._settings, pipeline, rule, plan, run.version, run.epoch, spark)
             spark.dataSource.register(log_source(config))
             tap = EmissionTap(pipeline, run.version, run.epoch, plan.emitted, self._settings)
@@ -133,25 +178,33 @@ class Runner:
                 .queryName(self._job)
                 .start()
             )
-            outcome = self._watch(query, run.epoch, rule, guard)
-            self._ledger.end_run(self._job, run.epoch, outcome.value if outcome else "interrupted", "")
-            if outcome is not None:
-                self._ledger.move_job(self._job, _ON_THE_WAY[outcome], epoch=run.epoch)
-                self._ledger.move_job(self._job, outcome, epoch=run.epoch)
-            return EXIT_DONE
-        except StrandlineError as error:
-            return self._failed(run.epoch, error)
+            return self._end(run, self._watch(query, run, rule, guard))
         except (PySparkException, Py4JError) as error:
             cause = committer.failure if committer else None
-            return self._failed(run.epoch, cause or StrandlineError(_sentence(error)))
+            raise cause or StrandlineError(_sentence(error)) from error
         finally:
             guard.rest()
-            if spark is not None and spark is not self._given_spark:
-                with contextlib.suppress(Py4JError, OSError):  # its JVM may be what has died
-                    spark.stop()
-            shutil.rmtree(scratch, ignore_errors=True)
-            guard.close()
-            self._ledger.close()
+            shutil.rmtree(scratch / "checkpoint", ignore_errors=True)
+
+    def _end(self, run: RunRow, ended: JobState | Literal["interrupted", "replaced"]) -> str | None:
+        """Say in the ledger how a run ended that did not fail."""
+        if not isinstance(ended, JobState):
+            self._ledger.end_run(self._job, run.epoch, ended, "")
+            return None if ended == "replaced" else ended
+        self._ledger.end_run(self._job, run.epoch, ended.value, "")
+        self._ledger.move_job(self._job, _ON_THE_WAY[ended], epoch=run.epoch)
+        self._ledger.move_job(self._job, ended, epoch=run.epoch)
+        return ended.value
+
+    def _hand_on(self, run: RunRow, error: StrandlineError) -> bool:
+        """Whether a replaced version that failed over its last slice leaves it to the present one."""
+        if isinstance(error, Fenced | TransientError) or run.version == self._ledger.job(self._job).version:
+            return False
+        self._ledger.end_run(self._job, run.epoch, "failed", str(error))
+        message = f"version {run.version} could not finish its slice ({error}); the present version does it"
+        log.warning(message, job=self._job, epoch=run.epoch)
+        self._ledger.record_event("slice_handed_on", message, job=self._job, epoch=run.epoch)
+        return True
 
     def _load(self, version: int) -> CheckedPipeline:
         document = self._ledger.job_version(self._job, version).document
@@ -159,12 +212,8 @@ class Runner:
         stream = StreamSpec.from_document(self._ledger.stream(spec.input.stream).document)
         return check(spec, stream)
 
-    def _plan(self, pipeline: CheckedPipeline, rule: EventTimeRule) -> RewindPlan:
-        checkpoint = self._ledger.last_checkpoint(self._job)
-        committed = self._ledger.slices(self._job, checkpoint.slice, checkpoint.slice)[0] if checkpoint else None
-        plan = plan_rewind(
-            rule, committed, checkpoint, lambda event_ms: self._ledger.first_slice_reaching(self._job, event_ms)
-        )
+    def _plan(self, pipeline: CheckedPipeline) -> RewindPlan:
+        plan = plan_of_job(self._ledger, pipeline)
         stream = pipeline.spec.input.stream
         index = LogIndex(self._settings.kafka_bootstrap)
         known_id, present_id = self._ledger.stream(stream).topic_id, index.topic_id(stream)
@@ -174,28 +223,26 @@ class Runner:
                 f"known is {known_id}): it was deleted and made again, so offsets mean other records now. "
                 "Submit the pipeline under another name."
             )
-        last = self._ledger.last_slice(self._job)
-        if last is not None:
-            first = self._ledger.slices(
-                self._job, min(plan.slice_first, last.number), min(plan.slice_first, last.number)
-            )[0]
-            needed = first.offsets_first if plan.slice_first <= last.number else last.offsets
-            require_log_holds(self._job, needed, {stream: index.starts(stream)})
+        cost = rewind_cost(self._ledger, plan, self._job)
+        require_log_holds(self._job, cost.needed, {stream: index.starts(stream)})
         log.info(
             "rewind planned",
             job=self._job,
             slice_first=plan.slice_first,
             slice_committed=plan.slice_committed,
             reaches_back_to_ms=plan.reaches_back_to_ms,
+            records=cost.records,
         )
         return plan
 
-    def _watch(self, query: StreamingQuery, epoch: int, rule: EventTimeRule, guard: Guard) -> JobState | None:
-        """Wait until the run shall end; return the state to move the job to, None to leave it as it is.
+    def _watch(
+        self, query: StreamingQuery, run: RunRow, rule: EventTimeRule, guard: Guard
+    ) -> JobState | Literal["interrupted", "replaced"]:
+        """Wait until the run shall end; return the state to move the job to, or why it stays as it is.
 
         While the ledger is away it waits too: the guard says when that is too long.
         """
-        self._ledger.move_job(self._job, JobState.RUNNING, epoch=epoch)
+        self._ledger.move_job(self._job, JobState.RUNNING, epoch=run.epoch)
         while True:
             if not query.isActive:
                 failure = query.exception()
@@ -206,26 +253,29 @@ class Runner:
                 )
             guard.stir()
             try:
-                end = None if self._stop_now.is_set() else self._wanted_end(rule)
+                end: JobState | Literal["interrupted", "replaced"] | None = None
+                if not self._stop_now.is_set():
+                    end = self._wanted_end(run, rule)
             except LedgerUnavailable as error:
                 log.warning("could not look what the job should do", job=self._job, error=str(error))
-                end = None
             if guard.fenced is not None or end is not None or self._stop_now.is_set():
                 guard.rest()
                 query.stop()
                 if guard.fenced is not None:
                     raise guard.fenced
-                return end
+                return end or "interrupted"
             time.sleep(_LOOK_S)
 
-    def _wanted_end(self, rule: EventTimeRule) -> JobState | None:
-        """The state to end the run in now, between two slices; None while it shall go on."""
+    def _wanted_end(self, run: RunRow, rule: EventTimeRule) -> JobState | Literal["replaced"] | None:
+        """How to end the run now, between two slices; None while it shall go on."""
         job = self._ledger.job(self._job)
         last = self._ledger.last_slice(self._job)
         if last is not None and last.status is not SliceStatus.COMMITTED:
             return None
         if job.desired is Desired.STOPPED:
             return JobState.STOPPED
+        if job.version != run.version:
+            return "replaced"
         still_open_ms = open_until(rule, self._ledger.last_checkpoint(self._job))
         if job.desired is Desired.DRAINED and is_drained(last, still_open_ms):
             return JobState.DRAINED
@@ -246,18 +296,6 @@ class Runner:
             log.error("could not say in the ledger how the run ended", job=self._job, epoch=epoch, error=str(unsaid))
         return EXIT_TRY_AGAIN
 
-    def _scratch(self, epoch: int) -> Path:
-        """A fresh directory for Spark's checkpoint; those of older runs are deleted, since nothing is ever read from them."""
-        root = (self._settings.scratch_dir or self._settings.data_dir / "scratch") / self._job
-        shutil.rmtree(root, ignore_errors=True)
-        scratch = root / str(epoch)
-        scratch.mkdir(parents=True)
-        return scratch
-
-
-def event_time_rule(pipeline: CheckedPipeline) -> EventTimeRule:
-    return EventTimeRule(pipeline.delay_ms, pipeline.idle_timeout_ms, tuple(stage.size_ms for stage in pipeline.stages))
-
 
 def source_config(
     settings: Settings,
@@ -269,6 +307,7 @@ def source_config(
     spark: SparkSession,
 ) -> SourceConfig:
     """What the planner process and the readers need to know about this run."""
+    checkpoint = pipeline.spec.checkpoint
     return SourceConfig(
         planner=PlannerSettings(
             job=pipeline.job,
@@ -276,7 +315,7 @@ def source_config(
             epoch=epoch,
             stream=pipeline.spec.input.stream,
             start=pipeline.spec.input.start,
-            rows_max=settings.slice_rows_max,
+            rows_max=checkpoint.records or settings.slice_rows_max,
             rule=rule,
         ),
         fields=tuple(field_specs(pipeline.stream)),
@@ -290,7 +329,7 @@ def source_config(
         replay_rows_max=4 * settings.slice_rows_max,
         parallelism=spark.sparkContext.defaultParallelism,
         kafka_bootstrap=settings.kafka_bootstrap,
-        slice_interval_ms=settings.slice_interval_ms,
+        slice_interval_ms=settings.slice_interval_ms if checkpoint.every is None else checkpoint.every,
     )
 
 

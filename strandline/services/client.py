@@ -56,6 +56,11 @@ class ControlClient:
         applied: list[Answer] = self._post_yaml("/v1/documents", text, source)["applied"]
         return applied
 
+    def plan(self, text: bytes, source: str) -> list[Answer]:
+        """What applying documents would mean for each job; changes nothing."""
+        jobs: list[Answer] = self._post_yaml("/v1/documents/plan", text, source)["jobs"]
+        return jobs
+
     def check(self, text: bytes, source: str) -> Answer:
         """Judge a pipeline and change nothing."""
         return self._post_yaml("/v1/pipelines/check", text, source)

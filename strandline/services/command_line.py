@@ -105,6 +105,7 @@ def down(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 @app.command()
 def apply(
     files: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, readable=True, help="YAML documents.")],
+    plan: Annotated[bool, typer.Option("--plan", help="Say what would change and cost, and change nothing.")] = False,
     data_dir: DataDir = None,
     url: Url = None,
     as_json: AsJson = False,
@@ -113,6 +114,10 @@ def apply(
     text, name_source = _join(files)
     with _client(data_dir, url) as client:
         try:
+            if plan:
+                jobs = client.plan(text, str(files[0]))
+                _show({"jobs": jobs}, as_json, lambda: display.plan_tables(jobs))
+                return
             applied = client.apply(text, str(files[0]))
         except InvalidDocument as error:
             raise InvalidDocument([name_source(problem) for problem in error.problems]) from error

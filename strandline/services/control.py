@@ -88,8 +88,13 @@ def _parts(settings: ControlSettings, ledger: Ledger, name: str) -> Parts:
         replication=settings.stream_replication,
         record_bytes_max=settings.record_bytes_max,
     )
-    applier = Applier(ledger, topics, lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline))
     log = LogFacts(settings.kafka_bootstrap)
+    applier = Applier(
+        ledger,
+        topics,
+        lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline),
+        lambda stream: log.range(stream).offset_first,
+    )
     service = ServiceIdentity(name, _address(settings), str(settings.data_dir.resolve()))
     supervisor = Supervisor(
         ledger, settings.data_dir, service=service, lease_s=settings.lease_s, standbys=settings.standbys

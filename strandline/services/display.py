@@ -86,8 +86,37 @@ def job_table(job: Answer) -> Table:
     rows += [(f"rejected: {reason}", show_count(count)) for reason, count in sorted(counts["rejected"].items())]
     rows += [(f"results: {stage}", show_count(count)) for stage, count in counts["results"].items()]
     rows += [(f"emitted up to: {stage}", show_time(end_ms)) for stage, end_ms in job["last_emission"].items()]
+    if job["rewind"]:
+        rows.append(
+            ("a rewind now", f"{show_count(job['rewind']['records'])} records, {job['rewind']['seconds']:.1f} s")
+        )
+        if job["rewind"]["retention_left_ms"] is not None:
+            left_ms = job["rewind"]["retention_left_ms"]
+            rows.append(("kept for it", format_duration(max(0, left_ms // 1_000 * 1_000))))
     rows.append(("may be done now", ", ".join(link["rel"] for link in job["links"])))
     return _facts(rows)
+
+
+def plan_tables(jobs: list[Answer]) -> list[Table]:
+    """What applying would mean: a line for each job, and one for each change."""
+    summary = table_of(
+        ("JOB", "OUTCOME", "#VERSION", "#RECORDS TO REWIND", "#SECONDS"),
+        (
+            (
+                job["job"],
+                job["outcome"],
+                str(job["version"]),
+                show_count(job["rewind"]["records"]) if job["rewind"] else "-",
+                f"{job['rewind']['seconds']:.1f}" if job["rewind"] else "-",
+            )
+            for job in jobs
+        ),
+    )
+    changes = table_of(
+        ("JOB", "EFFECT", "CHANGE", "WHAT FOLLOWS"),
+        ((job["job"], one["effect"], one["what"], one["reason"]) for job in jobs for one in job["changes"]),
+    )
+    return [summary, changes]
 
 
 def streams_table(streams: list[Answer]) -> Table:

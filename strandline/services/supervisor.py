@@ -13,6 +13,7 @@ The agreement with a runner (`python -m strandline.processing.runner --job NAME 
 * it begins a run in the ledger, under the lease, and moves the job starting -> running;
 * it writes into the pipe as long as it lives; after a lease's length of silence it is killed;
 * desired `stopped`: it ends after the current slice, moves the job to stopped, exits 0;
+* a new version: it takes over between two slices by itself, in the same process;
 * desired `drained`: it closes all windows, moves the job to drained, exits 0;
 * on an error that trying again cannot help it moves the job to failed with the sentence, and exits 1;
 * SIGTERM: it ends after the current slice and leaves the job's state and what is desired as they are;
@@ -63,8 +64,6 @@ class _Runner:
     process: RunnerProcess
     lease: int
     """The epoch of the lease under which it was started."""
-    version: int
-    """Of the job, when it was started."""
     restarts: int
     """How often a restart had been asked for then."""
 
@@ -249,7 +248,7 @@ class Supervisor:
 
     def _steer(self, job: JobRow, runner: _Runner) -> None:
         process = runner.process
-        if job.restarts != runner.restarts or job.version != runner.version or _is_taken_back(job):
+        if job.restarts != runner.restarts or _is_taken_back(job):
             process.tell_to_end(self._stop_patience_s)
         elif job.desired is Desired.STOPPED:
             if job.state in (JobState.RUNNING, JobState.DRAINING):
@@ -263,7 +262,7 @@ class Supervisor:
         if process.kill_at is not None and time.monotonic() > process.kill_at:
             process.is_told = True
             self._kill(job, runner, f"the runner did not stop within {self._stop_patience_s:g} s")
-        elif process.is_silent(self._lease_s):
+        elif process.is_silent(self._lease_s) and job.state not in _RESTING:
             self._kill(job, runner, f"the runner gave no sign of life for {self._lease_s:g} s or more")
 
     def _kill(self, job: JobRow, runner: _Runner, why: str) -> None:
@@ -299,7 +298,7 @@ class Supervisor:
         was_waiting = process is not None
         if process is None:
             process = RunnerProcess(self._data_dir, f"runner-{job.name}", self._command, job.name, lease)
-        self._runners[job.name] = _Runner(process, lease, job.version, job.restarts)
+        self._runners[job.name] = _Runner(process, lease, job.restarts)
         try:
             self._pids.add(f"runner-{job.name}", process.pid)
         except StackError:

@@ -35,6 +35,44 @@ class AppliedList(View):
     applied: list[AppliedView]
 
 
+class ChangeView(View):
+    """One difference between a job's present version and the one that would follow."""
+
+    what: str
+    effect: Literal["safe", "rewind", "forbidden"]
+    """`rewind`: windows not yet emitted are computed anew, from the log. `forbidden`: not to this job."""
+    reason: str
+
+
+class RewindView(View):
+    """What a start would take. Recovery, failover and upgrade are the same: the log is read again from here."""
+
+    records: int
+    """To be read again."""
+    seconds: float
+    """Estimated, with a Spark session that is there already; a cold one takes some ten seconds more."""
+    retention_left_ms: int | None
+    """How long retention still keeps what is needed, if nothing closes a window meanwhile; null when nothing is needed, or
+    records are kept for ever."""
+
+
+class JobPlanView(View):
+    """What applying a pipeline would mean for its job."""
+
+    job: str
+    outcome: Literal["created", "changed", "unchanged"]
+    version: int
+    """That it would have."""
+    changes: list[ChangeView]
+    """The forbidden ones first."""
+    rewind: RewindView | None
+    """Of the start with the new version; null where there is nothing to rewind."""
+
+
+class PlanView(View):
+    jobs: list[JobPlanView]
+
+
 class PartitionView(View):
     partition: int
     offset_first: int
@@ -136,6 +174,8 @@ class JobView(View):
     counts: CountsView
     last_emission: dict[str, int]
     """Stage -> end (ms) of the last window that it has emitted."""
+    rewind: RewindView | None
+    """What a start would take now; null before the first slice."""
     links: list[Link]
     """What may be done now."""
 

@@ -158,6 +158,16 @@ class TestRuns:
         assert new == second
         assert (new.ended_ms, new.outcome) == (None, None)
 
+    def test_a_slice_is_finished_by_the_version_that_planned_it(self, running: Ledger) -> None:
+        """Some of its results may be out; a later version would say other things of the same windows."""
+        running.plan_slice(a_slice(1))
+        running.submit_job("power", "", {"a": 2})
+        assert running.begin_run("power", pid=2).version == 1
+        assert running.begin_run("power", pid=3, present_version=True).version == 2
+        finishing = running.begin_run("power", pid=4)
+        running.commit_checkpoint(a_checkpoint(1, finishing.epoch))
+        assert running.begin_run("power", pid=5).version == 2
+
     def test_the_first_outcome_stays(self, running: Ledger) -> None:
         ended = running.end_run("power", 1, "stopped", "as asked")
         assert (ended.outcome, ended.message) == ("stopped", "as asked")

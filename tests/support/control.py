@@ -122,7 +122,9 @@ class Api:
         self.topics, self.log, self.supervisor = Topics(), Log(), supervisor or IdleSupervisor()
         self.templates: list[str] = []
         self.index_is_away = False
-        applier = Applier(ledger, self.topics, self._ensure_templates)
+        applier = Applier(
+            ledger, self.topics, self._ensure_templates, lambda stream: self.log.range(stream).offset_first
+        )
         self.app = create_app(Parts(ledger, self.log, applier, self.supervisor), LOOPBACK_NAMES)
 
     def _ensure_templates(self, pipeline: CheckedPipeline) -> None:
