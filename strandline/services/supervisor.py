@@ -263,7 +263,7 @@ class Supervisor:
         if process.kill_at is not None and time.monotonic() > process.kill_at:
             process.is_told = True
             self._kill(job, runner, f"the runner did not stop within {self._stop_patience_s:g} s")
-        elif process.is_silent(self._lease_s):
+        elif process.is_silent(self._lease_s) and job.state not in _RESTING:
             self._kill(job, runner, f"the runner gave no sign of life for {self._lease_s:g} s or more")
 
     def _kill(self, job: JobRow, runner: _Runner, why: str) -> None:
