@@ -286,6 +286,7 @@ def test_a_leader_that_was_replaced_moves_nothing_although_it_does_not_know_yet(
 
 def test_a_standby_takes_the_next_start(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strandline.services.standbys.CALM_S", 0.2)
+    monkeypatch.setattr("strandline.services.supervisor.SETTLE_MAX_S", 0.0)
     stage.want(Desired.STOPPED)
     stage.supervise(standbys=1)
     pids = wait_until(lambda: _pids(stage), lambda pids: "standby-1" in pids, "a standby")
@@ -301,6 +302,7 @@ def test_a_standby_takes_the_next_start(stage: Stage, monkeypatch: pytest.Monkey
 
 def test_a_dead_standby_is_replaced_and_delays_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strandline.services.standbys.CALM_S", 0.2)
+    monkeypatch.setattr("strandline.services.supervisor.SETTLE_MAX_S", 0.0)
     stage.want(Desired.STOPPED)
     stage.supervise(standbys=1)
     pids = wait_until(lambda: _pids(stage), lambda pids: "standby-1" in pids, "a standby")
