@@ -63,7 +63,8 @@ class RunnerProcess:
         """By this monotonic time it must have ended."""
         self._was_heard = False
         self._silent_s = 0.0
-        self._listened_at = time.monotonic()
+        self.began_at = self._listened_at = time.monotonic()
+        """Monotonic time at which it had its job."""
 
     @property
     def pid(self) -> int:
@@ -79,7 +80,7 @@ class RunnerProcess:
         except BrokenPipeError:
             return False
         self.log = log
-        self._listened_at = time.monotonic()
+        self.began_at = self._listened_at = time.monotonic()
         return not self.has_ended()
 
     def has_ended(self) -> bool:

@@ -54,6 +54,8 @@ CLOSE_PATIENCE_S = 15.0
 """The same when the control service itself ends, for all runners together."""
 LEASE_S = 8.0
 LOOK_INTERVAL_S = 0.25
+SETTLE_MAX_S = 60.0
+"""No standby is started beside a run that has not committed anything yet, for at most so long."""
 _RESTING = {JobState.STOPPED, JobState.DRAINED, JobState.FAILED}
 
 
@@ -186,11 +188,20 @@ class Supervisor:
                 self._leadership.drop(job.name)
             except (StrandlineError, OSError) as error:
                 logger.error("could not attend to the job", action="look", job=job.name, error=str(error))
-        is_calm = not any(job.state is JobState.STARTING and job.name in self._runners for job in jobs)
         try:
-            self._standbys.keep(is_calm=is_calm)
-        except (StackError, OSError) as error:
+            self._standbys.keep(is_calm=not any(self._is_settling(job) for job in jobs))
+        except (LedgerUnavailable, StackError, OSError) as error:
             logger.error("could not keep a standby", action="standby", error=str(error))
+
+    def _is_settling(self, job: JobRow) -> bool:
+        """Whether the job's run, which needs all cores for that, has yet to begin or to commit its first slice."""
+        runner = self._runners.get(job.name)
+        if runner is None or job.state is JobState.STARTING:
+            return runner is not None
+        if time.monotonic() > runner.process.began_at + SETTLE_MAX_S:
+            return False
+        checkpoint = self._ledger.last_checkpoint(job.name)
+        return checkpoint is None or checkpoint.epoch < job.epoch
 
     def _take_over(self, lease: LeaseRow, before: LeaseRow | None) -> None:
         """Begin to lead a job: first end what its leader before may have left running on this machine. That one's lease

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from strandline.ledger.ledger import Ledger
 from tests.support.failover import Failover, Service, failover
 from tests.support.waiting import wait_until
 
@@ -65,7 +66,7 @@ def test_a_leader_that_was_paused_with_its_runner_changes_nothing_when_it_wakes(
     leader, other = two_services(stage)
     epoch = stage.ledger.job(stage.job).epoch
     old_lease = stage.ledger.leases()[stage.job].epoch
-    pause_all(stage.ledger, leader)
+    pause_all(stage.ledger_url, leader)
     with stage.ledger._database.writing("hide where the old leader keeps its runners") as connection:
         connection.execute(
             sa.text("UPDATE control_services SET data_dir = '/elsewhere' WHERE name = :n"), {"n": leader.name}
@@ -109,20 +110,23 @@ def test_a_killed_jvm_is_replaced(stage: Failover) -> None:
     assert stage.check() > 0
 
 
-def pause_all(ledger: Ledger, service: Service) -> None:
+def pause_all(ledger_url: str, service: Service) -> None:
     """Stop the service and all that it started, at a moment when none of them is in a transaction: on SQLite a paused
     one would keep everybody out."""
     for _ in range(50):
         service.signal_all(signal.SIGSTOP)
-        with ledger._database.reading("look for a writer") as connection:
-            is_sqlite = ledger._database.is_sqlite
-            try:
-                if is_sqlite:
-                    connection.exec_driver_sql("PRAGMA busy_timeout=100").close()
-                    connection.exec_driver_sql("ROLLBACK")
-                    connection.exec_driver_sql("BEGIN EXCLUSIVE")
-                return
-            except sa.exc.OperationalError:
-                service.signal_all(signal.SIGCONT)
+        if not ledger_url.startswith("sqlite:///") or _is_free(ledger_url.removeprefix("sqlite:///")):
+            return
+        service.signal_all(signal.SIGCONT)
         time.sleep(0.05)
     pytest.fail("a transaction was open at every pause")
+
+
+def _is_free(path: str) -> bool:
+    with closing(sqlite3.connect(path, timeout=0.1, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError:
+            return False
+        connection.execute("ROLLBACK")
+        return True

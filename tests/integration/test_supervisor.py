@@ -245,26 +245,40 @@ def test_two_services_run_a_job_once_and_the_second_goes_on_when_the_first_ends(
     assert len(stage.family(places[1])) == 2
 
 
-def test_a_job_that_was_taken_over_loses_its_runner_here(stage: Stage) -> None:
-    """The lease is taken behind the service's back: its runner ends, and it writes nothing more about the job."""
+def steal(stage: Stage) -> None:
+    """Take the lease over behind the service's back."""
+    with stage.ledger._database.writing("steal the lease") as connection:
+        far = 9_000_000_000_000
+        values = f"holder = 'thief', epoch = epoch + 1, until_ms = {far}, length_ms = {far}"
+        connection.execute(sa.text(f"UPDATE leases SET {values}"))
+
+
+def test_a_job_that_was_taken_over_loses_its_runner_at_the_next_renewal(stage: Stage) -> None:
     stage.supervise(lease_s=2.0)
     stage.wait_for(JobState.RUNNING)
-    first = stage.family()
-    with stage.ledger._database.writing("let it run out") as connection:
-        connection.execute(sa.text("UPDATE leases SET until_ms = 1"))
-        connection.execute(sa.text("UPDATE leases SET holder = 'thief', epoch = epoch + 1, until_ms = 9000000000000"))
-        connection.execute(sa.text("UPDATE leases SET length_ms = 9000000000000"))
+    steal(stage)
     wait_until(stage.family, lambda pids: not pids, "the family gone")
+    wait_until(lambda: _pids(stage), lambda pids: f"runner-{JOB}" not in pids, "forgotten")
+    assert (stage.ledger.job(JOB).epoch, stage.leader()) == (1, "thief")
+    assert "runner_died" not in stage.event_kinds()
+
+
+def test_a_leader_that_was_replaced_moves_nothing_although_it_does_not_know_yet(stage: Stage) -> None:
+    """Its lease is long and its next renewal far: the ledger refuses its first move, and it lets go."""
+    stage.behave("ignore")
+    stage.supervise(lease_s=200.0)
+    stage.wait_for(JobState.RUNNING)
+    steal(stage)
     stage.want(Desired.STOPPED)
-    time.sleep(1.0)  # long enough for a wrong supervisor to move it
+    wait_until(stage.family, lambda pids: not pids, "the family gone")
     job = stage.ledger.job(JOB)
     assert (job.state, job.epoch, stage.leader()) == (JobState.RUNNING, 1, "thief")
-    assert first
     assert "runner_died" not in stage.event_kinds()
 
 
 def test_a_standby_takes_the_next_start(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strandline.services.standbys.CALM_S", 0.2)
+    monkeypatch.setattr("strandline.services.supervisor.SETTLE_MAX_S", 0.0)
     stage.want(Desired.STOPPED)
     stage.supervise(standbys=1)
     pids = wait_until(lambda: _pids(stage), lambda pids: "standby-1" in pids, "a standby")
@@ -280,6 +294,7 @@ def test_a_standby_takes_the_next_start(stage: Stage, monkeypatch: pytest.Monkey
 
 def test_a_dead_standby_is_replaced_and_delays_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strandline.services.standbys.CALM_S", 0.2)
+    monkeypatch.setattr("strandline.services.supervisor.SETTLE_MAX_S", 0.0)
     stage.want(Desired.STOPPED)
     stage.supervise(standbys=1)
     pids = wait_until(lambda: _pids(stage), lambda pids: "standby-1" in pids, "a standby")

@@ -177,7 +177,7 @@ class Failover:
     def wait_for_leader(self, service: Service, timeout_s: float = 60) -> None:
         wait_until(self.leader, lambda leader: leader is service, f"led by {service.name}", timeout_s)
 
-    def wait_for_results(self, epoch: int, timeout_s: float = 180) -> CheckpointRow:
+    def wait_for_results(self, epoch: int, timeout_s: float = 300) -> CheckpointRow:
         """Wait for a checkpoint of that run, or a later one, with results in it."""
 
         def newest() -> CheckpointRow | None:
