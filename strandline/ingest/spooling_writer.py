@@ -499,7 +499,7 @@ class SpoolingWriter:
         last = records[-1]
         try:
             producer.begin_transaction()
-            produce = producer.produce
+            produce: Any = producer.produce
             for number, (topic, _, _, value, key, headers) in enumerate(records[:-1], 1):
                 produce(topic, value, key, _PARTITION_BY_KEY, None, None, 0, headers)  # by position: half as much work
                 if number % _RECORDS_PER_TURN == 0:
