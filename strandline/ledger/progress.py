@@ -15,6 +15,7 @@ from dataclasses import fields, replace
 import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, NotFound
+from strandline.core.failpoints import failpoint
 from strandline.ledger.database import Part
 from strandline.ledger.models import checkpoints, jobs, runs, slices
 from strandline.ledger.registry import lock_job, refuse_old_epoch
@@ -124,6 +125,7 @@ class Progress(Part):
                 raise Conflict(f"Slice {row.slice} of job {row.job} was never planned, so it can't be committed.")
             sums = {f"{name}_total": value for name, value in vars(_add(totals, row)).items()}
             connection.execute(sa.insert(checkpoints).values(vars(row) | sums))
+            failpoint("checkpoint.before_commit")
 
     def last_checkpoint(self, job: str) -> CheckpointRow | None:
         found = self.checkpoints(job, limit=1)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaException, Producer
 
 from strandline.core.errors import LogUnavailable
+from strandline.core.failpoints import failpoint
 from strandline.core.record import dead_letter_topic
 from strandline.processing.log_reader import LogIndex, LogReader, OffsetRange
 
@@ -71,6 +72,7 @@ class DeadLetterWriter:
         for chunk in _chunks(letters, DEAD_LETTERS_A_TRANSACTION):
             if producer is None:
                 producer = self._take_over()
+                failpoint("dead_letters.taken_over")
                 present = self._present(written_before)
             given += len(chunk)
             missing = [letter for letter in chunk if letter.identity.encode() not in present]
@@ -119,7 +121,9 @@ class DeadLetterWriter:
                         break
                     except BufferError:
                         producer.poll(0.1)  # the bounded queue is full: let it drain
+            failpoint("dead_letters.before_commit")
             producer.commit_transaction(self._timeout_s)
+            failpoint("dead_letters.committed")
         except KafkaException as error:
             raise self._unavailable(error) from error
 

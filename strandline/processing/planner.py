@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from strandline.core.failpoints import failpoint
 from strandline.ledger.states import CheckpointRow, Desired, SliceKind, SliceRow, SliceStatus
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.watermark import (
@@ -72,7 +73,9 @@ class SlicePlanner:
         checkpoint = self._ledger.last_checkpoint(job)
         planned = self._cut(done, checkpoint, draining=desired is Desired.DRAINED)
         if planned is not None:
+            failpoint("plan.before_record")
             self._ledger.plan_slice(planned)
+            failpoint("plan.recorded")
         return planned
 
     def _cut(self, done: SliceRow | None, checkpoint: CheckpointRow | None, *, draining: bool) -> SliceRow | None:

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from strandline.core.errors import Conflict, Fenced, PermanentError, StrandlineError, TransientError
+from strandline.core.failpoints import failpoint
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
@@ -78,6 +79,7 @@ class Runner:
             log.error("the run cannot begin", job=self._job, code=error.code, message=str(error))
             return EXIT_TRY_AGAIN if isinstance(error, TransientError) else EXIT_FAILED
         log.info("run begins", job=self._job, epoch=run.epoch, version=run.version)
+        failpoint("run.begun")
         scratch = self._scratch(run.epoch)
         committer: SliceCommitter | None = None
         spark: SparkSession | None = None
@@ -85,7 +87,9 @@ class Runner:
             self._ledger.move_job(self._job, JobState.STARTING, epoch=run.epoch)
             pipeline = self._load(run.version)
             rule = event_time_rule(pipeline)
+            failpoint("rewind.before_plan")
             plan = self._plan(pipeline, rule)
+            failpoint("rewind.planned")
             spark = self._given_spark or start_spark(self._settings, self._job, scratch)
             config = source_config(self._settings, pipeline, rule, plan, run.version, run.epoch, spark)
             spark.dataSource.register(log_source(config))
@@ -102,6 +106,7 @@ class Runner:
                 lambda: streams.active()[0].streamingQuery(),
             )
             frame = build_stages(spark.readStream.format(LogSource.name()).load(), pipeline, tap)
+            failpoint("run.before_query")
             query = (
                 frame.writeStream.foreachBatch(committer)
                 .option("checkpointLocation", str(scratch / "checkpoint"))
