@@ -1,0 +1,253 @@
+"""The embedded stack with one job on it, from the side of whoever breaks it: which processes there are, how to end or hold
+one, and who starts it again.
+
+A runner and its family are started again by the supervisor; servers, gateway and control service by `mend`, as a service
+manager would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+from rich.console import Console
+
+from strandline.core.settings import Settings
+from strandline.ledger.ledger import Ledger
+from strandline.services.client import ControlClient, ControlUnavailable
+from strandline.services.embedded.stack import Stack
+from strandline.services.pids import PidFile
+from tests.support.chaos.dump import Dump, Row, query, take_dump
+from tests.support.chaos.work import DOCUMENTS, JobLoad
+from tests.support.faults.checker import Verdict, check_files
+from tests.support.faults.history import History
+from tests.support.faults.topic_dump import dump_topic
+from tests.support.servers import free_port_offset
+from tests.support.waiting import wait_until
+
+START_TIMEOUT_S = 240.0
+DRAIN_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind of process that can be killed or held."""
+
+    name: str
+    pid: Callable[[JobStack], int | None]
+    """Of one such process that lives now; None when there is none at the moment."""
+    part: str | None = None
+    """Of the stack, which `mend` has to start again; None for what the supervisor looks after."""
+
+
+class JobStack:
+    """Kafka, Elasticsearch, control service, HTTP gateway and one job in a directory of its own. `close` ends all."""
+
+    def __init__(self, directory: Path, seed: int, *, environment: dict[str, str] | None = None) -> None:
+        self.directory = directory
+        self.job, self.stream = "chaos", "chaos-readings"
+        self.stack = Stack(Settings(), directory, free_port_offset(), Console(quiet=True))
+        self.history = History(directory / "history.jsonl")
+        self.load: JobLoad | None = None
+        self._seed = seed
+        self._pids = PidFile(directory)
+        self._environment = environment or {}
+        self._starters: dict[str, Callable[[], object]] = {
+            "kafka": self.stack.start_kafka,
+            "elasticsearch": self.stack.start_elasticsearch,
+            "control": self._start_control,
+            "gateway-http": self.stack.start_http_gateway,
+        }
+
+    @property
+    def ledger_url(self) -> str:
+        return self.stack.settings.ledger_url
+
+    def start(self) -> None:
+        """Start the servers, the job and its senders; return when the first results are there."""
+        self.stack.addresses.write()
+        Ledger.migrate(self.ledger_url)
+        for starter in self._starters.values():
+            starter()
+        text = DOCUMENTS.format(stream=self.stream, job=self.job)
+        with ControlClient(self.stack.addresses.api_url) as control:
+            control.apply(text.encode(), "chaos.yaml")
+        self.load = JobLoad(self.history, lambda: self.stack.ports.http, self.stream, seed=self._seed)
+        self.load.start()
+        self.wait_for_results(after_ms=0, timeout_s=START_TIMEOUT_S)
+
+    def close(self) -> None:
+        """End everything, whatever state it is in. What is held is let go on first, or it could not end."""
+        if self.load is not None:
+            self.load.is_stopping = True
+        for pid in self._pids.alive().values():
+            _send(pid, signal.SIGCONT)
+        self.stack.stop()
+
+    # --- Processes
+
+    def named(self, name: str) -> int | None:
+        return self._pids.alive().get(name)
+
+    def runner(self) -> int | None:
+        return self.named(f"runner-{self.job}")
+
+    def jvm(self) -> int | None:
+        runner = self.runner()
+        below = _children(runner) if runner else []
+        return next((pid for pid in below if _name(pid) == "java"), None)
+
+    def worker(self, chance: random.Random) -> int | None:
+        """One of the Python processes below the JVM: a worker, a daemon that forks them, or the planner."""
+        jvm = self.jvm()
+        below = [pid for pid in _descendants(jvm) if _name(pid).startswith("python")] if jvm else []
+        return chance.choice(below) if below else None
+
+    def family(self) -> list[int]:
+        runner = self.runner()
+        return [runner, *_descendants(runner)] if runner else []
+
+    def mend(self, part: str) -> None:
+        """Start a part of the stack again that was killed."""
+        wait_until(lambda: self.named(part), lambda pid: pid is None, f"gone: {part}")
+        self._starters[part]()
+
+    def _start_control(self) -> None:
+        with _in_environment(self._environment):  # which the runners inherit
+            self.stack.start_control()
+
+    # --- Progress
+
+    def wait_for_results(self, *, after_ms: int, timeout_s: float) -> Row:
+        """Wait until a slice is committed that was planned after the moment (ms of the wall clock) and made results final,
+        and until a sender has heard so after it; return its checkpoint with `planned_ms`."""
+        sender_since_s = time.monotonic() - (time.time() - after_ms / 1000)
+
+        def ask() -> Row | None:
+            self.require_healthy()
+            rows = self.ask_ledger(
+                "SELECT c.slice, c.epoch, c.results, c.committed_ms, s.planned_ms FROM checkpoints c "
+                f"JOIN slices s ON s.job = c.job AND s.number = c.slice WHERE c.job = '{self.job}' "
+                f"AND s.planned_ms > {after_ms} ORDER BY c.slice LIMIT 200"
+            )
+            found = next((row for row in rows if sum(row["results"].values())), None)
+            heard_s = self.history.ok_last_s
+            return found if heard_s is not None and heard_s > sender_since_s else None
+
+        try:
+            found = wait_until(ask, lambda row: row is not None, "giving results", timeout_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {self.describe()}") from error
+        assert found is not None
+        return found
+
+    def ask_ledger(self, statement: str) -> list[Row]:
+        """The rows; none while the ledger can't be read."""
+        try:
+            return query(self.ledger_url, statement)
+        except (sqlite3.OperationalError, psycopg.OperationalError):
+            return []
+
+    def require_healthy(self) -> None:
+        if self.load is not None and self.load.error is not None:
+            raise self.load.error
+        rows = self.ask_ledger(f"SELECT state, message FROM jobs WHERE name = '{self.job}'")
+        assert not rows or rows[0]["state"] != "failed", f"the job has failed: {rows[0]['message']}"
+
+    def describe(self) -> str:
+        rows = self.ask_ledger(f"SELECT state, message, epoch FROM jobs WHERE name = '{self.job}'")
+        return f"{rows}; alive: {sorted(self._pids.alive())}; logs in {self.directory / 'logs'}"
+
+    # --- The end
+
+    def finish(self) -> tuple[Verdict, Dump]:
+        """Stop the senders, drain the job, read everything; what the gateway's word was worth, and the dump."""
+        assert self.load is not None
+        self.load.stop()
+        self.history.close()
+        with ControlClient(self.stack.addresses.api_url) as control:
+            control.order(self.job, "drain")
+        wait_until(self._state, lambda state: state == "drained", "drained", DRAIN_TIMEOUT_S)
+        ingested = check_files(self.history.path, dump_topic(self.stack.addresses.kafka_bootstrap, self.stream))
+        dump = take_dump(
+            self.job,
+            self.stream,
+            [f"{self.job}-ten", f"{self.job}-minute"],
+            bootstrap=self.stack.addresses.kafka_bootstrap,
+            ledger_url=self.ledger_url,
+            index_url=self.stack.addresses.elasticsearch_url,
+        )
+        return ingested, dump
+
+    def _state(self) -> str:
+        self.require_healthy()
+        with contextlib.suppress(ControlUnavailable, httpx.HTTPError):
+            with ControlClient(self.stack.addresses.api_url) as control:
+                return str(control.job(self.job)["state"])
+        return "unknown"
+
+
+@contextlib.contextmanager
+def _in_environment(values: dict[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _send(pid: int, number: signal.Signals) -> bool:
+    """Whether there was such a process to signal."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat after the name; the first is the state, the second the parent."""
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _children(parent: int) -> list[int]:
+    found: list[int] = []
+    for entry in os.scandir("/proc"):
+        with contextlib.suppress(OSError, IndexError):
+            if entry.name.isdigit() and int(_stat(int(entry.name))[1]) == parent:
+                found.append(int(entry.name))
+    return found
+
+
+def _descendants(root: int) -> list[int]:
+    below: dict[int, list[int]] = {}
+    for entry in os.scandir("/proc"):
+        with contextlib.suppress(OSError, IndexError):
+            if entry.name.isdigit():
+                below.setdefault(int(_stat(int(entry.name))[1]), []).append(int(entry.name))
+    found: list[int] = []
+    rest: list[Any] = [root]
+    while rest:
+        children = below.get(rest.pop(), [])
+        found += children
+        rest += children
+    return found

@@ -1,0 +1,117 @@
+"""Breaks one thing after another, by a seed: each only when results flow again after the last."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tests.support.chaos.job_stack import JobStack, Target
+from tests.support.waiting import wait_until
+
+FLOW_TIMEOUT_S = 60.0
+"""So long after a fault, and results must flow again."""
+PAUSE_S = (2.0, 12.0)
+QUIET_S = (0.2, 3.0)
+"""How long after results flow the next fault comes: at any instant of a slice."""
+
+
+def targets(chance: random.Random) -> list[Target]:
+    return [
+        Target("runner-python", JobStack.runner),
+        Target("runner-jvm", JobStack.jvm),
+        Target("python-worker", lambda stack: stack.worker(chance)),
+        Target("control", lambda stack: stack.named("control"), part="control"),
+        Target("gateway", lambda stack: stack.named("gateway-http"), part="gateway-http"),
+        Target("kafka", lambda stack: stack.named("kafka"), part="kafka"),
+        Target("elasticsearch", lambda stack: stack.named("elasticsearch"), part="elasticsearch"),
+    ]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that was done, and how long it took until results flowed."""
+
+    number: int
+    kind: str
+    """`kill` or `pause`."""
+    target: str
+    at_s: float
+    """Since the nemesis began."""
+    flow_s: float
+    """From the fault to the commit of the first slice that was planned after it and made results final."""
+    pause_s: float = 0.0
+    """How long it was held, which is in `flow_s`."""
+
+
+class Nemesis:
+    """Draws and does faults. The same seed draws the same targets, kinds and pauses; what it meets there differs."""
+
+    def __init__(self, stack: JobStack, seed: int, *, pause_share: float = 0.2, only: list[str] | None = None) -> None:
+        self._stack = stack
+        self._chance = random.Random(seed)
+        self._targets = [one for one in targets(self._chance) if only is None or one.name in only]
+        self._pause_share = pause_share
+        self._began_s = time.monotonic()
+        self._bag: list[Target] = []
+
+    def break_things(self, kills: int) -> Iterator[Fault]:
+        """Yield each fault when it is overcome, until so many kills are done; pauses come in between and don't count.
+
+        Raises AssertionError when results don't flow again in time.
+        """
+        number, done = 0, 0
+        while done < kills:
+            number += 1
+            time.sleep(self._chance.uniform(*QUIET_S))
+            is_pause = self._chance.random() < self._pause_share
+            target = self._next_target()
+            act = self._pause if is_pause else self._kill
+            yield act(number, target)
+            done += not is_pause
+
+    def _next_target(self) -> Target:
+        """Every target comes once before any comes again."""
+        if not self._bag:
+            self._bag = self._chance.sample(self._targets, len(self._targets))
+        return self._bag.pop()
+
+    def _kill(self, number: int, target: Target) -> Fault:
+        _, at_s, at_ms = self._signal(target, signal.SIGKILL)
+        if target.part is not None:
+            self._stack.mend(target.part)
+        return self._wait(number, "kill", target, at_s, at_ms)
+
+    def _pause(self, number: int, target: Target) -> Fault:
+        pause_s = round(self._chance.uniform(*PAUSE_S), 1)
+        pid, at_s, at_ms = self._signal(target, signal.SIGSTOP)
+        time.sleep(pause_s)  # the fault itself, not a wait for something
+        with contextlib.suppress(ProcessLookupError):  # someone may have replaced it meanwhile
+            os.kill(pid, signal.SIGCONT)
+        return self._wait(number, "pause", target, at_s, at_ms, pause_s)
+
+    def _signal(self, target: Target, kind: signal.Signals) -> tuple[int, float, int]:
+        while True:
+            pid = wait_until(lambda: target.pid(self._stack), lambda pid: pid is not None, f"there: {target.name}")
+            assert pid is not None
+            try:
+                os.kill(pid, kind)
+            except ProcessLookupError:
+                continue  # a worker that ended by itself
+            return pid, time.monotonic(), time.time_ns() // 1_000_000
+
+    def _wait(self, number: int, kind: str, target: Target, at_s: float, at_ms: int, pause_s: float = 0.0) -> Fault:
+        limit_s = FLOW_TIMEOUT_S + pause_s - (time.monotonic() - at_s)
+        try:
+            found = self._stack.wait_for_results(after_ms=at_ms, timeout_s=max(limit_s, 1.0))
+        except AssertionError as error:
+            raise AssertionError(f"fault {number}, {kind} of {target.name}: {error}") from error
+        flow_s = max(found["committed_ms"] - at_ms, 0) / 1000
+        return Fault(number, kind, target.name, at_s - self._began_s, flow_s, pause_s)
+
+
+Progress = Callable[[str], None]
