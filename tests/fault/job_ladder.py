@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import shutil
 import signal
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -21,9 +23,10 @@ from types import FrameType
 from rich.console import Console
 from rich.table import Table
 
+from strandline.core.failpoints import FAILPOINTS
 from tests.support.chaos.checker import JobVerdict, check_job
 from tests.support.chaos.job_stack import JobStack
-from tests.support.chaos.nemesis import FLOW_TIMEOUT_S, Fault, Nemesis, Progress
+from tests.support.chaos.nemesis import FLOW_LIMIT_S, Fault, Nemesis, Progress
 from tests.support.faults.checker import Verdict
 
 
@@ -34,31 +37,55 @@ class Outcome:
     faults: list[Fault] = field(default_factory=list)
     job: JobVerdict | None = None
     ingested: Verdict | None = None
+    reached: set[str] = field(default_factory=set)
+    """The failpoints that were noted."""
     failure: str = ""
     """Why the run ended before its time."""
 
     @property
     def violations(self) -> list[str]:
         found = [self.failure] if self.failure else []
+        found += [
+            f"fault {one.number}, {one.kind} of {one.target}: results only after {one.recovery_s:.1f} s"
+            for one in self.faults
+            if one.recovery_s > FLOW_LIMIT_S
+        ]
         found += [] if self.job is None else self.job.violations
         return found + ([] if self.ingested is None else self.ingested.violations)
 
 
-def run(directory: Path, kills: int, seed: int, say: Progress, *, only: list[str] | None = None) -> Outcome:
-    """One run: start, break, drain, judge. A dump and the history stay in `directory`."""
+def run(
+    directory: Path,
+    kills: int,
+    seed: int,
+    say: Progress,
+    *,
+    only: list[str] | None = None,
+    failpoints: Sequence[str] = (),
+    is_noting: bool = False,
+) -> Outcome:
+    """One run: start, kill at random, kill at the failpoints, drain, judge. A dump and the history stay in `directory`.
+
+    `is_noting`: find out which failpoints are reached, until the first of them is armed.
+    """
     outcome = Outcome()
     stack = JobStack(directory, seed)
     with contextlib.closing(stack):
+        if is_noting:
+            stack.arm("*=note")
         stack.start()
         say("results flow; the faults begin")
+        nemesis = Nemesis(stack, seed, only=only)
         try:
-            for fault in Nemesis(stack, seed, only=only).break_things(kills):
+            for fault in itertools.chain(nemesis.break_things(kills), nemesis.fail_at(failpoints)):
                 outcome.faults.append(fault)
                 held = f" for {fault.pause_s:g} s" if fault.pause_s else ""
                 say(f"fault {fault.number}: {fault.kind} {fault.target}{held}: results after {fault.flow_s:.1f} s")
         except AssertionError as error:
             outcome.failure = str(error)
             say(outcome.failure)
+        stack.disarm()
+        outcome.reached = stack.reached()
         say("draining the job, and reading what there is")
         try:
             outcome.ingested, dump = stack.finish()
@@ -74,6 +101,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Kill parts of a running job again and again, and check every result.")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=int(time.time()), help="draws the same faults again")
+    parser.add_argument(
+        "--failpoints", type=int, default=0, metavar="TIMES", help="then kill at every failpoint, so often"
+    )
     parser.add_argument("--only", action="append", help="only this target (see the table for names)")
     parser.add_argument("--keep", type=Path, help="keep logs, history and dump in this directory")
     options = parser.parse_args()
@@ -88,24 +118,26 @@ def main() -> int:
     say(f"seed {options.seed}, {options.kills} kills")
     directory = Path(tempfile.mkdtemp(prefix="strandline-chaos-"))
     try:
-        outcome = run(directory, options.kills, options.seed, say, only=options.only)
+        points = FAILPOINTS * options.failpoints
+        outcome = run(directory, options.kills, options.seed, say, only=options.only, failpoints=points)
     finally:
         if options.keep:
             _keep(directory, options.keep)
         shutil.rmtree(directory)
     _print(outcome, options.seed)
+    for violation in outcome.violations:
+        print(f"VIOLATION: {violation}")
     return 1 if outcome.violations else 0
 
 
 def _print(outcome: Outcome, seed: int) -> None:
-    table = Table("fault", "target", "times", "median s", "worst s", f"over {FLOW_TIMEOUT_S:g} s")
+    table = Table("fault", "target", "times", "median s", "worst s", f"over {FLOW_LIMIT_S:g} s")
     kinds = sorted({(fault.kind, fault.target) for fault in outcome.faults})
     for kind, target in [*kinds, ("kill", "all"), ("pause", "all")]:
         some = [one for one in outcome.faults if one.kind == kind and target in (one.target, "all")]
         if some:
-            # A pause is no part of the recovery from it.
-            took_s = [one.flow_s - one.pause_s for one in some]
-            slow = sum(one > FLOW_TIMEOUT_S for one in took_s)
+            took_s = [one.recovery_s for one in some]
+            slow = sum(one > FLOW_LIMIT_S for one in took_s)
             table.add_row(
                 kind, target, str(len(some)), f"{statistics.median(took_s):.1f}", f"{max(took_s):.1f}", str(slow)
             )

@@ -184,7 +184,7 @@ def _documents(url: str, emit_names: list[str]) -> tuple[list[Row], int]:
 def _ask(url: str, path: str, body: Row | None = None) -> Row:
     request = urllib.request.Request(
         url + path,
-        data=None if body is None else json.dumps(body).encode(),
+        data=json.dumps(body).encode() if body else None,
         headers={"content-type": "application/json"},
         method="GET" if body is None else "POST",
     )

@@ -36,7 +36,9 @@ from tests.support.servers import free_port_offset
 from tests.support.waiting import wait_until
 
 START_TIMEOUT_S = 240.0
-DRAIN_TIMEOUT_S = 180.0
+DRAIN_TIMEOUT_S = 300.0
+POLL_S = 0.3
+"""What is measured is in the ledger's own times; to look more often would only take time from the job."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +55,16 @@ class Target:
 class JobStack:
     """Kafka, Elasticsearch, control service, HTTP gateway and one job in a directory of its own. `close` ends all."""
 
-    def __init__(self, directory: Path, seed: int, *, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, seed: int) -> None:
         self.directory = directory
+        self.failpoints = directory / "failpoints"
+        """While this file is there, it arms failpoints in every runner; see strandline/core/failpoints.py."""
         self.job, self.stream = "chaos", "chaos-readings"
         self.stack = Stack(Settings(), directory, free_port_offset(), Console(quiet=True))
         self.history = History(directory / "history.jsonl")
         self.load: JobLoad | None = None
         self._seed = seed
         self._pids = PidFile(directory)
-        self._environment = environment or {}
         self._starters: dict[str, Callable[[], object]] = {
             "kafka": self.stack.start_kafka,
             "elasticsearch": self.stack.start_elasticsearch,
@@ -123,8 +126,31 @@ class JobStack:
         self._starters[part]()
 
     def _start_control(self) -> None:
-        with _in_environment(self._environment):  # which the runners inherit
+        with _in_environment({"STRANDLINE_FAILPOINTS": f"@{self.failpoints}"}):  # which the runners inherit
             self.stack.start_control()
+
+    # --- Failpoints
+
+    def arm(self, orders: str) -> None:
+        """Arm failpoints in place of those that were armed before; nothing has fired then."""
+        self._beside("fired").unlink(missing_ok=True)
+        new = self._beside("new")
+        new.write_text(orders)
+        new.replace(self.failpoints)
+
+    def disarm(self) -> None:
+        self.failpoints.unlink(missing_ok=True)
+
+    def has_fired(self) -> bool:
+        return self._beside("fired").exists()
+
+    def reached(self) -> set[str]:
+        """The failpoints that were noted while `*=note` was armed."""
+        noted = self._beside("reached")
+        return set(noted.read_text().split()) if noted.exists() else set()
+
+    def _beside(self, what: str) -> Path:
+        return self.failpoints.with_name(f"{self.failpoints.name}.{what}")
 
     # --- Progress
 
@@ -145,7 +171,7 @@ class JobStack:
             return found if heard_s is not None and heard_s > sender_since_s else None
 
         try:
-            found = wait_until(ask, lambda row: row is not None, "giving results", timeout_s)
+            found = wait_until(ask, lambda row: row is not None, "giving results", timeout_s, POLL_S)
         except AssertionError as error:
             raise AssertionError(f"{error}; {self.describe()}") from error
         assert found is not None
@@ -177,7 +203,7 @@ class JobStack:
         self.history.close()
         with ControlClient(self.stack.addresses.api_url) as control:
             control.order(self.job, "drain")
-        wait_until(self._state, lambda state: state == "drained", "drained", DRAIN_TIMEOUT_S)
+        wait_until(self._state, lambda state: state == "drained", "drained", DRAIN_TIMEOUT_S, POLL_S)
         ingested = check_files(self.history.path, dump_topic(self.stack.addresses.kafka_bootstrap, self.stream))
         dump = take_dump(
             self.job,

@@ -7,14 +7,16 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tests.support.chaos.job_stack import JobStack, Target
 from tests.support.waiting import wait_until
 
-FLOW_TIMEOUT_S = 60.0
-"""So long after a fault, and results must flow again."""
+FLOW_LIMIT_S = 60.0
+"""So long after a fault, and results must flow again; a longer time is counted and named."""
+FLOW_TIMEOUT_S = 300.0
+"""So long, and they are given up for lost."""
 PAUSE_S = (2.0, 12.0)
 QUIET_S = (0.2, 3.0)
 """How long after results flow the next fault comes: at any instant of a slice."""
@@ -47,6 +49,11 @@ class Fault:
     pause_s: float = 0.0
     """How long it was held, which is in `flow_s`."""
 
+    @property
+    def recovery_s(self) -> float:
+        """Without the pause itself."""
+        return max(self.flow_s - self.pause_s, 0.0)
+
 
 class Nemesis:
     """Draws and does faults. The same seed draws the same targets, kinds and pauses; what it meets there differs."""
@@ -73,6 +80,20 @@ class Nemesis:
             act = self._pause if is_pause else self._kill
             yield act(number, target)
             done += not is_pause
+
+    def fail_at(self, points: Sequence[str], how: str = "kill") -> Iterator[Fault]:
+        """Yield a fault for each failpoint, when it is overcome: whichever process comes there next is killed.
+
+        Raises AssertionError when none comes there, or results don't flow again in time.
+        """
+        for number, point in enumerate(points, 1):
+            self._stack.arm(f"{point}={how}")
+            if point.startswith(("run.", "rewind.")):
+                # Only a start comes there.
+                self._signal(Target("runner-python", JobStack.runner), signal.SIGKILL)
+            wait_until(self._stack.has_fired, bool, f"reached: {point}", FLOW_TIMEOUT_S, 0.05)
+            at_s, at_ms = time.monotonic(), time.time_ns() // 1_000_000
+            yield self._wait(number, how, Target(point, lambda _: None), at_s, at_ms)
 
     def _next_target(self) -> Target:
         """Every target comes once before any comes again."""

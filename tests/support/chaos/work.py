@@ -69,7 +69,7 @@ class JobLoad(HttpLoad):
     """Readings of as many devices as there are clients: most of them good; some late, twice, too far ahead or broken."""
 
     def __init__(self, history: History, port: Callable[[], int], stream: str, *, seed: int, clients: int = 8) -> None:
-        how = {"batch_records_max": 12, "pause_s": 0.3, "resends": True, "answer_timeout_s": 20.0}
+        how = {"batch_records_max": 12, "pause_s": 0.8, "resends": True, "answer_timeout_s": 20.0}
         super().__init__(history, port, stream, clients=clients, seed=seed, **how)  # type: ignore[arg-type]
         self._began_s = time.monotonic()
         self._began_ms = int((time.time() - BEGIN_BEFORE_S) * 1000)
