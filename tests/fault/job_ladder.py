@@ -61,6 +61,7 @@ def run(
     say: Progress,
     *,
     only: list[str] | None = None,
+    ledger: str = "sqlite",
     failpoints: Sequence[str] = (),
     is_noting: bool = False,
 ) -> Outcome:
@@ -69,7 +70,7 @@ def run(
     `is_noting`: find out which failpoints are reached, until the first of them is armed.
     """
     outcome = Outcome()
-    stack = JobStack(directory, seed)
+    stack = JobStack(directory, seed, ledger=ledger)
     with contextlib.closing(stack):
         if is_noting:
             stack.arm("*=note")
@@ -105,6 +106,7 @@ def main() -> int:
         "--failpoints", type=int, default=0, metavar="TIMES", help="then kill at every failpoint, so often"
     )
     parser.add_argument("--only", action="append", help="only this target (see the table for names)")
+    parser.add_argument("--ledger", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--keep", type=Path, help="keep logs, history and dump in this directory")
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):  # however it is asked to end, it ends its servers first
@@ -119,7 +121,15 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="strandline-chaos-"))
     try:
         points = FAILPOINTS * options.failpoints
-        outcome = run(directory, options.kills, options.seed, say, only=options.only, failpoints=points)
+        outcome = run(
+            directory,
+            options.kills,
+            options.seed,
+            say,
+            only=options.only,
+            ledger=options.ledger,
+            failpoints=points,
+        )
     finally:
         if options.keep:
             _keep(directory, options.keep)

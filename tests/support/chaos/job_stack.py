@@ -28,6 +28,7 @@ from strandline.services.client import ControlClient, ControlUnavailable
 from strandline.services.embedded.stack import Stack
 from strandline.services.pids import PidFile
 from tests.support.chaos.dump import Dump, Row, query, take_dump
+from tests.support.chaos.postgresql_server import PostgresqlServer
 from tests.support.chaos.work import DOCUMENTS, JobLoad
 from tests.support.faults.checker import Verdict, check_files
 from tests.support.faults.history import History
@@ -55,7 +56,8 @@ class Target:
 class JobStack:
     """Kafka, Elasticsearch, control service, HTTP gateway and one job in a directory of its own. `close` ends all."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
+    def __init__(self, directory: Path, seed: int, *, ledger: str = "sqlite") -> None:
+        """`ledger`: `sqlite` or `postgresql`."""
         self.directory = directory
         self.failpoints = directory / "failpoints"
         """While this file is there, it arms failpoints in every runner; see strandline/core/failpoints.py."""
@@ -71,6 +73,10 @@ class JobStack:
             "control": self._start_control,
             "gateway-http": self.stack.start_http_gateway,
         }
+        self.postgresql: PostgresqlServer | None = None
+        if ledger == "postgresql":
+            self.postgresql = PostgresqlServer()
+            self.stack.settings = self.stack.settings.model_copy(update={"ledger_url": self.postgresql.url})
 
     @property
     def ledger_url(self) -> str:
@@ -93,9 +99,12 @@ class JobStack:
         """End everything, whatever state it is in. What is held is let go on first, or it could not end."""
         if self.load is not None:
             self.load.is_stopping = True
-        for pid in self._pids.alive().values():
-            _send(pid, signal.SIGCONT)
+        for pid in [*self._pids.alive().values(), *self.family()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
         self.stack.stop()
+        if self.postgresql is not None:
+            self.postgresql.close()
 
     # --- Processes
 
@@ -122,6 +131,11 @@ class JobStack:
 
     def mend(self, part: str) -> None:
         """Start a part of the stack again that was killed."""
+        if part == "postgresql":
+            assert self.postgresql is not None
+            wait_until(lambda: self.postgresql.pid, lambda pid: pid is None, "gone: PostgreSQL")
+            self.postgresql.start()
+            return
         wait_until(lambda: self.named(part), lambda pid: pid is None, f"gone: {part}")
         self._starters[part]()
 
@@ -232,15 +246,6 @@ def _in_environment(values: dict[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
-
-
-def _send(pid: int, number: signal.Signals) -> bool:
-    """Whether there was such a process to signal."""
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _stat(pid: int) -> list[str]:

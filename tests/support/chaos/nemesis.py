@@ -31,6 +31,7 @@ def targets(chance: random.Random) -> list[Target]:
         Target("gateway", lambda stack: stack.named("gateway-http"), part="gateway-http"),
         Target("kafka", lambda stack: stack.named("kafka"), part="kafka"),
         Target("elasticsearch", lambda stack: stack.named("elasticsearch"), part="elasticsearch"),
+        Target("postgresql", lambda stack: stack.postgresql.pid if stack.postgresql else None, part="postgresql"),
     ]
 
 
@@ -62,6 +63,8 @@ class Nemesis:
         self._stack = stack
         self._chance = random.Random(seed)
         self._targets = [one for one in targets(self._chance) if only is None or one.name in only]
+        if stack.postgresql is None:
+            self._targets = [one for one in self._targets if one.name != "postgresql"]
         self._pause_share = pause_share
         self._began_s = time.monotonic()
         self._bag: list[Target] = []
