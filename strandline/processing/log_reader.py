@@ -144,8 +144,13 @@ class LogIndex:
         return self._offsets(stream, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
     def ends(self, stream: str) -> dict[int, int]:
-        """Per partition the offset after the last committed record."""
+        """Per partition the offset up to which every record is settled: from the first open transaction on, nothing is, be
+        it committed or not."""
         return self._offsets(stream, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def ends_with_open(self, stream: str) -> dict[int, int]:
+        """Per partition the offset after the last record, settled or not. Reading up to it waits until all before it is."""
+        return self._offsets(stream, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
 
     def offsets_at(self, stream: str, log_time_ms: int, ends: Mapping[int, int]) -> dict[int, int]:
         """Per partition the first offset whose log time is at or after `log_time_ms`, but at most `ends`."""
@@ -153,11 +158,11 @@ class LogIndex:
         # The broker answers -1 where no record is that young: then the cut is the end.
         return {p: min(found[p], end) if found.get(p, -1) >= 0 else end for p, end in ends.items()}
 
-    def _offsets(self, stream: str, spec: OffsetSpec) -> dict[int, int]:
+    def _offsets(
+        self, stream: str, spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    ) -> dict[int, int]:
         wanted = {TopicPartition(stream, partition): spec for partition in self.partitions(stream)}
-        futures = self._admin.list_offsets(
-            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._timeout_s
-        )
+        futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self._timeout_s)
         return {place.partition: int(self._result(future, stream).offset) for place, future in futures.items()}
 
     def _result(self, future, stream: str):  # type: ignore[no-untyped-def]
