@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psycopg
@@ -36,7 +35,7 @@ from tests.support.faults.topic_dump import dump_topic
 from tests.support.servers import free_port_offset
 from tests.support.waiting import wait_until
 
-START_TIMEOUT_S = 240.0
+START_TIMEOUT_S = 600.0
 DRAIN_TIMEOUT_S = 300.0
 POLL_S = 0.3
 """What is measured is in the ledger's own times; to look more often would only take time from the job."""
@@ -47,8 +46,8 @@ class Target:
     """A kind of process that can be killed or held."""
 
     name: str
-    pid: Callable[[JobStack], int | None]
-    """Of one such process that lives now; None when there is none at the moment."""
+    pids: Callable[[JobStack], list[int]]
+    """Of what is to be killed or held at once; empty when there is none at the moment."""
     part: str | None = None
     """Of the stack, which `mend` has to start again; None for what the supervisor looks after."""
 
@@ -108,35 +107,33 @@ class JobStack:
 
     # --- Processes
 
-    def named(self, name: str) -> int | None:
-        return self._pids.alive().get(name)
+    def named(self, name: str) -> list[int]:
+        pid = self._pids.alive().get(name)
+        return [] if pid is None else [pid]
 
-    def runner(self) -> int | None:
+    def runner(self) -> list[int]:
         return self.named(f"runner-{self.job}")
 
-    def jvm(self) -> int | None:
-        runner = self.runner()
-        below = _children(runner) if runner else []
-        return next((pid for pid in below if _name(pid) == "java"), None)
+    def jvm(self) -> list[int]:
+        return [pid for pid in self.family() if _name(pid) == "java"][:1]
 
-    def worker(self, chance: random.Random) -> int | None:
+    def worker(self, chance: random.Random) -> list[int]:
         """One of the Python processes below the JVM: a worker, a daemon that forks them, or the planner."""
-        jvm = self.jvm()
-        below = [pid for pid in _descendants(jvm) if _name(pid).startswith("python")] if jvm else []
-        return chance.choice(below) if below else None
+        below = [pid for jvm in self.jvm() for pid in _descendants(jvm) if _name(pid).startswith("python")]
+        return [chance.choice(below)] if below else []
 
     def family(self) -> list[int]:
-        runner = self.runner()
-        return [runner, *_descendants(runner)] if runner else []
+        """The runner and all that it started, the runner first."""
+        return [pid for runner in self.runner() for pid in (runner, *_descendants(runner))]
 
     def mend(self, part: str) -> None:
         """Start a part of the stack again that was killed."""
         if part == "postgresql":
             assert self.postgresql is not None
-            wait_until(lambda: self.postgresql.pid, lambda pid: pid is None, "gone: PostgreSQL")
+            wait_until(self.postgresql.pids, lambda pids: not pids, "gone: PostgreSQL")
             self.postgresql.start()
             return
-        wait_until(lambda: self.named(part), lambda pid: pid is None, f"gone: {part}")
+        wait_until(lambda: self.named(part), lambda pids: not pids, f"gone: {part}")
         self._starters[part]()
 
     def _start_control(self) -> None:
@@ -260,15 +257,6 @@ def _name(pid: int) -> str:
         return ""
 
 
-def _children(parent: int) -> list[int]:
-    found: list[int] = []
-    for entry in os.scandir("/proc"):
-        with contextlib.suppress(OSError, IndexError):
-            if entry.name.isdigit() and int(_stat(int(entry.name))[1]) == parent:
-                found.append(int(entry.name))
-    return found
-
-
 def _descendants(root: int) -> list[int]:
     below: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
@@ -276,7 +264,7 @@ def _descendants(root: int) -> list[int]:
             if entry.name.isdigit():
                 below.setdefault(int(_stat(int(entry.name))[1]), []).append(int(entry.name))
     found: list[int] = []
-    rest: list[Any] = [root]
+    rest = [root]
     while rest:
         children = below.get(rest.pop(), [])
         found += children

@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 
 FLOW_LIMIT_S = 60.0
 """So long after a fault, and results must flow again; a longer time is counted and named."""
-FLOW_TIMEOUT_S = 300.0
+FLOW_TIMEOUT_S = 600.0
 """So long, and they are given up for lost."""
 PAUSE_S = (2.0, 12.0)
 QUIET_S = (0.2, 3.0)
@@ -26,12 +26,13 @@ def targets(chance: random.Random) -> list[Target]:
     return [
         Target("runner-python", JobStack.runner),
         Target("runner-jvm", JobStack.jvm),
+        Target("runner-family", JobStack.family),
         Target("python-worker", lambda stack: stack.worker(chance)),
         Target("control", lambda stack: stack.named("control"), part="control"),
         Target("gateway", lambda stack: stack.named("gateway-http"), part="gateway-http"),
         Target("kafka", lambda stack: stack.named("kafka"), part="kafka"),
         Target("elasticsearch", lambda stack: stack.named("elasticsearch"), part="elasticsearch"),
-        Target("postgresql", lambda stack: stack.postgresql.pid if stack.postgresql else None, part="postgresql"),
+        Target("postgresql", lambda stack: stack.postgresql.pids() if stack.postgresql else [], part="postgresql"),
     ]
 
 
@@ -96,7 +97,7 @@ class Nemesis:
                 self._signal(Target("runner-python", JobStack.runner), signal.SIGKILL)
             wait_until(self._stack.has_fired, bool, f"reached: {point}", FLOW_TIMEOUT_S, 0.05)
             at_s, at_ms = time.monotonic(), time.time_ns() // 1_000_000
-            yield self._wait(number, how, Target(point, lambda _: None), at_s, at_ms)
+            yield self._wait(number, how, Target(point, lambda _: []), at_s, at_ms)
 
     def _next_target(self) -> Target:
         """Every target comes once before any comes again."""
@@ -105,28 +106,33 @@ class Nemesis:
         return self._bag.pop()
 
     def _kill(self, number: int, target: Target) -> Fault:
-        _, at_s, at_ms = self._signal(target, signal.SIGKILL)
+        at_s, at_ms, _ = self._signal(target, signal.SIGKILL)
         if target.part is not None:
             self._stack.mend(target.part)
         return self._wait(number, "kill", target, at_s, at_ms)
 
     def _pause(self, number: int, target: Target) -> Fault:
         pause_s = round(self._chance.uniform(*PAUSE_S), 1)
-        pid, at_s, at_ms = self._signal(target, signal.SIGSTOP)
+        at_s, at_ms, pids = self._signal(target, signal.SIGSTOP)
         time.sleep(pause_s)  # the fault itself, not a wait for something
-        with contextlib.suppress(ProcessLookupError):  # someone may have replaced it meanwhile
-            os.kill(pid, signal.SIGCONT)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):  # someone may have replaced it meanwhile
+                os.kill(pid, signal.SIGCONT)
         return self._wait(number, "pause", target, at_s, at_ms, pause_s)
 
-    def _signal(self, target: Target, kind: signal.Signals) -> tuple[int, float, int]:
+    def _signal(self, target: Target, kind: signal.Signals) -> tuple[float, int, list[int]]:
+        """Signal what the target is now; return when (monotonic, ms of the wall clock), and to whom it went."""
         while True:
-            pid = wait_until(lambda: target.pid(self._stack), lambda pid: pid is not None, f"there: {target.name}")
-            assert pid is not None
-            try:
-                os.kill(pid, kind)
-            except ProcessLookupError:
-                continue  # a worker that ended by itself
-            return pid, time.monotonic(), time.time_ns() // 1_000_000
+            pids = wait_until(lambda: target.pids(self._stack), bool, f"there: {target.name}", FLOW_TIMEOUT_S)
+            at_s, at_ms = time.monotonic(), time.time_ns() // 1_000_000
+            gone = []
+            for pid in pids:
+                try:
+                    os.kill(pid, kind)
+                except ProcessLookupError:
+                    gone.append(pid)  # a worker that ended by itself
+            if gone != pids:
+                return at_s, at_ms, pids
 
     def _wait(self, number: int, kind: str, target: Target, at_s: float, at_ms: int, pause_s: float = 0.0) -> Fault:
         limit_s = FLOW_TIMEOUT_S + pause_s - (time.monotonic() - at_s)

@@ -39,10 +39,9 @@ class PostgresqlServer:
     def url(self) -> str:
         return f"postgresql+psycopg://strandline@127.0.0.1:{self._port}/postgres"
 
-    @property
-    def pid(self) -> int | None:
-        """Of the server, which ends its backends; None when it is dead."""
-        return self._server.pid if self._server is not None and self._server.poll() is None else None
+    def pids(self) -> list[int]:
+        """Of the server, whose backends end with it; empty when it is dead."""
+        return [self._server.pid] if self._server is not None and self._server.poll() is None else []
 
     def start(self) -> None:
         """Start it, again after a kill; return when it answers."""
