@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import math
 import shutil
 import signal
 import statistics
@@ -64,10 +65,12 @@ def run(
     ledger: str = "sqlite",
     failpoints: Sequence[str] = (),
     is_noting: bool = False,
+    faults_max_s: float = math.inf,
 ) -> Outcome:
     """One run: start, kill at random, kill at the failpoints, drain, judge. A dump and the history stay in `directory`.
 
-    `is_noting`: find out which failpoints are reached, until the first of them is armed.
+    `is_noting`: find out which failpoints are reached, until the first of them is armed. `faults_max_s`: no fault is begun
+    later than so long after the first results.
     """
     outcome = Outcome()
     stack = JobStack(directory, seed, ledger=ledger)
@@ -76,12 +79,15 @@ def run(
             stack.arm("*=note")
         stack.start()
         say("results flow; the faults begin")
-        nemesis = Nemesis(stack, seed, only=only)
+        nemesis, began_s = Nemesis(stack, seed, only=only), time.monotonic()
         try:
             for fault in itertools.chain(nemesis.break_things(kills), nemesis.fail_at(failpoints)):
                 outcome.faults.append(fault)
                 held = f" for {fault.pause_s:g} s" if fault.pause_s else ""
                 say(f"fault {fault.number}: {fault.kind} {fault.target}{held}: results after {fault.flow_s:.1f} s")
+                if time.monotonic() - began_s > faults_max_s:
+                    say(f"no more faults after {faults_max_s:g} s")
+                    break
         except AssertionError as error:
             outcome.failure = str(error)
             say(outcome.failure)
@@ -107,6 +113,9 @@ def main() -> int:
     )
     parser.add_argument("--only", action="append", help="only this target (see the table for names)")
     parser.add_argument("--ledger", choices=["sqlite", "postgresql"], default="sqlite")
+    parser.add_argument(
+        "--faults-max-s", type=float, default=math.inf, metavar="S", help="begin no fault after so long"
+    )
     parser.add_argument("--keep", type=Path, help="keep logs, history and dump in this directory")
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):  # however it is asked to end, it ends its servers first
@@ -129,6 +138,7 @@ def main() -> int:
             only=options.only,
             ledger=options.ledger,
             failpoints=points,
+            faults_max_s=options.faults_max_s,
         )
     finally:
         if options.keep:

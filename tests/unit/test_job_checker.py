@@ -1,7 +1,7 @@
-"""The checker of a job's results has teeth: each planted fault, alone, in what a real run left behind, is found and named;
-the run itself, in which nothing was wrong, passes.
+"""The checker of a job's results has teeth: each planted fault, alone, is found and named; what is right is never called
+wrong.
 
-`recorded.json.gz` is the dump of a run of tests/fault/job_ladder.py with kills of runner, worker, Kafka and Elasticsearch.
+The faults are planted in made-up runs, and in `recorded.json.gz`, the dump of a run of tests/fault/job_ladder.py with kills.
 """
 
 from __future__ import annotations
@@ -19,35 +19,52 @@ import pytest
 from tests.support.chaos import checker
 from tests.support.chaos.checker import JobVerdict, check_job
 from tests.support.chaos.dump import Dump, Record, Row
+from tests.support.chaos.made_up import made_up_run
 
 JOB, STREAM = "chaos", "chaos-readings"
 RECORDED = Path(checker.__file__).with_name("recorded.json.gz")
 Chance = random.Random
 
 
+RUNS = ["made up", *(["recorded"] if RECORDED.exists() else [])]
+
+
 @cache
-def _recorded() -> Dump:
-    return Dump.load(RECORDED)
+def _kept(which: str) -> Dump:
+    return Dump.load(RECORDED) if which == "recorded" else made_up_run(7, JOB, STREAM)
+
+
+@pytest.fixture(params=RUNS)
+def run(request: pytest.FixtureRequest) -> Dump:
+    """A run in which nothing was wrong, to be spoilt."""
+    return copy.deepcopy(_kept(request.param))
 
 
 def judge(dump: Dump) -> JobVerdict:
     return check_job(dump, JOB, STREAM)
 
 
-def test_the_recorded_run_passes_and_has_something_of_everything() -> None:
-    verdict = judge(_recorded())
+@pytest.mark.parametrize("seed", range(50))
+def test_a_right_run_passes(seed: int) -> None:
+    verdict = judge(made_up_run(seed, JOB, STREAM))
     assert verdict.violations == []
     assert verdict.records == verdict.accepted + verdict.late + verdict.refused
     assert min(verdict.accepted, verdict.late, verdict.refused, verdict.expected) > 10
+
+
+def test_the_run_has_something_of_everything(run: Dump) -> None:
+    verdict = judge(run)
+    assert verdict.violations == []
+    assert verdict.records == verdict.accepted + verdict.late + verdict.refused
     assert verdict.epochs > 2, "a run without a restart shows little"
-    reasons = {letter.headers["reason"] for letter in _recorded().dead_letters}
+    reasons = {letter.headers["reason"] for letter in run.dead_letters}
     assert reasons == {"decode", "schema", "expression", "future_event", "late"}
-    assert {document["_source"]["strandline"]["stage"] for document in _recorded().documents} == set(checker.STAGES)
+    assert {document["_source"]["strandline"]["stage"] for document in run.documents} == set(checker.STAGES)
 
 
-def test_a_dump_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
-    _recorded().save(tmp_path / "dump.json.gz")
-    assert Dump.load(tmp_path / "dump.json.gz") == _recorded()
+def test_a_dump_comes_back_from_its_file_as_it_was(run: Dump, tmp_path: Path) -> None:
+    run.save(tmp_path / "dump.json.gz")
+    assert Dump.load(tmp_path / "dump.json.gz") == run
 
 
 @pytest.mark.parametrize("module", ["checker", "dump"])
@@ -365,39 +382,38 @@ MUTATIONS: dict[Callable[[Dump, Chance], None], set[str]] = {
 
 
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
-def test_a_planted_fault_is_found(mutate: Callable[[Dump, Chance], None]) -> None:
+@pytest.mark.parametrize("which", RUNS)
+def test_a_planted_fault_is_found(which: str, mutate: Callable[[Dump, Chance], None]) -> None:
     for seed in range(3):
-        dump = copy.deepcopy(_recorded())
+        dump = copy.deepcopy(_kept(which))
         mutate(dump, Chance(seed))
         verdict = judge(dump)
         found = {kind for kind in JobVerdict.KINDS if getattr(verdict, kind)}
         assert found & MUTATIONS[mutate], f"seed {seed}: {verdict}"
 
 
-def test_what_the_order_of_adding_explains_is_no_fault() -> None:
-    dump = copy.deepcopy(_recorded())
-    for document in dump.documents:
+def test_what_the_order_of_adding_explains_is_no_fault(run: Dump) -> None:
+    for document in run.documents:
         document["_source"]["load"] *= 1 + 2e-10
-    assert judge(dump).violations == []
+    assert judge(run).violations == []
 
 
-def test_a_slice_that_is_under_way_may_be_written_in_part() -> None:
+def test_a_slice_that_is_under_way_may_be_written_in_part(run: Dump) -> None:
     """Its results may be in the index or not, its dead letters too; what is there must be right."""
-    dump = copy.deepcopy(_recorded())
-    with_results = [row for row in dump.tables["checkpoints"] if row["results"]["ten_seconds"] > 1]
+    tables = run.tables
+    with_results = [row for row in tables["checkpoints"] if row["results"]["ten_seconds"] > 1]
     number = with_results[-1]["slice"]
-    for table, column in (("slices", "number"), ("checkpoints", "slice")):
-        dump.tables[table] = [row for row in dump.tables[table] if row[column] <= number]
-    dump.tables["checkpoints"].pop()
-    dump.tables["slices"][-1]["status"] = "planned"
-    ends = {int(p): end for p, end in dump.tables["slices"][-1]["offsets"][STREAM].items()}
-    dump.records = [one for one in dump.records if one.offset < ends[one.partition]]
-    dump.documents = [one for one in dump.documents if one["_source"]["strandline"]["emission"] <= number]
-    dump.dead_letters = [
-        one for one in dump.dead_letters if int(one.headers["offset"]) < ends[int(one.headers["partition"])]
+    tables["slices"] = [row for row in tables["slices"] if row["number"] <= number]
+    tables["checkpoints"] = [row for row in tables["checkpoints"] if row["slice"] < number]
+    tables["slices"][-1]["status"] = "planned"
+    ends = {int(partition): end for partition, end in tables["slices"][-1]["offsets"][STREAM].items()}
+    run.records = [one for one in run.records if one.offset < ends[one.partition]]
+    run.documents = [one for one in run.documents if one["_source"]["strandline"]["emission"] <= number]
+    run.dead_letters = [
+        one for one in run.dead_letters if int(one.headers["offset"]) < ends[int(one.headers["partition"])]
     ]
-    assert judge(dump).violations == []
-    dump.documents.remove(next(one for one in dump.documents if one["_source"]["strandline"]["emission"] == number))
-    assert judge(dump).violations == []
-    next(one for one in dump.documents if one["_source"]["strandline"]["emission"] == number)["_source"]["n"] += 1
-    assert judge(dump).wrong
+    assert judge(run).violations == []
+    run.documents.remove(next(one for one in run.documents if one["_source"]["strandline"]["emission"] == number))
+    assert judge(run).violations == []
+    next(one for one in run.documents if one["_source"]["strandline"]["emission"] == number)["_source"]["n"] += 1
+    assert judge(run).wrong

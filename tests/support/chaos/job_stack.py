@@ -36,7 +36,7 @@ from tests.support.servers import free_port_offset
 from tests.support.waiting import wait_until
 
 START_TIMEOUT_S = 600.0
-DRAIN_TIMEOUT_S = 300.0
+DRAIN_TIMEOUT_S = 600.0
 POLL_S = 0.3
 """What is measured is in the ledger's own times; to look more often would only take time from the job."""
 

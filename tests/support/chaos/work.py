@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Callable
 
@@ -11,7 +12,12 @@ from tests.support.faults.history import History
 from tests.support.faults.http_load import HttpLoad
 from tests.support.faults.load import Batch
 
+Reading = dict[str, object]
+Spoiler = Callable[[str, Reading, int], tuple[str, bytes]]
+"""From a record's id, its reading and the time now (ms) to an id and bytes that can't be used."""
+
 LATE_SHARE = 0.05
+SPOILT_SHARE = 0.04
 SPEED = 20.0
 """Seconds of event time in a second."""
 BEGIN_BEFORE_S = 3 * 86_400
@@ -87,65 +93,73 @@ class JobLoad(HttpLoad):
                 batch.append(self._sent[client])  # a sender that forgot that it sent this one
                 continue
             record_id = f"{client}-{number}-{n}"
-            batch.append(self._record(record_id, client))
+            batch.append(make_reading(chance, record_id, client, self.event_now_ms(), int(time.time() * 1000))[:2])
             if chance.random() < 0.1:
                 self._sent[client] = batch[-1]
         return batch
 
-    def _record(self, record_id: str, client: str) -> tuple[str, bytes]:
-        chance = self._random
-        back_ms = chance.uniform(30_000, 150_000) if chance.random() < LATE_SHARE else chance.uniform(0, 5_000)
-        reading: dict[str, object] = {
-            "id": record_id,
-            "client": client,
-            "site": f"site-{int(client.rsplit('-', 1)[1]) % 3}",
-            "ts": self.event_now_ms() - int(back_ms),
-            "power": round(chance.uniform(0, 100), 3),
-            "rated": chance.choice((2.5, 20, 33.3, 50)),
-            "count": chance.randint(-5, 1_000_000),
-            "cost": f"{chance.randint(0, 99_999)}.{chance.randint(0, 99):02d}",
-        }
-        if chance.random() >= 0.04:
-            return record_id, _json(reading)
-        spoil = chance.choice(SPOILERS)
-        return spoil(record_id, reading)
+
+def make_reading(
+    chance: random.Random, record_id: str, client: str, event_now_ms: int, now_ms: int
+) -> tuple[str, bytes, str | None]:
+    """A reading at about `event_now_ms`: its id (which may be changed), its bytes, and the reason why nobody can use it,
+    where there is one beside being late."""
+    back_ms = chance.uniform(30_000, 150_000) if chance.random() < LATE_SHARE else chance.uniform(0, 5_000)
+    reading: Reading = {
+        "id": record_id,
+        "client": client,
+        "site": f"site-{int(client.rsplit('-', 1)[1]) % 3}",
+        "ts": event_now_ms - int(back_ms),
+        "power": round(chance.uniform(0, 100), 3),
+        "rated": chance.choice((2.5, 20, 33.3, 50)),
+        "count": chance.randint(-5, 1_000_000),
+        "cost": f"{chance.randint(0, 99_999)}.{chance.randint(0, 99):02d}",
+    }
+    if chance.random() >= SPOILT_SHARE:
+        return record_id, _json(reading), None
+    reason, spoil = chance.choice(SPOILERS)
+    return *spoil(record_id, reading, now_ms), reason
 
 
-def _json(reading: dict[str, object]) -> bytes:
+def _json(reading: Reading) -> bytes:
     return json.dumps(reading, separators=(",", ":")).encode()
 
 
-def _with(**changes: object) -> Callable[[str, dict[str, object]], tuple[str, bytes]]:
-    return lambda record_id, reading: (record_id, _json(reading | changes))
+def _with(**changes: object) -> Spoiler:
+    return lambda record_id, reading, _: (record_id, _json(reading | changes))
 
 
-def _without(name: str) -> Callable[[str, dict[str, object]], tuple[str, bytes]]:
-    return lambda record_id, reading: (record_id, _json({key: reading[key] for key in reading if key != name}))
+def _without(name: str) -> Spoiler:
+    return lambda record_id, reading, _: (record_id, _json({key: reading[key] for key in reading if key != name}))
 
 
-def _raw(change: Callable[[bytes], bytes]) -> Callable[[str, dict[str, object]], tuple[str, bytes]]:
+def _ahead(ahead_ms: int) -> Spoiler:
+    return lambda record_id, reading, now_ms: (record_id, _json(reading | {"ts": now_ms + ahead_ms}))
+
+
+def _raw(change: Callable[[bytes], bytes]) -> Spoiler:
     """Breaks the JSON itself; the id still stands in the bytes."""
 
-    def spoil(record_id: str, reading: dict[str, object]) -> tuple[str, bytes]:
+    def spoil(record_id: str, reading: Reading, _: int) -> tuple[str, bytes]:
         return record_id + UNKEYED, change(_json(reading | {"id": record_id + UNKEYED}))
 
     return spoil
 
 
-SPOILERS: tuple[Callable[[str, dict[str, object]], tuple[str, bytes]], ...] = (
-    lambda record_id, reading: (record_id, _json(reading | {"ts": int((time.time() + 3_600) * 1000)})),
-    lambda record_id, reading: (record_id, _json(reading | {"ts": int((time.time() + 3_600) * 1000)})),
-    _with(rated=0),
-    _with(rated=0),
-    _with(power=-1.5),
-    _with(power="much"),
-    _with(count=1.5),
-    _with(ts=None),
-    _without("site"),
-    _without("power"),
-    _raw(lambda value: value[:-1]),
-    _raw(lambda value: b"not json " + value),
-    _raw(lambda value: value.replace(b'"power":', b'"power":NaN,"was":')),
-    _raw(lambda value: b"[" + value + b"]"),
+SPOILERS: tuple[tuple[str, Spoiler], ...] = (
+    ("future_event", _ahead(3_600_000)),
+    ("future_event", _ahead(86_400_000)),
+    ("expression", _with(rated=0)),
+    ("expression", _with(rated=0.0)),
+    ("schema", _with(power=-1.5)),
+    ("schema", _with(power="much")),
+    ("schema", _with(count=1.5)),
+    ("schema", _with(ts=None)),
+    ("schema", _without("site")),
+    ("schema", _without("power")),
+    ("schema", _raw(lambda value: b"[" + value + b"]")),
+    ("decode", _raw(lambda value: value[:-1])),
+    ("decode", _raw(lambda value: b"not json " + value)),
+    ("decode", _raw(lambda value: value.replace(b'"power":', b'"power":NaN,"was":'))),
 )
-"""Each makes one kind of record that can't be used."""
+"""Each makes one kind of record that can't be used, for the reason beside it."""
