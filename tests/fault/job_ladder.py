@@ -153,7 +153,7 @@ def main() -> int:
 def _print(outcome: Outcome, seed: int) -> None:
     table = Table("fault", "target", "times", "median s", "worst s", f"over {FLOW_LIMIT_S:g} s")
     kinds = sorted({(fault.kind, fault.target) for fault in outcome.faults})
-    for kind, target in [*kinds, ("kill", "all"), ("pause", "all")]:
+    for kind, target in [*kinds, ("kill", "all"), ("pause", "all"), ("lose", "all")]:
         some = [one for one in outcome.faults if one.kind == kind and target in (one.target, "all")]
         if some:
             took_s = [one.recovery_s for one in some]

@@ -27,6 +27,7 @@ from strandline.services.client import ControlClient, ControlUnavailable
 from strandline.services.embedded.stack import Stack
 from strandline.services.pids import PidFile
 from tests.support.chaos.dump import Dump, Row, query, take_dump
+from tests.support.chaos.index_proxy import IndexProxy
 from tests.support.chaos.postgresql_server import PostgresqlServer
 from tests.support.chaos.work import DOCUMENTS, JobLoad
 from tests.support.faults.checker import Verdict, check_files
@@ -62,6 +63,11 @@ class JobStack:
         """While this file is there, it arms failpoints in every runner; see strandline/core/failpoints.py."""
         self.job, self.stream = "chaos", "chaos-readings"
         self.stack = Stack(Settings(), directory, free_port_offset(), Console(quiet=True))
+        self.index_proxy = IndexProxy(self.stack.ports.elasticsearch)
+        """Between the job and the index; what reads the index at the end goes past it."""
+        self.stack.settings = self.stack.settings.model_copy(
+            update={"elasticsearch_url": f"http://127.0.0.1:{self.index_proxy.port}"}
+        )
         self.history = History(directory / "history.jsonl")
         self.load: JobLoad | None = None
         self._seed = seed
@@ -102,6 +108,7 @@ class JobStack:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
         self.stack.stop()
+        self.index_proxy.close()
         if self.postgresql is not None:
             self.postgresql.close()
 

@@ -17,6 +17,8 @@ FLOW_LIMIT_S = 60.0
 """So long after a fault, and results must flow again; a longer time is counted and named."""
 FLOW_TIMEOUT_S = 600.0
 """So long, and they are given up for lost."""
+PAUSE_SHARE, LOSS_SHARE = 0.15, 0.1
+"""Of all faults; the others are kills."""
 PAUSE_S = (2.0, 12.0)
 QUIET_S = (0.2, 3.0)
 """How long after results flow the next fault comes: at any instant of a slice."""
@@ -42,7 +44,7 @@ class Fault:
 
     number: int
     kind: str
-    """`kill` or `pause`."""
+    """`kill`, `pause`, or `lose` for answers on their way."""
     target: str
     at_s: float
     """Since the nemesis began."""
@@ -60,18 +62,18 @@ class Fault:
 class Nemesis:
     """Draws and does faults. The same seed draws the same targets, kinds and pauses; what it meets there differs."""
 
-    def __init__(self, stack: JobStack, seed: int, *, pause_share: float = 0.2, only: list[str] | None = None) -> None:
+    def __init__(self, stack: JobStack, seed: int, *, only: list[str] | None = None) -> None:
         self._stack = stack
         self._chance = random.Random(seed)
         self._targets = [one for one in targets(self._chance) if only is None or one.name in only]
         if stack.postgresql is None:
             self._targets = [one for one in self._targets if one.name != "postgresql"]
-        self._pause_share = pause_share
         self._began_s = time.monotonic()
         self._bag: list[Target] = []
 
     def break_things(self, kills: int) -> Iterator[Fault]:
-        """Yield each fault when it is overcome, until so many kills are done; pauses come in between and don't count.
+        """Yield each fault when it is overcome, until so many kills are done; pauses and lost answers come in between and
+        don't count.
 
         Raises AssertionError when results don't flow again in time.
         """
@@ -79,11 +81,14 @@ class Nemesis:
         while done < kills:
             number += 1
             time.sleep(self._chance.uniform(*QUIET_S))
-            is_pause = self._chance.random() < self._pause_share
-            target = self._next_target()
-            act = self._pause if is_pause else self._kill
-            yield act(number, target)
-            done += not is_pause
+            kind = self._chance.random()
+            if kind < LOSS_SHARE:
+                yield self._lose_answers(number)
+            elif kind < LOSS_SHARE + PAUSE_SHARE:
+                yield self._pause(number, self._next_target())
+            else:
+                yield self._kill(number, self._next_target())
+                done += 1
 
     def fail_at(self, points: Sequence[str], how: str = "kill") -> Iterator[Fault]:
         """Yield a fault for each failpoint, when it is overcome: whichever process comes there next is killed.
@@ -119,6 +124,13 @@ class Nemesis:
             with contextlib.suppress(ProcessLookupError):  # someone may have replaced it meanwhile
                 os.kill(pid, signal.SIGCONT)
         return self._wait(number, "pause", target, at_s, at_ms, pause_s)
+
+    def _lose_answers(self, number: int) -> Fault:
+        proxy = self._stack.index_proxy
+        before, at_s, at_ms = proxy.lost, time.monotonic(), time.time_ns() // 1_000_000
+        proxy.lose_answers(self._chance.randint(1, 3))
+        wait_until(lambda: proxy.lost, lambda lost: lost > before, "losing an answer", FLOW_TIMEOUT_S)
+        return self._wait(number, "lose", Target("index-answers", lambda _: []), at_s, at_ms)
 
     def _signal(self, target: Target, kind: signal.Signals) -> tuple[float, int, list[int]]:
         """Signal what the target is now; return when (monotonic, ms of the wall clock), and to whom it went."""
