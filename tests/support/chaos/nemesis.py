@@ -85,7 +85,7 @@ class Nemesis:
             if kind < LOSS_SHARE:
                 yield self._lose_answers(number)
             elif kind < LOSS_SHARE + PAUSE_SHARE:
-                yield self._pause(number, self._next_target())
+                yield self._pause(number, self._chance.choice(self._targets))
             else:
                 yield self._kill(number, self._next_target())
                 done += 1
@@ -105,7 +105,7 @@ class Nemesis:
             yield self._wait(number, how, Target(point, lambda _: []), at_s, at_ms)
 
     def _next_target(self) -> Target:
-        """Every target comes once before any comes again."""
+        """Every target is killed once before any is killed again."""
         if not self._bag:
             self._bag = self._chance.sample(self._targets, len(self._targets))
         return self._bag.pop()
