@@ -111,6 +111,7 @@ def main() -> int:
     parser.add_argument(
         "--failpoints", type=int, default=0, metavar="TIMES", help="then kill at every failpoint, so often"
     )
+    parser.add_argument("--failpoint", action="append", choices=FAILPOINTS, metavar="NAME", help="only this one")
     parser.add_argument("--only", action="append", help="only this target (see the table for names)")
     parser.add_argument("--ledger", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument(
@@ -129,7 +130,7 @@ def main() -> int:
     say(f"seed {options.seed}, {options.kills} kills")
     directory = Path(tempfile.mkdtemp(prefix="strandline-chaos-"))
     try:
-        points = FAILPOINTS * options.failpoints
+        points = (options.failpoint or FAILPOINTS) * options.failpoints
         outcome = run(
             directory,
             options.kills,
