@@ -24,11 +24,15 @@ from types import FrameType
 from rich.console import Console
 from rich.table import Table
 
+from strandline.core.errors import StrandlineError
 from strandline.core.failpoints import FAILPOINTS
 from tests.support.chaos.checker import JobVerdict, check_job
 from tests.support.chaos.job_stack import JobStack
 from tests.support.chaos.nemesis import FLOW_LIMIT_S, Fault, Nemesis, Progress
 from tests.support.faults.checker import Verdict
+
+_GIVEN_UP = (AssertionError, StrandlineError, OSError)
+"""What a run ends with when something doesn't come back: what was found until then is still told."""
 
 
 @dataclass
@@ -39,7 +43,7 @@ class Outcome:
     job: JobVerdict | None = None
     ingested: Verdict | None = None
     reached: set[str] = field(default_factory=set)
-    """The failpoints that were noted."""
+    """The failpoints to which the job came before the first of them was armed."""
     failure: str = ""
     """Why the run ended before its time."""
 
@@ -64,19 +68,16 @@ def run(
     only: list[str] | None = None,
     ledger: str = "sqlite",
     failpoints: Sequence[str] = (),
-    is_noting: bool = False,
     faults_max_s: float = math.inf,
 ) -> Outcome:
     """One run: start, kill at random, kill at the failpoints, drain, judge. A dump and the history stay in `directory`.
 
-    `is_noting`: find out which failpoints are reached, until the first of them is armed. `faults_max_s`: no fault is begun
-    later than so long after the first results.
+    `faults_max_s`: no fault is begun later than so long after the first results.
     """
     outcome = Outcome()
     stack = JobStack(directory, seed, ledger=ledger)
     with contextlib.closing(stack):
-        if is_noting:
-            stack.arm("*=note")
+        stack.arm("*=note")
         stack.start()
         say("results flow; the faults begin")
         nemesis, began_s = Nemesis(stack, seed, only=only), time.monotonic()
@@ -88,7 +89,7 @@ def run(
                 if time.monotonic() - began_s > faults_max_s:
                     say(f"no more faults after {faults_max_s:g} s")
                     break
-        except AssertionError as error:
+        except _GIVEN_UP as error:
             outcome.failure = str(error)
             say(outcome.failure)
         stack.disarm()
@@ -96,7 +97,7 @@ def run(
         say("draining the job, and reading what there is")
         try:
             outcome.ingested, dump = stack.finish()
-        except AssertionError as error:
+        except _GIVEN_UP as error:
             outcome.failure = outcome.failure or str(error)
             return outcome
         dump.save(directory / "dump.json.gz")
@@ -168,6 +169,7 @@ def _print(outcome: Outcome, seed: int) -> None:
         console.print(f"{name}: {verdict}", markup=False)
     if outcome.failure:
         console.print(f"the run ended early: {outcome.failure}", markup=False)
+    console.print(f"failpoints reached: {len(outcome.reached)} of {len(FAILPOINTS)}", markup=False)
     kills = sum(fault.kind == "kill" for fault in outcome.faults)
     if outcome.job is not None:
         counts = ", ".join(f"{len(getattr(outcome.job, kind))} {kind}" for kind in JobVerdict.KINDS)

@@ -18,7 +18,7 @@ CHOSEN = ["emit.written", "dead_letters.committed", "commit.before_checkpoint", 
 @pytest.mark.timeout(1_500)
 def test_killed_again_and_again_every_result_is_there_once_and_right(tmp_path: Path) -> None:
     """Each kind of process once, then at some failpoints: 0 lost, 0 repeated, 0 wrong, 0 divergence, and accounts close."""
-    outcome = run(tmp_path, len(TARGETS), 8, print, only=TARGETS, failpoints=CHOSEN, is_noting=True)
+    outcome = run(tmp_path, len(TARGETS), 8, print, only=TARGETS, failpoints=CHOSEN)
     assert outcome.failure == ""
     assert outcome.ingested is not None and outcome.ingested.violations == []
     assert outcome.job is not None and outcome.job.violations == []
