@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from confluent_kafka import Producer
 
 from strandline.processing.dead_letters import DeadLetter, DeadLetterWriter
@@ -51,6 +52,8 @@ def test_what_stands_behind_another_slots_open_transaction_is_not_written_again(
     ]
     with ThreadPoolExecutor(1) as pool:
         again = pool.submit(write, kafka, "behind", "record-1", 2, 3)
+        with pytest.raises(TimeoutError):
+            again.result(3)  # it waits, since it can't know yet what it has written
         assert write(kafka, "behind", "record-0", 1) == 1
         assert again.result(60) == 2
     assert numbers_in(kafka, topic) == [1, 2, 3]
