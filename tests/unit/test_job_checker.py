@@ -1,7 +1,8 @@
 """The checker of a job's results has teeth: each planted fault, alone, is found and named; what is right is never called
 wrong.
 
-The faults are planted in made-up runs, and in `recorded.json.gz`, the dump of a run of tests/fault/job_ladder.py with kills.
+The faults are planted in a made-up run. A dump that `python -m tests.fault.job_ladder --keep` left, put beside checker.py as
+`recorded.json.gz`, is spoilt in the same ways.
 """
 
 from __future__ import annotations
