@@ -83,7 +83,7 @@ class Runner:
         spark: SparkSession | None = None
         try:
             self._ledger.move_job(self._job, JobState.STARTING, epoch=run.epoch)
-            pipeline = self._load(run.version)
+            pipeline = load_pipeline(self._ledger, self._job, run.version)
             rule = event_time_rule(pipeline)
             plan = self._plan(pipeline, rule)
             spark = self._given_spark or start_spark(self._settings, self._job, scratch)
@@ -118,18 +118,12 @@ class Runner:
             return self._failed(run.epoch, error)
         except (PySparkException, Py4JError) as error:
             cause = committer.failure if committer else None
-            return self._failed(run.epoch, cause or StrandlineError(_sentence(error)))
+            return self._failed(run.epoch, cause or StrandlineError(sentence_of(error)))
         finally:
             if spark is not None and spark is not self._given_spark:
                 spark.stop()
             shutil.rmtree(scratch, ignore_errors=True)
             self._ledger.close()
-
-    def _load(self, version: int) -> CheckedPipeline:
-        document = self._ledger.job_version(self._job, version).document
-        spec = PipelineSpec.from_document(document)
-        stream = StreamSpec.from_document(self._ledger.stream(spec.input.stream).document)
-        return check(spec, stream)
 
     def _plan(self, pipeline: CheckedPipeline, rule: EventTimeRule) -> RewindPlan:
         checkpoint = self._ledger.last_checkpoint(self._job)
@@ -210,6 +204,13 @@ class Runner:
         scratch = root / str(epoch)
         scratch.mkdir(parents=True)
         return scratch
+
+
+def load_pipeline(ledger: Ledger, job: str, version: int) -> CheckedPipeline:
+    """One version of a job's pipeline, checked against its stream. Raises NotFound, InvalidDocument."""
+    spec = PipelineSpec.from_document(ledger.job_version(job, version).document)
+    stream = StreamSpec.from_document(ledger.stream(spec.input.stream).document)
+    return check(spec, stream)
 
 
 def event_time_rule(pipeline: CheckedPipeline) -> EventTimeRule:
@@ -297,7 +298,7 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
         spark = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         raise StrandlineError(
-            f"Spark could not be started for job {job}: {_sentence(error)} What its Java process said is in the job's "
+            f"Spark could not be started for job {job}: {sentence_of(error)} What its Java process said is in the job's "
             "runner log. Check that `java -version` says 17 or newer and that memory is free "
             f"(STRANDLINE_SPARK_DRIVER_MEMORY={settings.spark_driver_memory})."
         ) from error
@@ -305,7 +306,7 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
     return spark
 
 
-def _sentence(error: Exception) -> str:
+def sentence_of(error: Exception) -> str:
     """The line of a failure's text that a person needs: what the Python side raised, else what Spark says first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line) and "Py4J" not in line and "PythonException" not in line]
