@@ -141,7 +141,8 @@ class Progress:
     @contextmanager
     def of(self, step: str, spark: SparkSession) -> Iterator[None]:
         """Tell how far Spark is with what is done inside."""
-        self.step, self._stages = step, {}
+        self.step, self.done, self.total, self._stages = step, 0, 0, {}
+        _tell("progress", {"step": step, "done": 0, "total": 0})
         ended = threading.Event()
 
         def watch() -> None:

@@ -1,0 +1,259 @@
+"""The audit against real servers: clean where the platform did its work, and each planted difference found and named.
+
+One job with a cascade of two stages, 5 % late and some broken records, and a second version of its pipeline in the middle.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.support.platform import Platform
+
+pytestmark = pytest.mark.timeout(900)
+NAME = "audited"
+MONTH_MS = 1_793_491_200_000
+"""2026-11-01 00:00 UTC."""
+BASE_MS = MONTH_MS - 600_000
+"""The records run over the end of a month, so the results lie in two indices."""
+STEP_MS = 60
+BATCH = 500
+
+
+def stream_text(name: str) -> str:
+    return f"""
+stream: {name}-readings
+partitions: 2
+schema:
+  device: string
+  ts: {{type: timestamp, unit: ms}}
+  temp: double
+  rated: {{type: double, required: false}}
+  cost: decimal(10,2)
+key: device
+"""
+
+
+def pipeline_text(name: str, *, below: int = 1_000, more: str = "") -> str:
+    return f"""
+pipeline: {name}
+input: {{stream: {name}-readings}}
+event_time: {{field: ts, delay: 10s, max_ahead: null}}
+steps:
+  - derive: {{load: temp / rated}}
+  - where: temp < {below}
+  - window:
+      name: tens
+      tumbling: 10s
+      by: [device]
+      aggregate: {{n: count(*), mean: avg(temp), total: sum(temp), cost: sum(cost){more}}}
+    emit: [{{elasticsearch: {name}-tens}}]
+  - where: n > 1
+  - window: {{name: minute, tumbling: 1m, by: [device], aggregate: {{n: sum(n), peak: max(mean)}}}}
+    emit: [{{elasticsearch: {name}-minute}}]
+"""
+
+
+def records(count: int, first: int = 0) -> list[bytes]:
+    """Readings in order of time but for 3 s of disorder; of every hundred five are late, one is without load, two broken."""
+    chance = random.Random(first)
+    lines = []
+    for number in range(first, first + count):
+        is_late = number > 3_000 and chance.random() < 0.05
+        reading = {
+            "device": f"d{number % 20}",
+            "ts": BASE_MS + number * STEP_MS - chance.randrange(3_000) - (100_000 if is_late else 0),
+            "temp": round(chance.uniform(-10, 1_010), 3),
+            "rated": 0 if chance.random() < 0.01 else 2.5,
+            "cost": str(chance.randrange(1_000) / 100),
+        }
+        line = json.dumps(reading).encode()
+        lines.append(line[:-3] if chance.random() < 0.02 else line)
+    return lines
+
+
+def send(platform: Platform, name: str, lines: list[bytes]) -> None:
+    for first in range(0, len(lines), BATCH):
+        platform.send(f"{name}-readings", lines[first : first + BATCH])
+
+
+def audit(platform: Platform, name: str, after_ms: int | None = None, up_to_ms: int | None = None) -> dict[str, Any]:
+    platform.control.start_audit(name, after_ms, up_to_ms)
+    return platform.control.wait_for_audit(name, lambda _: None)
+
+
+def by_command(platform: Platform, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "strandline.services.command_line", *arguments]
+    url = platform.stack.addresses.api_url
+    return subprocess.run([*command, "--url", url], capture_output=True, text=True, check=False, timeout=600)
+
+
+def found(report: dict[str, Any]) -> set[tuple[str, str, str]]:
+    return {(one["kind"], one["store"], one["id"]) for one in report["sample"]}
+
+
+@pytest.fixture(scope="module")
+def job(platform: Platform) -> Iterator[str]:
+    """The job, running, with slices of two versions and open windows."""
+    platform.apply(stream_text(NAME) + "---" + pipeline_text(NAME))
+    for first in range(0, 8_000, 2_000):
+        send(platform, NAME, records(2_000, first))
+        platform.wait_until_read(NAME)
+    platform.apply(pipeline_text(NAME, below=900, more=", high: max(temp)"))
+    platform.wait_for(NAME, lambda state: state["state"] == "running" and state["epoch"] == 2, "in its second version")
+    for first in range(8_000, 16_000, 2_000):
+        send(platform, NAME, records(2_000, first))
+        platform.wait_until_read(NAME)
+    yield NAME
+    platform.stop(NAME)
+
+
+def test_a_running_job_of_two_versions_is_clean(platform: Platform, job: str) -> None:
+    """While records come in: what the job does meanwhile is neither missing nor extra. Exit code 0, and the account closes."""
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(
+            lambda: [send(platform, job, records(500, first)) for first in range(16_000, 20_000, 500)]
+        )
+        done = by_command(platform, "audit", job, "--json")
+        sending.result()
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert (report["outcome"], report["differences"], report["sample"]) == ("clean", 0, [])
+    computed, ledger = report["computed"], report["ledger"]
+    assert computed == ledger
+    assert computed["records"] >= 16_000
+    assert computed["records"] == computed["accepted"] + sum(computed["rejected"].values())
+    assert min(computed["rejected"][reason] for reason in ("late", "decode", "expression")) > 50
+    same = {one["store"]: one["counts"]["same"] for one in report["stores"]}
+    assert same[f"{job}-tens"] == computed["results"]["tens"] > 1_000
+    assert same[f"{job}-minute"] == computed["results"]["minute"] > 100
+    assert same["(dead letters)"] == sum(computed["rejected"].values())
+
+
+def test_each_planted_difference_is_found_and_named(platform: Platform, job: str) -> None:
+    """Deleted, added, changed by one count, by the last digits of a float, copied and moved to another month, and a dead
+    letter added: all of them, and nothing else. Exit code 1."""
+    state = platform.wait_until_read(job)
+    platform.stop(job)
+    last_ms = state["last_emission"]["tens"]
+    documents = platform.documents(f"{job}-tens")
+    before, after = (
+        sorted(
+            (end, identity) for identity, one in documents.items() if (end := one["@timestamp"]) < "2026-10-31T23:58"
+        ),
+        sorted(
+            (end, identity) for identity, one in documents.items() if (end := one["@timestamp"]) > "2026-11-01T00:02"
+        ),
+    )
+    ids = [identity for _, identity in before[:4]] + [identity for _, identity in after[:4]]
+    gone, counted, near, off, copied, moved, typed, decimal = ids
+    old, new = f"{job}-tens-2026.10", f"{job}-tens-2026.11"
+
+    def put(index: str, identity: str, **changed: Any) -> None:
+        document = {**documents[identity], **changed}
+        answer = platform.index.put(f"/{index}/_doc/{identity}", json=document)
+        assert answer.status_code in (200, 201), answer.text
+
+    def delete(index: str, identity: str) -> None:
+        assert platform.index.delete(f"/{index}/_doc/{identity}").status_code == 200
+
+    delete(old, gone)
+    put(old, counted, n=documents[counted]["n"] + 1)
+    put(old, near, mean=documents[near]["mean"] * (1 + 2e-10))
+    put(old, off, mean=documents[off]["mean"] * (1 + 2e-9))
+    put(old, copied)
+    delete(new, moved)
+    put(old, moved)
+    put(new, typed, total=None)
+    put(new, decimal, cost=documents[decimal]["cost"] + "0")
+    put(new, "added-by-hand-00000000", device="d99")
+    open_window = {
+        "@timestamp": "2026-11-01T05:00:10.000Z",
+        "window": {"start": "2026-11-01T05:00:00.000Z", "end": "2026-11-01T05:00:10.000Z"},
+    }
+    put_open = {**documents[typed], **open_window}
+    assert platform.index.put(f"/{new}/_doc/of-an-open-window-0000", json=put_open).status_code == 201
+    producer = Producer({"bootstrap.servers": platform.stack.addresses.kafka_bootstrap})
+    producer.produce(f"{job}.dead-letter", key=f"{job}-readings/0/0", value=b"{}", headers={"reason": b"decode"})
+    assert producer.flush(30) == 0
+
+    done = by_command(platform, "job", "audit", job, "--json")
+    assert done.returncode == 1
+    assert "11 differences" not in done.stderr and "10 differences" in done.stderr
+    report = json.loads(done.stdout)
+    tens = f"{job}-tens"
+    assert found(report) == {
+        ("missing", tens, gone),
+        ("different", tens, counted),
+        ("different", tens, off),
+        ("duplicate", tens, copied),
+        ("misplaced", tens, moved),
+        ("different", tens, typed),
+        ("different", tens, decimal),
+        ("extra", tens, "added-by-hand-00000000"),
+        ("extra", tens, "of-an-open-window-0000"),
+        ("extra", "(dead letters)", f"{job}-readings/0/0"),
+    }
+    details = {one["id"]: one["detail"] for one in report["sample"]}
+    n = documents[counted]["n"]
+    assert details[counted] == f"n is {n + 1} in the index, this run computed {n}"
+    assert details[copied] == f"stands in {old} and {new}; it belongs in {new}"
+    assert details[moved] == f"stands in {old}; it belongs in {new}"
+    assert report["account"] == []
+
+    in_between = audit(platform, job, MONTH_MS - 120_000, MONTH_MS + 60_000)
+    assert in_between["outcome"] == "clean", in_between
+    assert {one["after_ms"] for one in in_between["stores"] if one["stage"]} == {MONTH_MS - 120_000}
+    assert all(0 < one["counts"]["same"] < 800 for one in in_between["stores"] if one["stage"])
+    assert in_between["computed"]["records"] == in_between["ledger"]["records"] < 16_000
+    assert last_ms > MONTH_MS + 60_000
+
+
+def test_a_log_without_its_beginning_is_incomplete_and_never_a_false_alarm(platform: Platform) -> None:
+    """What retention took can't be audited; the audit says so, says from where on it can, and there it is clean."""
+    name = "forgetful"
+    platform.apply(stream_text(name) + "---" + pipeline_text(name))
+    for first in range(0, 12_000, 3_000):
+        send(platform, name, records(3_000, first))
+        platform.wait_until_read(name)
+    platform.stop(name, drain=True)
+    slices = platform.control.get(f"/v1/jobs/{name}/slices")["slices"]
+    ends = next(
+        one["offsets"][f"{name}-readings"]
+        for one in slices
+        if sum(one["offsets"][f"{name}-readings"].values()) >= 5_000
+    )
+    admin = AdminClient({"bootstrap.servers": platform.stack.addresses.kafka_bootstrap})
+    places = [TopicPartition(f"{name}-readings", int(partition), offset - 1) for partition, offset in ends.items()]
+    for future in admin.delete_records(places).values():
+        future.result(30)
+    whole = by_command(platform, "audit", name, "--json")
+    assert whole.returncode == 1
+    report = json.loads(whole.stdout)
+    assert (report["outcome"], report["differences"]) == ("incomplete", 0), report
+    assert "no longer holds" in whole.stderr
+    from_time = whole.stderr.rpartition("--from ")[2].strip()
+    rest = by_command(platform, "audit", name, "--from", from_time, "--json")
+    assert rest.returncode == 0, rest.stdout + rest.stderr
+    assert json.loads(rest.stdout)["stores"][1]["counts"]["same"] > 500
+
+
+def test_a_job_without_results_and_one_that_is_not_there_are_told_so(platform: Platform) -> None:
+    platform.apply(stream_text("silent") + "---" + pipeline_text("silent"))
+    done = by_command(platform, "audit", "silent")
+    assert done.returncode == 1
+    assert "has committed nothing yet" in done.stderr
+    platform.stop("silent")
+    nobody = by_command(platform, "audit", "nobody")
+    assert nobody.returncode == 1
+    assert "There is no job nobody" in nobody.stderr
+    assert by_command(platform, "audit", "silent", "--from", "soon").returncode == 2
