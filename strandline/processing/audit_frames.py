@@ -80,7 +80,7 @@ def recompute(records: DataFrame, stretch: Stretch) -> Recomputed:
     Refused records pass through the first aggregation as groups of their own, so that the log is read once for both.
     """
     first, *later = stretch.pipeline.stages
-    read = Observation("read")
+    read = Observation()
     frame = records.observe(read, F.sum(F.col(OWN).cast("long")).alias(_RECORDS)).withColumn(PROBLEM, F.col(REASON))
     frame = apply_steps(frame, first.pre_steps)
     refusal = F.when(

@@ -99,6 +99,11 @@ class Auditor:
                 raise NotFound(f"job {job} was not audited since the control service began; POST to this path to do so")
             return self._states[job]
 
+    def is_idle(self) -> bool:
+        """Whether no audit runs."""
+        with self._lock:
+            return self._running is None
+
     def close(self) -> None:
         """End the audit that runs, if any."""
         with self._lock:
