@@ -132,23 +132,30 @@ class Auditor:
     def _follow(self, job: str, process: subprocess.Popen[bytes]) -> None:
         """Keep what the process says until it ends, then end what it left behind."""
         assert process.stdout is not None
-        with process.stdout:
-            for line in process.stdout:
-                if line.startswith(b"{"):  # Java, too, may say something
+        message = ""
+        try:
+            with process.stdout:
+                for line in process.stdout:
                     self._hear(job, line)
-        code = process.wait()
-        kill_family(self._mark(job))
-        PidFile(self._data_dir).remove(f"audit-{job}", process.pid)
-        with self._lock:
-            state = self._states[job]
-            if state.state == "running":
-                message = f"the audit ended with code {code}; its log is {self._data_dir / 'logs' / f'audit-{job}.log'}"
-                self._states[job] = replace(state, state="failed", message=message)
-            self._running = None
+            code = process.wait()
+            message = f"the audit ended with code {code}; its log is {self._data_dir / 'logs' / f'audit-{job}.log'}"
+            kill_family(self._mark(job))
+            PidFile(self._data_dir).remove(f"audit-{job}", process.pid)
+        except (StackError, OSError) as error:
+            message = f"the audit could not be ended in order: {error}"
+        finally:
+            with self._lock:
+                state = self._states[job]
+                if state.state == "running":
+                    self._states[job] = replace(state, state="failed", message=message)
+                self._running = None
         logger.info("audit ended", action="audit", job=job, state=self._states[job].state)
 
     def _hear(self, job: str, line: bytes) -> None:
-        said = json.loads(line)
+        try:
+            said = json.loads(line)
+        except ValueError:
+            return  # Java, too, may say something
         with self._lock:
             state = self._states[job]
             if "progress" in said:

@@ -86,11 +86,6 @@ def send(platform: Platform, name: str, lines: list[bytes]) -> None:
         platform.send(f"{name}-readings", lines[first : first + BATCH])
 
 
-def audit(platform: Platform, name: str, after_ms: int | None = None, up_to_ms: int | None = None) -> dict[str, Any]:
-    platform.control.start_audit(name, after_ms, up_to_ms)
-    return platform.control.wait_for_audit(name, lambda _: None)
-
-
 def by_command(platform: Platform, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "strandline.services.command_line", *arguments]
     url = platform.stack.addresses.api_url
@@ -146,20 +141,15 @@ def test_each_planted_difference_is_found_and_named(platform: Platform, job: str
     platform.stop(job)
     last_ms = state["last_emission"]["tens"]
     documents = platform.documents(f"{job}-tens")
-    before, after = (
-        sorted(
-            (end, identity) for identity, one in documents.items() if (end := one["@timestamp"]) < "2026-10-31T23:58"
-        ),
-        sorted(
-            (end, identity) for identity, one in documents.items() if (end := one["@timestamp"]) > "2026-11-01T00:02"
-        ),
-    )
-    ids = [identity for _, identity in before[:4]] + [identity for _, identity in after[:4]]
+    by_end = sorted((one["@timestamp"], identity) for identity, one in documents.items())
+    before = [identity for end, identity in by_end if end < "2026-10-31T23:58"]
+    after = [identity for end, identity in by_end if end > "2026-11-01T00:02"]
+    ids = before[:4] + after[:4]
     gone, counted, near, off, copied, moved, typed, decimal = ids
     old, new = f"{job}-tens-2026.10", f"{job}-tens-2026.11"
 
-    def put(index: str, identity: str, **changed: Any) -> None:
-        document = {**documents[identity], **changed}
+    def put(index: str, identity: str, *, like: str = "", **changed: Any) -> None:
+        document = {**documents[like or identity], **changed}
         answer = platform.index.put(f"/{index}/_doc/{identity}", json=document)
         assert answer.status_code in (200, 201), answer.text
 
@@ -175,20 +165,16 @@ def test_each_planted_difference_is_found_and_named(platform: Platform, job: str
     put(old, moved)
     put(new, typed, total=None)
     put(new, decimal, cost=documents[decimal]["cost"] + "0")
-    put(new, "added-by-hand-00000000", device="d99")
-    open_window = {
-        "@timestamp": "2026-11-01T05:00:10.000Z",
-        "window": {"start": "2026-11-01T05:00:00.000Z", "end": "2026-11-01T05:00:10.000Z"},
-    }
-    put_open = {**documents[typed], **open_window}
-    assert platform.index.put(f"/{new}/_doc/of-an-open-window-0000", json=put_open).status_code == 201
+    put(new, "added-by-hand-00000000", like=typed, device="d99")
+    window = {"start": "2026-11-01T05:00:00.000Z", "end": "2026-11-01T05:00:10.000Z"}
+    put(new, "of-an-open-window-0000", like=typed, window=window, **{"@timestamp": window["end"]})
     producer = Producer({"bootstrap.servers": platform.stack.addresses.kafka_bootstrap})
     producer.produce(f"{job}.dead-letter", key=f"{job}-readings/0/0", value=b"{}", headers={"reason": b"decode"})
     assert producer.flush(30) == 0
 
     done = by_command(platform, "job", "audit", job, "--json")
     assert done.returncode == 1
-    assert "11 differences" not in done.stderr and "10 differences" in done.stderr
+    assert "found 10 differences" in done.stderr
     report = json.loads(done.stdout)
     tens = f"{job}-tens"
     assert found(report) == {
@@ -210,7 +196,7 @@ def test_each_planted_difference_is_found_and_named(platform: Platform, job: str
     assert details[moved] == f"stands in {old}; it belongs in {new}"
     assert report["account"] == []
 
-    in_between = audit(platform, job, MONTH_MS - 120_000, MONTH_MS + 60_000)
+    in_between = platform.audit(job, MONTH_MS - 120_000, MONTH_MS + 60_000)
     assert in_between["outcome"] == "clean", in_between
     assert {one["after_ms"] for one in in_between["stores"] if one["stage"]} == {MONTH_MS - 120_000}
     assert all(0 < one["counts"]["same"] < 800 for one in in_between["stores"] if one["stage"])
@@ -244,7 +230,7 @@ def test_a_log_without_its_beginning_is_incomplete_and_never_a_false_alarm(platf
     from_time = whole.stderr.rpartition("--from ")[2].strip()
     rest = by_command(platform, "audit", name, "--from", from_time, "--json")
     assert rest.returncode == 0, rest.stdout + rest.stderr
-    assert json.loads(rest.stdout)["stores"][1]["counts"]["same"] > 500
+    assert json.loads(rest.stdout)["stores"][1]["counts"]["same"] > 300
 
 
 def test_a_job_without_results_and_one_that_is_not_there_are_told_so(platform: Platform) -> None:
