@@ -9,16 +9,13 @@ Exit codes: 0 when the report was written, whatever it says; 1 when the audit co
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict
 
 import structlog
 from py4j.protocol import Py4JError
@@ -30,11 +27,9 @@ from strandline.core.logs import configure_logs
 from strandline.core.record import dead_letter_topic
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import SliceRow
 from strandline.processing.audit_frames import (
     KEPT,
     Recomputed,
-    aliases_of,
     counts_of,
     expected_documents,
     expected_letters,
@@ -42,7 +37,9 @@ from strandline.processing.audit_frames import (
     recompute,
     sample_of,
 )
-from strandline.processing.audit_plan import AuditPlan, Stretch, plan_audit
+from strandline.processing.audit_plan import AuditPlan, Stretch, aliases_of, plan_audit
+from strandline.processing.audit_progress import Progress, tell
+from strandline.processing.audit_report import Account, AuditReport, Counts, letter_scope, make_report, store_scopes
 from strandline.processing.audit_source import (
     TASK_ROWS,
     HeldPart,
@@ -54,121 +51,14 @@ from strandline.processing.audit_source import (
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.rewind import RewindPlan
 from strandline.processing.runner import event_time_rule, load_pipeline, sentence_of, source_config, start_spark
-from strandline.processing.watermark import emitted_up_to
 from strandline.results.held_documents import EndRange, close_snapshot, count_documents, open_snapshot
-from strandline.results.judgement import (
-    DEAD_LETTERS,
-    DIFFERENCES,
-    Finding,
-    Judge,
-    Kind,
-    LetterScope,
-    StoreScope,
-)
+from strandline.results.judgement import DIFFERENCES, Finding, Judge
 
 log = structlog.get_logger()
-
-Counts = Mapping[tuple[str, str, str], int]
-"""(store, kind, label) -> how many."""
 
 SAMPLE_MAX = 100
 """Differences that a report tells singly; of all others it tells the numbers."""
 _PARTITIONS_MAX = 2_000
-_LOOK_S = 0.3
-
-
-@dataclass(frozen=True)
-class Account:
-    """What one side says of the audited slices."""
-
-    records: int
-    accepted: int
-    rejected: dict[str, int]
-    """Reason -> records."""
-    results: dict[str, int]
-    """Stage -> windows."""
-
-
-@dataclass(frozen=True)
-class StoreReport:
-    """One alias of the index, or the dead-letter stream."""
-
-    store: str
-    stage: str
-    """Empty for the dead-letter stream."""
-    after_ms: int | None
-    """The windows audited end after it; null: from the first on."""
-    up_to_ms: int | None
-    counts: dict[str, int]
-    """What became of them: `same`, `missing`, `extra`, ..."""
-
-
-@dataclass(frozen=True)
-class AuditReport:
-    """What an audit found."""
-
-    job: str
-    outcome: str
-    """`clean`; `differences`; `incomplete` when nothing differs but the log no longer holds all that was asked for."""
-    incomplete: str
-    asked_after_ms: int | None
-    asked_up_to_ms: int | None
-    slice_first: int
-    slice_last: int
-    computed: Account
-    ledger: Account
-    """What the ledger says; `results` only when every window was audited."""
-    account: list[str]
-    """Where the two accounts differ, as sentences."""
-    stores: list[StoreReport]
-    differences: int
-    """Of all kinds, in all stores, and in the account."""
-    sample: list[Finding]
-    """The first of them."""
-    seconds: float
-
-
-@dataclass
-class Progress:
-    """Where an audit is; told whenever it changes."""
-
-    step: str = ""
-    done: int = 0
-    total: int = 0
-    """Spark tasks of this step; 0 while that is unknown."""
-    _stages: dict[int, tuple[int, int]] = field(default_factory=dict)
-
-    @contextmanager
-    def of(self, step: str, spark: SparkSession) -> Iterator[None]:
-        """Tell how far Spark is with what is done inside."""
-        self.step, self.done, self.total, self._stages = step, 0, 0, {}
-        _tell("progress", {"step": step, "done": 0, "total": 0})
-        ended = threading.Event()
-
-        def watch() -> None:
-            while not ended.wait(_LOOK_S):
-                self._look(spark)
-
-        watcher = threading.Thread(target=watch, name="audit-progress", daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            watcher.join()
-
-    def _look(self, spark: SparkSession) -> None:
-        tracker = spark.sparkContext.statusTracker()
-        for number in tracker.getActiveStageIds():
-            info = tracker.getStageInfo(number)
-            if info is not None:
-                self._stages[number] = (info.numCompletedTasks, info.numTasks)
-        for number in self._stages.keys() - set(tracker.getActiveStageIds()):
-            self._stages[number] = (self._stages[number][1],) * 2
-        done, total = (sum(values) for values in zip(*self._stages.values(), strict=True)) if self._stages else (0, 0)
-        if (done, total) != (self.done, self.total):
-            self.done, self.total = done, total
-            _tell("progress", {"step": self.step, "done": done, "total": total})
 
 
 class Audit:
@@ -204,9 +94,9 @@ class Audit:
                 last = self._ledger.last_slice(self._job)
                 assert last is not None, "a committed slice is there, so there is a last one"
                 with _spark(self._settings, self._job, plan) as spark:
-                    judge = Judge(_store_scopes(plan, last), _letter_scope(plan, stream, last))
+                    judge = Judge(store_scopes(plan, last), letter_scope(plan, stream, last))
                     computed, counts, sample = self._compute(spark, plan, snapshots, letters_end, judge)
-                return _report(plan, computed, counts, sample, judge, time.monotonic() - began_s)
+                return make_report(plan, computed, counts, sample, judge, time.monotonic() - began_s)
             finally:
                 for snapshot in snapshots.values():
                     close_snapshot(self._settings.elasticsearch_url, snapshot)
@@ -304,94 +194,6 @@ def _account(recomputed: Sequence[Recomputed]) -> Account:
     return Account(records, records - rejected.total(), dict(sorted(rejected.items())), dict(results))
 
 
-def _store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
-    """Which documents of each alias are judged. `last` is a slice that was in the ledger after the index was looked at."""
-    scopes = {}
-    for stretch in plan.stretches:
-        later = emitted_up_to([(stage.name, stage.size_ms) for stage in stretch.pipeline.stages], last.closes_ms)
-        for stage, aliases in aliases_of(stretch.pipeline).items():
-            ends = plan.scope[stage]
-            for alias in aliases:
-                scopes[alias] = StoreScope(
-                    stage, ends.after_ms, ends.up_to_ms, later.get(stage), plan.slice_committed, last.number
-                )
-    return scopes
-
-
-def _letter_scope(plan: AuditPlan, stream: str, last: SliceRow) -> LetterScope:
-    is_to_the_end = plan.slice_last == plan.slice_committed
-    return LetterScope(
-        stream,
-        plan.offsets_first.get(stream, {}),
-        plan.offsets.get(stream, {}),
-        last.offsets.get(stream, {}) if is_to_the_end else None,
-    )
-
-
-def _report(
-    plan: AuditPlan,
-    computed: Account,
-    counts: Counts,
-    sample: list[Finding],
-    judge: Judge,
-    seconds: float,
-) -> AuditReport:
-    totals = plan.totals
-    rejected = {reason: count for reason, count in sorted(totals.rejected.items()) if count}
-    ledger = Account(totals.records, totals.accepted, rejected, totals.results if plan.is_whole else {})
-    account = _compare_accounts(computed, ledger)
-    stores = [_store_report(name, one, counts) for name, one in sorted(judge.stores.items())]
-    stores.append(_store_report(DEAD_LETTERS, None, counts))
-    differences = len(account) + sum(count for (_, kind, _), count in counts.items() if kind in DIFFERENCES)
-    outcome = "differences" if differences else "incomplete" if plan.incomplete else "clean"
-    return AuditReport(
-        job=plan.job,
-        outcome=outcome,
-        incomplete=plan.incomplete,
-        asked_after_ms=plan.asked.after_ms,
-        asked_up_to_ms=plan.asked.up_to_ms,
-        slice_first=plan.slice_first,
-        slice_last=plan.slice_last,
-        computed=computed,
-        ledger=ledger,
-        account=account,
-        stores=stores,
-        differences=differences,
-        sample=sample,
-        seconds=round(seconds, 3),
-    )
-
-
-def _compare_accounts(computed: Account, ledger: Account) -> list[str]:
-    """A sentence for each number in which the log and the ledger differ."""
-    reasons = sorted(computed.rejected | ledger.rejected)
-    pairs = [
-        ("records", computed.records, ledger.records),
-        ("accepted", computed.accepted, ledger.accepted),
-        *((f"rejected as {one}", computed.rejected.get(one, 0), ledger.rejected.get(one, 0)) for one in reasons),
-        *((f"results of {stage}", computed.results.get(stage, 0), count) for stage, count in ledger.results.items()),
-    ]
-    return [f"{what}: {ours:,} by the log, {theirs:,} by the ledger" for what, ours, theirs in pairs if ours != theirs]
-
-
-def _store_report(name: str, scope: StoreScope | None, counts: Counts) -> StoreReport:
-    of_store: Counter[str] = Counter()
-    for (store, kind, _), count in counts.items():
-        if store == name:
-            of_store[kind] += count
-    return StoreReport(
-        store=name,
-        stage=scope.stage if scope else "",
-        after_ms=scope.after_ms if scope else None,
-        up_to_ms=scope.up_to_ms if scope else None,
-        counts={kind.value: of_store[kind] for kind in Kind if of_store[kind]},
-    )
-
-
-def _tell(what: str, content: Any) -> None:
-    print(json.dumps({what: content}), flush=True)
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="strandline-audit", description="Audits one job.")
     parser.add_argument("--job", required=True, help="the job's name")
@@ -406,13 +208,13 @@ def main(arguments: list[str] | None = None) -> int:
         return _failed(options.job, error)
     except (PySparkException, Py4JError) as error:
         return _failed(options.job, StrandlineError(sentence_of(error)))
-    _tell("report", asdict(report))
+    tell("report", asdict(report))
     return 0
 
 
 def _failed(job: str, error: StrandlineError) -> int:
     log.error("the audit failed", job=job, code=error.code, message=str(error))
-    _tell("error", {"code": error.code, "message": str(error)})
+    tell("error", {"code": error.code, "message": str(error)})
     return 1
 
 

@@ -19,7 +19,7 @@ from strandline.processing.audit_plan import Stretch
 from strandline.processing.audit_source import OFFSET, OWN, PARTITION, REASON, ROWS_DDL, rows_batch
 from strandline.processing.emission import document_shape
 from strandline.processing.log_source import EVENT_TIME
-from strandline.processing.pipeline import CheckedPipeline, Stage
+from strandline.processing.pipeline import Stage
 from strandline.processing.stages import PROBLEM, apply_steps, types_of, value_of
 from strandline.results.document import Document, DocumentShape
 from strandline.results.held_documents import EndRange, encode_result
@@ -224,11 +224,3 @@ def sample_of(findings: DataFrame, kinds: tuple[Kind, ...], limit: int) -> list[
         Finding(Kind(r["kind"]), r["store"], r["label"], r["count"], r["id"], r["place"], r["end_ms"], r["detail"])
         for r in rows
     ]
-
-
-def aliases_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
-    """Stage -> the aliases that it emits to."""
-    return {
-        stage.name: tuple(emit.name for emit in stage.emits if emit.kind == "elasticsearch")
-        for stage in pipeline.stages
-    }
