@@ -4,47 +4,26 @@ or replay. It shares with a running job the decoder and the expressions, and not
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from strandline.core.record import REASON_EXPRESSION, REASON_LATE
 from strandline.processing.audit_plan import Stretch
-from strandline.processing.audit_source import OFFSET, OWN, PARTITION, REASON, ROWS_DDL, rows_batch
+from strandline.processing.audit_source import OFFSET, OWN, PARTITION, REASON, ROWS_DDL
+from strandline.processing.audit_tasks import FINDINGS_DDL, WINDOW, ExpectedDocuments, Judging
 from strandline.processing.emission import document_shape
 from strandline.processing.log_source import EVENT_TIME
 from strandline.processing.pipeline import Stage
 from strandline.processing.stages import PROBLEM, apply_steps, types_of, value_of
-from strandline.results.document import Document, DocumentShape
-from strandline.results.held_documents import EndRange, encode_result
-from strandline.results.judgement import DEAD_LETTERS, Finding, Judge, Kind, Row, Side
+from strandline.results.held_documents import EndRange
+from strandline.results.judgement import DEAD_LETTERS, Finding, Judge, Kind, Side
 
 KEPT = StorageLevel.MEMORY_AND_DISK
-WINDOW = "window"
 _REFUSAL = "_strandline_refusal"
 _RECORDS = "records"
-FINDINGS_DDL = (
-    "kind string, store string, label string, count long, id string, place string, end_ms long, detail string"
-)
-_FINDINGS_SCHEMA = pa.schema(
-    [
-        ("kind", pa.string()),
-        ("store", pa.string()),
-        ("label", pa.string()),
-        ("count", pa.int64()),
-        ("id", pa.string()),
-        ("place", pa.string()),
-        ("end_ms", pa.int64()),
-        ("detail", pa.string()),
-    ]
-)
-_FINDINGS_A_BATCH = 1_000
 
 
 @dataclass(frozen=True)
@@ -125,33 +104,13 @@ def expected_documents(recomputed: Recomputed) -> list[DataFrame]:
     """The documents that the index must hold for a stretch, as rows to judge."""
     pipeline, version = recomputed.stretch.pipeline, recomputed.stretch.version
     return [
-        recomputed.stages[stage.name].mapInArrow(_Expected(document_shape(pipeline, stage, emit, version)), ROWS_DDL)
+        recomputed.stages[stage.name].mapInArrow(
+            ExpectedDocuments(document_shape(pipeline, stage, emit, version)), ROWS_DDL
+        )
         for stage in pipeline.stages
         for emit in stage.emits
         if emit.kind == "elasticsearch"
     ]
-
-
-@dataclass(frozen=True)
-class _Expected:
-    """Makes the documents of one emission, in an executor's Python worker."""
-
-    shape: DocumentShape
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            ends = pc.struct_field(batch.column(WINDOW), "end").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
-            documents = self.shape.documents(batch, 0, 0)
-            yield rows_batch(
-                [self._row(one, end_us // 1000) for one, end_us in zip(documents, ends.to_pylist(), strict=True)]
-            )
-
-    def _row(self, one: object, end_ms: int) -> Row:
-        store = self.shape.emit_name
-        if isinstance(one, Document):
-            body = encode_result(msgspec.json.decode(one.source))
-            return Row(store, one.id, Side.COMPUTED, one.index, end_ms, None, body)
-        return Row(store, one.id, Side.COMPUTED, "", end_ms, None, None)  # type: ignore[attr-defined]
 
 
 def expected_letters(recomputed: Recomputed) -> DataFrame:
@@ -180,32 +139,8 @@ def judged(rows: list[DataFrame], judge: Judge) -> DataFrame:
     return (
         whole.repartition("store", "id")
         .sortWithinPartitions("store", "id", "side", "place")
-        .mapInArrow(_Judging(judge), FINDINGS_DDL)
+        .mapInArrow(Judging(judge), FINDINGS_DDL)
     )
-
-
-@dataclass(frozen=True)
-class _Judging:
-    judge: Judge
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = (
-            Row(*values)
-            for batch in batches
-            for values in zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        )
-        findings: list[Finding] = []
-        for finding in self.judge.findings(rows):
-            findings.append(finding)
-            if len(findings) >= _FINDINGS_A_BATCH:
-                yield _findings_batch(findings)
-                findings = []
-        yield _findings_batch(findings)
-
-
-def _findings_batch(findings: list[Finding]) -> pa.RecordBatch:
-    arrays = [pa.array([getattr(finding, item.name) for finding in findings], item.type) for item in _FINDINGS_SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=_FINDINGS_SCHEMA)
 
 
 def counts_of(findings: DataFrame) -> dict[tuple[str, str, str], int]:

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from strandline.core.errors import NotFound
-from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Offsets, Totals
 from strandline.processing.pipeline import CheckedPipeline
 from strandline.results.document import format_timestamp
 from strandline.results.held_documents import EndRange
+
+if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
+    from strandline.ledger.ledger import Ledger
 
 Bounds = Mapping[str, EndRange]
 """stage -> its windows, by their end. Up to 0 is none."""
