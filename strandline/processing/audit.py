@@ -64,10 +64,12 @@ _PARTITIONS_MAX = 2_000
 class Audit:
     """One audit of one job. Changes nothing but what the index remembers of its snapshots."""
 
-    def __init__(self, settings: Settings, job: str, asked: EndRange) -> None:
+    def __init__(self, settings: Settings, job: str, asked: EndRange, spark: SparkSession | None = None) -> None:
+        """With `spark`, the audit uses that session and leaves it running; else it starts and stops its own."""
         self._settings = settings
         self._job = job
         self._asked = asked
+        self._given_spark = spark
         self._ledger = Ledger.open(settings.ledger_url)
         self._index = LogIndex(settings.kafka_bootstrap)
 
@@ -93,7 +95,7 @@ class Audit:
                 letters_end = self._index.ends(letters)
                 last = self._ledger.last_slice(self._job)
                 assert last is not None, "a committed slice is there, so there is a last one"
-                with _spark(self._settings, self._job, plan) as spark:
+                with self._spark(plan) as spark:
                     judge = Judge(store_scopes(plan, last), letter_scope(plan, stream, last))
                     computed, counts, sample = self._compute(spark, plan, snapshots, letters_end, judge)
                 return make_report(plan, computed, counts, sample, judge, time.monotonic() - began_s)
@@ -102,6 +104,27 @@ class Audit:
                     close_snapshot(self._settings.elasticsearch_url, snapshot)
         finally:
             self._ledger.close()
+
+    @contextmanager
+    def _spark(self, plan: AuditPlan) -> Iterator[SparkSession]:
+        """A Spark session for a batch: more partitions for more records, so that what a task holds stays bounded."""
+        if self._given_spark is not None:
+            yield self._given_spark
+            return
+        # No job can have this name.
+        scratch = (self._settings.scratch_dir or self._settings.data_dir / "scratch") / f".audit-{self._job}"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        try:
+            spark = start_spark(self._settings, f"{self._job}-audit", scratch)
+            try:
+                partitions = max(spark.sparkContext.defaultParallelism, plan.totals.records // TASK_ROWS)
+                spark.conf.set("spark.sql.shuffle.partitions", str(min(partitions, _PARTITIONS_MAX)))
+                yield spark
+            finally:
+                spark.stop()
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
     def _plan(self, letter_starts: dict[int, int]) -> tuple[str, AuditPlan]:
         job = self._ledger.job(self._job)
@@ -164,25 +187,6 @@ class Audit:
         no_run = RewindPlan(slice_first=stretch.slice_first, slice_committed=stretch.slice_last)
         config = source_config(self._settings, stretch.pipeline, rule, no_run, stretch.version, 0, spark)
         return stretch_frame(spark, StretchSource(config, stretch.slice_first, stretch.slice_own, stretch.slice_last))
-
-
-@contextmanager
-def _spark(settings: Settings, job: str, plan: AuditPlan) -> Iterator[SparkSession]:
-    """A Spark session for a batch: more partitions for more records, so that what a task holds stays bounded."""
-    # No job can have this name.
-    scratch = (settings.scratch_dir or settings.data_dir / "scratch") / f".audit-{job}"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    try:
-        spark = start_spark(settings, f"{job}-audit", scratch)
-        try:
-            partitions = max(spark.sparkContext.defaultParallelism, plan.totals.records // TASK_ROWS)
-            spark.conf.set("spark.sql.shuffle.partitions", str(min(partitions, _PARTITIONS_MAX)))
-            yield spark
-        finally:
-            spark.stop()
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _account(recomputed: Sequence[Recomputed]) -> Account:
