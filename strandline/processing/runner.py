@@ -108,7 +108,7 @@ class Runner:
         Raises StrandlineError.
         """
         self._ledger.move_job(self._job, JobState.STARTING, epoch=run.epoch)
-        pipeline = self._load(run.version)
+        pipeline = load_pipeline(self._ledger, self._job, run.version)
         rule = pipeline.event_time_rule
         plan = self._plan(pipeline)
         scratch = self._scratch / str(run.epoch)
@@ -142,7 +142,7 @@ class Runner:
             return self._end(run, self._watch(query, run, rule))
         except (PySparkException, Py4JError) as error:
             cause = committer.failure if committer else None
-            raise cause or StrandlineError(_sentence(error)) from error
+            raise cause or StrandlineError(sentence_of(error)) from error
         finally:
             shutil.rmtree(scratch / "checkpoint", ignore_errors=True)
 
@@ -165,12 +165,6 @@ class Runner:
         log.warning(message, job=self._job, epoch=run.epoch)
         self._ledger.record_event("slice_handed_on", message, job=self._job, epoch=run.epoch)
         return True
-
-    def _load(self, version: int) -> CheckedPipeline:
-        document = self._ledger.job_version(self._job, version).document
-        spec = PipelineSpec.from_document(document)
-        stream = StreamSpec.from_document(self._ledger.stream(spec.input.stream).document)
-        return check(spec, stream)
 
     def _plan(self, pipeline: CheckedPipeline) -> RewindPlan:
         plan = plan_of_job(self._ledger, pipeline)
@@ -240,6 +234,13 @@ class Runner:
             self._ledger.move_job(self._job, JobState.FAILED, message, epoch=epoch)
             return EXIT_FAILED
         return EXIT_TRY_AGAIN
+
+
+def load_pipeline(ledger: Ledger, job: str, version: int) -> CheckedPipeline:
+    """One version of a job's pipeline, checked against its stream. Raises NotFound, InvalidDocument."""
+    spec = PipelineSpec.from_document(ledger.job_version(job, version).document)
+    stream = StreamSpec.from_document(ledger.stream(spec.input.stream).document)
+    return check(spec, stream)
 
 
 def source_config(
@@ -324,7 +325,7 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
         spark = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         raise StrandlineError(
-            f"Spark could not be started for job {job}: {_sentence(error)} What its Java process said is in the job's "
+            f"Spark could not be started for job {job}: {sentence_of(error)} What its Java process said is in the job's "
             "runner log. Check that `java -version` says 17 or newer and that memory is free "
             f"(STRANDLINE_SPARK_DRIVER_MEMORY={settings.spark_driver_memory})."
         ) from error
@@ -332,7 +333,7 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
     return spark
 
 
-def _sentence(error: Exception) -> str:
+def sentence_of(error: Exception) -> str:
     """The line of a failure's text that a person needs: what the Python side raised, else what Spark says first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line) and "Py4J" not in line and "PythonException" not in line]
