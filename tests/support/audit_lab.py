@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from strandline.ledger.states import Desired, SliceRow
 from strandline.processing.audit import Audit
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.runner import Runner, start_spark
+from strandline.results.elasticsearch_client import _client
 from strandline.results.held_documents import EndRange, open_snapshot, read_documents
 from strandline.services.applying import Applier, ensure_templates
 
@@ -36,6 +38,10 @@ class AuditLab:
         self.producer = Producer({"bootstrap.servers": settings.kafka_bootstrap, "linger.ms": 5})
         topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=settings.record_bytes_max)
         self._applier = Applier(ledger, topics, lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline))
+
+    def close(self) -> None:
+        self.index.close()
+        _client(self.settings.elasticsearch_url, os.getpid()).close()  # else its socket outlives the tests
 
     def apply(self, text: str) -> None:
         self._applier.apply(text.encode(), "test.yaml")
@@ -106,6 +112,8 @@ def audit_lab(kafka: str, elasticsearch: str, tmp_path_factory: pytest.TempPathF
         ledger = Ledger.open(settings.ledger_url)
         (directory / "spark").mkdir()
         spark = start_spark(settings, "lab", directory / "spark")
-        yield AuditLab(settings, ledger, spark)
+        lab = AuditLab(settings, ledger, spark)
+        yield lab
+        lab.close()
         spark.stop()
         ledger.close()
