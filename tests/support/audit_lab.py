@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from strandline.ledger.states import Desired, SliceRow
 from strandline.processing.audit import Audit
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.runner import Runner, start_spark
-from strandline.results.elasticsearch_client import _client
 from strandline.results.held_documents import EndRange, open_snapshot, read_documents
 from strandline.services.applying import Applier, ensure_templates
 
@@ -41,7 +39,6 @@ class AuditLab:
 
     def close(self) -> None:
         self.index.close()
-        _client(self.settings.elasticsearch_url, os.getpid()).close()  # else its socket outlives the tests
 
     def apply(self, text: str) -> None:
         self._applier.apply(text.encode(), "test.yaml")
