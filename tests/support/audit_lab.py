@@ -39,6 +39,9 @@ class AuditLab:
             ledger, topics, lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline), lambda stream: {}
         )
 
+    def close(self) -> None:
+        self.index.close()
+
     def apply(self, text: str) -> None:
         self._applier.apply(text.encode(), "test.yaml")
 
@@ -108,6 +111,8 @@ def audit_lab(kafka: str, elasticsearch: str, tmp_path_factory: pytest.TempPathF
         ledger = Ledger.open(settings.ledger_url)
         (directory / "spark").mkdir()
         spark = start_spark(settings, "lab", directory / "spark")
-        yield AuditLab(settings, ledger, spark)
+        lab = AuditLab(settings, ledger, spark)
+        yield lab
+        lab.close()
         spark.stop()
         ledger.close()
