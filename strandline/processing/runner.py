@@ -272,7 +272,7 @@ def source_config(
         max_ahead_ms=pipeline.max_ahead_ms,
         slice_first=plan.slice_first,
         slice_committed=plan.slice_committed,
-        replay_rows_max=4 * settings.slice_rows_max,
+        replay_rows_max=sys.maxsize if plan.is_whole else 4 * settings.slice_rows_max,
         parallelism=spark.sparkContext.defaultParallelism,
         kafka_bootstrap=settings.kafka_bootstrap,
         slice_interval_ms=settings.slice_interval_ms if checkpoint.every is None else checkpoint.every,
