@@ -217,7 +217,12 @@ def _stretch(
     ledger: Ledger, job: str, versions: _Versions, asked: EndRange, floors: Mapping[str, int]
 ) -> Stretch | None:
     """The stretch of these slices, None when nothing of it is to be audited. `floors`: stage -> windows must end after."""
-    before = ledger.checkpoint(job, versions.first - 1).emitted if versions.first > 1 else {}
+    before: dict[str, int | None] = {}
+    if versions.first > 1:
+        # A stage that no earlier version had begins with the first window that was not closed.
+        (closed,) = ledger.slices(job, versions.first - 1, versions.first - 1)
+        before = dict.fromkeys((stage.name for stage in versions.pipeline.stages), closed.closes_ms)
+        before |= ledger.checkpoint(job, versions.first - 1).emitted
     emitted = ledger.checkpoint(job, versions.last).emitted
     windows = {}
     for stage in versions.pipeline.stages:
