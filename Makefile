@@ -5,16 +5,17 @@ BIN := $(VENV)/bin
 KIND ?=
 KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,50)
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench bench-ingest chaos chaos-ingest lock clean
+.PHONY: help run test check format bench bench-ingest chaos chaos-ingest simulate lock clean
 
 help:
 	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
-	@echo "make test    run the tests (KIND=unit|property|contract|integration|migration|fault for one kind)"
+	@echo "make test    run the tests (KIND=unit|property|contract|integration|migration|fault|simulation for one kind)"
 	@echo "make check   format, lint, types, import order"
 	@echo "make bench   work W1 side by side with plain Spark, and the latency from answer to result"
 	@echo "make chaos KILLS=100   kill every part of a running job again and again; check every result"
 	@echo "make chaos-ingest KILLS=50   break gateways and Kafka under load; count what was lost or written twice"
 	@echo "make bench-ingest   what each gateway takes, what a record costs it, how soon it acknowledges"
+	@echo "make simulate SEEDS=100000   histories of a job in memory, with kills, zombies and upgrades; count what is wrong"
 	@echo "make format  rewrite the code in the project's format"
 	@echo "make lock    resolve the dependencies again and write both lock files"
 
@@ -50,8 +51,13 @@ chaos: $(VENV)/.test-ready
 
 chaos-ingest: $(VENV)/.test-ready
 	@$(BIN)/python -m tests.fault.ingest_ladder --kills $(KILLS)
+
 bench-ingest: $(VENV)/.test-ready
 	@$(BIN)/python -m benchmarks.ingest
+
+SEEDS ?= 100000
+simulate: $(VENV)/.test-ready
+	@$(BIN)/python -m tests.simulation.test_simulation --seeds $(SEEDS)
 
 lock: $(VENV)/.test-ready
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \

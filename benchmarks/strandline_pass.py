@@ -48,7 +48,7 @@ def run_pass(settings: Settings, ledger: Ledger, spark: object, job: str, sums: 
     emission_module.CountingWriter = lambda: SummingWriter(str(sums))
     topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=settings.record_bytes_max)
     documents = f"{STREAM_TEXT}---\n{pipeline_text(job)}"
-    Applier(ledger, topics, lambda pipeline: None).apply(documents.encode(), "w1.yaml")
+    Applier(ledger, topics, lambda pipeline: None, lambda stream: {}).apply(documents.encode(), "w1.yaml")
     ledger.set_desired(job, Desired.DRAINED)
     code = Runner(settings, job, spark).run()
     totals = ledger.totals(job)

@@ -37,6 +37,7 @@ def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
     before = metrics.accounted()
     warm = _send(port, RATE / 10, _WARM_UP_S)
     _wait(lambda: metrics.accounted() - before >= warm.datagrams, "the warm-up to settle")
+    _wait(lambda: metrics.spooled_now() == 0, "the spool to drain")
     accounted, lost = metrics.accounted(), metrics.lost()
     logged = _count_records(stack.addresses.kafka_bootstrap)
     gateway_before_s, kafka_before_s = tree_cpu_s(pids["gateway-udp"]), tree_cpu_s(pids["kafka"])

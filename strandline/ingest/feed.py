@@ -10,7 +10,7 @@ from functools import partial
 from strandline.core.errors import LogUnavailable
 from strandline.core.stream import StreamSpec
 from strandline.ingest.framing import RECORD_CONTENT_TYPE, Record, key_finder
-from strandline.ingest.log_errors import LogBusy
+from strandline.ingest.log_errors import LogAway, LogBusy
 from strandline.ingest.metrics import IngestMetrics
 from strandline.ingest.spooling_writer import Accepted
 from strandline.ingest.writer import LogWriter
@@ -27,7 +27,7 @@ class Feed:
     Invariants:
     - Each record given to `append` or `refuse` is counted once as received and ends in exactly one of confirmed, spooled
       and refused.
-    - Appends with patience reach the log in the order of their calls, when each has at most RECORDS_PER_TURN records: what
+    - Appends with `in_turn` reach the log in the order of their calls, when each has at most RECORDS_PER_TURN records: what
       waits for its next try holds up those behind it, and fails them when it fails.
     """
 
@@ -49,9 +49,9 @@ class Feed:
         self._may_spool = may_spool
         self._clock_ms = clock_ms
         self._turn = asyncio.Lock()
-        """Held by the append with patience that is trying to hand its records over."""
+        """Held by the append in turn that is trying to hand its records over."""
         self._failures = 0
-        """Of appends with patience."""
+        """Of appends in turn."""
 
     async def append(
         self,
@@ -61,12 +61,13 @@ class Feed:
         message_id: bytes | None = None,
         headers_each: Sequence[Headers] | None = None,
         patience_s: float = 0.0,
+        in_turn: bool = False,
     ) -> None:
         """Return when every record is in the log, or in the spool where the stream allows it. Where records have sources
         of their own, each is in its `headers_each`.
 
-        While the writer is busy and nothing was sent, it is tried again for `patience_s`. Raises LogBusy (nothing was sent)
-        and LogUnavailable (unknown: all, some or none may be in the log).
+        While the writer is busy and nothing was sent, it is tried again for `patience_s`; with `in_turn` also while Kafka is
+        away. Raises LogBusy (nothing was sent) and LogUnavailable (unknown: all, some or none may be in the log).
         """
         count, metrics = len(records), self.metrics
         started_s = time.perf_counter()
@@ -84,7 +85,10 @@ class Feed:
             may_spool=self._may_spool,
         )
         try:
-            accepted = await (self._append_in_turn(append, patience_s) if patience_s else append())
+            if in_turn:
+                accepted = await self._append_in_turn(append, patience_s)
+            else:
+                accepted = await self._append_patiently(append, patience_s)
         except LogUnavailable as error:
             metrics.refuse(error.code, count)
             raise
@@ -96,6 +100,21 @@ class Feed:
             metrics.ack_latency.observe(time.perf_counter() - started_s)
         finally:
             metrics.in_flight.dec(count)
+
+    async def _append_patiently(
+        self, append: Callable[[], Coroutine[None, None, Accepted]], patience_s: float
+    ) -> Accepted:
+        """Raises what `append` raises."""
+        started_s = time.perf_counter()
+        while True:
+            try:
+                return await append()
+            except LogAway:
+                raise
+            except LogBusy:
+                if time.perf_counter() - started_s >= patience_s:
+                    raise
+                await asyncio.sleep(BUSY_RETRY_S)
 
     async def _append_in_turn(
         self, append: Callable[[], Coroutine[None, None, Accepted]], patience_s: float

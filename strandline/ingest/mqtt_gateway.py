@@ -276,7 +276,10 @@ class MqttGateway:
         """Append the records of some messages; False when they may not be acknowledged."""
         try:
             await lot.feed.append(
-                lot.records, headers_each=lot.headers_each, patience_s=self._settings.mqtt_confirm_timeout_s
+                lot.records,
+                headers_each=lot.headers_each,
+                patience_s=self._settings.mqtt_confirm_timeout_s,
+                in_turn=True,
             )
         except LogUnavailable as error:
             if not self._is_failing.is_set():

@@ -26,6 +26,7 @@ from pydantic import Field
 
 from strandline.core.errors import InvalidSettings, StackError
 from strandline.core.settings import Settings
+from strandline.core.stream import StreamSpec
 from strandline.ingest.gateway_process import follow_until_stopped, open_parts, run_gateway
 from strandline.ingest.mqtt_hub import MqttHub
 from strandline.ingest.mqtt_passwords import Passwords
@@ -85,12 +86,20 @@ async def serve(settings: MqttListenerSettings) -> None:
             connections_max=_connections_max(settings.mqtt_listener_connections_max),
             confirm_timeout_s=settings.confirm_timeout_s,
         )
-        server = await _listen(settings, hub, context)
+        server = await _bind(settings, hub, context)
+        knows_streams = asyncio.Event()
+
+        def take_up(streams: list[StreamSpec]) -> None:
+            hub.take_up(streams)
+            knows_streams.set()
+
+        listening = asyncio.create_task(_listen(server, knows_streams))
         watching = asyncio.create_task(hub.watch())
         watching.add_done_callback(lambda _: parts.stopping.set())
         try:
-            await follow_until_stopped(settings, parts.stopping, hub.take_up)
+            await follow_until_stopped(settings, parts.stopping, take_up)
         finally:
+            listening.cancel()
             watching.cancel()
             server.close()
             await hub.stop()
@@ -98,9 +107,14 @@ async def serve(settings: MqttListenerSettings) -> None:
                 await watching  # raises what ended it, if that was not us
 
 
-async def _listen(
-    settings: MqttListenerSettings, hub: MqttHub, context: ssl.SSLContext | None
-) -> asyncio.AbstractServer:
+async def _listen(server: asyncio.AbstractServer, knows_streams: asyncio.Event) -> None:
+    """Accept connections as soon as the streams are known: before that every topic would be refused as nobody's."""
+    await knows_streams.wait()
+    await server.start_serving()
+    logger.info("the MQTT listener listens", action="gateway_started")
+
+
+async def _bind(settings: MqttListenerSettings, hub: MqttHub, context: ssl.SSLContext | None) -> asyncio.AbstractServer:
     host, port = settings.mqtt_listener_host, settings.mqtt_listener_port
     try:
         server = await asyncio.get_running_loop().create_server(
@@ -110,13 +124,14 @@ async def _listen(
             ssl=context,
             backlog=_BACKLOG,
             ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S if context else None,
+            start_serving=False,
         )
     except OSError as error:
         raise StackError(
             f"the MQTT listener can't listen on {host}:{port}: {error.strerror}; "
             f"stop what uses that port, or set STRANDLINE_MQTT_LISTENER_PORT"
         ) from error
-    logger.info("the MQTT listener listens", action="gateway_started", host=host, port=port, tls=context is not None)
+    logger.info("the MQTT listener has its port", action="port_taken", host=host, port=port, tls=context is not None)
     return server
 
 

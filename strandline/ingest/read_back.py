@@ -33,6 +33,8 @@ SCAN_RECORDS_MAX = 100_000
 FETCH_BYTES = 32 * 1024
 """Of one partition in one answer, if its first batch is not larger: enough for the newest batch of several partitions to
 come in one answer, and little enough that what follows a record is not fetched for nothing."""
+START_EVERY_S = 0.004
+"""How often reads are started: what is due by then goes together, since each start costs as much as ten records."""
 ASK_AGAIN_S = 0.02
 """How soon a broker is asked again that has not come as far as the record."""
 _OFFSET_TAIL_BASE = -2000
@@ -103,7 +105,9 @@ class ReadBack(Generic[Ticket]):
         self._reading: set[tuple[str, int]] = set()
         self._again: set[tuple[str, int]] = set()
         """Of these, the ones whose broker has not come as far as their record yet."""
-        self._asked_again_s = 0.0
+        self._ended: set[tuple[str, int]] = set()
+        """Read, and still assigned."""
+        self._started_s = self._asked_again_s = 0.0
         self._consumer = make_consumer(
             config
             | {
@@ -125,8 +129,8 @@ class ReadBack(Generic[Ticket]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is anything to read."""
-        return bool(self._reading or self._due)
+        """Whether there is anything to read, or to end."""
+        return bool(self._reading or self._due or self._ended)
 
     def expect(self, written: Written, ticket: Ticket) -> None:
         """`ticket` comes out of `serve` once `written`, or a later record of its partition, has been read back."""
@@ -148,15 +152,16 @@ class ReadBack(Generic[Ticket]):
         """
         confirmed: list[Ticket] = []
         missed: list[tuple[Missed, list[Ticket]]] = []
-        ended: list[tuple[str, int]] = []
         if self._reading:
             for message in self._consumer.consume(_MESSAGES_PER_SERVE, 0.0):
-                self._take(message, confirmed, missed, ended)
+                self._take(message, confirmed, missed)
             for place in list(self._reading):
                 partition = self._partitions[place]
                 if now_s - partition.began_s > self._timeout_s:
-                    self._miss(place, f"was not to be read within {self._timeout_s:g} s", False, missed, ended)
-        self._start_due(now_s, ended)
+                    self._miss(place, f"was not to be read within {self._timeout_s:g} s", False, missed)
+        if (self._ended or self._due or self._again) and now_s - self._started_s >= START_EVERY_S:
+            self._started_s = now_s
+            self._start_due(now_s)
         return confirmed, missed
 
     def abandon(self) -> list[Ticket]:
@@ -165,6 +170,7 @@ class ReadBack(Generic[Ticket]):
         self._partitions.clear()
         self._reading.clear()
         self._due.clear()
+        self._ended.clear()
         return tickets
 
     def close(self) -> None:
@@ -176,7 +182,6 @@ class ReadBack(Generic[Ticket]):
         message: Message,
         confirmed: list[Ticket],
         missed: list[tuple[Missed, list[Ticket]]],
-        ended: list[tuple[str, int]],
     ) -> None:
         topic, number, offset = message.topic(), message.partition(), message.offset()
         if topic is None or number is None or offset is None:
@@ -191,7 +196,7 @@ class ReadBack(Generic[Ticket]):
                 # A new leader may not know yet how far the log goes: ask again. The deadline stands.
                 self._again.add(place)
             elif error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                self._miss(place, "is in no topic any more", True, missed, ended)
+                self._miss(place, "is in no topic any more", True, missed)
             return
         is_ours = self._is_record(message, written)
         is_at_place = offset == written.offset
@@ -206,14 +211,14 @@ class ReadBack(Generic[Ticket]):
             partition.tickets = left
             if left and partition.waiting is None:
                 partition.waiting = left[-1][0]  # of two places that are untold it may not be clear which comes first
-            self._end(place, partition, ended)
+            self._end(place, partition)
         elif written.offset < 0:
             partition.scanned += 1
             if partition.scanned > SCAN_RECORDS_MAX:
-                self._miss(place, f"is not among {SCAN_RECORDS_MAX} records", False, missed, ended)
+                self._miss(place, f"is not among {SCAN_RECORDS_MAX} records", False, missed)
         elif offset >= written.offset:
             found = "another record stands" if is_at_place else f"the log goes on at offset {offset}"
-            self._miss(place, f"is not at offset {written.offset}: {found}", True, missed, ended)
+            self._miss(place, f"is not at offset {written.offset}: {found}", True, missed)
 
     def _is_record(self, message: Message, written: Written) -> bool:
         headers: dict[str, Any] = dict(message.headers() or ())
@@ -233,7 +238,6 @@ class ReadBack(Generic[Ticket]):
         what: str,
         is_contradiction: bool,
         missed: list[tuple[Missed, list[Ticket]]],
-        ended: list[tuple[str, int]],
     ) -> None:
         partition = self._partitions[place]
         written = partition.reading
@@ -243,18 +247,19 @@ class ReadBack(Generic[Ticket]):
         missed.append((Missed(written, reason, is_contradiction), [ticket for _, ticket in partition.tickets]))
         partition.tickets.clear()
         partition.waiting = None
-        self._end(place, partition, ended)
+        self._end(place, partition)
 
-    def _end(self, place: tuple[str, int], partition: _Partition[Ticket], ended: list[tuple[str, int]]) -> None:
+    def _end(self, place: tuple[str, int], partition: _Partition[Ticket]) -> None:
         partition.reading = None
         self._reading.discard(place)
         self._again.discard(place)
-        ended.append(place)
+        self._ended.add(place)
         if partition.waiting is not None:
             self._due.add(place)
 
-    def _start_due(self, now_s: float, ended: list[tuple[str, int]]) -> None:
+    def _start_due(self, now_s: float) -> None:
         starting, self._due = self._due, set()
+        ended, self._ended = self._ended, set()
         for place in starting:
             partition = self._partitions[place]
             partition.reading, partition.waiting = partition.waiting, None
@@ -262,7 +267,7 @@ class ReadBack(Generic[Ticket]):
         self._reading |= starting
         if self._again and now_s - self._asked_again_s >= ASK_AGAIN_S:
             self._asked_again_s = now_s
-            ended.extend(self._again)
+            ended |= self._again
             starting |= self._again
             self._again.clear()
         if ended:

@@ -58,6 +58,7 @@ SCAN_IDLE_S = 5.0
 """A scan in which nothing comes for so long has failed, and is repeated."""
 _RECORDS_PER_TURN = 1_000
 _SERVE_S = 0.001
+_PARTITION_BY_KEY = -1
 
 T = TypeVar("T")
 
@@ -498,11 +499,12 @@ class SpoolingWriter:
         last = records[-1]
         try:
             producer.begin_transaction()
-            for number, record in enumerate(records[:-1], 1):
-                producer.produce(record.topic, record.value, record.key, headers=list(record.headers))
+            produce: Any = producer.produce
+            for number, (topic, _, _, value, key, headers) in enumerate(records[:-1], 1):
+                produce(topic, value, key, _PARTITION_BY_KEY, None, None, 0, headers)  # by position: half as much work
                 if number % _RECORDS_PER_TURN == 0:
                     await asyncio.sleep(0)
-            producer.produce(last.topic, last.value, last.key, headers=list(last.headers), on_delivery=note)
+            produce(last.topic, last.value, last.key, _PARTITION_BY_KEY, note, None, 0, last.headers)
             await self._in_kafka_thread(producer.commit_transaction, self._confirm_timeout_s)
         except KafkaException as error:
             # An abort is no proof: what was sent before it may arrive after it, under the same producer epoch, and become a

@@ -42,6 +42,8 @@ LINES_HELD_BYTES_MAX = 64 * 1024 * 1024
 """Of the lines of all connections that have begun and not ended."""
 LINE_TIMEOUT_S = 30.0
 """A line that has begun and not ended by then ends its connection."""
+BUSY_PATIENCE_S = 10.0
+"""While the log has no room a connection isn't read, and its sender waits; after this it is ended."""
 SWEEP_EVERY_S = 5.0
 LINGER_S = 5.0
 """How long a sender that the gateway hangs up on may take to end its side."""
@@ -57,8 +59,6 @@ class TcpSettings(Settings):
     """The address on which the TCP gateway listens."""
     tcp_connections_max: int = Field(default=10_000, ge=1)
     """More connections at a time are refused."""
-    tcp_confirm_timeout_s: float = Field(default=10.0, gt=0)
-    """How long the TCP gateway waits for Kafka's confirmation before it ends a connection."""
     tcp_pages_port: int = 8087
     """The port of the TCP gateway's health, readiness and metrics pages."""
 
@@ -229,7 +229,7 @@ class TcpConnection(asyncio.Protocol):
                 settled = self._counted - len(self._queue)
                 if self._is_open and not self._is_ending and self._bytes_queued <= BYTES_QUEUED_MAX:
                     self._transport.resume_reading()
-                await self._port.feed.append(batch, source=self._source, patience_s=self._gateway.patience_s)
+                await self._port.feed.append(batch, source=self._source, patience_s=BUSY_PATIENCE_S)
                 self._answer(b"ok %d\n" % settled)
                 await self._is_writable.wait()
         except LogUnavailable as error:
@@ -292,7 +292,6 @@ class TcpGateway:
         """Port -> why it can't be opened; said once."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.connections_max = settings.tcp_connections_max
-        self.patience_s = settings.tcp_confirm_timeout_s
         self.bytes_held = 0
         """Of the lines of all connections that have begun and not ended."""
 
@@ -339,7 +338,7 @@ class TcpGateway:
         for port in self._ports.values():
             self.start(port.close())
         if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=self._settings.tcp_confirm_timeout_s + 2)
+            _, late = await asyncio.wait(self._tasks, timeout=BUSY_PATIENCE_S + 2)
             for task in late:
                 task.cancel()
 
@@ -373,7 +372,7 @@ async def serve(settings: TcpSettings) -> None:
 
     Raises StackError when the port of the pages is taken, and whatever opening the ledger raises. Kafka may come later.
     """
-    async with open_parts(settings, "tcp", settings.tcp_pages_port, settings.tcp_confirm_timeout_s) as parts:
+    async with open_parts(settings, "tcp", settings.tcp_pages_port) as parts:
         gateway = TcpGateway(settings, parts)
         sweeping = gateway.start(gateway.sweep())
         logger.info("the TCP gateway runs", action="gateway_started", host=settings.tcp_host)

@@ -55,6 +55,9 @@ class UdpSettings(Settings):
     """Sockets for each port (SO_REUSEPORT); the kernel spreads the senders over them."""
     udp_share_port: bool = False
     """Let other gateway processes listen on the same ports (SO_REUSEPORT); the kernel spreads the senders over them."""
+    udp_confirm_timeout_s: float = Field(default=5.0, gt=0)
+    """How long the UDP gateway waits for Kafka before it spools. Nobody waits for its answer, and short pauses of Kafka cost
+    less than the way over the disk."""
     udp_pages_port: int = 8085
     """The port of the UDP gateway's health, readiness and metrics pages."""
 
@@ -289,7 +292,7 @@ async def serve(settings: UdpSettings) -> None:
         if gateway is not None:
             gateway.refresh()
 
-    async with open_parts(settings, "udp", settings.udp_pages_port, settings.confirm_timeout_s, refresh) as parts:
+    async with open_parts(settings, "udp", settings.udp_pages_port, settings.udp_confirm_timeout_s, refresh) as parts:
         errors = Gauge(
             "strandline_udp_receive_buffer_errors_total",
             "Datagrams that no socket of this machine had room for, as the kernel counts them (RcvbufErrors)",

@@ -29,10 +29,12 @@ _NO_TOTALS = Totals(records=0, accepted=0, rejected={}, results={})
 class Progress(Part):
     """Runs, slices and checkpoints. Each method is one transaction."""
 
-    def begin_run(self, job: str, pid: int) -> RunRow:
-        """Start a run of the job's present version and fence every older one: their later writes raise Fenced.
+    def begin_run(self, job: str, pid: int, *, present_version: bool = False) -> RunRow:
+        """Start a run and fence every older one: their later writes raise Fenced.
 
-        A slice that an older run planned and did not commit stays, and is this run's to commit. Raises NotFound.
+        It runs the job's present version. But a slice that an older run planned and did not commit stays, and is this run's
+        to commit: as the version that planned it, because some of its results may be out already; with `present_version`
+        not even then. Raises NotFound.
         """
         with self._database.writing(f"begin a run of job {job}") as connection:
             known, now_ms = lock_job(connection, job), self._clock_ms()
@@ -44,7 +46,10 @@ class Progress(Part):
             connection.execute(
                 sa.update(jobs).where(jobs.c.name == job).values(epoch=known.epoch + 1, updated_ms=now_ms)
             )
-            run = RunRow(job, known.epoch + 1, known.version, pid, now_ms, None, None, "")
+            last = _last_slice(connection, job)
+            is_planned = last is not None and last.status is SliceStatus.PLANNED
+            version = last.version if last is not None and is_planned and not present_version else known.version
+            run = RunRow(job, known.epoch + 1, version, pid, now_ms, None, None, "")
             connection.execute(sa.insert(runs).values(vars(run)))
             return run
 
@@ -158,9 +163,41 @@ class Progress(Part):
                 .limit(1)
             ).scalar()
 
-    def totals(self, job: str) -> Totals:
-        """The sums over all committed slices, in constant time; zeros for a job that has none."""
+    def first_slice_closing(self, job: str, event_ms: int) -> int | None:
+        """The lowest slice that makes windows final which end at `event_ms`; None if none does yet."""
+        with self._database.reading(f"find where job {job} closed event time {event_ms}") as connection:
+            return connection.execute(
+                sa.select(sa.func.min(slices.c.number)).where(slices.c.job == job, slices.c.closes_ms >= event_ms)
+            ).scalar()
+
+    def first_slice_from(self, job: str, up_to: int, log_starts: Offsets) -> int:
+        """The lowest slice, at most `up_to` + 1, that begins at or after `log_starts` in each of its partitions."""
+        low, high = 1, up_to + 1  # where slices begin never falls
+        while low < high:
+            middle = (low + high) // 2
+            if _begins_at_or_after(self.slices(job, middle, middle)[0], log_starts):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def version_changes(self, job: str, up_to: int) -> list[tuple[int, int]]:
+        """Where committed slices up to `up_to` begin to be of another version: (first slice, version), in order."""
+        before = sa.func.lag(checkpoints.c.version).over(order_by=checkpoints.c.slice).label("before")
+        of_job = (checkpoints.c.job == job) & (checkpoints.c.slice <= up_to)
+        all_of_them = sa.select(checkpoints.c.slice, checkpoints.c.version, before).where(of_job).subquery()
+        changed = all_of_them.c.before.is_(None) | (all_of_them.c.before != all_of_them.c.version)
+        with self._database.reading(f"read the versions that job {job} was run in") as connection:
+            rows = connection.execute(
+                sa.select(all_of_them.c.slice, all_of_them.c.version).where(changed).order_by(all_of_them.c.slice)
+            )
+            return [(int(row.slice), int(row.version)) for row in rows]
+
+    def totals(self, job: str, up_to: int | None = None) -> Totals:
+        """The sums over all committed slices, or those up to number `up_to`, in constant time; zeros if there are none."""
         newest = sa.select(*_TOTALS).where(checkpoints.c.job == job).order_by(checkpoints.c.slice.desc()).limit(1)
+        if up_to is not None:
+            newest = newest.where(checkpoints.c.slice <= up_to)
         with self._database.reading(f"read the totals of job {job}") as connection:
             row = connection.execute(newest).first()
             return Totals(*row) if row else _NO_TOTALS
@@ -170,6 +207,14 @@ def _last_slice(connection: sa.Connection, job: str) -> SliceRow | None:
     newest = sa.select(slices).where(slices.c.job == job).order_by(slices.c.number.desc()).limit(1)
     row = connection.execute(newest).first()
     return SliceRow(*row) if row else None
+
+
+def _begins_at_or_after(row: SliceRow, log_starts: Offsets) -> bool:
+    return all(
+        row.offsets_first.get(stream, {}).get(partition, 0) >= log_starts.get(stream, {}).get(partition, 0)
+        for stream, partitions in row.offsets.items()
+        for partition in partitions
+    )
 
 
 def _refuse_gap(row: SliceRow, last: SliceRow | None) -> None:
@@ -208,7 +253,8 @@ def _refuse_fall(row: CheckpointRow, last: CheckpointRow | None) -> None:
         before, now = getattr(last, field), getattr(row, field)
         if before is not None and (now is None or now < before):
             raise Conflict(f"{name} has {field} {now}, which is below the {before} of the slice before.")
-    for stage, end_ms in row.emitted.items():
+    # Another version may have windows of another size under the same name.
+    for stage, end_ms in row.emitted.items() if row.version == last.version else ():
         if end_ms < last.emitted.get(stage, end_ms):
             raise Conflict(f"{name} takes back what stage {stage} emitted: {last.emitted[stage]} to {end_ms}.")
 

@@ -81,4 +81,5 @@ def document_shape(pipeline: CheckedPipeline, stage: Stage, emit: Emit, version:
         version=version,
         by=tuple(zip(stage.by, stage.by_types, strict=True)),
         aggregates=tuple((column.name, column.type) for column in stage.aggregates),
+        is_once=pipeline.spec.guarantee == "exactly_once",
     )

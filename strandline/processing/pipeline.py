@@ -18,6 +18,7 @@ from strandline.core.durations import format_duration
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.core.stream import FIELD_NAMES_SCHEMA, DocumentModel, Duration, FieldName, Name, StreamSpec, names_alike
 from strandline.processing.expressions import ExpressionError, infer_type, parse_expression, refuse_unknown_columns
+from strandline.processing.watermark import EventTimeRule
 
 
 def _expression_text(value: object) -> object:
@@ -157,10 +158,13 @@ class StepSpec(DocumentModel):
             yield ("emit",), f"'emit' stands beside 'window', not beside '{verbs[0]}'"
 
 
-def _guarantee(value: object) -> object:
-    if value in ("at_least_once", "none"):
-        raise ValueError(f"'{value}' is not supported yet; only 'exactly_once' is")
-    return value
+class CheckpointSpec(DocumentModel):
+    """How often a slice is committed. Fewer and larger slices cost less; results come as late as a slice is long."""
+
+    every: Duration | None = None
+    """The shortest time between two slices; null is the control service's setting."""
+    records: Annotated[int, Field(ge=1)] | None = None
+    """A slice is cut before it would hold clearly more; null is the control service's setting."""
 
 
 class PipelineSpec(DocumentModel):
@@ -181,8 +185,10 @@ class PipelineSpec(DocumentModel):
     """What becomes of a record whose windows are closed."""
     on_error: Literal["dead_letter", "crash"] = "dead_letter"
     """What becomes of a record that can't be used; crash stops the job at its slice."""
-    guarantee: Annotated[Literal["exactly_once"], BeforeValidator(_guarantee)] = "exactly_once"
-    """Each result once."""
+    guarantee: Literal["exactly_once", "at_least_once", "none"] = "exactly_once"
+    """What a failure may do to results: nothing; repeat some; or repeat some and leave records out of open windows."""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    """How often progress is recorded: {every, records}."""
 
     def as_document(self) -> dict[str, object]:
         data = super().as_document()
@@ -261,6 +267,11 @@ class CheckedPipeline:
     def reach_ms(self) -> int:
         """How far back in event time open state can go: the sizes of all windows together."""
         return sum(stage.size_ms for stage in self.stages)
+
+    @property
+    def event_time_rule(self) -> EventTimeRule:
+        """How event time is treated."""
+        return EventTimeRule(self.delay_ms, self.idle_timeout_ms, tuple(stage.size_ms for stage in self.stages))
 
 
 def json_schema() -> dict[str, object]:

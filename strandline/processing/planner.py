@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from strandline.core.errors import Fenced
 from strandline.core.failpoints import failpoint
 from strandline.ledger.states import CheckpointRow, Desired, SliceKind, SliceRow, SliceStatus
 from strandline.processing.log_reader import LogIndex
@@ -58,20 +59,27 @@ class SlicePlanner:
         """Plan, record and return the next slice; None when there is nothing to do now.
 
         1. A slice that is planned and not committed comes first, as it was cut.
-        2. A job that shall stop gets no new slice.
+        2. A job that shall stop, or has a newer version than this run's, gets no new slice.
         3. New records: cut at the end of every partition, or at one log time when far behind.
         4. No new records, but a window that time has closed: an empty slice that closes it.
         5. Draining, and all is read: a slice that carries event time past every open window, then one that closes them.
+
+        Raises Fenced when a newer run has planned a slice: this run may be of another version, and would emit other
+        results of it.
         """
         job = self._settings.job
         done = self._ledger.last_slice(job)
+        if done is not None and done.epoch > self._settings.epoch:
+            raise Fenced(
+                f"slice {done.number} of job {job} was planned by run {done.epoch}: run {self._settings.epoch} ends"
+            )
         if done is not None and done.status is SliceStatus.PLANNED:
             return done
-        desired = self._ledger.job(job).desired
-        if desired is Desired.STOPPED:
+        row = self._ledger.job(job)
+        if row.desired is Desired.STOPPED or row.version != self._settings.version:
             return None
         checkpoint = self._ledger.last_checkpoint(job)
-        planned = self._cut(done, checkpoint, draining=desired is Desired.DRAINED)
+        planned = self._cut(done, checkpoint, draining=row.desired is Desired.DRAINED)
         if planned is not None:
             failpoint("plan.before_record")
             self._ledger.plan_slice(planned)

@@ -15,6 +15,7 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
 import structlog
 from py4j.protocol import Py4JError
@@ -28,7 +29,7 @@ from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import Desired, JobState, SliceStatus
+from strandline.ledger.states import Desired, JobState, RunRow, SliceStatus
 from strandline.processing.commit import SliceCommitter
 from strandline.processing.emission import EmissionTap
 from strandline.processing.log_reader import LogIndex
@@ -36,7 +37,7 @@ from strandline.processing.log_source import LogSource, SourceConfig, log_source
 from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
 from strandline.processing.planner import PlannerSettings, is_drained
 from strandline.processing.refused import RefusedWriter
-from strandline.processing.rewind import RewindPlan, plan_rewind, require_log_holds
+from strandline.processing.rewind import RewindPlan, plan_of_job, require_log_holds, rewind_cost
 from strandline.processing.schema import arrow_type, field_specs
 from strandline.processing.stages import build_stages
 from strandline.processing.watermark import EventTimeRule, open_until
@@ -51,15 +52,17 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]*: \S")
 
 
 class Runner:
-    """One run of one job, under its own epoch."""
+    """The runs of one job in one process, each under its own epoch: a new one follows when the job has a new version."""
 
     def __init__(self, settings: Settings, job: str, spark: SparkSession | None = None) -> None:
-        """With `spark`, the run uses that session and leaves it running; else it starts and stops its own."""
+        """With `spark`, the runs use that session and leave it running; else they start and stop one of their own."""
         self._settings = settings
         self._job = job
-        self._given_spark = spark
+        self._spark = spark
+        self._is_own_spark = spark is None
         self._ledger = Ledger.open(settings.ledger_url)
         self._stop_now = threading.Event()
+        self._scratch = (settings.scratch_dir or settings.data_dir / "scratch") / job
 
     def stop_now(self, *_: int | FrameType | None) -> None:
         """End the run at once; the slice at work is done again by the next one. The job's desired state stays."""
@@ -68,29 +71,57 @@ class Runner:
     def run(self) -> int:
         """Run the job until it is stopped, drained or fails; return the exit code.
 
-        1. Begin a run: its epoch fences every later write of older ones.
-        2. Plan the rewind, and make sure that the log still holds what it needs.
-        3. Start a fresh Spark query there, with a fresh scratch checkpoint.
-        4. Watch it until it shall stop, and say in the ledger how it ended.
+        A version that was replaced finishes the slice that it has begun, because results of it may be out; if it can't, the
+        present version does it.
         """
+        # Nothing is ever read from what older runs left here.
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        present_version = False
         try:
-            run = self._ledger.begin_run(self._job, os.getpid())
-        except StrandlineError as error:
-            log.error("the run cannot begin", job=self._job, code=error.code, message=str(error))
-            return EXIT_TRY_AGAIN if isinstance(error, TransientError) else EXIT_FAILED
-        log.info("run begins", job=self._job, epoch=run.epoch, version=run.version)
-        failpoint("run.begun")
-        scratch = self._scratch(run.epoch)
+            while True:
+                try:
+                    run = self._ledger.begin_run(self._job, os.getpid(), present_version=present_version)
+                except StrandlineError as error:
+                    log.error("the run cannot begin", job=self._job, code=error.code, message=str(error))
+                    return EXIT_TRY_AGAIN if isinstance(error, TransientError) else EXIT_FAILED
+                log.info("run begins", job=self._job, epoch=run.epoch, version=run.version)
+                failpoint("run.begun")
+                try:
+                    if self._run_version(run) is not None:
+                        return EXIT_DONE
+                    present_version = False
+                except StrandlineError as error:
+                    if not self._hand_on(run, error):
+                        return self._failed(run.epoch, error)
+                    present_version = True
+        finally:
+            if self._spark is not None and self._is_own_spark:
+                self._spark.stop()
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._ledger.close()
+
+    def _run_version(self, run: RunRow) -> str | None:
+        """Run one version of the job; return the run's outcome, None when a new version is to follow at once.
+
+        1. Plan the rewind, and make sure that the log still holds what it needs.
+        2. Start a fresh Spark query there, with a fresh scratch checkpoint.
+        3. Watch it until it shall stop, and say in the ledger how it ended.
+
+        Raises StrandlineError.
+        """
+        self._ledger.move_job(self._job, JobState.STARTING, epoch=run.epoch)
+        pipeline = load_pipeline(self._ledger, self._job, run.version)
+        rule = pipeline.event_time_rule
+        failpoint("rewind.before_plan")
+        plan = self._plan(pipeline)
+        failpoint("rewind.planned")
+        scratch = self._scratch / str(run.epoch)
+        scratch.mkdir(parents=True)
+        if self._spark is None:
+            self._spark = start_spark(self._settings, self._job, scratch)
+        spark = self._spark
         committer: SliceCommitter | None = None
-        spark: SparkSession | None = None
         try:
-            self._ledger.move_job(self._job, JobState.STARTING, epoch=run.epoch)
-            pipeline = self._load(run.version)
-            rule = event_time_rule(pipeline)
-            failpoint("rewind.before_plan")
-            plan = self._plan(pipeline, rule)
-            failpoint("rewind.planned")
-            spark = self._given_spark or start_spark(self._settings, self._job, scratch)
             config = source_config(self._settings, pipeline, rule, plan, run.version, run.epoch, spark)
             spark.dataSource.register(log_source(config))
             tap = EmissionTap(pipeline, run.version, run.epoch, plan.emitted, self._settings)
@@ -113,35 +144,35 @@ class Runner:
                 .queryName(self._job)
                 .start()
             )
-            outcome = self._watch(query, run.epoch, rule)
-            self._ledger.end_run(self._job, run.epoch, outcome.value if outcome else "interrupted", "")
-            if outcome is not None:
-                self._ledger.move_job(self._job, _ON_THE_WAY[outcome], epoch=run.epoch)
-                self._ledger.move_job(self._job, outcome, epoch=run.epoch)
-            return EXIT_DONE
-        except StrandlineError as error:
-            return self._failed(run.epoch, error)
+            return self._end(run, self._watch(query, run, rule))
         except (PySparkException, Py4JError) as error:
             cause = committer.failure if committer else None
-            return self._failed(run.epoch, cause or StrandlineError(_sentence(error)))
+            raise cause or StrandlineError(sentence_of(error)) from error
         finally:
-            if spark is not None and spark is not self._given_spark:
-                spark.stop()
-            shutil.rmtree(scratch, ignore_errors=True)
-            self._ledger.close()
+            shutil.rmtree(scratch / "checkpoint", ignore_errors=True)
 
-    def _load(self, version: int) -> CheckedPipeline:
-        document = self._ledger.job_version(self._job, version).document
-        spec = PipelineSpec.from_document(document)
-        stream = StreamSpec.from_document(self._ledger.stream(spec.input.stream).document)
-        return check(spec, stream)
+    def _end(self, run: RunRow, ended: JobState | Literal["interrupted", "replaced"]) -> str | None:
+        """Say in the ledger how a run ended that did not fail."""
+        if not isinstance(ended, JobState):
+            self._ledger.end_run(self._job, run.epoch, ended, "")
+            return None if ended == "replaced" else ended
+        self._ledger.end_run(self._job, run.epoch, ended.value, "")
+        self._ledger.move_job(self._job, _ON_THE_WAY[ended], epoch=run.epoch)
+        self._ledger.move_job(self._job, ended, epoch=run.epoch)
+        return ended.value
 
-    def _plan(self, pipeline: CheckedPipeline, rule: EventTimeRule) -> RewindPlan:
-        checkpoint = self._ledger.last_checkpoint(self._job)
-        committed = self._ledger.slices(self._job, checkpoint.slice, checkpoint.slice)[0] if checkpoint else None
-        plan = plan_rewind(
-            rule, committed, checkpoint, lambda event_ms: self._ledger.first_slice_reaching(self._job, event_ms)
-        )
+    def _hand_on(self, run: RunRow, error: StrandlineError) -> bool:
+        """Whether a replaced version that failed over its last slice leaves it to the present one."""
+        if isinstance(error, Fenced | TransientError) or run.version == self._ledger.job(self._job).version:
+            return False
+        self._ledger.end_run(self._job, run.epoch, "failed", str(error))
+        message = f"version {run.version} could not finish its slice ({error}); the present version does it"
+        log.warning(message, job=self._job, epoch=run.epoch)
+        self._ledger.record_event("slice_handed_on", message, job=self._job, epoch=run.epoch)
+        return True
+
+    def _plan(self, pipeline: CheckedPipeline) -> RewindPlan:
+        plan = plan_of_job(self._ledger, pipeline)
         stream = pipeline.spec.input.stream
         index = LogIndex(self._settings.kafka_bootstrap)
         known_id, present_id = self._ledger.stream(stream).topic_id, index.topic_id(stream)
@@ -151,25 +182,23 @@ class Runner:
                 f"known is {known_id}): it was deleted and made again, so offsets mean other records now. "
                 "Submit the pipeline under another name."
             )
-        last = self._ledger.last_slice(self._job)
-        if last is not None:
-            first = self._ledger.slices(
-                self._job, min(plan.slice_first, last.number), min(plan.slice_first, last.number)
-            )[0]
-            needed = first.offsets_first if plan.slice_first <= last.number else last.offsets
-            require_log_holds(self._job, needed, {stream: index.starts(stream)})
+        cost = rewind_cost(self._ledger, plan, self._job)
+        require_log_holds(self._job, cost.needed, {stream: index.starts(stream)})
         log.info(
             "rewind planned",
             job=self._job,
             slice_first=plan.slice_first,
             slice_committed=plan.slice_committed,
             reaches_back_to_ms=plan.reaches_back_to_ms,
+            records=cost.records,
         )
         return plan
 
-    def _watch(self, query: StreamingQuery, epoch: int, rule: EventTimeRule) -> JobState | None:
-        """Wait until the run shall end; return the state to move the job to, None to leave it as it is."""
-        self._ledger.move_job(self._job, JobState.RUNNING, epoch=epoch)
+    def _watch(
+        self, query: StreamingQuery, run: RunRow, rule: EventTimeRule
+    ) -> JobState | Literal["interrupted", "replaced"]:
+        """Wait until the run shall end; return the state to move the job to, or why it stays as it is."""
+        self._ledger.move_job(self._job, JobState.RUNNING, epoch=run.epoch)
         while True:
             if not query.isActive:
                 failure = query.exception()
@@ -180,16 +209,19 @@ class Runner:
                 )
             if self._stop_now.is_set():
                 query.stop()
-                return None
+                return "interrupted"
             job = self._ledger.job(self._job)
-            if job.epoch != epoch:
+            if job.epoch != run.epoch:
                 query.stop()
-                raise Fenced(f"job {self._job} is run by epoch {job.epoch} now; epoch {epoch} ends")
+                raise Fenced(f"job {self._job} is run by epoch {job.epoch} now; epoch {run.epoch} ends")
             last = self._ledger.last_slice(self._job)
             between_slices = last is None or last.status is SliceStatus.COMMITTED
             if job.desired is Desired.STOPPED and between_slices:
                 query.stop()
                 return JobState.STOPPED
+            if job.version != run.version and between_slices:
+                query.stop()
+                return "replaced"
             still_open_ms = open_until(rule, self._ledger.last_checkpoint(self._job))
             if job.desired is Desired.DRAINED and between_slices and is_drained(last, still_open_ms):
                 query.stop()
@@ -208,17 +240,12 @@ class Runner:
             return EXIT_FAILED
         return EXIT_TRY_AGAIN
 
-    def _scratch(self, epoch: int) -> Path:
-        """A fresh directory for Spark's checkpoint; those of older runs are deleted, since nothing is ever read from them."""
-        root = (self._settings.scratch_dir or self._settings.data_dir / "scratch") / self._job
-        shutil.rmtree(root, ignore_errors=True)
-        scratch = root / str(epoch)
-        scratch.mkdir(parents=True)
-        return scratch
 
-
-def event_time_rule(pipeline: CheckedPipeline) -> EventTimeRule:
-    return EventTimeRule(pipeline.delay_ms, pipeline.idle_timeout_ms, tuple(stage.size_ms for stage in pipeline.stages))
+def load_pipeline(ledger: Ledger, job: str, version: int) -> CheckedPipeline:
+    """One version of a job's pipeline, checked against its stream. Raises NotFound, InvalidDocument."""
+    spec = PipelineSpec.from_document(ledger.job_version(job, version).document)
+    stream = StreamSpec.from_document(ledger.stream(spec.input.stream).document)
+    return check(spec, stream)
 
 
 def source_config(
@@ -231,6 +258,7 @@ def source_config(
     spark: SparkSession,
 ) -> SourceConfig:
     """What the planner process and the readers need to know about this run."""
+    checkpoint = pipeline.spec.checkpoint
     return SourceConfig(
         planner=PlannerSettings(
             job=pipeline.job,
@@ -238,7 +266,7 @@ def source_config(
             epoch=epoch,
             stream=pipeline.spec.input.stream,
             start=pipeline.spec.input.start,
-            rows_max=settings.slice_rows_max,
+            rows_max=checkpoint.records or settings.slice_rows_max,
             rule=rule,
         ),
         fields=tuple(field_specs(pipeline.stream)),
@@ -249,10 +277,10 @@ def source_config(
         max_ahead_ms=pipeline.max_ahead_ms,
         slice_first=plan.slice_first,
         slice_committed=plan.slice_committed,
-        replay_rows_max=4 * settings.slice_rows_max,
+        replay_rows_max=sys.maxsize if plan.is_whole else 4 * settings.slice_rows_max,
         parallelism=spark.sparkContext.defaultParallelism,
         kafka_bootstrap=settings.kafka_bootstrap,
-        slice_interval_ms=settings.slice_interval_ms,
+        slice_interval_ms=settings.slice_interval_ms if checkpoint.every is None else checkpoint.every,
     )
 
 
@@ -302,7 +330,7 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
         spark = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         raise StrandlineError(
-            f"Spark could not be started for job {job}: {_sentence(error)} What its Java process said is in the job's "
+            f"Spark could not be started for job {job}: {sentence_of(error)} What its Java process said is in the job's "
             "runner log. Check that `java -version` says 17 or newer and that memory is free "
             f"(STRANDLINE_SPARK_DRIVER_MEMORY={settings.spark_driver_memory})."
         ) from error
@@ -310,7 +338,7 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
     return spark
 
 
-def _sentence(error: Exception) -> str:
+def sentence_of(error: Exception) -> str:
     """The line of a failure's text that a person needs: what the Python side raised, else what Spark says first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line) and "Py4J" not in line and "PythonException" not in line]

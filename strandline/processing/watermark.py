@@ -89,5 +89,12 @@ def emitted_up_to(sizes_ms: Iterable[tuple[str, int]], closes_ms: int | None) ->
     return {stage: closes_ms // size_ms * size_ms for stage, size_ms in sizes_ms}
 
 
+def tick_of_batch(last: SliceRow, checkpoint: CheckpointRow | None) -> int | None:
+    """The event time that a batch, which ends with slice `last`, carries into Spark's watermark. On replay it includes the
+    latest event up to there, which is known then (`checkpoint`, of that slice): so the watermark after a merged batch is what
+    it was after the slices one by one."""
+    return greatest(last.tick_ms, checkpoint.latest_event_ms if checkpoint else None)
+
+
 def _minus(value: int | None, subtrahend: int) -> int | None:
     return None if value is None else value - subtrahend

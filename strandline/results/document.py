@@ -169,6 +169,9 @@ class DocumentShape:
     """(name, type) of each key field; types as in a stream's schema: string, long, integer, double, boolean, timestamp,
     decimal(p,s)."""
     aggregates: tuple[tuple[str, str], ...]
+    is_once: bool = True
+    """Whether a result has one id, whichever run writes it. Else the run's epoch is a part of it, `ID.EPOCH`, and what two
+    runs emit is there twice."""
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -197,6 +200,7 @@ class DocumentShape:
 
     def documents(self, batch: pa.RecordBatch, epoch: int, emission: int) -> Iterator[Document | Refused]:
         """Yield one document, or one refusal, for each row, in the rows' order. The batch is as ResultWriter tells."""
+        suffix = "" if self.is_once else f".{epoch}"
         windows = batch.column("window")
         starts_us = _microseconds(pc.struct_field(windows, "start"))
         ends_us = _microseconds(pc.struct_field(windows, "end"))
@@ -215,7 +219,7 @@ class DocumentShape:
                 head = heads[start_us, end_us] = self._window_head(start_us // 1000, end_us // 1000)
             # The fields' own braces go: head and tail bring theirs.
             source = head.source + _encode(dict(zip(names, values, strict=True)))[1:-1] + tail
-            identity = _finish_id(head.digest.copy(), key)
+            identity = _finish_id(head.digest.copy(), key) + suffix
             problem = head.problem or problems.get(row)
             if problem is None and head.index is not None:
                 yield Document(identity, head.index, source)

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from strandline.core.documents import Document, did_you_mean, read_documents
-from strandline.core.errors import Conflict, InvalidDocument, NotFound, Problem
+from strandline.core.errors import Conflict, InvalidDocument, LogTruncated, NotFound, Problem
 from strandline.core.stream import StreamSpec
 from strandline.ingest.topics import TopicDescription
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobRow
 from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
+from strandline.processing.rewind import RewindCost, plan_of_job, require_log_holds, rewind_cost
+from strandline.processing.upgrade import Change, Effect, changes_between
 from strandline.results.document import DocumentShape
 from strandline.results.mapping import build_mapping, ensure_index_template
 from strandline.services.job_status import input_stream
@@ -38,6 +40,21 @@ class Applied:
     name: str
     outcome: Literal["created", "changed", "unchanged"]
     version: int
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What applying a pipeline would mean for its job."""
+
+    job: str
+    outcome: Literal["created", "changed", "unchanged"]
+    version: int
+    """That it would have."""
+    changes: list[Change]
+    rewind: RewindCost | None
+    """Of the start with the new version; None where there is nothing to rewind."""
+    retention_ms: int
+    """Of the stream that it reads; negative is for ever."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +108,29 @@ def check_documents(text: bytes | str, source: str, registered: Mapping[str, dic
 class Applier:
     """Applies documents. Blocking."""
 
-    def __init__(self, ledger: Ledger, topics: TopicMaker, ensure_templates: Callable[[CheckedPipeline], None]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        topics: TopicMaker,
+        ensure_templates: Callable[[CheckedPipeline], None],
+        log_starts: Callable[[str], Mapping[int, int]],
+    ) -> None:
+        """`log_starts` tells the first offset that a topic still holds, for each partition."""
         self._ledger = ledger
         self._topics = topics
         self._ensure_templates = ensure_templates
+        self._log_starts = log_starts
 
     def check(self, text: bytes | str, source: str) -> Batch:
         """Check documents against each other and the ledger. Raises InvalidDocument."""
         return check_documents(text, source, {row.name: row.document for row in self._ledger.streams()})
+
+    def plan(self, text: bytes, source: str) -> list[JobPlan]:
+        """Say what applying would mean for each job, and change nothing.
+
+        Raises InvalidDocument, LogUnavailable, LedgerUnavailable.
+        """
+        return [self._plan_job(pipeline) for pipeline in self.check(text, source).pipelines]
 
     def apply(self, text: bytes, source: str) -> list[Applied]:
         """Make it so, and say what changed.
@@ -113,7 +145,7 @@ class Applier:
         for stream in batch.streams:
             self._refuse_other_records(stream)
         for pipeline in batch.pipelines:
-            self._refuse_other_windows(pipeline)
+            self._refuse_forbidden(self._plan_job(pipeline))
         self._refuse_shared_indices(batch.pipelines)
         applied = [self._apply_stream(stream) for stream in batch.streams]
         written = text.decode("utf-8")
@@ -162,20 +194,30 @@ class Applier:
                 f"of open windows would be judged anew; register it under another name"
             )
 
-    def _refuse_other_windows(self, pipeline: CheckedPipeline) -> None:
-        """A new version takes over at the last emission, which only means something for the same windows and keys."""
-        job = self._job(pipeline.job)
+    def _plan_job(self, pipeline: CheckedPipeline) -> JobPlan:
+        job, retention_ms = self._job(pipeline.job), pipeline.stream.retention_ms
         if job is None:
-            return
-        document: dict[str, Any] = self._ledger.job_version(job.name, job.version).document
-        before = PipelineSpec.from_document(document)
-        if before.input.stream != pipeline.spec.input.stream:
-            change = f"its input from stream {before.input.stream} to {pipeline.spec.input.stream}"
-        elif _windows(before) != _windows(pipeline.spec):
-            change = "its windows (names, sizes or by)"
-        else:
-            return
-        raise Conflict(f"job {job.name} has begun and can't change {change}; apply it under another name")
+            return JobPlan(pipeline.job, "created", 1, [], None, retention_ms)
+        document = self._ledger.job_version(job.name, job.version).document
+        if document == pipeline.spec.as_document():
+            return JobPlan(job.name, "unchanged", job.version, [], None, retention_ms)
+        spec = PipelineSpec.from_document(document)
+        stream = pipeline.stream if spec.input.stream == pipeline.spec.input.stream else self._stream(spec.input.stream)
+        changes = changes_between(check(spec, stream), pipeline)
+        cost = rewind_cost(self._ledger, plan_of_job(self._ledger, pipeline), job.name)
+        if not any(change.effect is Effect.FORBIDDEN for change in changes):
+            try:
+                require_log_holds(job.name, cost.needed, {spec.input.stream: self._log_starts(spec.input.stream)})
+            except LogTruncated as error:
+                changes.insert(0, Change("the reach of the windows", Effect.FORBIDDEN, str(error)))
+        return JobPlan(job.name, "changed", job.version + 1, changes, cost, retention_ms)
+
+    def _refuse_forbidden(self, plan: JobPlan) -> None:
+        forbidden = [f"{c.what} ({c.reason})" for c in plan.changes if c.effect is Effect.FORBIDDEN]
+        if forbidden:
+            raise Conflict(
+                f"job {plan.job} has begun and can't change {'; '.join(forbidden)}; apply the pipeline under another name"
+            )
 
     def _refuse_shared_indices(self, pipelines: list[CheckedPipeline]) -> None:
         """An index has one strict mapping, so the results of two stages can't share a name."""
@@ -193,9 +235,12 @@ class Applier:
                         f"{owner} does; choose another name"
                     )
 
+    def _stream(self, name: str) -> StreamSpec:
+        return StreamSpec.from_document(self._ledger.stream(name).document)
+
     def _registered(self, name: str) -> StreamSpec | None:
         try:
-            return StreamSpec.from_document(self._ledger.stream(name).document)
+            return self._stream(name)
         except NotFound:
             return None
 
@@ -246,10 +291,6 @@ def _repeated(documents: list[Document]) -> Iterator[Problem]:
         if (document.kind, document.name) in seen:
             yield document.problem((document.kind,), f"{document.kind} '{document.name}' stands here twice; remove one")
         seen.add((document.kind, document.name))
-
-
-def _windows(pipeline: PipelineSpec) -> list[tuple[str, int, list[str]]]:
-    return [(step.window.name, step.window.tumbling, step.window.by) for step in pipeline.steps if step.window]
 
 
 def _indices(pipeline: PipelineSpec) -> Iterator[tuple[str, str]]:

@@ -26,6 +26,7 @@ from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
 from strandline.services.api import create_app
 from strandline.services.applying import Applier, ensure_templates
+from strandline.services.auditing import Auditor
 from strandline.services.door import LOOPBACK_NAMES
 from strandline.services.log_facts import LogFacts
 from strandline.services.parts import Parts
@@ -80,9 +81,14 @@ def _parts(settings: ControlSettings, ledger: Ledger) -> Parts:
         replication=settings.stream_replication,
         record_bytes_max=settings.record_bytes_max,
     )
-    applier = Applier(ledger, topics, lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline))
     log = LogFacts(settings.kafka_bootstrap)
-    return Parts(ledger, log, applier, Supervisor(ledger, settings.data_dir))
+    applier = Applier(
+        ledger,
+        topics,
+        lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline),
+        lambda stream: log.range(stream).offset_first,
+    )
+    return Parts(ledger, log, applier, Supervisor(ledger, settings.data_dir), Auditor(ledger, settings.data_dir))
 
 
 @contextmanager

@@ -85,8 +85,37 @@ def job_table(job: Answer) -> Table:
     rows += [(f"rejected: {reason}", show_count(count)) for reason, count in sorted(counts["rejected"].items())]
     rows += [(f"results: {stage}", show_count(count)) for stage, count in counts["results"].items()]
     rows += [(f"emitted up to: {stage}", show_time(end_ms)) for stage, end_ms in job["last_emission"].items()]
+    if job["rewind"]:
+        rows.append(
+            ("a rewind now", f"{show_count(job['rewind']['records'])} records, {job['rewind']['seconds']:.1f} s")
+        )
+        if job["rewind"]["retention_left_ms"] is not None:
+            left_ms = job["rewind"]["retention_left_ms"]
+            rows.append(("kept for it", format_duration(max(0, left_ms // 1_000 * 1_000))))
     rows.append(("may be done now", ", ".join(link["rel"] for link in job["links"])))
     return _facts(rows)
+
+
+def plan_tables(jobs: list[Answer]) -> list[Table]:
+    """What applying would mean: a line for each job, and one for each change."""
+    summary = table_of(
+        ("JOB", "OUTCOME", "#VERSION", "#RECORDS TO REWIND", "#SECONDS"),
+        (
+            (
+                job["job"],
+                job["outcome"],
+                str(job["version"]),
+                show_count(job["rewind"]["records"]) if job["rewind"] else "-",
+                f"{job['rewind']['seconds']:.1f}" if job["rewind"] else "-",
+            )
+            for job in jobs
+        ),
+    )
+    changes = table_of(
+        ("JOB", "EFFECT", "CHANGE", "WHAT FOLLOWS"),
+        ((job["job"], one["effect"], one["what"], one["reason"]) for job in jobs for one in job["changes"]),
+    )
+    return [summary, changes]
 
 
 def streams_table(streams: list[Answer]) -> Table:
@@ -164,6 +193,54 @@ def stages_table(stages: list[Answer]) -> Table:
             for stage in stages
         ),
     )
+
+
+def audit_tables(report: Answer) -> list[Table]:
+    """What an audit found: the account, what became of each store's ids, and the first differences."""
+    computed, ledger = report["computed"], report["ledger"]
+    rows: list[tuple[str, str, str]] = [
+        (name, show_count(computed[name]), show_count(ledger[name])) for name in ("records", "accepted")
+    ]
+    for what, title in (("rejected", "rejected: "), ("results", "results: ")):
+        for name in computed[what] | ledger[what]:
+            theirs = ledger[what].get(name, 0) if ledger[what] or what == "rejected" else None
+            rows.append((f"{title}{name}", show_count(computed[what].get(name, 0)), show_count(theirs)))
+    slices = f"SLICES {report['slice_first']} TO {report['slice_last']}"
+    stores = table_of(
+        ("STORE", "WINDOWS UP TO", "FOUND"),
+        (
+            (
+                one["store"],
+                show_time(one["up_to_ms"]),
+                ", ".join(f"{count:,} {kind}" for kind, count in one["counts"].items()) or "nothing",
+            )
+            for one in report["stores"]
+        ),
+    )
+    tables = [table_of((slices, "#BY THE LOG", "#BY THE LEDGER"), rows), stores]
+    if report["sample"]:
+        tables.append(
+            table_of(
+                ("DIFFERENCE", "STORE", "WINDOW END", "ID", "DETAIL"),
+                (
+                    (one["kind"], one["store"], show_time(one["end_ms"]), one["id"], one["detail"])
+                    for one in report["sample"]
+                ),
+            )
+        )
+    return tables
+
+
+def audit_sentence(report: Answer) -> str:
+    """What an audit came to, in a sentence."""
+    whose = f"the audit of job {report['job']}"
+    if report["outcome"] == "clean":
+        same = sum(one["counts"].get("same", 0) for one in report["stores"] if one["stage"])
+        return f"{whose} is clean: {same:,} documents are what the log leads to ({report['seconds']:.1f} s)"
+    if report["outcome"] == "incomplete":
+        return f"{whose} is incomplete: {report['incomplete']}"
+    sentences = [f"{whose} found {report['differences']:,} differences", *report["account"]]
+    return "; ".join(sentences + ([report["incomplete"]] if report["incomplete"] else []))
 
 
 def _facts(rows: list[tuple[str, str | Text]]) -> Table:

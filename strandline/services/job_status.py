@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import time
+from functools import lru_cache
+
 from strandline.core.errors import LogUnavailable, NotFound
+from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, JobRow, JobState, Offsets
+from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
+from strandline.processing.rewind import RewindCost, plan_of_job, rewind_cost
 from strandline.services.log_facts import LogFacts, LogRange, lag_records
-from strandline.services.views import CountsView, JobView, Link
+from strandline.services.views import CountsView, JobView, Link, RewindView
 
 _VERBS: dict[JobState, tuple[str, ...]] = {
     JobState.CREATED: ("start", "stop"),
@@ -31,6 +38,9 @@ def job_view(ledger: Ledger, log: LogFacts, job: JobRow, ranges: dict[str, LogRa
     checkpoint = ledger.last_checkpoint(job.name)
     totals = ledger.totals(job.name)
     held, position = ranges[stream], _position(ledger, job, checkpoint)
+    document = ledger.stream(stream).document
+    pipeline = _checked(json.dumps(ledger.job_version(job.name, job.version).document), json.dumps(document))
+    cost = rewind_cost(ledger, plan_of_job(ledger, pipeline), job.name)
     return JobView(
         **vars(job),
         stream=stream,
@@ -40,8 +50,23 @@ def job_view(ledger: Ledger, log: LogFacts, job: JobRow, ranges: dict[str, LogRa
         lag_records=lag_records(held, position.get(stream, {})) if held and position is not None else None,
         counts=CountsView(**vars(totals)),
         last_emission=checkpoint.emitted if checkpoint else {},
+        rewind=rewind_view(cost, pipeline.stream.retention_ms) if last_slice else None,
         links=[Link(rel=verb, method="POST", href=f"/v1/jobs/{job.name}/{verb}") for verb in _VERBS[job.state]],
     )
+
+
+def rewind_view(cost: RewindCost, retention_ms: int) -> RewindView:
+    """A rewind's cost as the API shows it. `retention_ms` is of the stream's document; negative is for ever."""
+    left_ms = None
+    if cost.needed_since_ms is not None and cost.records and retention_ms >= 0:
+        left_ms = cost.needed_since_ms + retention_ms - time.time_ns() // 1_000_000
+    return RewindView(records=cost.records, seconds=round(cost.seconds, 1), retention_left_ms=left_ms)
+
+
+@lru_cache(maxsize=256)
+def _checked(pipeline: str, stream: str) -> CheckedPipeline:
+    """The pipeline of two registered documents; status is asked for often, and they seldom change."""
+    return check(PipelineSpec.from_document(json.loads(pipeline)), StreamSpec.from_document(json.loads(stream)))
 
 
 def input_stream(ledger: Ledger, job: JobRow) -> str:

@@ -7,6 +7,7 @@ again from the ledger.
 The agreement with a runner (`python -m strandline.processing.runner --job NAME`):
 * it begins a run in the ledger, and moves the job starting -> running;
 * desired `stopped`: it ends after the current slice, moves the job to stopped, exits 0;
+* a new version: it takes over between two slices by itself, in the same process;
 * desired `drained`: it closes all windows, moves the job to drained, exits 0;
 * on an error that trying again cannot help it moves the job to failed with the sentence, and exits 1;
 * SIGTERM: it ends after the current slice and leaves the job's state and what is desired as they are.
@@ -60,8 +61,6 @@ class _Runner:
     """One live runner process."""
 
     process: subprocess.Popen[bytes]
-    version: int
-    """Of the job, when it was started."""
     kill_at: float | None = None
     """Set when it was told to end; by this monotonic time it must have."""
     is_told: bool = False
@@ -191,7 +190,7 @@ class Supervisor:
             self._settle(job)
 
     def _steer(self, job: JobRow, runner: _Runner) -> None:
-        if self._take_restart(job.name) or job.version != runner.version or _is_taken_back(job):
+        if self._take_restart(job.name) or _is_taken_back(job):
             runner.tell_to_end(self._stop_patience_s)
         elif job.desired is Desired.STOPPED:
             if job.state in (JobState.RUNNING, JobState.DRAINING):
@@ -244,7 +243,7 @@ class Supervisor:
                 env=environment,
                 start_new_session=True,
             )
-        self._runners[job.name] = _Runner(process, job.version)
+        self._runners[job.name] = _Runner(process)
         try:
             self._pids.add(f"runner-{job.name}", process.pid)
         except StackError:

@@ -35,6 +35,44 @@ class AppliedList(View):
     applied: list[AppliedView]
 
 
+class ChangeView(View):
+    """One difference between a job's present version and the one that would follow."""
+
+    what: str
+    effect: Literal["safe", "rewind", "forbidden"]
+    """`rewind`: windows not yet emitted are computed anew, from the log. `forbidden`: not to this job."""
+    reason: str
+
+
+class RewindView(View):
+    """What a start would take. Recovery, failover and upgrade are the same: the log is read again from here."""
+
+    records: int
+    """To be read again."""
+    seconds: float
+    """Estimated, with a Spark session that is there already; a cold one takes some ten seconds more."""
+    retention_left_ms: int | None
+    """How long retention still keeps what is needed, if nothing closes a window meanwhile; null when nothing is needed, or
+    records are kept for ever."""
+
+
+class JobPlanView(View):
+    """What applying a pipeline would mean for its job."""
+
+    job: str
+    outcome: Literal["created", "changed", "unchanged"]
+    version: int
+    """That it would have."""
+    changes: list[ChangeView]
+    """The forbidden ones first."""
+    rewind: RewindView | None
+    """Of the start with the new version; null where there is nothing to rewind."""
+
+
+class PlanView(View):
+    jobs: list[JobPlanView]
+
+
 class PartitionView(View):
     partition: int
     offset_first: int
@@ -122,6 +160,8 @@ class JobView(View):
     counts: CountsView
     last_emission: dict[str, int]
     """Stage -> end (ms) of the last window that it has emitted."""
+    rewind: RewindView | None
+    """What a start would take now; null before the first slice."""
     links: list[Link]
     """What may be done now."""
 
@@ -195,6 +235,90 @@ class DeadLetterList(View):
     dead_letters: list[DeadLetterView]
     next: str | None = None
     """Where the next page is; null on the last one."""
+
+
+class AccountView(View):
+    """What one side says of the audited slices."""
+
+    records: int
+    accepted: int
+    rejected: dict[str, int]
+    """Reason -> records."""
+    results: dict[str, int]
+    """Stage -> windows."""
+
+
+class AuditStoreView(View):
+    """One alias of the index, or the dead-letter stream: what became of the ids."""
+
+    store: str
+    stage: str
+    """Empty for the dead-letter stream."""
+    after_ms: int | None
+    """The windows audited end after it; null: from the first on."""
+    up_to_ms: int | None
+    """The last one ends at it."""
+    counts: dict[str, int]
+    """`same`, `refused` (the store took no such document, and a dead letter says so), `later` (of slices after the last
+    audited one), `outside` the range; and the differences: `missing`, `extra`, `different`, `misplaced`, `duplicate`."""
+
+
+class AuditFindingView(View):
+    """One difference."""
+
+    kind: str
+    store: str
+    label: str
+    """A dead letter's reason."""
+    count: int
+    id: str
+    place: str
+    """The document's index."""
+    end_ms: int | None
+    """The window's end."""
+    detail: str
+
+
+class AuditReportView(View):
+    """What an audit found."""
+
+    job: str
+    outcome: Literal["clean", "differences", "incomplete"]
+    """`incomplete`: nothing differs, but the log no longer holds all that was asked for."""
+    incomplete: str
+    asked_after_ms: int | None
+    asked_up_to_ms: int | None
+    slice_first: int
+    slice_last: int
+    computed: AccountView
+    """From the log."""
+    ledger: AccountView
+    """What the ledger says; its `results` only when every window was audited."""
+    account: list[str]
+    """Where the two differ."""
+    stores: list[AuditStoreView]
+    differences: int
+    sample: list[AuditFindingView]
+    """The first differences, up to 100."""
+    seconds: float
+
+
+class AuditView(View):
+    """A job's last audit."""
+
+    job: str
+    state: Literal["running", "done", "failed"]
+    asked_after_ms: int | None
+    asked_up_to_ms: int | None
+    started_ms: int
+    step: str
+    done: int
+    total: int
+    """Tasks of the step; 0 while that is unknown."""
+    message: str
+    """Why it failed."""
+    report: AuditReportView | None
+    """What it found, once it is done."""
 
 
 class HealthView(View):

@@ -39,7 +39,7 @@ def wait_until_open(gateway: GatewayProcess, stream: str) -> None:
 
 
 def test_datagrams_are_spooled_and_counted(tmp_path):
-    with lonely("udp", tmp_path, confirm_timeout_s=0.5) as gateway:
+    with lonely("udp", tmp_path, udp_confirm_timeout_s=0.5) as gateway:
         port = free_port(socket.SOCK_DGRAM)
         stream = register(gateway, udp={"port": port})
         wait_until_open(gateway, stream)
@@ -55,7 +55,7 @@ def test_datagrams_are_spooled_and_counted(tmp_path):
 
 
 def test_a_full_spool_refuses_and_every_loss_is_counted(tmp_path):
-    with lonely("udp", tmp_path, confirm_timeout_s=0.5, spool_bytes_max=1_048_576) as gateway:
+    with lonely("udp", tmp_path, udp_confirm_timeout_s=0.5, spool_bytes_max=1_048_576) as gateway:
         port = free_port(socket.SOCK_DGRAM)
         stream = register(gateway, udp={"port": port})
         wait_until_open(gateway, stream)
@@ -70,7 +70,7 @@ def test_a_full_spool_refuses_and_every_loss_is_counted(tmp_path):
 
 
 def test_a_sender_over_tcp_is_told_unless_the_stream_may_be_spooled(tmp_path):
-    with lonely("tcp", tmp_path, tcp_confirm_timeout_s=0.5) as gateway:
+    with lonely("tcp", tmp_path, confirm_timeout_s=0.5) as gateway:
         ports = {"log": free_port(), "spool": free_port()}
         for durability, port in ports.items():
             wait_until_open(gateway, register(gateway, durability=durability, tcp={"port": port, "ack": True}))

@@ -177,14 +177,6 @@ def test_restart_is_no_death(stage: Stage) -> None:
     assert "runner_died" not in stage.event_kinds()
 
 
-def test_new_version_replaces_the_runner(stage: Stage) -> None:
-    stage.supervise()
-    stage.wait_for(JobState.RUNNING)
-    stage.ledger.submit_job(JOB, "pipeline: power # 2", {"pipeline": JOB, "late": "drop"})
-    stage.wait_for(JobState.RUNNING, lambda job: job.epoch == 2)
-    assert stage.ledger.runs(JOB)[-1].version == 2
-
-
 def test_stop_that_was_taken_back_ends_in_a_running_job(stage: Stage) -> None:
     stage.behave("ignore")
     supervisor = stage.supervise(stop_patience_s=1.0)

@@ -152,7 +152,7 @@ def test_too_many_connections_are_told_so(gateway):
 
 def test_a_sender_is_told_when_the_log_does_not_confirm(kafka, tmp_path):
     """The topic is missing: what was sent is not in the log, and the connection ends with the reason."""
-    gateway = GatewayProcess("tcp", kafka, tmp_path, tcp_confirm_timeout_s=1)
+    gateway = GatewayProcess("tcp", kafka, tmp_path, confirm_timeout_s=1)
     try:
         port = free_port()
         gateway.ledger.put_stream(

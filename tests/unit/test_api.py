@@ -15,7 +15,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState
 from strandline.services.api import create_app
 from strandline.services.door import BODY_BYTES_MAX
-from strandline.services.log_facts import DeadLetter
+from strandline.services.log_facts import DeadLetter, LogRange
 from tests.support.control import BOTH, HOUR, PIPELINE, STREAM, Api
 from tests.support.ledgers import a_checkpoint, a_slice
 
@@ -97,19 +97,62 @@ def test_same_name_twice_is_refused(api: Api) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [("tumbling: 1m", "tumbling: 2m"), ("by: [turbine]", "by: []"), ("per_minute", "each_minute")],
-    ids=["size", "by", "name"],
+    [("tumbling: 1m", "tumbling: 2m"), ("by: [turbine]", "by: []"), ("per_minute", "each_minute"), ("", HOUR)],
+    ids=["size", "by", "name", "added"],
 )
-def test_change_of_windows_is_refused(api: Api, change: tuple[str, str]) -> None:
+def test_other_windows_are_another_version(api: Api, change: tuple[str, str]) -> None:
     api.apply(BOTH)
-    problem = problem_of(api.apply(PIPELINE.replace(*change)), 409, "conflict")
+    changed = PIPELINE.replace(*change) if change[0] else PIPELINE + HOUR
+    (plan,) = plan_of(api, changed)
+    assert (plan["outcome"], plan["version"]) == ("changed", 2)
+    assert "rewind" in {one["effect"] for one in plan["changes"]}
+    assert api.ledger.job("power").version == 1
+    assert api.outcomes(changed) == ["changed"]
+    assert api.ledger.job("power").version == 2
+
+
+def plan_of(api: Api, text: str) -> list[dict[str, Any]]:
+    headers = {"Content-Type": "application/yaml"}
+    answer = api.ask("POST", "/v1/documents/plan", content=text, params={"source": "farm.yaml"}, headers=headers)
+    assert answer.status_code == 200, answer.text
+    jobs: list[dict[str, Any]] = answer.json()["jobs"]
+    return jobs
+
+
+def test_plan_of_what_is_there_and_of_what_is_new(api: Api) -> None:
+    assert [plan["outcome"] for plan in plan_of(api, BOTH)] == ["created"]
+    assert api.ledger.jobs() == []
+    api.apply(BOTH)
+    (plan,) = plan_of(api, BOTH)
+    assert (plan["outcome"], plan["version"], plan["changes"]) == ("unchanged", 1, [])
+
+
+def test_change_of_the_delay_is_refused_with_the_reason(api: Api) -> None:
+    api.apply(BOTH)
+    longer = PIPELINE.replace("delay: 10s", "delay: 20s")
+    assert longer != PIPELINE
+    (plan,) = plan_of(api, longer)
+    assert [one["effect"] for one in plan["changes"]] == ["forbidden"]
+    problem = problem_of(api.apply(longer), 409, "conflict")
+    assert "delay from 10s to 20s" in problem["detail"]
     assert "under another name" in problem["detail"]
     assert api.ledger.job("power").version == 1
 
 
-def test_added_window_is_refused(api: Api) -> None:
+def test_windows_that_reach_behind_what_the_log_holds_are_refused(api: Api) -> None:
     api.apply(BOTH)
-    problem_of(api.apply(PIPELINE + HOUR), 409, "conflict")
+    run = api.ledger.begin_run("power", 1)
+    api.ledger.plan_slice(
+        a_slice(1, run.epoch, "power", offsets_first={"turbines": {0: 5}}, offsets={"turbines": {0: 9}})
+    )
+    api.log.ranges["turbines"] = LogRange({0: 6}, {0: 9})
+    longer = PIPELINE.replace("tumbling: 1m", "tumbling: 2m")
+    (plan,) = plan_of(api, longer)
+    assert plan["rewind"]["records"] == 4
+    assert "the log starts at 6" in plan["changes"][0]["reason"]
+    problem_of(api.apply(longer), 409, "conflict")
+    api.log.ranges["turbines"] = LogRange({0: 5}, {0: 9})
+    assert api.outcomes(longer) == ["changed"]
 
 
 def test_change_of_input_is_refused(api: Api) -> None:

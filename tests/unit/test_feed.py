@@ -7,7 +7,7 @@ import pytest
 from strandline.core.errors import LogUnavailable
 from strandline.core.stream import StreamSpec
 from strandline.ingest.feed import Feed
-from strandline.ingest.log_errors import LogBusy
+from strandline.ingest.log_errors import LogAway, LogBusy
 from strandline.ingest.metrics import IngestMetrics
 from strandline.ingest.spooling_writer import Accepted
 
@@ -17,8 +17,9 @@ PATIENCE_S = 10.0
 class BusyWriter:
     """Refuses so many attempts, then takes what is offered; confirms when it is told."""
 
-    def __init__(self, refusals):
+    def __init__(self, refusals, refusal=None):
         self.refusals = refusals
+        self.refusal = refusal or LogBusy("busy")
         self.attempts = []
         self.taken = []
         self.confirming = asyncio.Event()
@@ -28,7 +29,7 @@ class BusyWriter:
         self.attempts.append(records)
         if self.refusals:
             self.refusals -= 1
-            raise LogBusy("busy")
+            raise self.refusal
         self.taken.append(records)
         await self.confirming.wait()
         if self.error is not None and records == self.taken[0]:
@@ -47,7 +48,10 @@ async def until(is_so):
 
 
 def begin(feed, count):
-    return [asyncio.ensure_future(feed.append([(b"%d" % n, None)], patience_s=PATIENCE_S)) for n in range(count)]
+    return [
+        asyncio.ensure_future(feed.append([(b"%d" % n, None)], patience_s=PATIENCE_S, in_turn=True))
+        for n in range(count)
+    ]
 
 
 def test_what_waits_for_its_next_try_is_not_overtaken():
@@ -94,16 +98,31 @@ def test_what_waits_behind_one_that_fails_is_not_sent():
             with pytest.raises(LogBusy, match="nothing of these was persisted"):
                 await one
         assert len(writer.taken) == 1
-        await feed.append([(b"later", None)], patience_s=PATIENCE_S)
+        await feed.append([(b"later", None)], patience_s=PATIENCE_S, in_turn=True)
 
     asyncio.run(told())
 
 
-def test_patience_ends():
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_patience_lasts_and_ends(in_turn):
     async def told():
         writer = BusyWriter(refusals=1_000_000)
         with pytest.raises(LogBusy):
-            await feed_over(writer).append([(b"x", None)], patience_s=0.2)
+            await feed_over(writer).append([(b"x", None)], patience_s=0.2, in_turn=in_turn)
         assert not writer.taken
+        assert len(writer.attempts) > 1
+        writer.refusals = 1
+        writer.confirming.set()
+        await feed_over(writer).append([(b"x", None)], patience_s=PATIENCE_S, in_turn=in_turn)
+
+    asyncio.run(told())
+
+
+def test_who_is_answered_hears_at_once_that_kafka_is_away():
+    async def told():
+        writer = BusyWriter(refusals=1_000_000, refusal=LogAway("away"))
+        with pytest.raises(LogAway):
+            await feed_over(writer).append([(b"x", None)], patience_s=PATIENCE_S)
+        assert len(writer.attempts) == 1
 
     asyncio.run(told())

@@ -326,8 +326,16 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
             "{counting: hours}]\n  - where: n > 1\n",
             ":24: steps[5]: stands after the last window",
         ),
-        ("steps:", "guarantee: none\nsteps:", ":4: guarantee: 'none' is not supported yet; only 'exactly_once' is"),
-        ("steps:", "guarantee: twice\nsteps:", ":4: guarantee: expected 'exactly_once', got 'twice'"),
+        (
+            "steps:",
+            "guarantee: twice\nsteps:",
+            ":4: guarantee: expected 'exactly_once', 'at_least_once' or 'none', got 'twice'",
+        ),
+        (
+            "steps:",
+            "checkpoint: {records: 0}\nsteps:",
+            ":4: checkpoint.records: should be greater than or equal to 1, got 0",
+        ),
         ("steps:", "on_error: ignore\nsteps:", ":4: on_error: expected 'dead_letter' or 'crash', got 'ignore'"),
         ("steps:", "late: revise\nsteps:", ":4: late: expected 'dead_letter' or 'drop', got 'revise'"),
         ("steps:", "recovery: snapshot\nsteps:", ":4: recovery: 'recovery' is not supported yet"),

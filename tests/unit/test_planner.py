@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from strandline.core.errors import Fenced
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, Desired, SliceKind
 from strandline.processing.planner import PlannerSettings, SlicePlanner
@@ -194,3 +195,14 @@ def test_a_partition_that_was_added_joins_the_next_slice_at_its_beginning(job):
     row = job.next(300)
     assert row.offsets_first == {"s": {0: 1, 1: 0}}
     assert row.offsets == {"s": {0: 1, 1: 0, 2: 1}}
+
+
+def test_a_slice_that_a_newer_run_planned_is_not_taken_up(tmp_path):
+    """The older run was paused and may be of another version: it would emit other results of that slice."""
+    job = Job(tmp_path)
+    job.log.add(0, 1_000, 1_000)
+    newer = job.ledger.begin_run("j", 2)
+    settings = PlannerSettings("j", 1, newer.epoch, "s", "earliest", 100, RULE)
+    assert SlicePlanner(settings, job.ledger, job.log, lambda: 2_000).next_slice() is not None
+    with pytest.raises(Fenced, match=r"was planned by run 2: run 1 ends"):
+        job.next(2_000)

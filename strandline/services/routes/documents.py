@@ -8,8 +8,9 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request
 
 from strandline.core.errors import InvalidDocument
 from strandline.services.checking import approval, refusal
+from strandline.services.job_status import rewind_view
 from strandline.services.parts import Parts, parts
-from strandline.services.views import AppliedList, AppliedView, CheckView
+from strandline.services.views import AppliedList, AppliedView, ChangeView, CheckView, JobPlanView, PlanView
 
 router = APIRouter(tags=["documents"])
 
@@ -42,6 +43,27 @@ def apply_documents(
     applied = control.applier.apply(body, source)
     control.supervisor.wake()
     return AppliedList(applied=[AppliedView(**vars(one)) for one in applied])
+
+
+@router.post("/v1/documents/plan", openapi_extra=_YAML_BODY)
+def plan_documents(
+    control: Annotated[Parts, Depends(parts)],
+    body: Annotated[bytes, Depends(yaml_body)],
+    source: Source = "<request>",
+) -> PlanView:
+    """What applying the documents would mean for each job: every change, and what its start would cost. Changes nothing."""
+    return PlanView(
+        jobs=[
+            JobPlanView(
+                job=plan.job,
+                outcome=plan.outcome,
+                version=plan.version,
+                changes=[ChangeView(what=one.what, effect=one.effect.value, reason=one.reason) for one in plan.changes],
+                rewind=rewind_view(plan.rewind, plan.retention_ms) if plan.rewind else None,
+            )
+            for plan in control.applier.plan(body, source)
+        ]
+    )
 
 
 @router.post("/v1/pipelines/check", openapi_extra=_YAML_BODY)

@@ -89,6 +89,10 @@ class Course:
         if not lab.gateway.is_running:
             lab.gateway.start()
         lab.gateway.wait_until_listening()
+        if lab.kind.name == "mqtt-listener":
+            # Until it has looked at the streams again, the topic of a new one is nobody's.
+            log = lab.gateway.log_file
+            wait_until(lambda: self.trial.stream in log.read_text(errors="replace"), bool, f"taken up (see {log})")
         self._starts = lab.gateway.starts
         self._counted_before = lab.gateway.metrics()
 
@@ -108,6 +112,8 @@ class Course:
         )
         if any("without Retry-After" in why for why in self.trial.history.reasons):
             outcome.verdict.contradictions.append("a 503 came without Retry-After")
+        if any(why == "PUBACK 0x90" for why in self.trial.history.reasons):
+            outcome.verdict.contradictions.append("a topic of a registered stream was refused as nobody's")
         self.say(str(outcome))
         return outcome
 

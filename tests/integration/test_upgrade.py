@@ -1,0 +1,184 @@
+"""A running job gets new versions while records pour in: each window is emitted by one version, as that version says.
+
+The recomputation below knows the records that were sent and the versions, and shares no code with the platform.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import defaultdict
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import pytest
+
+JOB = "upgraded"
+STREAM = f"""
+stream: {JOB}-in
+partitions: 2
+schema:
+  device: string
+  ts: {{type: timestamp, unit: ms}}
+  power: long
+key: device
+"""
+PIPELINE = """
+pipeline: {job}
+input: {{stream: {job}-in}}
+event_time: {{field: ts, delay: 5s, max_ahead: null}}
+steps:
+  - where: power < {below}
+  - window: {{name: short, tumbling: {short}s, by: [device], aggregate: {{{aggregates}}}}}
+    emit: [{{elasticsearch: {job}-short}}]
+  - window: {{name: minute, tumbling: 1m, aggregate: {{n: sum(n), peak: max(peak)}}}}
+    emit: [{{elasticsearch: {job}-minute}}]
+"""
+COUNT, TOTAL = "n: count(*), peak: max(power)", "n: count(*), peak: max(power), total: sum(power)"
+VERSIONS = [(90, 10, COUNT), (90, 10, TOTAL), (50, 10, TOTAL), (50, 15, TOTAL), (90, 10, COUNT)]
+"""Aggregate added, filter changed, size changed, all rolled back: (power below, seconds, aggregates)."""
+UPGRADES = int(os.environ.get("STRANDLINE_TEST_UPGRADES", "4"))
+BASE_MS = 1_700_000_000_000 // 60_000 * 60_000
+STEP_MS = 100
+BATCH_RECORDS = 40
+"""Less than the delay, so that a slice that is cut through a request makes nothing late."""
+
+
+def text(version: int) -> str:
+    below, short, aggregates = VERSIONS[version % len(VERSIONS)]
+    return PIPELINE.format(job=JOB, below=below, short=short, aggregates=aggregates)
+
+
+def record(number: int) -> tuple[int, str, int]:
+    return BASE_MS + number * STEP_MS, f"d{number % 3}", number * 7 % 100
+
+
+class Sender(threading.Thread):
+    """Sends records in the order of their event time, one request after the other, until it is told to stop."""
+
+    def __init__(self, platform):
+        super().__init__(daemon=True)
+        self.platform, self.sent, self.is_stopping, self.error = platform, 0, False, None
+
+    def run(self):
+        try:
+            while not self.is_stopping:
+                rows = [record(number) for number in range(self.sent, self.sent + BATCH_RECORDS)]
+                lines = [json.dumps({"device": d, "ts": ts, "power": p}).encode() for ts, d, p in rows]
+                assert self.platform.send(f"{JOB}-in", lines) == BATCH_RECORDS
+                self.sent += BATCH_RECORDS
+                time.sleep(0.05)  # a pace: 80 s of event time a second, and the job keeps up with it
+        except BaseException as error:  # noqa: BLE001  # told to the test, which fails by it
+            self.error = error
+
+    def end(self):
+        self.is_stopping = True
+        self.join(60)
+        if self.error is not None:
+            raise self.error
+
+
+def expected(sent: int, version: int) -> tuple[dict, dict]:
+    """By (window end, device) and by window end: what this version makes of everything that was sent."""
+    below, short_s, aggregates = VERSIONS[version % len(VERSIONS)]
+    groups = defaultdict(list)
+    for ts, device, power in map(record, range(sent)):
+        if power < below:
+            groups[(ts // (short_s * 1_000) + 1) * short_s * 1_000, device].append(power)
+    short = {key: {"n": len(powers), "peak": max(powers)} for key, powers in groups.items()}
+    if "total" in aggregates:
+        for key, powers in groups.items():
+            short[key]["total"] = sum(powers)
+    parts = defaultdict(list)
+    for (end_ms, _), result in short.items():
+        parts[((end_ms - 1) // 60_000 + 1) * 60_000].append(result)
+    return short, {
+        end: {"n": sum(p["n"] for p in all_), "peak": max(p["peak"] for p in all_)} for end, all_ in parts.items()
+    }
+
+
+def millis(timestamp: str) -> int:
+    return int(datetime.fromisoformat(timestamp).astimezone(UTC).timestamp() * 1_000)
+
+
+def check_stage(documents: dict, is_right, keys_of) -> list[str]:
+    """What is wrong with a stage's documents, as sentences."""
+    findings: list[str] = []
+    versions: dict[int, int] = {}
+    starts: dict[int, int] = {}
+    keys = defaultdict(set)
+    for document in documents.values():
+        start, end = (millis(document["window"][side]) for side in ("start", "end"))
+        version = document["strandline"]["version"]
+        if versions.setdefault(end, version) != version:
+            findings.append(f"window {end} is by versions {versions[end]} and {version}")
+        starts[end] = start
+        keys[end].add(document.get("device"))
+        is_right(document, end, version, findings)
+    ends = sorted(starts)
+    for before, end in pairwise(ends):
+        if versions[before] > versions[end]:
+            findings.append(f"the version falls at {end}")
+        if starts[end] > before:
+            findings.append(f"a gap before {end}")
+    findings += [f"missing {key} at {end}" for end in ends for key in keys_of(end, versions[end]) - keys[end]]
+    return findings
+
+
+@pytest.mark.timeout(1200)
+def test_versions_take_over_under_load_and_no_window_is_emitted_by_two(platform):
+    platform.apply(STREAM + "---" + text(0))
+    sender = Sender(platform)
+    sender.start()
+    try:
+        for version in range(UPGRADES + 1):
+            if version:
+                (plan,) = platform.control.plan(text(version).encode(), "test.yaml")
+                assert plan["outcome"] == "changed"
+                assert {change["effect"] for change in plan["changes"]} <= {"rewind", "safe"}
+                platform.apply(text(version))
+            state = platform.wait_for(
+                JOB, lambda s, v=version: runs(platform, s, v + 1), f"version {version + 1} at work"
+            )
+            emitted = state["last_emission"]["minute"]
+            platform.wait_for(
+                JOB, lambda s, e=emitted: s["last_emission"]["minute"] > e + 60_000, "two minutes further"
+            )
+            assert sender.error is None
+    finally:
+        sender.end()
+    state = platform.stop(JOB, drain=True)
+    assert state["counts"]["records"] == state["counts"]["accepted"] == sender.sent
+    results = [expected(sender.sent, version) for version in range(UPGRADES + 1)]
+
+    def short_is_right(document, end, version, findings):
+        wanted = results[version - 1][0].get((end, document["device"]))
+        found = {name: document[name] for name in ("n", "peak", "total") if name in document}
+        if found != wanted:
+            findings.append(f"{document['device']} {end} of version {version} is {found}, expected {wanted}")
+
+    def minute_is_right(document, end, version, findings):
+        found, wanted = {name: document[name] for name in ("n", "peak")}, results[version - 1][1].get(end)
+        if found != wanted:
+            findings.append(f"minute {end} of version {version} is {found}, expected {wanted}")
+
+    short, minute = platform.documents(f"{JOB}-short"), platform.documents(f"{JOB}-minute")
+    devices = [defaultdict(set) for _ in results]
+    for found, (wanted, _) in zip(devices, results, strict=True):
+        for end, device in wanted:
+            found[end].add(device)
+    assert check_stage(short, short_is_right, lambda end, v: devices[v - 1][end]) == []
+    assert check_stage(minute, minute_is_right, lambda end, v: {None} if end in results[v - 1][1] else set()) == []
+    last_ms = record(sender.sent - 1)[0]
+    assert max(millis(document["window"]["end"]) for document in minute.values()) > last_ms
+    assert {document["strandline"]["version"] for document in minute.values()} == set(range(1, UPGRADES + 2))
+
+
+def runs(platform, state, version: int) -> bool:
+    """Whether the version is at work: it has emitted something."""
+    if state["version"] != version or state["slice"] is None or not state["last_emission"].get("minute"):
+        return False
+    (last,) = platform.control.get(f"/v1/jobs/{JOB}/slices", after=state["slice"] - 1, limit=1)["slices"]
+    return last["version"] == version

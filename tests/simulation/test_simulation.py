@@ -1,0 +1,109 @@
+"""Thousands of small histories, each with kills, zombies, upgrades and lost answers: the same results as without any.
+
+`make simulate SEEDS=1000000` runs more of them, from a seed of one's choice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.world import simulate
+
+SEEDS = int(os.environ.get("STRANDLINE_SIMULATION_SEEDS", "10000"))
+_CHUNK = 5_000
+MISTAKES = [
+    "replays from the latest",
+    "emits again",
+    "buries again",
+    "late by Spark's watermark",
+]
+"""Each of them is built into every run of a history; one alone must be found."""
+
+
+Found = tuple[int, int, list[tuple[int, list[str]]]]
+"""Faults, slices, and the seeds whose histories went wrong, each with what is wrong."""
+
+
+def run_seeds(first: int, count: int) -> Found:
+    """Run the histories of these seeds."""
+    faults = slices = 0
+    wrong = []
+    for seed in range(first, first + count):
+        world, findings = simulate(seed)
+        faults += world.faults
+        slices += world.ledger.slice_count("j")
+        if findings:
+            wrong.append((seed, findings[:5]))
+    return faults, slices, wrong
+
+
+def run_everywhere(first: int, count: int) -> Found:
+    """The same on all cores, a process on each."""
+    cores = len(os.sched_getaffinity(0))
+    share = -(-count // cores)
+    command = [sys.executable, "-m", "tests.simulation.test_simulation", "--json"]
+    root = Path(__file__).parents[2]
+    processes = [
+        subprocess.Popen(
+            [*command, "--first", str(first + at), "--seeds", str(min(share, count - at))],
+            cwd=root,
+            stdout=subprocess.PIPE,
+        )
+        for at in range(0, count, share)
+    ]
+    found = [json.loads(process.communicate()[0]) for process in processes]
+    return sum(f for f, _, _ in found), sum(s for _, s, _ in found), [one for _, _, wrong in found for one in wrong]
+
+
+@pytest.mark.timeout(900)
+def test_no_history_changes_the_results():
+    faults, slices, wrong = run_everywhere(0, SEEDS)
+    assert wrong == []
+    assert faults >= 5 * SEEDS
+    assert slices >= 5 * SEEDS
+
+
+def test_a_seed_is_a_history():
+    assert [simulate(seed)[0].hash for seed in range(20)] == [simulate(seed)[0].hash for seed in range(20)]
+    assert len({simulate(seed)[0].hash for seed in range(20)}) == 20
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_found(mistake):
+    found = [seed for seed in range(200) if simulate(seed, broken=mistake)[1]]
+    assert len(found) >= 3, f"only seeds {found} of 200 find it"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run seeded histories until one goes wrong, or all are done.")
+    parser.add_argument("--seeds", type=int, default=100_000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="in this process, and say only what came of it")
+    options = parser.parse_args()
+    if options.json:
+        print(json.dumps(run_seeds(options.first, options.seeds)))
+        return 0
+    began_s, all_faults = time.monotonic(), 0
+    for first in range(options.first, options.first + options.seeds, _CHUNK):
+        faults, _, wrong = run_everywhere(first, min(_CHUNK, options.first + options.seeds - first))
+        for seed, findings in wrong:
+            print(f"seed {seed}: {'; '.join(findings)}")
+        if wrong:
+            return 1
+        all_faults += faults
+        done = min(first + _CHUNK, options.first + options.seeds) - options.first
+        rate = done / (time.monotonic() - began_s)
+        print(f"{done:,} of {options.seeds:,} histories, {all_faults:,} faults, {rate * 60:,.0f} a minute", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

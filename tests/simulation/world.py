@@ -1,0 +1,519 @@
+"""A small world with a seed: a log, a ledger, an index and dead letters in memory, and runs of one job that are killed,
+overtaken and revived between any two of their steps.
+
+Real are the parts that decide: `SlicePlanner`, `plan_of_job`, the arithmetic of watermarks, the pipeline model. The ledger is
+a twin with a contract suite. The rest is modelled here step by step as the runner and Spark do it; what that leaves out
+the tests with real processes show. Everything that is left to chance is drawn from one generator, so a seed is a history,
+and `World.hash` its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import defaultdict
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from strandline.core.documents import read_documents
+from strandline.core.errors import Fenced, LedgerUnavailable
+from strandline.core.stream import StreamSpec
+from strandline.ledger.states import CheckpointRow, Desired, SliceRow, SliceStatus
+from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
+from strandline.processing.planner import PlannerSettings, SlicePlanner, is_drained
+from strandline.processing.rewind import RewindPlan, plan_of_job
+from strandline.processing.watermark import emitted_up_to, greatest, open_until, tick_of_batch
+from tests.support.twin_ledger import TwinLedger
+
+JOB, STREAM = "j", "s"
+MAX_AHEAD_MS = 60_000
+START_MS = 1_700_000_040_000  # the beginning of a minute
+TEXT = """
+stream: s
+schema: {{device: string, ts: {{type: timestamp, unit: ms}}, power: long}}
+---
+pipeline: j
+input: {{stream: s}}
+event_time: {{field: ts, delay: {delay}ms, idle_timeout: {idle}, max_ahead: 1m}}
+steps:
+  - where: power < {below}
+  - window: {{name: short, tumbling: {short}s, by: [device], aggregate: {{n: count(*), total: sum(power)}}}}
+    emit: [{{elasticsearch: short}}]
+  - window: {{name: minute, tumbling: 1m, by: [device], aggregate: {{n: sum(n), total: sum(total)}}}}
+    emit: [{{elasticsearch: minute}}]
+"""
+
+Step = Generator[str, None, None]
+"""One actor: it yields before each step that others could come between."""
+Key = tuple[str, int, int, str]
+"""Of a result: stage, window start and end, device."""
+
+
+@dataclass(frozen=True)
+class Record:
+    log_ms: int
+    event_ms: int
+    device: str
+    power: int
+    is_broken: bool
+
+
+@dataclass(frozen=True)
+class Version:
+    """What a version of the pipeline does; short window in ms."""
+
+    below: int
+    short_ms: int
+
+
+@dataclass
+class Held:
+    """A document in the index."""
+
+    value: tuple[int, int]
+    version: int
+    epoch: int
+    writes: int = 1
+
+
+class Log:
+    """Records by partition; answers as `LogIndex` does."""
+
+    def __init__(self, partitions: int) -> None:
+        self.records: list[list[Record]] = [[] for _ in range(partitions)]
+
+    def starts(self, stream: str) -> dict[int, int]:
+        return dict.fromkeys(range(len(self.records)), 0)
+
+    def ends(self, stream: str) -> dict[int, int]:
+        return {partition: len(records) for partition, records in enumerate(self.records)}
+
+    def offsets_at(self, stream: str, log_time_ms: int, ends: dict[int, int]) -> dict[int, int]:
+        return {
+            partition: min(
+                next((at for at, one in enumerate(records) if one.log_ms >= log_time_ms), len(records)), ends[partition]
+            )
+            for partition, records in enumerate(self.records)
+        }
+
+
+@cache
+def pipeline_of(version: Version, delay_ms: int, idle: str) -> CheckedPipeline:
+    text = TEXT.format(delay=delay_ms, idle=idle, below=version.below, short=version.short_ms // 1_000)
+    stream, pipeline = read_documents(text, "simulation.yaml")
+    return check(PipelineSpec.parse(pipeline), StreamSpec.parse(stream))
+
+
+@dataclass
+class SparkModel:
+    """Two tumbling windows in append mode, as Spark runs them: a batch sees the watermark that the batches before it made,
+    results of the first window flow into the second in the same batch."""
+
+    version: Version
+    delay_ms: int
+    watermark_ms: int = 0
+    short: dict[tuple[int, str], list[int]] = field(default_factory=dict)
+    minute: dict[tuple[int, str], list[int]] = field(default_factory=dict)
+
+    def process(self, rows: list[Record], tick_ms: int | None) -> list[tuple[Key, tuple[int, int]]]:
+        latest_ms = tick_ms or 0
+        for row in rows:
+            latest_ms = max(latest_ms, row.event_ms)
+            start = row.event_ms // self.version.short_ms * self.version.short_ms
+            if start + self.version.short_ms <= self.watermark_ms:
+                raise AssertionError(f"Spark drops a record that was accepted: {row}, watermark {self.watermark_ms}")
+            if row.power < self.version.below:
+                sums = self.short.setdefault((start, row.device), [0, 0])
+                sums[0] += 1
+                sums[1] += row.power
+        out = []
+        for (start, device), (n, total) in self._close(self.short, self.version.short_ms):
+            out.append((("short", start, start + self.version.short_ms, device), (n, total)))
+            sums = self.minute.setdefault((start // 60_000 * 60_000, device), [0, 0])
+            sums[0] += n
+            sums[1] += total
+        for (start, device), (n, total) in self._close(self.minute, 60_000):
+            out.append((("minute", start, start + 60_000, device), (n, total)))
+        self.watermark_ms = max(self.watermark_ms, latest_ms - self.delay_ms)
+        return out
+
+    def _close(
+        self, open_: dict[tuple[int, str], list[int]], size_ms: int
+    ) -> Iterator[tuple[tuple[int, str], tuple[int, int]]]:
+        for key in sorted(key for key in open_ if key[0] + size_ms <= self.watermark_ms):
+            n, total = open_.pop(key)
+            yield key, (n, total)
+
+
+class World:
+    """One history. `broken` names a mistake that is built into the runs, to see that it is found."""
+
+    def __init__(self, seed: int, *, records: int = 220, broken: str = "") -> None:
+        self.chance = random.Random(seed)
+        self.broken = broken
+        self.now_ms = START_MS
+        self.records_left = records
+        self.log = Log(self.chance.choice([1, 2, 4]))
+        self.ledger = TwinLedger()
+        self.index: dict[Key, Held] = {}
+        self.dead: list[tuple[int, int, str]] = []
+        """Dead letters: partition, offset, reason."""
+        self.dead_epoch = 0
+        """Of the newest dead-letter producer: Kafka refuses the older ones."""
+        self.findings: list[str] = []
+        self.faults = 0
+        self.runs: dict[int, Step] = {}
+        self.asleep: dict[int, int] = {}
+        """Runs that are paused, and for how many turns yet."""
+        self.delay_ms = self.chance.choice([2_000, 5_000, 20_000])
+        self.idle = self.chance.choice(["null", "5s", "30s"])
+        self.versions = [Version(90, 10_000)]
+        self.commits: list[int] = []
+        """The epoch of each write to the ledger."""
+        self._digest = hashlib.sha256(repr((seed, records)).encode())
+        self._event_ms = START_MS
+        self.ledger.submit_job(JOB, "", vars(self.versions[0]))
+
+    @property
+    def hash(self) -> str:
+        """Of all that has happened so far."""
+        return self._digest.hexdigest()
+
+    def run(self) -> None:
+        """Let things happen until the job is drained and every run has ended."""
+        steps = 0
+        while (
+            self.records_left or self.runs or self.ledger.job(JOB).desired is not Desired.DRAINED or not self._is_done()
+        ):
+            steps += 1
+            if self.findings:
+                return
+            if steps > 60_000:
+                self.findings.append("the job does not come to its end")
+                return
+            self._step()
+
+    def note(self, *what: object) -> None:
+        self._digest.update(repr(what).encode())
+
+    def _is_done(self) -> bool:
+        last = self.ledger.last_slice(JOB)
+        still_open_ms = open_until(self._pipeline().event_time_rule, self.ledger.last_checkpoint(JOB))
+        return last is not None and last.status is SliceStatus.COMMITTED and is_drained(last, still_open_ms)
+
+    def _pipeline(self, version: int | None = None) -> CheckedPipeline:
+        number = version or self.ledger.job(JOB).version
+        return pipeline_of(self.versions[number - 1], self.delay_ms, self.idle)
+
+    def _step(self) -> None:
+        """Something happens: records come, time passes, a run takes a step, or something breaks."""
+        dice = self.chance.random()
+        if self.records_left and dice < 0.15:
+            self._feed()
+        elif dice < 0.25:
+            self.now_ms += self.chance.choice([1, 10, 100, 1_000, 8_000])
+        elif dice < 0.29 and self.records_left:
+            self._break()
+        elif not self.runs:
+            self._start()
+        else:
+            epoch = self.chance.choice(sorted(self.runs))
+            if self.asleep.get(epoch, 0) > 0:
+                self.asleep[epoch] -= 1
+            else:
+                self._advance(epoch)
+        if not self.records_left and self.ledger.job(JOB).desired is Desired.RUNNING:
+            self.ledger.set_desired(JOB, Desired.DRAINED)
+            self.note("drain")
+
+    def _feed(self) -> None:
+        for _ in range(min(self.records_left, self.chance.randint(1, 20))):
+            self.records_left -= 1
+            self.now_ms += self.chance.choice([0, 0, 1, 50])
+            self._event_ms += self.chance.choice([0, 100, 1_000, 3_000])
+            event_ms = self._event_ms - self.chance.choice([0, 0, 0, 500, self.delay_ms, 2 * self.delay_ms + 1, 90_000])
+            if self.chance.random() < 0.01:
+                event_ms = self.now_ms + 10 * MAX_AHEAD_MS
+            # Event time runs ahead of the clock of the log by less than is allowed: the log's clock follows.
+            self.now_ms = max(self.now_ms, self._event_ms)
+            record = Record(
+                self.now_ms,
+                event_ms,
+                self.chance.choice("abc"),
+                self.chance.randint(0, 99),
+                self.chance.random() < 0.02,
+            )
+            self.chance.choice(self.log.records).append(record)
+            self.note("record", record)
+
+    def _break(self) -> None:
+        self.faults += 1
+        kind = self.chance.choice(["kill", "kill", "overtake", "upgrade"])
+        self.note(kind)
+        if kind == "kill" and self.runs:
+            del self.runs[self.chance.choice(sorted(self.runs))]
+        elif kind == "overtake":  # the older run does not know it: it was paused, or cut off
+            self.asleep |= {epoch: self.chance.choice([0, 5, 50]) for epoch in self.runs}
+            self._start()
+        elif kind == "upgrade" and len(self.versions) < 4:
+            self.versions.append(Version(self.chance.choice([50, 90]), self.chance.choice([10_000, 15_000, 20_000])))
+            self.ledger.submit_job(JOB, "", {"number": len(self.versions)})
+            if self.chance.random() < 0.5:
+                self.asleep |= {epoch: self.chance.choice([5, 50]) for epoch in self.runs}
+                self._start()
+
+    def _start(self) -> None:
+        run = self.ledger.begin_run(JOB, 1)
+        self.runs[run.epoch] = self._job_run(run.epoch, run.version)
+        self.note("start", run.epoch, run.version)
+
+    def _advance(self, epoch: int) -> None:
+        try:
+            self.note(epoch, next(self.runs[epoch]))
+        except (StopIteration, Fenced, LedgerUnavailable) as error:
+            self.note(epoch, "ends", type(error).__name__)
+            del self.runs[epoch]
+        except Divergence as error:
+            self.findings.append(str(error))
+            del self.runs[epoch]
+
+    def _job_run(self, epoch: int, version: int) -> Step:
+        """A run, as `Runner._run_version` and `SliceCommitter` do it."""
+        pipeline = self._pipeline(version)
+        rule = pipeline.event_time_rule
+        yield "plan the rewind"
+        plan = plan_of_job(self.ledger, pipeline)  # type: ignore[arg-type]  # a twin
+        if self.broken == "replays from the latest":
+            plan = RewindPlan(plan.slice_committed + 1, plan.slice_committed, plan.emitted)
+        spark = SparkModel(self.versions[version - 1], self.delay_ms)
+        settings = PlannerSettings(JOB, version, epoch, STREAM, "earliest", self.chance.choice([15, 60, 10_000]), rule)
+        planner = SlicePlanner(settings, self.ledger, self.log, lambda: self.now_ms)  # type: ignore[arg-type]
+        done = plan.slice_first - 1
+        is_first = True
+        while True:
+            yield "look"
+            job, last = self.ledger.job(JOB), self.ledger.last_slice(JOB)
+            if job.epoch != epoch and self.broken != "is not fenced":
+                raise Fenced("a newer run")
+            if last is None or last.status is SliceStatus.COMMITTED:
+                still_open_ms = open_until(rule, self.ledger.last_checkpoint(JOB))
+                is_over = job.desired is Desired.DRAINED and is_drained(last, still_open_ms)
+                if is_over or job.version != version:
+                    return
+            if done < plan.slice_committed:
+                end = plan.slice_committed if plan.is_whole else done + self.chance.randint(1, 8)
+                end = min(plan.slice_committed, end)
+            else:
+                if self.broken != "plans late":
+                    yield "plan a slice"
+                planned = planner.next_slice()
+                self.commits.append(epoch) if planned is not None and planned.epoch == epoch else None
+                if planned is None or planned.number <= done:
+                    continue
+                end = planned.number
+            yield from self._batch(epoch, version, plan, spark, done + 1, end, is_first=is_first)
+            done, is_first = end, False
+
+    def _batch(
+        self, epoch: int, version: int, plan: RewindPlan, spark: SparkModel, first: int, end: int, *, is_first: bool
+    ) -> Step:
+        pipeline = self._pipeline(version)
+        slices = self.ledger.slices(JOB, first, end)
+        last = slices[-1]
+        before = self.ledger.last_checkpoint(JOB)
+        is_replay = last.status is SliceStatus.COMMITTED
+        rows: list[Record] = []
+        refused: list[tuple[int, int, str]] = []
+        counted: list[Record] = []
+        for one in slices:
+            accepted_here, refused_here, all_here = self._judge(one, spark)
+            rows += accepted_here
+            refused += refused_here
+            counted += all_here
+        spark_watermark_ms = spark.watermark_ms
+        results = spark.process(rows, tick_of_batch(last, self.ledger.checkpoint(JOB, end) if is_replay else None))
+        for key, value in results:
+            stage, _, window_end_ms, _ = key
+            if self.broken != "emits again" and window_end_ms <= plan.emitted.get(stage, -1):
+                continue
+            if end <= plan.slice_committed and self.broken != "emits again":
+                self.findings.append(f"a replayed slice emits {key}")
+            yield "write a result"
+            self._create(key, value, version, epoch)
+        if end <= plan.slice_committed:
+            return
+        in_ledger_ms = max(0, last.closes_ms or 0)
+        if spark_watermark_ms != in_ledger_ms and not (is_first and spark_watermark_ms == 0):
+            self.findings.append(f"slice {end}: Spark's watermark is {spark_watermark_ms}, the ledger's {in_ledger_ms}")
+        dead_end = before.dead_letter_offsets.get(0, 0) if before else 0
+        if refused:
+            yield "open the dead-letter producer"
+            self.dead_epoch = max(self.dead_epoch, epoch)
+            there = set(self.dead[dead_end:])
+            for letter in refused:
+                yield "write a dead letter"
+                if self.dead_epoch > epoch:
+                    raise Fenced("a newer dead-letter producer")
+                if letter not in there or self.broken == "buries again":
+                    self.dead.append(letter)
+            dead_end = len(self.dead)
+        yield "commit"
+        reasons = [reason for _, _, reason in refused]
+        self.ledger.commit_checkpoint(
+            CheckpointRow(
+                job=JOB,
+                slice=end,
+                epoch=epoch,
+                version=version,
+                emitted=emitted_up_to([(stage.name, stage.size_ms) for stage in pipeline.stages], last.closes_ms),
+                latest_event_ms=greatest(before.latest_event_ms if before else None, *(row.event_ms for row in rows)),
+                latest_log_ms=greatest(before.latest_log_ms if before else None, *(row.log_ms for row in counted)),
+                records=len(counted),
+                accepted=len(rows),
+                rejected={reason: reasons.count(reason) for reason in sorted(set(reasons))},
+                results={},
+                dead_letter_offsets={0: dead_end},
+                committed_ms=self.now_ms,
+            )
+        )
+        self.commits.append(epoch)
+        if self.chance.random() < 0.02:
+            self.faults += 1
+            raise LedgerUnavailable("the answer to the commit was lost")
+
+    def _judge(self, one: SliceRow, spark: SparkModel) -> tuple[list[Record], list[tuple[int, int, str]], list[Record]]:
+        accepted, refused, everything = [], [], []
+        watermark_ms = spark.watermark_ms if self.broken == "late by Spark's watermark" else one.watermark_ms
+        for partition, end in sorted(one.offsets[STREAM].items()):
+            first = one.offsets_first[STREAM].get(partition, 0)
+            for offset in range(first, end):
+                record = self.log.records[partition][offset]
+                everything.append(record)
+                reason = reason_against(record, watermark_ms)
+                if reason:
+                    refused.append((partition, offset, reason))
+                else:
+                    accepted.append(record)
+        return accepted, refused, everything
+
+    def _create(self, key: Key, value: tuple[int, int], version: int, epoch: int) -> None:
+        held = self.index.get(key)
+        if held is None:
+            self.index[key] = Held(value, version, epoch)
+        elif self.broken == "overwrites":
+            self.index[key] = Held(value, version, epoch, held.writes + 1)
+        elif held.value != value:
+            raise Divergence(f"{key} is {held.value} by epoch {held.epoch}, and epoch {epoch} makes it {value}")
+
+
+class Divergence(Exception):
+    """Two runs say different things of one window."""
+
+
+def reason_against(record: Record, watermark_ms: int | None) -> str:
+    """Why the record can't be used; empty when it can."""
+    if record.is_broken:
+        return "decode"
+    if record.event_ms > record.log_ms + MAX_AHEAD_MS:
+        return "future_event"
+    if watermark_ms is not None and record.event_ms < watermark_ms:
+        return "late"
+    return ""
+
+
+def check_world(world: World) -> list[str]:
+    """What is wrong at the end, by the log and the ledger alone: nothing here knows what the runs have computed."""
+    findings = list(world.findings)
+    if findings:
+        return findings
+    slices = world.ledger.slices(JOB, 1, world.ledger.slice_count(JOB))
+    accepted: list[Record] = []
+    dead: list[tuple[int, int, str]] = []
+    seen = 0
+    for one in slices:
+        for partition, end in one.offsets[STREAM].items():
+            for offset in range(one.offsets_first[STREAM].get(partition, 0), end):
+                record = world.log.records[partition][offset]
+                seen += 1
+                reason = reason_against(record, one.watermark_ms)
+                if reason:
+                    dead.append((partition, offset, reason))
+                else:
+                    accepted.append(record)
+    if seen != sum(map(len, world.log.records)):
+        findings.append(f"{seen} records are in slices, {sum(map(len, world.log.records))} in the log")
+    if sorted(dead) != sorted(world.dead):
+        findings.append(f"{len(dead)} dead letters are due, {len(world.dead)} are there")
+    totals = world.ledger.totals(JOB)
+    if (totals.records, totals.accepted) != (seen, len(accepted)):
+        findings.append(f"the ledger counts {totals}, there are {seen} records, {len(accepted)} accepted")
+    if any(before > after for before, after in pairwise(world.commits)):
+        findings.append("an old run wrote after a newer one")
+    if any(held.writes > 1 for held in world.index.values()):
+        findings.append("a document was overwritten")
+    findings += uncovered(world, accepted)
+    expected = expected_index(world, slices, accepted)
+    found = {key: held.value for key, held in world.index.items()}
+    findings += [f"missing {key}" for key in sorted(expected.keys() - found.keys())]
+    findings += [f"extra {key}" for key in sorted(found.keys() - expected.keys())]
+    findings += [
+        f"{key} is {found[key]}, expected {expected[key]}"
+        for key in sorted(expected.keys() & found.keys())
+        if found[key] != expected[key]
+    ]
+    return findings
+
+
+def expected_index(world: World, slices: list[SliceRow], accepted: list[Record]) -> dict[Key, tuple[int, int]]:
+    """Each window by the version whose checkpoint closed it: what ends after all that its stage had emitted, up to there.
+
+    A version with windows of another size goes on, whole windows only, where the one before it had come.
+    """
+    expected: dict[Key, tuple[int, int]] = {}
+    emitted_ms: dict[str, int] = {}
+    for one in slices:
+        if one.closes_ms is None:
+            continue
+        version = world.versions[world.ledger.checkpoint(JOB, one.number).version - 1]
+        for stage, size_ms in (("short", version.short_ms), ("minute", 60_000)):
+            from_ms, to_ms = emitted_ms.get(stage), one.closes_ms // size_ms * size_ms
+            from_ms = from_ms // size_ms * size_ms if from_ms is not None else None
+            if from_ms is not None and to_ms <= from_ms:
+                continue
+            emitted_ms[stage] = to_ms
+            sums: dict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0])
+            for record in accepted:
+                start = record.event_ms // size_ms * size_ms
+                is_closed_here = (from_ms is None or start + size_ms > from_ms) and start + size_ms <= to_ms
+                if is_closed_here and record.power < version.below:
+                    sums[start, record.device][0] += 1
+                    sums[start, record.device][1] += record.power
+            expected |= {
+                (stage, start, start + size_ms, device): (n, total) for (start, device), (n, total) in sums.items()
+            }
+    return expected
+
+
+def uncovered(world: World, accepted: list[Record]) -> list[str]:
+    """Records that every version would use, and that no window of a stage holds."""
+    spans: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    for stage, start, end, device in world.index:
+        spans[stage].append((start, end, device))
+    below = min(version.below for version in world.versions)
+    return [
+        f"{record} is in no window of stage {stage}"
+        for stage in ("short", "minute")
+        for record in accepted
+        if record.power < below
+        and not any(start <= record.event_ms < end and device == record.device for start, end, device in spans[stage])
+    ]
+
+
+def simulate(seed: int, **options: Any) -> tuple[World, list[str]]:
+    """Run one history; return it, and what is wrong with it."""
+    world = World(seed, **options)
+    world.run()
+    return world, check_world(world)

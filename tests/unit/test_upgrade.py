@@ -1,0 +1,105 @@
+"""What may change between two versions of a pipeline, and what each change means."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.core.documents import read_documents
+from strandline.core.stream import StreamSpec
+from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
+from strandline.processing.upgrade import Effect, changes_between
+
+STREAM = """
+stream: s
+schema:
+  device: string
+  ts: {type: timestamp, unit: ms}
+  seen: {type: timestamp, unit: ms}
+  power: double
+  n: long
+"""
+PIPELINE = """
+pipeline: p
+input: {stream: s}
+event_time: {field: ts, delay: 10s, idle_timeout: 30s}
+steps:
+  - derive: {load: power * 2}
+  - where: load < 10
+  - window: {name: minute, tumbling: 1m, by: [device], aggregate: {n: count(*), peak: max(load)}}
+    emit: [{elasticsearch: minute}]
+  - window: {name: hour, tumbling: 1h, by: [device], aggregate: {n: sum(n)}}
+    emit: [{elasticsearch: hour}]
+"""
+
+
+def checked(text: str) -> CheckedPipeline:
+    stream = StreamSpec.parse(
+        read_documents(STREAM.replace("stream: s", f"stream: {text.split('stream: ')[1][0]}"), "s.yaml")[0]
+    )
+    (document,) = read_documents(text, "p.yaml")
+    return check(PipelineSpec.parse(document), stream, document)
+
+
+def effects(*changes: tuple[str, str]) -> dict[str, Effect]:
+    text = PIPELINE
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return {change.what: change.effect for change in changes_between(checked(PIPELINE), checked(text))}
+
+
+def test_the_same_in_other_words_is_no_change():
+    assert effects(("10s", "10000ms"), ("pipeline: p", "# a comment\npipeline: p")) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (("tumbling: 1m", "tumbling: 2m"), "window minute from 1m to 2m"),
+        (("load < 10", "load < 11"), "the steps before window minute"),
+        (("power * 2", "power * 3"), "the steps before window minute"),
+        (("peak: max(load)", "peak: min(load)"), "the aggregates of window minute"),
+        (("peak: max(load)", "peak: max(load), low: min(load)"), "the aggregates of window minute"),
+    ],
+)
+def test_how_windows_are_made_is_a_rewind(change, what):
+    assert effects(change) == {what: Effect.REWIND}
+
+
+def test_windows_come_and_go():
+    assert effects(("name: hour", "name: hourly")) == {
+        "window hour is gone": Effect.SAFE,
+        "window hourly is new": Effect.REWIND,
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (("delay: 10s", "delay: 5s"), "delay from 10s to 5s"),
+        (("delay: 10s", "delay: 20s"), "delay from 10s to 20s"),
+        (("field: ts", "field: seen"), "event time from field ts to seen"),
+        (("field: ts,", "field: ts, max_ahead: 1m,"), "max_ahead"),
+        (("stream: s", "stream: t"), "input from stream s to t"),
+    ],
+)
+def test_what_the_recorded_slices_rest_on_stays(change, what):
+    assert effects(change)[what] is Effect.FORBIDDEN
+
+
+def test_a_field_of_results_that_are_there_keeps_its_type():
+    found = effects(("n: sum(n)", "n: avg(n)"))
+    assert found["field n in elasticsearch hour from long to double"] is Effect.FORBIDDEN
+    assert next(iter(found.values())) is Effect.FORBIDDEN
+    assert (
+        Effect.FORBIDDEN
+        not in effects(("n: sum(n)", "n: avg(n)"), ("elasticsearch: hour", "elasticsearch: hourly")).values()
+    )
+
+
+def test_where_results_go_and_what_is_done_with_bad_records_is_safe():
+    assert set(effects(("[{elasticsearch: hour}]", "[{elasticsearch: other}]")).values()) == {Effect.SAFE}
+    assert effects(("idle_timeout: 30s", "idle_timeout: 40s"), ("steps:", "late: drop\nsteps:")) == {
+        "idle_timeout": Effect.SAFE,
+        "late or on_error": Effect.SAFE,
+    }
