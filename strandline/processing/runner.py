@@ -47,6 +47,8 @@ log = structlog.get_logger()
 EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN = 0, 1, 3
 _ON_THE_WAY = {JobState.STOPPED: JobState.STOPPING, JobState.DRAINED: JobState.DRAINING}
 _LOOK_S = 0.1
+FINISH_TRIES = 3
+"""So many runs of a replaced version may fail over its last slice before the present one takes it."""
 _RAISED = re.compile(r"[A-Za-z_][\w.]*: \S")
 """`ErrorClass: text`, the last line of a Python traceback."""
 
@@ -162,8 +164,17 @@ class Runner:
         return ended.value
 
     def _hand_on(self, run: RunRow, error: StrandlineError) -> bool:
-        """Whether a replaced version that failed over its last slice leaves it to the present one."""
+        """Whether a replaced version that failed over its last slice leaves it to the present one: when a new try can't
+        help, or has not helped."""
         if isinstance(error, Fenced | TransientError) or run.version == self._ledger.job(self._job).version:
+            return False
+        last = self._ledger.last_slice(self._job)
+        tries = [
+            one
+            for one in self._ledger.runs(self._job)
+            if last is not None and one.epoch >= last.epoch and one.version == run.version
+        ]
+        if not isinstance(error, PermanentError) and len(tries) < FINISH_TRIES:
             return False
         self._ledger.end_run(self._job, run.epoch, "failed", str(error))
         message = f"version {run.version} could not finish its slice ({error}); the present version does it"
