@@ -3,15 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 KIND ?=
-KILLS ?= 50
+KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,50)
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench bench-ingest bench-failover chaos-ingest simulate lock clean
+.PHONY: help run test check format bench bench-ingest bench-failover chaos chaos-ingest simulate lock clean
 
 help:
 	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
 	@echo "make test    run the tests (KIND=unit|property|contract|integration|migration|fault|simulation for one kind)"
 	@echo "make check   format, lint, types, import order"
 	@echo "make bench   work W1 side by side with plain Spark, and the latency from answer to result"
+	@echo "make chaos KILLS=100   kill every part of a running job again and again; check every result"
 	@echo "make chaos-ingest KILLS=50   break gateways and Kafka under load; count what was lost or written twice"
 	@echo "make bench-ingest   what each gateway takes, what a record costs it, how soon it acknowledges"
 	@echo "make bench-failover   seconds without results when a runner, its JVM or the leading control service is killed"
@@ -45,6 +46,9 @@ format: $(VENV)/.test-ready
 
 bench: $(VENV)/.test-ready
 	@$(BIN)/python -m benchmarks
+
+chaos: $(VENV)/.test-ready
+	@$(BIN)/python -m tests.fault.job_ladder --kills $(KILLS)
 
 chaos-ingest: $(VENV)/.test-ready
 	@$(BIN)/python -m tests.fault.ingest_ladder --kills $(KILLS)

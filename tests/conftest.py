@@ -5,4 +5,5 @@ pytest_plugins = [
     "tests.support.gateways",
     "tests.support.postgresql",
     "tests.support.platform",
+    "tests.support.audit_lab",
 ]

@@ -16,6 +16,7 @@ from dataclasses import fields, replace
 import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, Fenced, NotFound
+from strandline.core.failpoints import failpoint
 from strandline.ledger.database import Part
 from strandline.ledger.models import checkpoints, jobs, runs, slices
 from strandline.ledger.registry import lock_job, refuse_old_epoch, refuse_old_lease
@@ -135,6 +136,7 @@ class Progress(Part):
                 raise Conflict(f"Slice {row.slice} of job {row.job} was never planned, so it can't be committed.")
             sums = {f"{name}_total": value for name, value in vars(_add(totals, row)).items()}
             connection.execute(sa.insert(checkpoints).values(vars(row) | sums))
+            failpoint("checkpoint.before_commit")
 
     def last_checkpoint(self, job: str) -> CheckpointRow | None:
         found = self.checkpoints(job, limit=1)
@@ -167,9 +169,41 @@ class Progress(Part):
                 .limit(1)
             ).scalar()
 
-    def totals(self, job: str) -> Totals:
-        """The sums over all committed slices, in constant time; zeros for a job that has none."""
+    def first_slice_closing(self, job: str, event_ms: int) -> int | None:
+        """The lowest slice that makes windows final which end at `event_ms`; None if none does yet."""
+        with self._database.reading(f"find where job {job} closed event time {event_ms}") as connection:
+            return connection.execute(
+                sa.select(sa.func.min(slices.c.number)).where(slices.c.job == job, slices.c.closes_ms >= event_ms)
+            ).scalar()
+
+    def first_slice_from(self, job: str, up_to: int, log_starts: Offsets) -> int:
+        """The lowest slice, at most `up_to` + 1, that begins at or after `log_starts` in each of its partitions."""
+        low, high = 1, up_to + 1  # where slices begin never falls
+        while low < high:
+            middle = (low + high) // 2
+            if _begins_at_or_after(self.slices(job, middle, middle)[0], log_starts):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def version_changes(self, job: str, up_to: int) -> list[tuple[int, int]]:
+        """Where committed slices up to `up_to` begin to be of another version: (first slice, version), in order."""
+        before = sa.func.lag(checkpoints.c.version).over(order_by=checkpoints.c.slice).label("before")
+        of_job = (checkpoints.c.job == job) & (checkpoints.c.slice <= up_to)
+        all_of_them = sa.select(checkpoints.c.slice, checkpoints.c.version, before).where(of_job).subquery()
+        changed = all_of_them.c.before.is_(None) | (all_of_them.c.before != all_of_them.c.version)
+        with self._database.reading(f"read the versions that job {job} was run in") as connection:
+            rows = connection.execute(
+                sa.select(all_of_them.c.slice, all_of_them.c.version).where(changed).order_by(all_of_them.c.slice)
+            )
+            return [(int(row.slice), int(row.version)) for row in rows]
+
+    def totals(self, job: str, up_to: int | None = None) -> Totals:
+        """The sums over all committed slices, or those up to number `up_to`, in constant time; zeros if there are none."""
         newest = sa.select(*_TOTALS).where(checkpoints.c.job == job).order_by(checkpoints.c.slice.desc()).limit(1)
+        if up_to is not None:
+            newest = newest.where(checkpoints.c.slice <= up_to)
         with self._database.reading(f"read the totals of job {job}") as connection:
             row = connection.execute(newest).first()
             return Totals(*row) if row else _NO_TOTALS
@@ -187,6 +221,14 @@ def _last_slice(connection: sa.Connection, job: str) -> SliceRow | None:
     newest = sa.select(slices).where(slices.c.job == job).order_by(slices.c.number.desc()).limit(1)
     row = connection.execute(newest).first()
     return SliceRow(*row) if row else None
+
+
+def _begins_at_or_after(row: SliceRow, log_starts: Offsets) -> bool:
+    return all(
+        row.offsets_first.get(stream, {}).get(partition, 0) >= log_starts.get(stream, {}).get(partition, 0)
+        for stream, partitions in row.offsets.items()
+        for partition in partitions
+    )
 
 
 def _refuse_gap(row: SliceRow, last: SliceRow | None) -> None:

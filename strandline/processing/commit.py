@@ -11,6 +11,7 @@ import structlog
 from pyspark.sql import DataFrame
 
 from strandline.core.errors import StrandlineError
+from strandline.core.failpoints import failpoint
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, SliceRow
 from strandline.processing.emission import results_metric
@@ -73,13 +74,16 @@ class SliceCommitter:
             bad = self._refused.first(number)
             if bad is not None:
                 raise bad
+        failpoint("slice.before_action")
         # The one action of the batch: every further one would run it again, from the log on.
         results.write.format("noop").mode("append").save()
+        failpoint("slice.written")
         facts = _observed(execution)
         if number <= self._plan.slice_committed:
             log.info(
                 "replayed", job=self._pipeline.job, epoch=self._epoch, slice=number, records=facts["facts"]["records"]
             )
+            failpoint("rewind.replayed")
             return
         sliced = self._ledger.slices(self._pipeline.job, number, number)[0]
         self._require_same_watermark(execution, sliced, first=batch == 0)
@@ -107,10 +111,12 @@ class SliceCommitter:
         written = self._pipeline.spec.late == "dead_letter"
         rejected: dict[str, int] = {}
         dead_letter_offsets = before.dead_letter_offsets if before else {}
+        failpoint("commit.before_dead_letters")
         if dead or (late and written):
             rejected, dead_letter_offsets = self._refused.write(sliced.number, dead_letter_offsets)
         if late and not written:
             rejected["late"] = late
+        failpoint("commit.before_checkpoint")
         self._ledger.commit_checkpoint(
             CheckpointRow(
                 job=job,
@@ -128,6 +134,7 @@ class SliceCommitter:
                 committed_ms=time.time_ns() // 1_000_000,
             )
         )
+        failpoint("checkpoint.committed")
 
     def _require_same_watermark(self, execution: Any, sliced: SliceRow, *, first: bool) -> None:
         in_spark_ms = int(execution.lastExecution().offsetSeqMetadata().batchWatermarkMs())

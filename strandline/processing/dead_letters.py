@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaException, Producer
 
 from strandline.core.errors import LogUnavailable
+from strandline.core.failpoints import failpoint
 from strandline.core.record import dead_letter_topic
 from strandline.processing.log_reader import LogIndex, LogReader, OffsetRange
 
 DEAD_LETTERS_A_TRANSACTION = 5_000
+_TRANSACTION_TIMEOUT_S = 15
+"""Kafka ends a transaction that was left open for so long, looking every 10 s: before LogReader gives up waiting for that."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class DeadLetterWriter:
         """Write those that are not in the stream yet; return how many letters were given.
 
         1. Take over the transactional id: an older attempt can no longer commit.
-        2. Read what the stream holds since `written_before` (partition -> offset, of the last checkpoint).
+        2. Read what the stream holds since `written_before` (partition -> offset, of the last checkpoint), to its very end.
         3. Write the others, in transactions of bounded size.
         """
         given = 0
@@ -71,6 +74,7 @@ class DeadLetterWriter:
         for chunk in _chunks(letters, DEAD_LETTERS_A_TRANSACTION):
             if producer is None:
                 producer = self._take_over()
+                failpoint("dead_letters.taken_over")
                 present = self._present(written_before)
             given += len(chunk)
             missing = [letter for letter in chunk if letter.identity.encode() not in present]
@@ -83,6 +87,7 @@ class DeadLetterWriter:
             {
                 "bootstrap.servers": self._bootstrap,
                 "transactional.id": self._transactional_id,
+                "transaction.timeout.ms": _TRANSACTION_TIMEOUT_S * 1000,
                 "compression.type": "lz4",
                 "linger.ms": 5,
                 "log_level": 3,
@@ -96,7 +101,9 @@ class DeadLetterWriter:
 
     def _present(self, written_before: Mapping[int, int]) -> set[bytes]:
         index = LogIndex(self._bootstrap)
-        starts, ends = index.starts(self._topic), index.ends(self._topic)
+        # Not only up to the first open transaction: a killed attempt may have left one open in another slot, and letters
+        # of this slot committed behind it. The reader waits until that slot is taken over too, or Kafka ends it.
+        starts, ends = index.starts(self._topic), index.ends_with_open(self._topic)
         reader = LogReader(self._bootstrap)
         try:
             present: set[bytes] = set()
@@ -119,7 +126,9 @@ class DeadLetterWriter:
                         break
                     except BufferError:
                         producer.poll(0.1)  # the bounded queue is full: let it drain
+            failpoint("dead_letters.before_commit")
             producer.commit_transaction(self._timeout_s)
+            failpoint("dead_letters.committed")
         except KafkaException as error:
             raise self._unavailable(error) from error
 

@@ -21,6 +21,7 @@ from strandline.core.errors import LogTruncated, LogUnavailable, NotFound
 
 MESSAGES_A_FETCH = 10_000
 """Messages taken from librdkafka's queue at once: the unit in which records are decoded."""
+_ASK_AGAIN_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class LogIndex:
     def __init__(self, bootstrap: str, timeout_s: float = 15.0) -> None:
         self._bootstrap = bootstrap
         self._timeout_s = timeout_s
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+        self._admin = self._connect()
         self._partitions: dict[str, list[int]] = {}
 
     def topic_id(self, stream: str) -> str:
@@ -144,8 +145,13 @@ class LogIndex:
         return self._offsets(stream, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
     def ends(self, stream: str) -> dict[int, int]:
-        """Per partition the offset after the last committed record."""
+        """Per partition the offset up to which every record is settled: from the first open transaction on, nothing is, be
+        it committed or not."""
         return self._offsets(stream, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def ends_with_open(self, stream: str) -> dict[int, int]:
+        """Per partition the offset after the last record, settled or not. Reading up to it waits until all before it is."""
+        return self._offsets(stream, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
 
     def offsets_at(self, stream: str, log_time_ms: int, ends: Mapping[int, int]) -> dict[int, int]:
         """Per partition the first offset whose log time is at or after `log_time_ms`, but at most `ends`."""
@@ -153,12 +159,25 @@ class LogIndex:
         # The broker answers -1 where no record is that young: then the cut is the end.
         return {p: min(found[p], end) if found.get(p, -1) >= 0 else end for p, end in ends.items()}
 
-    def _offsets(self, stream: str, spec: OffsetSpec) -> dict[int, int]:
-        wanted = {TopicPartition(stream, partition): spec for partition in self.partitions(stream)}
-        futures = self._admin.list_offsets(
-            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._timeout_s
-        )
-        return {place.partition: int(self._result(future, stream).offset) for place, future in futures.items()}
+    def _offsets(
+        self, stream: str, spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    ) -> dict[int, int]:
+        """Ask until there is an answer, for as long as the timeout. After a restart of a broker the client's memory of it is
+        stale, and every answer an error, until it is made anew."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            wanted = {TopicPartition(stream, partition): spec for partition in self.partitions(stream)}
+            futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self._timeout_s)
+            try:
+                return {place.partition: int(self._result(future, stream).offset) for place, future in futures.items()}
+            except LogUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_ASK_AGAIN_S)
+                self._admin = self._connect()
+
+    def _connect(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 3})
 
     def _result(self, future, stream: str):  # type: ignore[no-untyped-def]
         try:

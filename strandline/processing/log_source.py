@@ -186,7 +186,7 @@ class SliceStreamReader(DataSourceStreamReader):
 
     def _open_ledger(self) -> Ledger:
         if self._ledger is None:
-            self._ledger = _open_ledger()
+            self._ledger = open_ledger()
         return self._ledger
 
     def _merge_from(self, slice_first: int) -> int:
@@ -206,7 +206,7 @@ class SliceStreamReader(DataSourceStreamReader):
         return tick_of_batch(last, self._open_ledger().checkpoint(last.job, last.number) if is_committed else None)
 
 
-def _open_ledger() -> Ledger:
+def open_ledger() -> Ledger:
     """The ledger, whose address (and password) comes from the environment, never through Spark.
 
     Imported here: only the planner needs SQL, and the other Python workers start half a second sooner without it.
@@ -250,11 +250,11 @@ def partition_slices(config: SourceConfig, slices: Sequence[SliceRow], tick_ms: 
 def read_accepted(config: SourceConfig, partition: LogPartition) -> Iterator[pa.RecordBatch]:
     """The accepted records of a task's pieces, then its facts row."""
     schema = config.arrow_schema()
-    decoder = _decoder(config)
+    decoder = decoder_of(config)
     records = refused = late = 0
     latest_event_ms: int | None = None
     latest_log_ms: int | None = None
-    for _, values, log_times_ms, _, decoded in _decode(config, decoder, partition.pieces):
+    for _, values, log_times_ms, _, decoded in decode_pieces(config, decoder, partition.pieces):
         records += len(values)
         late_here = sum(1 for reject in decoded.rejects if reject.reason == REASON_LATE)
         late += late_here
@@ -289,7 +289,7 @@ class RefusedReader(DataSourceReader):
         self._only_refused = only_refused
 
     def partitions(self) -> Sequence[InputPartition]:
-        ledger = _open_ledger()
+        ledger = open_ledger()
         try:
             slices = ledger.slices(self._config.planner.job, self._first, self._last)
         finally:
@@ -301,7 +301,7 @@ class RefusedReader(DataSourceReader):
         config = self._config
         schema = config.arrow_schema(with_bytes=True)
         yielded = False
-        for piece, values, _, offsets, decoded in _decode(config, _decoder(config), partition.pieces):
+        for piece, values, _, offsets, decoded in decode_pieces(config, decoder_of(config), partition.pieces):
             refused = {reject.index: reject for reject in decoded.rejects}
             if not self._only_refused and len(decoded.event_time):
                 kept = [index for index in range(len(values)) if index not in refused]
@@ -335,7 +335,7 @@ def _coordinates(piece: Piece, offsets: list[int], values: list[bytes | None]) -
     ]
 
 
-def _decode(
+def decode_pieces(
     config: SourceConfig, decoder: Decoder, pieces: Sequence[Piece]
 ) -> Iterator[tuple[Piece, list[bytes | None], list[int], list[int], Decoded]]:
     """Read and decode the pieces in order, in chunks; a chunk never spans two slices, since their watermarks differ."""
@@ -391,7 +391,7 @@ def _log_reader(bootstrap: str) -> LogReader:
     return _readers[bootstrap]
 
 
-def _decoder(config: SourceConfig) -> Decoder:
+def decoder_of(config: SourceConfig) -> Decoder:
     return Decoder(
         fields=list(config.fields),
         event_time_field=config.event_time_field,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import Fenced
+from strandline.core.failpoints import failpoint
 from strandline.ledger.states import CheckpointRow, Desired, SliceKind, SliceRow, SliceStatus
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.watermark import (
@@ -80,7 +81,9 @@ class SlicePlanner:
         checkpoint = self._ledger.last_checkpoint(job)
         planned = self._cut(done, checkpoint, draining=row.desired is Desired.DRAINED)
         if planned is not None:
+            failpoint("plan.before_record")
             self._ledger.plan_slice(planned)
+            failpoint("plan.recorded")
         return planned
 
     def _cut(self, done: SliceRow | None, checkpoint: CheckpointRow | None, *, draining: bool) -> SliceRow | None:

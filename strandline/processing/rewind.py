@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from strandline.core.errors import LogTruncated
 from strandline.ledger.states import CheckpointRow, SliceRow
-from strandline.processing.watermark import EventTimeRule, emitted_up_to
 
 if TYPE_CHECKING:  # the rest of this module is pure
     from strandline.ledger.ledger import Ledger
@@ -35,6 +34,10 @@ class RewindPlan:
     """Per stage, the end of the last window emitted: results up to it are left out."""
     reaches_back_to_ms: int | None = None
     """T0, the earliest event time that a window not yet emitted can hold."""
+    is_whole: bool = False
+    """The replay is one batch, however large: there are windows that are closed and not emitted, which a version with other
+    sizes has left over. Spark closes a window in the batch after the one that moved its watermark past it, so these are
+    closed, and emitted, in the first slice of this run and not in the middle of the replay."""
 
     @property
     def slices_replayed(self) -> int:
@@ -42,7 +45,6 @@ class RewindPlan:
 
 
 def plan_rewind(
-    rule: EventTimeRule,
     committed: SliceRow | None,
     checkpoint: CheckpointRow | None,
     first_slice_reaching: Callable[[int], int | None],
@@ -51,23 +53,30 @@ def plan_rewind(
     """Plan a run from the last committed slice and its checkpoint.
 
     1. Nothing committed: start at slice 1, with nothing to leave out.
-    2. T0 is the start of the earliest window, over all stages, that ends after what was closed.
-    3. A stage has emitted the windows that end by then. Another version's stages may have other names and sizes: the windows
-       of this version that end later are its to emit, and nobody else's.
+    2. A stage of this version has emitted the windows that end by where the stage of its name had come. A window of
+       another size that ends later is this version's to emit, whole; so nothing lies between the two. A stage of a new name
+       begins with the first window that was not closed.
+    3. T0 is the start of the earliest window, over all stages, that is not emitted.
     4. The replay starts at the first slice whose running maximum of event time reaches T0: every record before it
-       has an event time below T0, so no open window holds it.
+       has an event time below T0, so no such window holds it.
     """
     if committed is None or checkpoint is None:
         return RewindPlan(slice_first=1, slice_committed=0)
-    if committed.closes_ms is None:
-        return RewindPlan(slice_first=1, slice_committed=committed.number, emitted={})
-    back_to_ms = min(committed.closes_ms // size_ms * size_ms for size_ms in rule.window_sizes_ms)
+    closes_ms = committed.closes_ms
+    if closes_ms is None:
+        return RewindPlan(slice_first=1, slice_committed=committed.number)
+    emitted = {
+        stage: min(closes_ms, checkpoint.emitted.get(stage, closes_ms)) // size_ms * size_ms
+        for stage, size_ms in stage_sizes_ms.items()
+    }
+    back_to_ms = min(emitted.values())
     slice_first = first_slice_reaching(back_to_ms)
     return RewindPlan(
         slice_first=slice_first if slice_first is not None else committed.number + 1,
         slice_committed=committed.number,
-        emitted=emitted_up_to(stage_sizes_ms.items(), committed.closes_ms),
+        emitted=emitted,
         reaches_back_to_ms=back_to_ms,
+        is_whole=any(emitted[stage] + size_ms <= closes_ms for stage, size_ms in stage_sizes_ms.items()),
     )
 
 
@@ -76,7 +85,6 @@ def plan_of_job(ledger: Ledger, pipeline: CheckedPipeline) -> RewindPlan:
     windows that are open will lack what came before."""
     checkpoint = ledger.last_checkpoint(pipeline.job)
     plan = plan_rewind(
-        pipeline.event_time_rule,
         ledger.slices(pipeline.job, checkpoint.slice, checkpoint.slice)[0] if checkpoint else None,
         checkpoint,
         lambda event_ms: ledger.first_slice_reaching(pipeline.job, event_ms),

@@ -30,6 +30,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, PermanentError, StrandlineError, TransientError
+from strandline.core.failpoints import failpoint
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
@@ -55,6 +56,8 @@ log = structlog.get_logger()
 EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN = 0, 1, 3
 _ON_THE_WAY = {JobState.STOPPED: JobState.STOPPING, JobState.DRAINED: JobState.DRAINING}
 _LOOK_S = 0.1
+FINISH_TRIES = 3
+"""So many runs of a replaced version may fail over its last slice before the present one takes it."""
 _RAISED = re.compile(r"[A-Za-z_][\w.]*: \S")
 """`ErrorClass: text`, the last line of a Python traceback."""
 
@@ -109,6 +112,7 @@ class Runner:
                     log.error("the run cannot begin", job=self._job, code=error.code, message=str(error))
                     return EXIT_TRY_AGAIN if isinstance(error, TransientError) else EXIT_FAILED
                 log.info("run begins", job=self._job, epoch=run.epoch, version=run.version)
+                failpoint("run.begun")
                 try:
                     with self._guard(run) as guard:
                         outcome = self._run_version(run, guard)
@@ -147,9 +151,11 @@ class Runner:
         Raises StrandlineError.
         """
         self._ledger.move_job(self._job, JobState.STARTING, epoch=run.epoch)
-        pipeline = self._load(run.version)
+        pipeline = load_pipeline(self._ledger, self._job, run.version)
         rule = pipeline.event_time_rule
+        failpoint("rewind.before_plan")
         plan = self._plan(pipeline)
+        failpoint("rewind.planned")
         scratch = self._scratch / str(run.epoch)
         scratch.mkdir(parents=True)
         if self._spark is None:
@@ -172,6 +178,7 @@ class Runner:
                 lambda: streams.active()[0].streamingQuery(),
             )
             frame = build_stages(spark.readStream.format(LogSource.name()).load(), pipeline, tap)
+            failpoint("run.before_query")
             query = (
                 frame.writeStream.foreachBatch(committer)
                 .option("checkpointLocation", str(scratch / "checkpoint"))
@@ -181,7 +188,7 @@ class Runner:
             return self._end(run, self._watch(query, run, rule, guard))
         except (PySparkException, Py4JError) as error:
             cause = committer.failure if committer else None
-            raise cause or StrandlineError(_sentence(error)) from error
+            raise cause or StrandlineError(sentence_of(error)) from error
         finally:
             guard.rest()
             shutil.rmtree(scratch / "checkpoint", ignore_errors=True)
@@ -197,20 +204,23 @@ class Runner:
         return ended.value
 
     def _hand_on(self, run: RunRow, error: StrandlineError) -> bool:
-        """Whether a replaced version that failed over its last slice leaves it to the present one."""
+        """Whether a replaced version that failed over its last slice leaves it to the present one: when a new try can't
+        help, or has not helped."""
         if isinstance(error, Fenced | TransientError) or run.version == self._ledger.job(self._job).version:
+            return False
+        last = self._ledger.last_slice(self._job)
+        tries = [
+            one
+            for one in self._ledger.runs(self._job)
+            if last is not None and one.epoch >= last.epoch and one.version == run.version
+        ]
+        if not isinstance(error, PermanentError) and len(tries) < FINISH_TRIES:
             return False
         self._ledger.end_run(self._job, run.epoch, "failed", str(error))
         message = f"version {run.version} could not finish its slice ({error}); the present version does it"
         log.warning(message, job=self._job, epoch=run.epoch)
         self._ledger.record_event("slice_handed_on", message, job=self._job, epoch=run.epoch)
         return True
-
-    def _load(self, version: int) -> CheckedPipeline:
-        document = self._ledger.job_version(self._job, version).document
-        spec = PipelineSpec.from_document(document)
-        stream = StreamSpec.from_document(self._ledger.stream(spec.input.stream).document)
-        return check(spec, stream)
 
     def _plan(self, pipeline: CheckedPipeline) -> RewindPlan:
         plan = plan_of_job(self._ledger, pipeline)
@@ -297,6 +307,13 @@ class Runner:
         return EXIT_TRY_AGAIN
 
 
+def load_pipeline(ledger: Ledger, job: str, version: int) -> CheckedPipeline:
+    """One version of a job's pipeline, checked against its stream. Raises NotFound, InvalidDocument."""
+    spec = PipelineSpec.from_document(ledger.job_version(job, version).document)
+    stream = StreamSpec.from_document(ledger.stream(spec.input.stream).document)
+    return check(spec, stream)
+
+
 def source_config(
     settings: Settings,
     pipeline: CheckedPipeline,
@@ -326,7 +343,7 @@ def source_config(
         max_ahead_ms=pipeline.max_ahead_ms,
         slice_first=plan.slice_first,
         slice_committed=plan.slice_committed,
-        replay_rows_max=4 * settings.slice_rows_max,
+        replay_rows_max=sys.maxsize if plan.is_whole else 4 * settings.slice_rows_max,
         parallelism=spark.sparkContext.defaultParallelism,
         kafka_bootstrap=settings.kafka_bootstrap,
         slice_interval_ms=settings.slice_interval_ms if checkpoint.every is None else checkpoint.every,
@@ -380,7 +397,7 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
         spark = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         raise StrandlineError(
-            f"Spark could not be started for job {job}: {_sentence(error)} What its Java process said is in the job's "
+            f"Spark could not be started for job {job}: {sentence_of(error)} What its Java process said is in the job's "
             "runner log. Check that `java -version` says 17 or newer and that memory is free "
             f"(STRANDLINE_SPARK_DRIVER_MEMORY={settings.spark_driver_memory})."
         ) from error
@@ -388,7 +405,7 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
     return spark
 
 
-def _sentence(error: Exception) -> str:
+def sentence_of(error: Exception) -> str:
     """The line of a failure's text that a person needs: what the Python side raised, else what Spark says first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line) and "Py4J" not in line and "PythonException" not in line]

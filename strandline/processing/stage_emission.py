@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from strandline.core.failpoints import failpoint
 from strandline.core.record import REASON_RESULT
 from strandline.processing.dead_letters import DeadLetter, DeadLetterWriter
 from strandline.results.writer import Refused, ResultWriter
@@ -42,8 +43,10 @@ class StageEmission:
             new = self._new(batch)
             refused: list[Refused] = []
             if new.num_rows:
+                failpoint("emit.before_write")
                 for writer in self.writers:
                     refused += writer.write_batches([new], self.epoch, emission).refused
+                failpoint("emit.written")
             if refused:
                 self._bury(refused, context)
             counts = pa.array([len(refused)] + [0] * (batch.num_rows - 1) if batch.num_rows else [], pa.int64())

@@ -43,14 +43,15 @@ def with_watermark(frame: DataFrame, delay_ms: int) -> DataFrame:
 
 def apply_steps(frame: DataFrame, steps: Sequence[Step]) -> DataFrame:
     """Derive and filter. Adds PROBLEM, set where a derived value came out null although every input was present;
-    such a record passes every later filter, to be found by its problem."""
-    frame = frame.withColumn(PROBLEM, F.lit(None).cast("string"))
+    such a record passes every later filter, to be found by its problem. A problem that a row brings along stays."""
+    if PROBLEM not in frame.columns:
+        frame = frame.withColumn(PROBLEM, F.lit(None).cast("string"))
     for step in steps:
         if isinstance(step, Where):
-            frame = frame.where(F.col(PROBLEM).isNotNull() | F.expr(safe_sql(step.sql, _types(frame))))
+            frame = frame.where(F.col(PROBLEM).isNotNull() | F.expr(safe_sql(step.sql, types_of(frame))))
             continue
         # All at once: each expression sees the columns before the step.
-        frame = frame.select("*", *[_value(column, _types(frame)).alias(column.name) for column in step.columns])
+        frame = frame.select("*", *[value_of(column, types_of(frame)).alias(column.name) for column in step.columns])
         for column in step.columns:
             value = F.col(column.name)
             lost = value.isNull() | F.isnan(value) if column.type == "double" else value.isNull()
@@ -60,13 +61,13 @@ def apply_steps(frame: DataFrame, steps: Sequence[Step]) -> DataFrame:
     return frame
 
 
-def _value(column: Computed, types: Mapping[str, str]) -> Column:
+def value_of(column: Computed, types: Mapping[str, str]) -> Column:
     """A computed column. A safe form of an operator may give a decimal other digits, so that type is said again."""
     value = F.expr(safe_sql(column.sql, types))
     return value.try_cast(column.type) if column.type.startswith("decimal") else value
 
 
-def _types(frame: DataFrame) -> dict[str, str]:
+def types_of(frame: DataFrame) -> dict[str, str]:
     """The columns with their types, in the words of a stream's schema."""
     return {name: _TYPE_NAMES.get(kind, kind) for name, kind in frame.dtypes}
 
@@ -108,11 +109,11 @@ def aggregate(frame: DataFrame, stage: Stage, delay_ms: int) -> DataFrame:
     size_us = stage.size_ms * 1000
     event_us = F.unix_micros(EVENT_TIME)
     last = F.timestamp_micros(event_us - event_us % size_us + (size_us - 1))
-    types = _types(frame)
+    types = types_of(frame)
     grouped = (
         frame.withColumn(_LAST, last.alias(_LAST, metadata={WATERMARK_METADATA: delay_ms}))
         .groupBy(_LAST, *stage.by)
-        .agg(*[_value(column, types).alias(column.name) for column in stage.aggregates])
+        .agg(*[value_of(column, types).alias(column.name) for column in stage.aggregates])
     )
     last_us = F.unix_micros(_LAST)
     window = F.struct(

@@ -62,7 +62,11 @@ def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chang
     if before.idle_timeout_ms != after.idle_timeout_ms:
         yield Change("idle_timeout", Effect.SAFE, "counts from the next slice on")
     if before.max_ahead_ms != after.max_ahead_ms:
-        yield Change("max_ahead", Effect.REWIND, "records of open windows are judged anew")
+        yield Change(
+            "max_ahead",
+            Effect.FORBIDDEN,
+            "how far event time had come in each slice was judged by the former, and a rewind starts by it",
+        )
     if (before.spec.guarantee, before.spec.checkpoint) != (after.spec.guarantee, after.spec.checkpoint):
         yield Change("guarantee or checkpoint", Effect.SAFE, "counts from the next slice on")
     if (before.spec.late, before.spec.on_error) != (after.spec.late, after.spec.on_error):

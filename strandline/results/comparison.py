@@ -19,10 +19,11 @@ def differences(held: dict[str, Any], computed: dict[str, Any]) -> list[str]:
 
     Compares everything but which run wrote it (`strandline.version`, `.epoch`, `.emission`).
     """
-    return _differences(_result_of(held), _result_of(computed), "")
+    return _differences(result_of(held), result_of(computed), "")
 
 
-def _result_of(document: dict[str, Any]) -> dict[str, Any]:
+def result_of(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document without what tells which run wrote it."""
     origin = document.get("strandline")
     if not isinstance(origin, dict):
         return document

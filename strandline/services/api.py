@@ -19,7 +19,7 @@ from strandline import __version__
 from strandline.services.door import LOOPBACK_NAMES, Door
 from strandline.services.parts import Parts
 from strandline.services.problems import MEDIA_TYPE, ProblemDetails, install_problem_handlers
-from strandline.services.routes import documents, health, jobs, streams
+from strandline.services.routes import audits, documents, health, jobs, streams
 
 DESCRIPTION = "Register streams, submit pipelines, and lead the jobs that run them."
 _PROBLEM_ANSWER: dict[int | str, dict[str, Any]] = {
@@ -41,6 +41,7 @@ def create_app(parts: Parts | None, names: Collection[str] = LOOPBACK_NAMES) -> 
         assert parts is not None
         await run_in_threadpool(parts.supervisor.start)
         yield
+        await run_in_threadpool(parts.auditor.close)
         await run_in_threadpool(parts.supervisor.close)
 
     app = FastAPI(
@@ -55,7 +56,7 @@ def create_app(parts: Parts | None, names: Collection[str] = LOOPBACK_NAMES) -> 
         generate_unique_id_function=_operation_id,
     )
     app.state.parts = parts
-    for one in (documents, streams, jobs, health):
+    for one in (documents, streams, jobs, audits, health):
         app.include_router(one.router)
     install_problem_handlers(app)
     app.add_middleware(Door, names=names)

@@ -85,6 +85,31 @@ class ControlClient:
         """Order `start`, `stop`, `drain` or `restart`; returns at once. Raises NotFound, Conflict."""
         return self._ask("POST", f"{_job_path(name)}/{verb}")
 
+    def start_audit(self, name: str, after_ms: int | None = None, up_to_ms: int | None = None) -> Answer:
+        """Begin an audit; returns at once. Raises NotFound, Conflict while another one runs."""
+        asked = {"after_ms": after_ms, "up_to_ms": up_to_ms}
+        query = {key: value for key, value in asked.items() if value is not None}
+        return self._ask("POST", f"{_job_path(name)}/audit", params=query)
+
+    def audit(self, name: str) -> Answer:
+        """The job's last audit. Raises NotFound."""
+        return self.get(f"{_job_path(name)}/audit")
+
+    def wait_for_audit(self, name: str, told: Callable[[Answer], None]) -> Answer:
+        """Poll the job's audit until it has ended, and return its report; `told` hears of every look.
+
+        Raises PermanentError when it failed.
+        """
+        while True:
+            audit = self.audit(name)
+            told(audit)
+            if audit["state"] == "failed":
+                raise PermanentError(f"the audit of job {name} failed: {audit['message']}")
+            if audit["state"] == "done":
+                report: Answer = audit["report"]
+                return report
+            time.sleep(POLL_S)
+
     def wait_for_job(self, name: str, is_so: Callable[[Answer], bool], what: str, timeout_s: float) -> Answer:
         """Poll the job until `is_so`. Raises PermanentError when it fails meanwhile, TransientError at the deadline."""
         deadline = time.monotonic() + timeout_s

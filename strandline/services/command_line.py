@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -184,6 +186,34 @@ def restart_job(
         _show_job(job, as_json)
 
 
+From = Annotated[
+    str | None, typer.Option("--from", help="Only windows that end after this time: ISO 8601, UTC unless it says.")
+]
+To = Annotated[str | None, typer.Option("--to", help="Only windows that end at or before this time.")]
+
+
+@app.command("audit")
+@job_app.command("audit")
+def audit_job(
+    name: Name,
+    after: From = None,
+    up_to: To = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute every result anew from log and ledger, and compare with the index. Exit code 1 when anything differs."""
+    after_ms, up_to_ms = _moment(after, "--from"), _moment(up_to, "--to")
+    with _client(data_dir, url) as client, _audit_bar(as_json) as told:
+        client.start_audit(name, after_ms, up_to_ms)
+        report = client.wait_for_audit(name, told)
+    _show(report, as_json, lambda: display.audit_tables(report))
+    if report["outcome"] != "clean":
+        raise StrandlineError(display.audit_sentence(report))
+    if not as_json:
+        print(display.audit_sentence(report))
+
+
 @stream_app.command("list")
 def list_streams(data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
     """All streams, one a line."""
@@ -321,6 +351,33 @@ def _join(files: list[Path]) -> tuple[bytes, Callable[[Problem], Problem]]:
         return Problem(problem.message, problem.path, str(file), problem.line - start)
 
     return b"".join(parts), name_source
+
+
+def _moment(text: str | None, option: str) -> int | None:
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{option}: {text!r} is no time; write 2026-11-21T10:00:00Z") from error
+    since_1970 = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    return since_1970 // timedelta(milliseconds=1)
+
+
+@contextmanager
+def _audit_bar(as_json: bool) -> Iterator[Callable[[Answer], None]]:
+    """A bar on a terminal: the step, and how many of its tasks are done. On no terminal, nothing."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
+        bar = progress.add_task("starting", total=None)
+
+        def told(audit: Answer) -> None:
+            progress.update(bar, description=audit["step"], completed=audit["done"], total=audit["total"] or None)
+
+        yield told
 
 
 def _is_in(*states: str) -> Callable[[Answer], bool]:

@@ -27,6 +27,7 @@ from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
 from strandline.services.api import create_app
 from strandline.services.applying import Applier, ensure_templates
+from strandline.services.auditing import Auditor
 from strandline.services.door import LOOPBACK_NAMES
 from strandline.services.leadership import ServiceIdentity
 from strandline.services.log_facts import LogFacts
@@ -99,7 +100,7 @@ def _parts(settings: ControlSettings, ledger: Ledger, name: str) -> Parts:
     supervisor = Supervisor(
         ledger, settings.data_dir, service=service, lease_s=settings.lease_s, standbys=settings.standbys
     )
-    return Parts(ledger, log, applier, supervisor)
+    return Parts(ledger, log, applier, supervisor, Auditor(ledger, settings.data_dir))
 
 
 def _address(settings: Settings) -> str:

@@ -196,6 +196,54 @@ def stages_table(stages: list[Answer]) -> Table:
     )
 
 
+def audit_tables(report: Answer) -> list[Table]:
+    """What an audit found: the account, what became of each store's ids, and the first differences."""
+    computed, ledger = report["computed"], report["ledger"]
+    rows: list[tuple[str, str, str]] = [
+        (name, show_count(computed[name]), show_count(ledger[name])) for name in ("records", "accepted")
+    ]
+    for what, title in (("rejected", "rejected: "), ("results", "results: ")):
+        for name in computed[what] | ledger[what]:
+            theirs = ledger[what].get(name, 0) if ledger[what] or what == "rejected" else None
+            rows.append((f"{title}{name}", show_count(computed[what].get(name, 0)), show_count(theirs)))
+    slices = f"SLICES {report['slice_first']} TO {report['slice_last']}"
+    stores = table_of(
+        ("STORE", "WINDOWS UP TO", "FOUND"),
+        (
+            (
+                one["store"],
+                show_time(one["up_to_ms"]),
+                ", ".join(f"{count:,} {kind}" for kind, count in one["counts"].items()) or "nothing",
+            )
+            for one in report["stores"]
+        ),
+    )
+    tables = [table_of((slices, "#BY THE LOG", "#BY THE LEDGER"), rows), stores]
+    if report["sample"]:
+        tables.append(
+            table_of(
+                ("DIFFERENCE", "STORE", "WINDOW END", "ID", "DETAIL"),
+                (
+                    (one["kind"], one["store"], show_time(one["end_ms"]), one["id"], one["detail"])
+                    for one in report["sample"]
+                ),
+            )
+        )
+    return tables
+
+
+def audit_sentence(report: Answer) -> str:
+    """What an audit came to, in a sentence."""
+    whose = f"the audit of job {report['job']}"
+    if report["outcome"] == "clean":
+        same = sum(one["counts"].get("same", 0) for one in report["stores"] if one["stage"])
+        return f"{whose} is clean: {same:,} documents are what the log leads to ({report['seconds']:.1f} s)"
+    if report["outcome"] == "incomplete":
+        return f"{whose} is incomplete: {report['incomplete']}"
+    sentences = [f"{whose} found {report['differences']:,} differences", *report["account"]]
+    return "; ".join(sentences + ([report["incomplete"]] if report["incomplete"] else []))
+
+
 def _facts(rows: list[tuple[str, str | Text]]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")

@@ -8,6 +8,7 @@ from fastapi import Request
 
 from strandline.ledger.ledger import Ledger
 from strandline.services.applying import Applier
+from strandline.services.auditing import Auditor
 from strandline.services.log_facts import LogFacts
 from strandline.services.supervisor import Supervisor
 
@@ -20,6 +21,7 @@ class Parts:
     log: LogFacts
     applier: Applier
     supervisor: Supervisor
+    auditor: Auditor
 
 
 def parts(request: Request) -> Parts:

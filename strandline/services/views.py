@@ -251,6 +251,90 @@ class DeadLetterList(View):
     """Where the next page is; null on the last one."""
 
 
+class AccountView(View):
+    """What one side says of the audited slices."""
+
+    records: int
+    accepted: int
+    rejected: dict[str, int]
+    """Reason -> records."""
+    results: dict[str, int]
+    """Stage -> windows."""
+
+
+class AuditStoreView(View):
+    """One alias of the index, or the dead-letter stream: what became of the ids."""
+
+    store: str
+    stage: str
+    """Empty for the dead-letter stream."""
+    after_ms: int | None
+    """The windows audited end after it; null: from the first on."""
+    up_to_ms: int | None
+    """The last one ends at it."""
+    counts: dict[str, int]
+    """`same`, `refused` (the store took no such document, and a dead letter says so), `later` (of slices after the last
+    audited one), `outside` the range; and the differences: `missing`, `extra`, `different`, `misplaced`, `duplicate`."""
+
+
+class AuditFindingView(View):
+    """One difference."""
+
+    kind: str
+    store: str
+    label: str
+    """A dead letter's reason."""
+    count: int
+    id: str
+    place: str
+    """The document's index."""
+    end_ms: int | None
+    """The window's end."""
+    detail: str
+
+
+class AuditReportView(View):
+    """What an audit found."""
+
+    job: str
+    outcome: Literal["clean", "differences", "incomplete"]
+    """`incomplete`: nothing differs, but the log no longer holds all that was asked for."""
+    incomplete: str
+    asked_after_ms: int | None
+    asked_up_to_ms: int | None
+    slice_first: int
+    slice_last: int
+    computed: AccountView
+    """From the log."""
+    ledger: AccountView
+    """What the ledger says; its `results` only when every window was audited."""
+    account: list[str]
+    """Where the two differ."""
+    stores: list[AuditStoreView]
+    differences: int
+    sample: list[AuditFindingView]
+    """The first differences, up to 100."""
+    seconds: float
+
+
+class AuditView(View):
+    """A job's last audit."""
+
+    job: str
+    state: Literal["running", "done", "failed"]
+    asked_after_ms: int | None
+    asked_up_to_ms: int | None
+    started_ms: int
+    step: str
+    done: int
+    total: int
+    """Tasks of the step; 0 while that is unknown."""
+    message: str
+    """Why it failed."""
+    report: AuditReportView | None
+    """What it found, once it is done."""
+
+
 class HealthView(View):
     status: Literal["ok", "unavailable"]
     checks: dict[str, str] = {}

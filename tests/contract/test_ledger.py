@@ -479,3 +479,44 @@ def test_sqlite_keeps_a_rollback_journal_and_syncs_in_full(tmp_path: Path) -> No
         assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
     database.close()
     assert asked == {"journal_mode": "truncate", "synchronous": 2}
+
+
+class TestWhatAnAuditAsks:
+    def test_totals_up_to_a_slice(self, running: Ledger) -> None:
+        commit_slices(running, 1, 3)
+        assert running.totals("power", 2) == Totals(60, 56, {"late": 2, "decode": 2}, {"per_minute": 10})
+        assert running.totals("power", 0) == Totals(0, 0, {}, {})
+
+    def test_where_versions_change(self, running: Ledger) -> None:
+        for number, version in enumerate((1, 1, 2, 2, 1), start=1):
+            if version == 2 and number == 3:
+                running.submit_job("power", "pipeline: power # two", {"pipeline": "power", "two": 2})
+            running.plan_slice(a_slice(number, version=version))
+            running.commit_checkpoint(a_checkpoint(number, version=version))
+        assert running.version_changes("power", 5) == [(1, 1), (3, 2), (5, 1)]
+        assert running.version_changes("power", 4) == [(1, 1), (3, 2)]
+        assert running.version_changes("nobody", 4) == []
+
+    def test_the_first_slice_that_closes(self, running: Ledger) -> None:
+        for number, closes_ms in enumerate((None, 500, 500, 900), start=1):
+            running.plan_slice(a_slice(number, closes_ms=closes_ms))
+            running.commit_checkpoint(a_checkpoint(number))
+        assert [running.first_slice_closing("power", at_ms) for at_ms in (1, 500, 501, 901)] == [2, 2, 4, None]
+
+    def test_the_first_slice_that_the_log_still_holds(self, running: Ledger) -> None:
+        """A slice holds 10 records of partition 0 and 20 of partition 1."""
+        commit_slices(running, 1, 5)
+        for starts, first in (
+            ({0: 0, 1: 0}, 1),
+            ({0: 1, 1: 0}, 2),
+            ({0: 10, 1: 21}, 3),
+            ({0: 50, 1: 100}, 6),
+            ({0: 99, 1: 0}, 6),
+        ):
+            assert running.first_slice_from("power", 5, {"turbines": starts}) == first
+        joined = a_slice(6)
+        joined.offsets["turbines"][2] = 7  # a partition that was added: it begins at 0
+        running.plan_slice(joined)
+        running.commit_checkpoint(a_checkpoint(6))
+        assert running.first_slice_from("power", 6, {"turbines": {0: 50, 1: 100, 2: 0}}) == 6
+        assert running.first_slice_from("power", 6, {"turbines": {0: 50, 1: 100, 2: 1}}) == 7

@@ -193,3 +193,5 @@ def test_shuffled_with_broken_lines_and_three_restarts_the_index_is_the_same(pla
     assert counts["records"] == len(keyed)
     assert counts["accepted"] + sum(counts["rejected"].values()) == counts["records"]
     assert sum(counts["rejected"].values()) == len(broken)
+    audit = platform.audit("nabs")
+    assert (audit["outcome"], audit["computed"]["records"]) == ("clean", len(keyed)), audit

@@ -105,31 +105,26 @@ def millis(timestamp: str) -> int:
 
 def check_stage(documents: dict, is_right, keys_of) -> list[str]:
     """What is wrong with a stage's documents, as sentences."""
-    findings, versions = [], {}
-    spans = {}
+    findings: list[str] = []
+    versions: dict[int, int] = {}
+    starts: dict[int, int] = {}
+    keys = defaultdict(set)
     for document in documents.values():
-        start, end, version = (
-            *(millis(document["window"][side]) for side in ("start", "end")),
-            document["strandline"]["version"],
-        )
+        start, end = (millis(document["window"][side]) for side in ("start", "end"))
+        version = document["strandline"]["version"]
         if versions.setdefault(end, version) != version:
             findings.append(f"window {end} is by versions {versions[end]} and {version}")
-        spans[end] = start
+        starts[end] = start
+        keys[end].add(document.get("device"))
         is_right(document, end, version, findings)
-    ends = sorted(spans)
-    findings += [f"version falls at {end}" for before, end in pairwise(ends) if versions[before] > versions[end]]
-    findings += [f"a gap before {end}" for before, end in pairwise(ends) if spans[end] > before]
-    findings += [
-        f"missing {key}"
-        for end in ends
-        for key in keys_of(end, versions[end])
-        if key not in findings_seen(documents, end)
-    ]
+    ends = sorted(starts)
+    for before, end in pairwise(ends):
+        if versions[before] > versions[end]:
+            findings.append(f"the version falls at {end}")
+        if starts[end] > before:
+            findings.append(f"a gap before {end}")
+    findings += [f"missing {key} at {end}" for end in ends for key in keys_of(end, versions[end]) - keys[end]]
     return findings
-
-
-def findings_seen(documents: dict, end: int) -> set:
-    return {document.get("device") for document in documents.values() if millis(document["window"]["end"]) == end}
 
 
 @pytest.mark.timeout(1200)
@@ -170,7 +165,11 @@ def test_versions_take_over_under_load_and_no_window_is_emitted_by_two(platform)
             findings.append(f"minute {end} of version {version} is {found}, expected {wanted}")
 
     short, minute = platform.documents(f"{JOB}-short"), platform.documents(f"{JOB}-minute")
-    assert check_stage(short, short_is_right, lambda end, v: {d for e, d in results[v - 1][0] if e == end}) == []
+    devices = [defaultdict(set) for _ in results]
+    for found, (wanted, _) in zip(devices, results, strict=True):
+        for end, device in wanted:
+            found[end].add(device)
+    assert check_stage(short, short_is_right, lambda end, v: devices[v - 1][end]) == []
     assert check_stage(minute, minute_is_right, lambda end, v: {None} if end in results[v - 1][1] else set()) == []
     last_ms = record(sender.sent - 1)[0]
     assert max(millis(document["window"]["end"]) for document in minute.values()) > last_ms

@@ -304,7 +304,8 @@ class World:
                 if is_over or job.version != version:
                     return
             if done < plan.slice_committed:
-                end = min(plan.slice_committed, done + self.chance.randint(1, 8))
+                end = plan.slice_committed if plan.is_whole else done + self.chance.randint(1, 8)
+                end = min(plan.slice_committed, end)
             else:
                 if self.broken != "plans late":
                     yield "plan a slice"
@@ -453,6 +454,7 @@ def check_world(world: World) -> list[str]:
         findings.append("an old run wrote after a newer one")
     if any(held.writes > 1 for held in world.index.values()):
         findings.append("a document was overwritten")
+    findings += uncovered(world, accepted)
     expected = expected_index(world, slices, accepted)
     found = {key: held.value for key, held in world.index.items()}
     findings += [f"missing {key}" for key in sorted(expected.keys() - found.keys())]
@@ -466,23 +468,26 @@ def check_world(world: World) -> list[str]:
 
 
 def expected_index(world: World, slices: list[SliceRow], accepted: list[Record]) -> dict[Key, tuple[int, int]]:
-    """Each window by the version whose checkpoint closed it: what ends after all that was closed before, up to there."""
+    """Each window by the version whose checkpoint closed it: what ends after all that its stage had emitted, up to there.
+
+    A version with windows of another size goes on, whole windows only, where the one before it had come.
+    """
     expected: dict[Key, tuple[int, int]] = {}
-    closed_ms: int | None = None
+    emitted_ms: dict[str, int] = {}
     for one in slices:
         if one.closes_ms is None:
             continue
-        checkpoint = world.ledger.checkpoint(JOB, one.number)
-        version = world.versions[checkpoint.version - 1]
-        before_ms = closed_ms
-        closed_ms = one.closes_ms
-        if before_ms is not None and closed_ms <= before_ms:
-            continue
+        version = world.versions[world.ledger.checkpoint(JOB, one.number).version - 1]
         for stage, size_ms in (("short", version.short_ms), ("minute", 60_000)):
+            from_ms, to_ms = emitted_ms.get(stage), one.closes_ms // size_ms * size_ms
+            from_ms = from_ms // size_ms * size_ms if from_ms is not None else None
+            if from_ms is not None and to_ms <= from_ms:
+                continue
+            emitted_ms[stage] = to_ms
             sums: dict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0])
             for record in accepted:
                 start = record.event_ms // size_ms * size_ms
-                is_closed_here = (before_ms is None or start + size_ms > before_ms) and start + size_ms <= closed_ms
+                is_closed_here = (from_ms is None or start + size_ms > from_ms) and start + size_ms <= to_ms
                 if is_closed_here and record.power < version.below:
                     sums[start, record.device][0] += 1
                     sums[start, record.device][1] += record.power
@@ -490,6 +495,21 @@ def expected_index(world: World, slices: list[SliceRow], accepted: list[Record])
                 (stage, start, start + size_ms, device): (n, total) for (start, device), (n, total) in sums.items()
             }
     return expected
+
+
+def uncovered(world: World, accepted: list[Record]) -> list[str]:
+    """Records that every version would use, and that no window of a stage holds."""
+    spans: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    for stage, start, end, device in world.index:
+        spans[stage].append((start, end, device))
+    below = min(version.below for version in world.versions)
+    return [
+        f"{record} is in no window of stage {stage}"
+        for stage in ("short", "minute")
+        for record in accepted
+        if record.power < below
+        and not any(start <= record.event_ms < end and device == record.device for start, end, device in spans[stage])
+    ]
 
 
 def simulate(seed: int, **options: Any) -> tuple[World, list[str]]:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,6 +22,7 @@ from strandline.ledger.states import Desired, JobRow, JobState
 from strandline.processing.pipeline import CheckedPipeline
 from strandline.services.api import create_app
 from strandline.services.applying import Applier
+from strandline.services.auditing import Auditor
 from strandline.services.door import LOOPBACK_NAMES
 from strandline.services.log_facts import DeadLetter, LogFacts, LogRange
 from strandline.services.parts import Parts
@@ -117,15 +119,18 @@ class IdleSupervisor(Supervisor):
 class Api:
     """The app, its doubles, and a way to call it."""
 
-    def __init__(self, ledger: Ledger, supervisor: IdleSupervisor | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger, supervisor: IdleSupervisor | None = None, auditor: Auditor | None = None
+    ) -> None:
         self.ledger = ledger
         self.topics, self.log, self.supervisor = Topics(), Log(), supervisor or IdleSupervisor()
+        self.auditor = auditor or Auditor(ledger, Path("/nowhere"))
         self.templates: list[str] = []
         self.index_is_away = False
         applier = Applier(
             ledger, self.topics, self._ensure_templates, lambda stream: self.log.range(stream).offset_first
         )
-        self.app = create_app(Parts(ledger, self.log, applier, self.supervisor), LOOPBACK_NAMES)
+        self.app = create_app(Parts(ledger, self.log, applier, self.supervisor, self.auditor), LOOPBACK_NAMES)
 
     def _ensure_templates(self, pipeline: CheckedPipeline) -> None:
         if self.index_is_away:

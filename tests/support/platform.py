@@ -73,6 +73,11 @@ class Platform:
         end = "drained" if drain else "stopped"
         return self.wait_for(job, lambda state: state["state"] == end, end)
 
+    def audit(self, job: str, after_ms: int | None = None, up_to_ms: int | None = None) -> dict[str, Any]:
+        """Audit the job; the report."""
+        self.control.start_audit(job, after_ms, up_to_ms)
+        return self.control.wait_for_audit(job, lambda _: None)
+
     def documents(self, alias: str) -> dict[str, dict[str, Any]]:
         """Every document behind the alias by its id. Fails when an id stands in two indices or was ever overwritten."""
         refreshed = self.index.post(f"/{alias}/_refresh")

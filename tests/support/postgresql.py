@@ -27,7 +27,7 @@ PORT_ATTEMPTS_MAX = 5
 @pytest.fixture(scope="session")
 def postgresql_url() -> Iterator[str]:
     """The SQLAlchemy URL of a running server's first database; the tests' own come from `new_database`."""
-    if _find_programs() is None:
+    if find_programs() is None:
         pytest.skip(
             "POSTGRESQL IS NOT INSTALLED, so what the ledger promises on PostgreSQL was NOT tested: "
             "no /usr/lib/postgresql/*/bin/postgres; `apt-get install postgresql` brings it"
@@ -39,19 +39,19 @@ def postgresql_url() -> Iterator[str]:
 @contextmanager
 def running_postgresql() -> Iterator[str]:
     """Start a server and hand out the SQLAlchemy URL of its first database. Raises RuntimeError where none is installed."""
-    programs = _find_programs()
+    programs = find_programs()
     if programs is None:
         raise RuntimeError("PostgreSQL is not installed; `apt-get install postgresql` brings it")
     # Below /tmp itself: a server that may not run as root must be able to reach it.
     home = Path(tempfile.mkdtemp(prefix="strandline-postgresql-", dir="/tmp"))
-    identity = _unprivileged(home)
+    identity = unprivileged(home)
     try:
-        _run_initdb(programs, home, identity)
+        run_initdb(programs, home, identity)
         server, port = _start(programs, home, identity)
         try:
             yield f"postgresql+psycopg://strandline@127.0.0.1:{port}/postgres"
         finally:
-            _stop(server)
+            stop_server(server)
     finally:
         shutil.rmtree(home)
 
@@ -78,12 +78,13 @@ def new_database(server_url: str) -> Iterator[str]:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
-def _find_programs() -> Path | None:
+def find_programs() -> Path | None:
+    """Where the newest PostgreSQL's programs are; None when none is installed."""
     found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/postgres")]
     return max(found, key=lambda path: float(path.parent.name), default=None)
 
 
-def _unprivileged(home: Path) -> dict[str, Any]:
+def unprivileged(home: Path) -> dict[str, Any]:
     """How to start a program that refuses root, and give it the directory; nothing special for an ordinary user."""
     if os.geteuid() != 0:
         return {}
@@ -93,7 +94,8 @@ def _unprivileged(home: Path) -> dict[str, Any]:
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
-def _run_initdb(programs: Path, home: Path, identity: dict[str, Any]) -> None:
+def run_initdb(programs: Path, home: Path, identity: dict[str, Any]) -> None:
+    """Make an empty database cluster in `home`/data."""
     command: list[str | Path] = [
         programs / "initdb",
         "-D",
@@ -113,32 +115,38 @@ def _run_initdb(programs: Path, home: Path, identity: dict[str, Any]) -> None:
 
 def _start(programs: Path, home: Path, identity: dict[str, Any]) -> tuple[subprocess.Popen[bytes], int]:
     for _ in range(PORT_ATTEMPTS_MAX):
-        port = _free_port()
-        options = {
-            "port": port,
-            "listen_addresses": "127.0.0.1",
-            "unix_socket_directories": "",
-            "fsync": "off",
-            "shared_buffers": "32MB",
-            "max_connections": "60",
-        }
-        # A run that is killed, as by a test's timeout, stops nothing itself: the kernel then tells the server to end.
-        command: list[str | Path] = ["setpriv", "--pdeathsig", "INT", programs / "postgres", "-D", home / "data"]
-        for name, value in options.items():
-            command += ["-c", f"{name}={value}"]
-        with (home / "server.log").open("wb") as log:
-            # Its own session: an impatient Ctrl-C must not end it before the tests that still use it.
-            server = subprocess.Popen(
-                command, cwd=home, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **identity
-            )
-        if _is_up(server, port):
+        port = free_port()
+        server = start_server(programs, home, identity, port)
+        if is_up(server, port):
             return server, port
-        _stop(server)
+        stop_server(server)
         # Another process may have taken the port in between; anything else shows again and is reported below.
     raise RuntimeError(f"PostgreSQL did not start:\n{(home / 'server.log').read_text(errors='replace')[-4000:]}")
 
 
-def _is_up(server: subprocess.Popen[bytes], port: int) -> bool:
+def start_server(programs: Path, home: Path, identity: dict[str, Any], port: int) -> subprocess.Popen[bytes]:
+    """Start a server on the directory that `run_initdb` has filled, without waiting until it is up."""
+    options = {
+        "port": port,
+        "listen_addresses": "127.0.0.1",
+        "unix_socket_directories": "",
+        "fsync": "off",
+        "shared_buffers": "32MB",
+        "max_connections": "60",
+    }
+    # A run that is killed, as by a test's timeout, stops nothing itself: the kernel then tells the server to end.
+    command: list[str | Path] = ["setpriv", "--pdeathsig", "INT", programs / "postgres", "-D", home / "data"]
+    for name, value in options.items():
+        command += ["-c", f"{name}={value}"]
+    with (home / "server.log").open("ab") as log:
+        # Its own session: an impatient Ctrl-C must not end it before the tests that still use it.
+        return subprocess.Popen(
+            command, cwd=home, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **identity
+        )
+
+
+def is_up(server: subprocess.Popen[bytes], port: int) -> bool:
+    """Wait until the server answers; False when it ends instead, or takes too long."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while server.poll() is None and time.monotonic() < deadline:
         try:
@@ -151,7 +159,7 @@ def _is_up(server: subprocess.Popen[bytes], port: int) -> bool:
     return False
 
 
-def _stop(server: subprocess.Popen[bytes]) -> None:
+def stop_server(server: subprocess.Popen[bytes]) -> None:
     """End the server by its pid; it ends its own children."""
     if server.poll() is None:
         server.send_signal(signal.SIGINT)
@@ -162,7 +170,7 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
         server.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

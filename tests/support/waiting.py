@@ -9,7 +9,9 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 
-def wait_until(ask: Callable[[], Value], is_so: Callable[[Value], bool], what: str, timeout_s: float = 30.0) -> Value:
+def wait_until(
+    ask: Callable[[], Value], is_so: Callable[[Value], bool], what: str, timeout_s: float = 30.0, poll_s: float = 0.03
+) -> Value:
     """Ask again and again until the answer `is_so`, and return it. Fails with the last answer at the deadline."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -18,4 +20,4 @@ def wait_until(ask: Callable[[], Value], is_so: Callable[[Value], bool], what: s
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"not {what} within {timeout_s:g} s; last: {value!r}")
-        time.sleep(0.03)
+        time.sleep(poll_s)

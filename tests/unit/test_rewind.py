@@ -4,7 +4,7 @@ import pytest
 
 from strandline.core.errors import LogTruncated
 from strandline.processing.rewind import RewindPlan, plan_rewind, require_log_holds
-from tests.unit.test_watermark import RULE, checkpoint_row, slice_row
+from tests.unit.test_watermark import checkpoint_row, slice_row
 
 SIZES_MS = {"minute": 60_000, "hour": 3_600_000}
 
@@ -14,11 +14,11 @@ def never(event_ms):
 
 
 def test_a_first_start_is_a_rewind_to_slice_one():
-    assert plan_rewind(RULE, None, None, never, SIZES_MS) == RewindPlan(1, 0, {}, None)
+    assert plan_rewind(None, None, never, SIZES_MS) == RewindPlan(1, 0, {}, None)
 
 
 def test_nothing_closed_yet_replays_all():
-    assert plan_rewind(RULE, slice_row(7), checkpoint_row(number=7), never, SIZES_MS) == RewindPlan(1, 7, {}, None)
+    assert plan_rewind(slice_row(7), checkpoint_row(number=7), never, SIZES_MS) == RewindPlan(1, 7, {}, None)
 
 
 def test_the_longest_window_decides_how_far_back():
@@ -30,7 +30,7 @@ def test_the_longest_window_decides_how_far_back():
         return 42
 
     plan = plan_rewind(
-        RULE, slice_row(90, closes_ms=7_265_000), checkpoint_row(7_275_000, 1, 90, emitted), reaching, SIZES_MS
+        slice_row(90, closes_ms=7_265_000), checkpoint_row(7_275_000, 1, 90, emitted), reaching, SIZES_MS
     )
     assert asked == [7_200_000]
     assert plan == RewindPlan(42, 90, emitted, 7_200_000)
@@ -41,12 +41,23 @@ def test_a_version_with_other_windows_takes_over_where_all_were_closed():
     """What the former version's stages were called, and how long their windows were, says nothing about the new ones."""
     before = checkpoint_row(7_275_000, 1, 90, {"minute": 7_260_000, "gone": 7_265_000})
     sizes_ms = {"minute": 90_000, "new": 5_000}
-    plan = plan_rewind(RULE, slice_row(90, closes_ms=7_265_000), before, lambda _: 42, sizes_ms)
+    plan = plan_rewind(slice_row(90, closes_ms=7_265_000), before, lambda _: 42, sizes_ms)
     assert plan.emitted == {"minute": 7_200_000, "new": 7_265_000}
 
 
+def test_what_a_version_with_longer_windows_had_not_emitted_is_the_next_ones():
+    """Windows of 15 s were emitted up to 45 s and everything up to 52 s is closed: of those of 10 s, the one up to 50 s
+    is nobody's yet, and its records must be replayed."""
+    before = checkpoint_row(62_000, 1, 90, {"short": 45_000})
+    asked = []
+    plan = plan_rewind(slice_row(90, closes_ms=52_000), before, lambda ms: asked.append(ms) or 7, {"short": 10_000})
+    assert plan.emitted == {"short": 40_000}
+    assert asked == [40_000]
+    assert plan.is_whole
+
+
 def test_no_open_window_replays_nothing():
-    plan = plan_rewind(RULE, slice_row(90, closes_ms=7_200_000), checkpoint_row(100, 1, 90), lambda _: None, SIZES_MS)
+    plan = plan_rewind(slice_row(90, closes_ms=7_200_000), checkpoint_row(100, 1, 90), lambda _: None, SIZES_MS)
     assert (plan.slice_first, plan.slices_replayed) == (91, 0)
 
 

@@ -1,0 +1,141 @@
+"""`python -m benchmarks.audit`: how long the audit of work W1 takes, both stages' results in Elasticsearch.
+
+Starts servers of its own, fills the log, runs the job until it is drained, and audits it with the process that
+`strandline audit` starts. Fails unless the audit is clean. Writes the `audit` part of RESULTS.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.process_tree import tree_cpu_s
+from benchmarks.report import RESULTS, machine_text, markdown, put_part, show, written_by
+from benchmarks.servers import new_stack
+from benchmarks.work_w1 import STREAM_TEXT, Readings, pipeline_text
+from strandline.core.documents import read_documents
+from strandline.core.settings import Settings
+from strandline.core.stream import StreamSpec
+from strandline.ingest.topics import Topics
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import Desired
+from strandline.services.applying import Applier, ensure_templates
+from strandline.services.auditing import audit_command
+from strandline.services.embedded.layout import settings_environment
+
+JOB = "w1-audited"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one audit took."""
+
+    records: int
+    documents: int
+    seconds: float
+    """From the start of its process to its report, with the start of Spark."""
+    cpu_s: float
+
+
+def measure(directory: Path, records: int, console: Console) -> list[Measured]:
+    """Audit a job of W1 three times. Raises RuntimeError when an audit is not clean."""
+    stack = new_stack(directory / "stack", console)
+    try:
+        bootstrap, url = stack.start_kafka(), stack.start_elasticsearch()
+        settings = stack.settings.model_copy(
+            update={"ledger_url": f"sqlite:///{directory / 'ledger.sqlite'}", "slice_rows_max": 250_000}
+        )
+        readings = Readings.generate(records)
+        topics = Topics(bootstrap, replication=1, record_bytes_max=1_000_000)
+        topics.ensure_stream_topic(StreamSpec.parse(read_documents(STREAM_TEXT, "w1.yaml")[0]))
+        readings.send(bootstrap)
+        _run_job(settings, topics, url)
+        return [_audit(settings) for _ in range(3)]
+    finally:
+        stack.stop()
+
+
+def _run_job(settings: Settings, topics: Topics, url: str) -> None:
+    emits = (f"[{{elasticsearch: {JOB}-tens}}]", f"[{{elasticsearch: {JOB}-minute}}]")
+    text = pipeline_text(JOB).replace("mean: avg(temp)}}", f"mean: avg(temp)}}}}\n    emit: {emits[0]}")
+    text = text.replace(f"[{{counting: {JOB}}}]", emits[1])
+    ledger = Ledger.open(settings.ledger_url)
+    try:
+        applier = Applier(ledger, topics, lambda pipeline: ensure_templates(url, pipeline), lambda stream: {})
+        applier.apply(f"{STREAM_TEXT}---\n{text}".encode(), "w1.yaml")
+        ledger.set_desired(JOB, Desired.DRAINED)
+    finally:
+        ledger.close()
+    command = [sys.executable, "-m", "strandline.processing.runner", "--job", JOB]
+    done = subprocess.run(command, env=settings_environment(settings), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"the job ended with {done.returncode}: {done.stderr[-4000:]}")
+
+
+def _audit(settings: Settings) -> Measured:
+    began_s = time.monotonic()
+    cpu_s, report = 0.0, None
+    with subprocess.Popen(
+        audit_command(JOB, None, None),
+        env=settings_environment(settings),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            cpu_s = max(cpu_s, tree_cpu_s(process.pid))
+            if line.startswith('{"report"'):
+                report, seconds = json.loads(line)["report"], time.monotonic() - began_s
+    if report is None or report["outcome"] != "clean":
+        raise RuntimeError(f"the audit is not clean: {report}")
+    documents = sum(one["counts"]["same"] for one in report["stores"] if one["stage"])
+    return Measured(report["computed"]["records"], documents, seconds, cpu_s)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.audit", description=__doc__)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--output", type=Path, default=RESULTS, help="where the table goes")
+    options = parser.parse_args()
+    console = Console(soft_wrap=True)
+    with tempfile.TemporaryDirectory(prefix="strandline-bench-") as directory:
+        audits = measure(Path(directory), options.records, console)
+    rows = [("audit", "records", "documents", "seconds", "records/s", "CPU-s")]
+    rows += [
+        (
+            str(at),
+            f"{a.records:,}",
+            f"{a.documents:,}",
+            f"{a.seconds:.1f}",
+            f"{a.records / a.seconds:,.0f}",
+            f"{a.cpu_s:.1f}",
+        )
+        for at, a in enumerate(audits, start=1)
+    ]
+    show(rows, "Audit of work W1", console)
+    text = f"""\
+## Audit
+
+{written_by(" ".join(["python -m benchmarks.audit", *sys.argv[1:]]))}
+
+{machine_text()}
+
+Work W1 with both stages in Elasticsearch, drained, then audited: every window computed anew from the log, every document
+read back and compared. Seconds count from the start of the audit's process, with the start of Spark. Each was clean.
+
+{markdown(rows)}
+"""
+    put_part(options.output, "audit", text)
+
+
+if __name__ == "__main__":
+    main()

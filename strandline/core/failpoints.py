@@ -1,0 +1,106 @@
+"""Named places in a run at which a test may end or hold the process. Off, and then one comparison each, unless the
+environment variable STRANDLINE_FAILPOINTS arms them; no setting, because no operator should ever set it.
+
+    STRANDLINE_FAILPOINTS='emit.written=kill'                     this process kills itself (SIGKILL) there
+    STRANDLINE_FAILPOINTS='plan.recorded=kill:3'                  the third time that this process comes there
+    STRANDLINE_FAILPOINTS='commit.before_checkpoint=kill-family'  with the JVM and the workers of the same runner
+    STRANDLINE_FAILPOINTS='slice.written=pause:2.5'               holds it for 2.5 s
+    STRANDLINE_FAILPOINTS=@FILE                                   the same text in a file, read anew each time
+
+Armed by its text, each new run of the job meets the point again. A file arms while it is there and fires once: whoever
+fires first, of all processes, renames it to FILE.fired. In a file, `*=note` fires nothing and appends the name of each
+point that is reached to FILE.reached.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+FAILPOINTS = (
+    # The runner's start and its rewind.
+    "run.begun",
+    "rewind.before_plan",
+    "rewind.planned",
+    "run.before_query",
+    "rewind.replayed",
+    # The plan of a slice, in the planner process.
+    "plan.before_record",
+    "plan.recorded",
+    # The work of a slice: in the driver, and its emission in a Python worker.
+    "slice.before_action",
+    "emit.before_write",
+    "emit.written",
+    "slice.written",
+    # Its commit: in the driver, dead letters in a Python worker.
+    "commit.before_dead_letters",
+    "dead_letters.taken_over",
+    "dead_letters.before_commit",
+    "dead_letters.committed",
+    "commit.before_checkpoint",
+    "checkpoint.before_commit",
+    "checkpoint.committed",
+)
+"""Every name there is, in the order in which a run comes to them."""
+
+_VARIABLE = "STRANDLINE_FAILPOINTS"
+_FAMILY_VARIABLE = "STRANDLINE_RUNNER_OF"
+"""What marks the processes of one runner, as services/families.py sets it; nothing here may import that."""
+_armed = os.environ.get(_VARIABLE, "")
+_reached: Counter[str] = Counter()
+
+
+def failpoint(name: str) -> None:
+    """Do here what is armed for `name`, one of FAILPOINTS; mostly nothing. Raises ValueError for an unreadable order."""
+    if _armed:
+        _reach(name)
+
+
+def _reach(name: str) -> None:
+    assert name in FAILPOINTS, f"{name} is not in the list of failpoints"
+    file = Path(_armed[1:]) if _armed.startswith("@") else None
+    try:
+        text = file.read_text(encoding="utf-8") if file else _armed
+    except FileNotFoundError:
+        return
+    orders = dict(order.strip().split("=", 1) for order in text.split(",") if order.strip())
+    order = orders.get(name, orders.get("*"))
+    if order is None:
+        return
+    action, _, argument = order.partition(":")
+    if action == "note" and file:
+        with Path(f"{file}.reached").open("a", encoding="utf-8") as reached:
+            reached.write(f"{name}\n")
+        return
+    if action not in ("kill", "kill-family", "pause"):
+        raise ValueError(
+            f"{_VARIABLE}: {name}={order} is no order; give kill, kill:N, kill-family, kill-family:N or pause:SECONDS"
+        )
+    _reached[name] += 1
+    if action != "pause" and _reached[name] != int(argument or 1):
+        return
+    if file:
+        try:
+            file.rename(f"{file}.fired")
+        except FileNotFoundError:
+            return  # another process was first
+    if action == "pause":
+        time.sleep(float(argument))
+    else:
+        _kill(with_family=action == "kill-family")
+
+
+def _kill(*, with_family: bool) -> None:
+    mark = os.environ.get(_FAMILY_VARIABLE)
+    if with_family and mark is not None:
+        entry = f"{_FAMILY_VARIABLE}={mark}".encode()
+        for process in Path("/proc").iterdir():
+            try:
+                if process.name != str(os.getpid()) and entry in (process / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(process.name), signal.SIGKILL)
+            except (OSError, ValueError):
+                continue  # no process, or gone meanwhile
+    os.kill(os.getpid(), signal.SIGKILL)

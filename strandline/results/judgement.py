@@ -1,0 +1,250 @@
+"""The audit's judgement: what was computed anew against what is held, id by id. A pure merge of sorted rows.
+
+Rows come sorted by store and id, so that all rows of one id follow each other and no more than one id is held in memory.
+A store is an alias of the index, or the dead-letter stream.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+from strandline.core.record import REASON_RESULT
+from strandline.results.comparison import differences
+
+DEAD_LETTERS = "(dead letters)"
+"""The store of dead letters; no alias can have this name."""
+_ROWS_OF_AN_ID_MAX = 20
+"""More rows of one id are counted and not kept."""
+_DIFFERENCES_SHOWN_MAX = 3
+
+
+class Side(IntEnum):
+    """Where a row comes from."""
+
+    COMPUTED = 0
+    HELD = 1
+    LETTER = 2
+    """A dead letter that stands for a document which the store refused."""
+
+
+class Row(NamedTuple):
+    """One result, document or dead letter."""
+
+    store: str
+    id: str
+    side: int
+    place: str
+    """The document's index."""
+    end_ms: int | None
+    """The window's end."""
+    emission: int | None
+    body: bytes | None
+    """A document's result as JSON, a dead letter's reason; None for a computed result that no document can hold."""
+
+
+class Kind(StrEnum):
+    """What became of an id."""
+
+    SAME = "same"
+    REFUSED = "refused"
+    """A result that the store refused, as its dead letter says."""
+    LATER = "later"
+    """Of a slice after those that are audited."""
+    OUTSIDE = "outside"
+    """Not in the range that is audited."""
+    MISSING = "missing"
+    EXTRA = "extra"
+    DIFFERENT = "different"
+    MISPLACED = "misplaced"
+    """In another index than the window's."""
+    DUPLICATE = "duplicate"
+    """The same id more than once: in two indices, or twice in the dead-letter stream."""
+
+
+DIFFERENCES = (Kind.MISSING, Kind.EXTRA, Kind.DIFFERENT, Kind.MISPLACED, Kind.DUPLICATE)
+
+
+@dataclass(frozen=True)
+class StoreScope:
+    """Which documents of one alias the audit speaks of: windows that end after `after_ms`, up to `up_to_ms`."""
+
+    stage: str
+    after_ms: int | None
+    up_to_ms: int | None
+    """None: no window is closed yet."""
+    later_up_to_ms: int | None
+    """Up to here, slices after the audited ones may have written windows."""
+    slice_committed: int
+    """The last committed slice when the audit began."""
+    slice_planned: int
+    """The last slice that may have written something."""
+
+    def judge_unexpected(self, row: Row) -> Kind:
+        """What a document is for which nothing was computed."""
+        if row.end_ms is None:
+            return Kind.EXTRA
+        if self.after_ms is not None and row.end_ms <= self.after_ms:
+            return Kind.OUTSIDE
+        if self.up_to_ms is not None and row.end_ms <= self.up_to_ms:
+            return Kind.EXTRA
+        in_later_slice = row.emission is not None and self.slice_committed < row.emission <= self.slice_planned
+        in_later_window = self.later_up_to_ms is not None and row.end_ms <= self.later_up_to_ms
+        return Kind.LATER if in_later_slice and in_later_window else Kind.EXTRA
+
+
+@dataclass(frozen=True)
+class LetterScope:
+    """Which dead letters the audit speaks of, by the coordinates of their records: partition -> offset."""
+
+    stream: str
+    first: Mapping[int, int]
+    """Where the audited slices begin."""
+    next: Mapping[int, int]
+    """Where they end."""
+    later_next: Mapping[int, int] | None
+    """Where the slices end that may have dead letters already; None: what lies behind `next` is not judged."""
+
+    def judge(self, identity: str) -> Kind:
+        """`same` for the id of a record in the audited slices, else what it is instead."""
+        parts = identity.rsplit("/", 2)
+        if len(parts) != 3 or parts[0] != self.stream or not (parts[1].isdecimal() and parts[2].isdecimal()):
+            return Kind.EXTRA
+        partition, offset = int(parts[1]), int(parts[2])
+        if offset < self.first.get(partition, 0):
+            return Kind.OUTSIDE
+        if offset < self.next.get(partition, 0):
+            return Kind.SAME
+        if self.later_next is None:
+            return Kind.OUTSIDE
+        return Kind.LATER if offset < self.later_next.get(partition, 0) else Kind.EXTRA
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found of `count` ids: one that is told singly, or many of which only the number is told."""
+
+    kind: Kind
+    store: str
+    label: str
+    """A dead letter's reason; empty for a document."""
+    count: int
+    id: str | None = None
+    place: str = ""
+    end_ms: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges sorted rows. Pickles; runs in the executors."""
+
+    stores: Mapping[str, StoreScope]
+    letters: LetterScope
+    counts_only: frozenset[Kind] = field(
+        default=frozenset({Kind.SAME, Kind.REFUSED, Kind.LATER, Kind.OUTSIDE}),
+    )
+
+    def findings(self, rows: Iterable[Row]) -> Iterator[Finding]:
+        """Yield each difference as it is found, and at the end the numbers of all else."""
+        counts: Counter[tuple[Kind, str, str]] = Counter()
+        for group, unkept in _by_id(rows):
+            finding = (
+                self._judge_letter(group, unkept) if group[0].store == DEAD_LETTERS else self._judge_document(group)
+            )
+            if finding.kind in self.counts_only:
+                counts[finding.kind, finding.store, finding.label] += finding.count
+            else:
+                yield finding
+        for (kind, store, label), count in sorted(counts.items()):
+            yield Finding(kind, store, label, count)
+
+    def _judge_document(self, group: list[Row]) -> Finding:
+        computed = next((row for row in group if row.side == Side.COMPUTED), None)
+        held = [row for row in group if row.side == Side.HELD]
+        letters = [row for row in group if row.side == Side.LETTER]
+        one = (held or [computed or letters[0]])[0]
+        kind, detail = self._compare(computed, held, letters)
+        end_ms = computed.end_ms if computed else one.end_ms
+        return Finding(kind, one.store, "", 1, one.id, one.place, end_ms, detail)
+
+    def _compare(self, computed: Row | None, held: list[Row], letters: list[Row]) -> tuple[Kind, str]:
+        scope = self.stores[(held + letters + ([computed] if computed else []))[0].store]
+        if computed is None:
+            kinds = {scope.judge_unexpected(row) for row in held + letters}
+            if Kind.EXTRA not in kinds:
+                return (Kind.LATER if Kind.LATER in kinds else Kind.OUTSIDE), ""
+            if len(held) > 1:
+                return Kind.DUPLICATE, f"stands in {_places(held)}, and no result has this id"
+            what = "the index holds it" if held else "a dead letter stands for it"
+            return Kind.EXTRA, f"{what}, and no record of the log leads to it"
+        if len(held) > 1:
+            return Kind.DUPLICATE, f"stands in {_places(held)}; it belongs in {computed.place}"
+        if not held:
+            if letters:
+                return Kind.REFUSED, ""
+            return Kind.MISSING, f"belongs in {computed.place}" if computed.body else "has no dead letter either"
+        if computed.body is None:
+            return Kind.EXTRA, "the index holds it, and no document can hold this result"
+        if held[0].place != computed.place:
+            return Kind.MISPLACED, f"stands in {held[0].place}; it belongs in {computed.place}"
+        if held[0].body == computed.body:
+            return Kind.SAME, ""
+        found = differences(json.loads(held[0].body or b"{}"), json.loads(computed.body))
+        return (Kind.DIFFERENT, "; ".join(found[:_DIFFERENCES_SHOWN_MAX])) if found else (Kind.SAME, "")
+
+    def _judge_letter(self, group: list[Row], unkept: int) -> Finding:
+        computed = next((row for row in group if row.side == Side.COMPUTED), None)
+        held = [row for row in group if row.side == Side.HELD]
+        reason = _text((computed or held[0]).body)
+        kind = self.letters.judge(group[0].id)
+        detail = ""
+        if kind is Kind.SAME:
+            if computed is None:
+                kind, detail = (
+                    Kind.EXTRA,
+                    f"a dead letter ({reason}) of a record that is used, or that is not in the log",
+                )
+            elif not held:
+                kind, detail = Kind.MISSING, f"the record was refused ({reason}) and has no dead letter"
+            elif len(held) > 1:
+                kind, detail = Kind.DUPLICATE, f"has {len(held) + unkept} dead letters"
+            elif held[0].body != computed.body:
+                kind = Kind.DIFFERENT
+                detail = f"the dead letter says {_text(held[0].body)}, the record was refused as {reason}"
+        elif kind is Kind.EXTRA:
+            detail = f"a dead letter ({reason}) that names no record of this job"
+        return Finding(kind, DEAD_LETTERS, reason, 1, group[0].id, "", None, detail)
+
+
+def is_of_document(reason: str) -> bool:
+    """Whether a dead letter with this reason stands for a document, not for a record."""
+    return reason == REASON_RESULT
+
+
+def _by_id(rows: Iterable[Row]) -> Iterator[tuple[list[Row], int]]:
+    """The rows of each id, and how many more of it there were than are kept."""
+    group: list[Row] = []
+    unkept = 0
+    for row in rows:
+        if group and (group[0].store, group[0].id) != (row.store, row.id):
+            yield group, unkept
+            group, unkept = [], 0
+        if len(group) < _ROWS_OF_AN_ID_MAX:
+            group.append(row)
+        else:
+            unkept += 1
+    if group:
+        yield group, unkept
+
+
+def _places(rows: list[Row]) -> str:
+    return " and ".join(sorted(row.place for row in rows))
+
+
+def _text(body: bytes | None) -> str:
+    return (body or b"").decode("utf-8", "replace")

@@ -1,0 +1,118 @@
+"""Jobs that are run and audited in one process, over one Spark session: real Kafka, Elasticsearch, Spark and ledger."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import Producer
+from pyspark import SparkContext
+
+from strandline.core.settings import Settings
+from strandline.ingest.topics import Topics
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import Desired, SliceRow
+from strandline.processing.audit import Audit
+from strandline.processing.log_reader import LogIndex
+from strandline.processing.runner import Runner, start_spark
+from strandline.results.held_documents import EndRange, open_snapshot, read_documents
+from strandline.services.applying import Applier, ensure_templates
+
+
+class AuditLab:
+    """Applies, sends, runs, audits."""
+
+    def __init__(self, settings: Settings, ledger: Ledger, spark: Any) -> None:
+        self.settings = settings
+        self.ledger = ledger
+        self.spark = spark
+        self.index = httpx.Client(base_url=settings.elasticsearch_url, timeout=60, trust_env=False)
+        self.producer = Producer({"bootstrap.servers": settings.kafka_bootstrap, "linger.ms": 5})
+        topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=settings.record_bytes_max)
+        self._applier = Applier(
+            ledger, topics, lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline), lambda stream: {}
+        )
+
+    def close(self) -> None:
+        self.index.close()
+
+    def apply(self, text: str) -> None:
+        self._applier.apply(text.encode(), "test.yaml")
+
+    def send(self, stream: str, lines: list[bytes]) -> None:
+        """Write records to both partitions by turns; in some hundred log times, so that slices can be cut between them."""
+        for number, line in enumerate(lines):
+            self.producer.produce(stream, line, partition=number % 2)
+            if number % 100 == 99:
+                assert self.producer.flush(60) == 0
+        assert self.producer.flush(60) == 0
+
+    def drain(self, job: str) -> None:
+        """Run the job until all is read and every window closed."""
+        self.ledger.set_desired(job, Desired.DRAINED)
+        assert Runner(self.settings, job, self.spark).run() == 0
+
+    @contextmanager
+    def running(self, job: str, stream: str) -> Iterator[None]:
+        """The job runs inside, and afterwards until all is read; its windows stay open."""
+        self.ledger.set_desired(job, Desired.RUNNING)
+        codes: list[int] = []
+        thread = threading.Thread(target=lambda: codes.append(Runner(self.settings, job, self.spark).run()))
+        thread.start()
+        try:
+            yield
+            ends = LogIndex(self.settings.kafka_bootstrap).ends(stream)
+            while thread.is_alive() and not self._has_read(job, stream, ends):
+                thread.join(0.2)
+        finally:
+            self.ledger.set_desired(job, Desired.STOPPED)
+            thread.join()
+        assert codes == [0]
+
+    def _has_read(self, job: str, stream: str, ends: dict[int, int]) -> bool:
+        last = self.ledger.last_checkpoint(job)
+        return last is not None and self.ledger.slices(job, last.slice, last.slice)[0].offsets[stream] == ends
+
+    def slices(self, job: str) -> list[SliceRow]:
+        return self.ledger.slices(job, 1, self.ledger.slice_count(job))
+
+    def audit(self, job: str, after_ms: int | None = None, up_to_ms: int | None = None) -> dict[str, Any]:
+        """The report of an audit, as the process tells it."""
+        return asdict(Audit(self.settings, job, EndRange(after_ms, up_to_ms), self.spark).run())
+
+    def documents(self, alias: str) -> dict[str, dict[str, Any]]:
+        """Every document behind the alias, by its id."""
+        url = self.settings.elasticsearch_url
+        pages = read_documents(url, open_snapshot(url, alias), EndRange(), 0, 1)
+        return {one.id: self.index.get(f"/{one.index}/_source/{one.id}").json() for page in pages for one in page}
+
+
+@pytest.fixture(scope="module")
+def audit_lab(kafka: str, elasticsearch: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditLab]:
+    directory: Path = tmp_path_factory.mktemp("audit")
+    settings = Settings(
+        data_dir=directory,
+        kafka_bootstrap=kafka,
+        elasticsearch_url=elasticsearch,
+        ledger_url=f"sqlite:///{directory / 'ledger.sqlite'}",
+        slice_rows_max=2_000,
+    )
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("STRANDLINE_LEDGER_URL", settings.ledger_url)
+        if SparkContext._gateway is not None:  # a JVM of earlier tests has their environment
+            SparkContext._gateway.shutdown()
+            SparkContext._gateway = SparkContext._jvm = None
+        ledger = Ledger.open(settings.ledger_url)
+        (directory / "spark").mkdir()
+        spark = start_spark(settings, "lab", directory / "spark")
+        lab = AuditLab(settings, ledger, spark)
+        yield lab
+        lab.close()
+        spark.stop()
+        ledger.close()

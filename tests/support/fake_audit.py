@@ -1,0 +1,26 @@
+"""An audit that computes nothing: `python -m tests.support.fake_audit FILE JOB AFTER UP_TO`.
+
+It tells its progress, waits until FILE is there, and says what stands in it: the line of a report or an error. An empty
+file: it ends without a word, and leaves a child behind.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def main(path: str, *_: str) -> None:
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdout=subprocess.DEVNULL)
+    print("what Java has to say", flush=True)
+    print(json.dumps({"progress": {"step": "reading the log", "done": 3, "total": 8}}), flush=True)
+    while not Path(path).exists():
+        time.sleep(0.02)
+    print(Path(path).read_text(encoding="utf-8"), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,153 @@
+"""What an audit reads and speaks of, over a real ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.core.documents import read_documents
+from strandline.core.errors import NotFound
+from strandline.core.stream import StreamSpec
+from strandline.ledger.ledger import Ledger
+from strandline.processing.audit_plan import AuditPlan, plan_audit
+from strandline.processing.audit_source import cut_tasks
+from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
+from strandline.results.held_documents import EndRange
+from tests.support.control import HOUR, PIPELINE, STREAM
+from tests.support.ledgers import a_checkpoint, a_slice
+
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+HALF_HOUR_MS = HOUR_MS // 2
+VERSIONS = {
+    1: PIPELINE + HOUR,
+    2: PIPELINE.replace("delay: 10s", "delay: 20s") + HOUR,
+    3: PIPELINE.replace("max(", "min(") + HOUR,
+}
+ALL = EndRange()
+
+
+def pipeline(version: int) -> CheckedPipeline:
+    stream, document = read_documents(f"{STREAM}---\n{VERSIONS[version]}", "test.yaml")
+    return check(PipelineSpec.parse(document), StreamSpec.parse(stream), document)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    """Twelve slices, each half an hour of event time that is closed by the next one: 1 to 4 by version 1, 5 to 8 by
+    version 2, which means the same, and 9 to 12 by version 3."""
+    opened = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    opened.submit_job("power", "1", {"version": 1})
+    for version in (1, 2, 3):
+        opened.submit_job("power", str(version), {"version": version})
+        opened.begin_run("power", pid=1)
+        for number in range(4 * version - 3, 4 * version + 1):
+            closes_ms = (number - 1) * HALF_HOUR_MS or None
+            of_version = {"version": version}
+            opened.plan_slice(a_slice(number, version, closes_ms=closes_ms, **of_version))
+            emitted = {"per_minute": closes_ms, "per_hour": closes_ms // HOUR_MS * HOUR_MS} if closes_ms else {}
+            latest_ms = number * HALF_HOUR_MS - 1
+            opened.commit_checkpoint(
+                a_checkpoint(number, version, emitted=emitted, latest_event_ms=latest_ms, **of_version)
+            )
+    yield opened
+    opened.close()
+
+
+def plan(
+    ledger: Ledger, asked: EndRange = ALL, starts: dict[int, int] | None = None, letters: dict[int, int] | None = None
+) -> AuditPlan:
+    return plan_audit(ledger, "power", pipeline, {"turbines": starts or {0: 0, 1: 0}}, letters or {0: 0}, asked)
+
+
+def test_all_windows_by_the_version_that_emitted_them(ledger: Ledger) -> None:
+    """Versions that mean the same are one stretch. The third reads from where its open hour began, and accounts for its own."""
+    found = plan(ledger)
+    first, second = found.stretches
+    assert (first.version, first.slice_first, first.slice_own, first.slice_last) == (2, 1, 1, 8)
+    assert first.windows == {"per_minute": EndRange(None, 7 * HALF_HOUR_MS), "per_hour": EndRange(None, 3 * HOUR_MS)}
+    assert (second.version, second.slice_first, second.slice_own, second.slice_last) == (3, 7, 9, 12)
+    assert second.windows["per_hour"] == EndRange(3 * HOUR_MS, 5 * HOUR_MS)
+    assert (second.events_from_ms, second.events_before_ms) == (3 * HOUR_MS, 11 * HALF_HOUR_MS)
+    assert found.scope == {"per_minute": EndRange(None, 11 * HALF_HOUR_MS), "per_hour": EndRange(None, 5 * HOUR_MS)}
+    assert (found.slice_first, found.slice_last, found.totals.records) == (1, 12, 360)
+    assert found.is_whole
+    assert found.incomplete == ""
+
+
+def test_a_slice_that_is_planned_and_not_committed_is_not_audited(ledger: Ledger) -> None:
+    ledger.plan_slice(a_slice(13, 3, version=3, closes_ms=12 * HALF_HOUR_MS))
+    assert plan(ledger).slice_last == 12
+
+
+def test_a_range_reads_the_slices_that_its_windows_need(ledger: Ledger) -> None:
+    """Windows that end after 1:00, up to 1:30: their records lie in slice 3 at the earliest, and slice 4 closes them."""
+    found = plan(ledger, EndRange(HOUR_MS, 3 * HALF_HOUR_MS))
+    (stretch,) = found.stretches
+    assert (stretch.slice_first, stretch.slice_own, stretch.slice_last) == (3, 3, 4)
+    assert stretch.windows["per_minute"] == EndRange(HOUR_MS, 3 * HALF_HOUR_MS)
+    assert (found.totals.records, found.totals.rejected) == (60, {"late": 2, "decode": 2})
+    assert found.offsets_first == {"turbines": {0: 20, 1: 40}}
+    assert found.letters_from == {0: 4}
+    assert not found.is_whole
+
+
+def test_a_range_after_all_that_was_emitted_holds_nothing(ledger: Ledger) -> None:
+    found = plan(ledger, EndRange(40 * HOUR_MS))
+    assert found.stretches == ()
+    assert found.incomplete == ""
+
+
+def test_where_the_log_lost_its_beginning_only_windows_without_lost_records_are_audited(ledger: Ledger) -> None:
+    """Slice 4 is lost in part. Its latest event is at 2:00 less a millisecond, so windows that begin at 2:00 are whole."""
+    found = plan(ledger, starts={0: 31, 1: 0})
+    assert min(stretch.slice_first for stretch in found.stretches) == 5
+    assert found.scope["per_minute"].after_ms == found.scope["per_hour"].after_ms == 2 * HOUR_MS
+    assert not found.is_whole
+    assert found.incomplete.endswith("--from 1970-01-01T02:00:00.000Z")
+    assert plan(ledger, EndRange(2 * HOUR_MS), starts={0: 31, 1: 0}).incomplete == ""
+
+
+def test_where_dead_letters_are_lost_only_windows_of_later_slices_are_audited(ledger: Ledger) -> None:
+    """The letters of slices 1 to 5 end at 10. Slice 5 emitted the windows up to 2:00."""
+    found = plan(ledger, letters={0: 9})
+    assert found.scope["per_minute"].after_ms == 2 * HOUR_MS
+    assert found.offsets_first == {"turbines": {0: 50, 1: 100}}
+    assert found.letters_from == {0: 10}
+    assert "--from 1970-01-01T02:00:00.000Z" in found.incomplete
+
+
+def test_a_log_that_lost_all_that_was_read_leaves_nothing_to_audit(ledger: Ledger) -> None:
+    found = plan(ledger, starts={0: 1_000, 1: 2_000})
+    assert found.stretches == ()
+    assert found.incomplete
+
+
+def test_a_job_without_a_checkpoint_can_not_be_audited(tmp_path: Path) -> None:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    ledger.submit_job("power", "1", {})
+    with pytest.raises(NotFound, match="has committed nothing yet"):
+        plan(ledger)
+    ledger.close()
+
+
+def test_tasks_are_bounded_and_hold_each_offset_once_with_the_watermark_of_its_slice() -> None:
+    slices = [a_slice(number) for number in range(1, 8)]
+    tasks = cut_tasks(slices, slice_own=3, rows_max=25)
+    seen = {}
+    for task in tasks:
+        places = {(piece.offsets.stream, piece.offsets.partition) for piece in task.pieces}
+        assert len(places) == 1
+        assert sum(piece.offsets.offset_next - piece.offsets.offset_first for piece in task.pieces) <= 25
+        for piece in task.pieces:
+            for offset in range(piece.offsets.offset_first, piece.offsets.offset_next):
+                assert (piece.offsets.partition, offset) not in seen
+                seen[piece.offsets.partition, offset] = (piece.watermark_ms, task.own)
+    expected = {
+        (partition, offset): (row.watermark_ms, row.number >= 3)
+        for row in slices
+        for partition, end in row.offsets["turbines"].items()
+        for offset in range(row.offsets_first["turbines"][partition], end)
+    }
+    assert seen == expected

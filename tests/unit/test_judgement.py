@@ -1,0 +1,137 @@
+"""The audit's judgement, id by id."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from strandline.results.judgement import (
+    DEAD_LETTERS,
+    Finding,
+    Judge,
+    Kind,
+    LetterScope,
+    Row,
+    Side,
+    StoreScope,
+)
+
+SCOPE = StoreScope(
+    stage="minute", after_ms=60_000, up_to_ms=600_000, later_up_to_ms=660_000, slice_committed=7, slice_planned=8
+)
+LETTERS = LetterScope("feed", first={0: 10}, next={0: 100, 1: 50}, later_next={0: 120, 1: 50})
+JUDGE = Judge({"minutes": SCOPE}, LETTERS)
+INDEX, OTHER = "minutes-2026.11", "minutes-2026.12"
+RESULT = {"n": 60, "mean": 0.25, "cost": "1.20"}
+
+
+def computed(end_ms: int = 120_000, index: str = INDEX, **changed: object) -> Row:
+    return Row("minutes", "a", Side.COMPUTED, index, end_ms, None, json.dumps({**RESULT, **changed}).encode())
+
+
+def held(end_ms: int | None = 120_000, index: str = INDEX, emission: int | None = 3, **changed: object) -> Row:
+    return Row("minutes", "a", Side.HELD, index, end_ms, emission, json.dumps({**RESULT, **changed}).encode())
+
+
+def letter(identity: str = "feed/0/20", reason: str = "late", side: Side = Side.HELD) -> Row:
+    return Row(DEAD_LETTERS, identity, side, "", None, None, reason.encode())
+
+
+STANDS_FOR_A = Row("minutes", "a", Side.LETTER, INDEX, 120_000, 3, b"result")
+NOT_A_DOCUMENT = computed()._replace(body=None, place="")
+
+
+def judge(*rows: Row) -> Finding:
+    (finding,) = JUDGE.findings(rows)
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind"),
+    [
+        ([computed(), held()], Kind.SAME),
+        ([computed(mean=0.25 * (1 + 5e-10)), held()], Kind.SAME),
+        ([computed(mean=0.25 * (1 + 2e-9)), held()], Kind.DIFFERENT),
+        ([computed(n=61), held()], Kind.DIFFERENT),
+        ([computed(n=60.0), held()], Kind.SAME),
+        ([computed(cost="1.2"), held()], Kind.DIFFERENT),
+        ([computed(), held(more=None)], Kind.DIFFERENT),
+        ([computed()], Kind.MISSING),
+        ([computed(), STANDS_FOR_A], Kind.REFUSED),
+        ([NOT_A_DOCUMENT, STANDS_FOR_A], Kind.REFUSED),
+        ([NOT_A_DOCUMENT], Kind.MISSING),
+        ([NOT_A_DOCUMENT, held()], Kind.EXTRA),
+        ([computed(), held(index=OTHER)], Kind.MISPLACED),
+        ([computed(), held(), held(index=OTHER)], Kind.DUPLICATE),
+        ([held()], Kind.EXTRA),
+        ([held(), held(index=OTHER)], Kind.DUPLICATE),
+        ([STANDS_FOR_A], Kind.EXTRA),
+        ([held(end_ms=None)], Kind.EXTRA),
+        ([held(end_ms=60_000)], Kind.OUTSIDE),
+        ([held(end_ms=600_000, emission=8)], Kind.EXTRA),
+        ([held(end_ms=660_000, emission=8)], Kind.LATER),
+        ([held(end_ms=660_000, emission=7)], Kind.EXTRA),
+        ([held(end_ms=660_000, emission=9)], Kind.EXTRA),
+        ([held(end_ms=660_000, emission=None)], Kind.EXTRA),
+        ([held(end_ms=660_001, emission=8)], Kind.EXTRA),
+    ],
+)
+def test_a_document_is_judged_by_what_was_computed_for_its_id(rows: list[Row], kind: Kind) -> None:
+    assert judge(*rows).kind is kind
+
+
+def test_before_anything_is_closed_every_document_is_extra() -> None:
+    nothing_closed = Judge({"minutes": replace(SCOPE, after_ms=None, up_to_ms=0, later_up_to_ms=None)}, LETTERS)
+    (finding,) = nothing_closed.findings([held()])
+    assert finding.kind is Kind.EXTRA
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind"),
+    [
+        ([letter(side=Side.COMPUTED), letter()], Kind.SAME),
+        ([letter(side=Side.COMPUTED)], Kind.MISSING),
+        ([letter()], Kind.EXTRA),
+        ([letter(side=Side.COMPUTED), letter(reason="decode")], Kind.DIFFERENT),
+        ([letter(side=Side.COMPUTED), letter(), letter()], Kind.DUPLICATE),
+        ([letter("feed/0/9")], Kind.OUTSIDE),
+        ([letter("feed/0/100")], Kind.LATER),
+        ([letter("feed/0/120")], Kind.EXTRA),
+        ([letter("feed/1/50")], Kind.EXTRA),
+        ([letter("feed/2/0")], Kind.EXTRA),
+        ([letter("other/0/20")], Kind.EXTRA),
+        ([letter("feed/0")], Kind.EXTRA),
+        ([letter("feed/0/x")], Kind.EXTRA),
+        ([letter("")], Kind.EXTRA),
+    ],
+)
+def test_a_dead_letter_is_judged_by_the_record_that_it_names(rows: list[Row], kind: Kind) -> None:
+    assert judge(*rows).kind is kind
+
+
+def test_in_an_audit_of_an_earlier_range_later_dead_letters_are_not_judged() -> None:
+    earlier = Judge({}, replace(LETTERS, later_next=None))
+    (finding,) = earlier.findings([letter("feed/0/5000")])
+    assert finding.kind is Kind.OUTSIDE
+
+
+def test_differences_come_singly_and_all_else_as_numbers() -> None:
+    rows = [row._replace(id=f"{number}") for number in range(5) for row in (computed(), held())]
+    rows += [computed()._replace(id="z")]
+    rows += [
+        letter(f"feed/0/{20 + n}", "late" if n else "decode", s) for n in range(3) for s in (Side.COMPUTED, Side.HELD)
+    ]
+    findings = list(JUDGE.findings(rows))
+    assert [(one.kind, one.store, one.label, one.count, one.id) for one in findings] == [
+        (Kind.MISSING, "minutes", "", 1, "z"),
+        (Kind.SAME, DEAD_LETTERS, "decode", 1, None),
+        (Kind.SAME, DEAD_LETTERS, "late", 2, None),
+        (Kind.SAME, "minutes", "", 5, None),
+    ]
+
+
+def test_an_id_that_stands_a_thousand_times_is_counted_and_not_kept() -> None:
+    finding = judge(letter(side=Side.COMPUTED), *[letter()] * 1_000)
+    assert (finding.kind, finding.detail) == (Kind.DUPLICATE, "has 1000 dead letters")
