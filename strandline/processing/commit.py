@@ -123,7 +123,11 @@ class SliceCommitter:
                 slice=sliced.number,
                 epoch=self._epoch,
                 version=self._version,
-                emitted=emitted_up_to([(s.name, s.size_ms) for s in self._pipeline.stages], sliced.closes_ms),
+                emitted=emitted_up_to(
+                    [(s.name, s.size_ms) for s in self._pipeline.stages],
+                    sliced.closes_ms,
+                    before.emitted if before else {},
+                ),
                 latest_event_ms=greatest(before.latest_event_ms if before else None, counted["latest_event_ms"]),
                 latest_log_ms=greatest(before.latest_log_ms if before else None, counted["latest_log_ms"]),
                 records=counted["records"],

@@ -12,8 +12,9 @@ from the tick row of an idle slice, one slice later.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from strandline.ledger.states import CheckpointRow, SliceRow
 
@@ -82,11 +83,15 @@ def closes_a_window(rule: EventTimeRule, from_ms: int | None, to_ms: int | None,
     return any(to_ms // size_ms > from_ms // size_ms for size_ms in rule.window_sizes_ms)
 
 
-def emitted_up_to(sizes_ms: Iterable[tuple[str, int]], closes_ms: int | None) -> dict[str, int]:
-    """Per stage, the end of the last window that a slice closing at `closes_ms` has emitted."""
+def emitted_up_to(
+    sizes_ms: Iterable[tuple[str, int]], closes_ms: int | None, before: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, int]:
+    """Per stage, the end of the last window that is out after a slice closing at `closes_ms`. It never falls: `before` is of the
+    checkpoint before, whose version may have had shorter windows under the same name."""
     if closes_ms is None:
         return {}
-    return {stage: closes_ms // size_ms * size_ms for stage, size_ms in sizes_ms}
+    ends = {stage: closes_ms // size_ms * size_ms for stage, size_ms in sizes_ms}
+    return {stage: max(end_ms, before.get(stage, end_ms)) for stage, end_ms in ends.items()}
 
 
 def tick_of_batch(last: SliceRow, checkpoint: CheckpointRow | None) -> int | None:

@@ -368,7 +368,11 @@ class World:
                 slice=end,
                 epoch=epoch,
                 version=version,
-                emitted=emitted_up_to([(stage.name, stage.size_ms) for stage in pipeline.stages], last.closes_ms),
+                emitted=emitted_up_to(
+                    [(stage.name, stage.size_ms) for stage in pipeline.stages],
+                    last.closes_ms,
+                    before.emitted if before else {},
+                ),
                 latest_event_ms=greatest(before.latest_event_ms if before else None, *(row.event_ms for row in rows)),
                 latest_log_ms=greatest(before.latest_log_ms if before else None, *(row.log_ms for row in counted)),
                 records=len(counted),
@@ -483,7 +487,7 @@ def expected_index(world: World, slices: list[SliceRow], accepted: list[Record])
             from_ms = from_ms // size_ms * size_ms if from_ms is not None else None
             if from_ms is not None and to_ms <= from_ms:
                 continue
-            emitted_ms[stage] = to_ms
+            emitted_ms[stage] = max(to_ms, emitted_ms.get(stage, to_ms))
             sums: dict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0])
             for record in accepted:
                 start = record.event_ms // size_ms * size_ms

@@ -36,7 +36,10 @@ class AuditLab:
         self.producer = Producer({"bootstrap.servers": settings.kafka_bootstrap, "linger.ms": 5})
         topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=settings.record_bytes_max)
         self._applier = Applier(
-            ledger, topics, lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline), lambda stream: {}
+            ledger,
+            topics,
+            lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline),
+            LogIndex(settings.kafka_bootstrap).starts,
         )
 
     def close(self) -> None:

@@ -86,3 +86,4 @@ def test_emitted_up_to_is_the_last_window_end():
     sizes = [("minute", 60_000), ("hour", 3_600_000)]
     assert emitted_up_to(sizes, 3_725_000) == {"minute": 3_720_000, "hour": 3_600_000}
     assert emitted_up_to(sizes, None) == {}
+    assert emitted_up_to(sizes, 3_725_000, {"minute": 3_721_000, "hour": 7}) == {"minute": 3_721_000, "hour": 3_600_000}
