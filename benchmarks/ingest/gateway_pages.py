@@ -41,12 +41,12 @@ class Page:
         return min((float(limit) for limit, count in limits.items() if count >= share * total), default=math.inf)
 
 
-def wait_until(is_so: Callable[[], bool], what: str) -> None:
+def wait_until(is_so: Callable[[], bool], what: str, within_s: float = DEADLINE_S) -> None:
     """Raises RuntimeError when it takes too long."""
-    deadline_s = time.monotonic() + DEADLINE_S
+    deadline_s = time.monotonic() + within_s
     while not is_so():
         if time.monotonic() > deadline_s:
-            raise RuntimeError(f"not within {DEADLINE_S:.0f} s: {what}")
+            raise RuntimeError(f"not within {within_s:.0f} s: {what}")
         time.sleep(0.1)
 
 

@@ -7,12 +7,10 @@ import socket
 import time
 from collections.abc import Callable
 
-import httpx
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
-from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
 from rich.console import Console
 
+from benchmarks.ingest.gateway_pages import Page, wait_until
 from benchmarks.ingest.load import run_module
 from benchmarks.ingest.results import Goal, Measured
 from benchmarks.ingest.udp_load import Sent
@@ -30,8 +28,8 @@ _SETTLE_S = 60.0
 def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
     """Send at RATE for `seconds`. Raises RuntimeError when a datagram is neither in the topic nor counted as lost."""
     stack.start_udp_gateway()
-    metrics = _Metrics(f"http://127.0.0.1:{stack.ports.udp_gateway_pages}/metrics")
-    _wait(lambda: metrics.value("strandline_ingest_open") == 1, "the UDP port to open")
+    metrics = _Metrics(stack.ports.udp_gateway_pages)
+    _wait(lambda: metrics.value("open") == 1, "the UDP port to open")
     pids = PidFile(stack.data_dir).all()
     port = UDP_PORT + stack.addresses.port_offset
     before = metrics.accounted()
@@ -72,40 +70,36 @@ def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
 
 
 class _Metrics:
-    """What the gateway counts of the stream."""
+    """What the gateway counts of the stream, now."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def _all_samples(self) -> list[Sample]:
-        families = text_string_to_metric_families(httpx.get(self._url, trust_env=False).text)
-        return [sample for family in families for sample in family.samples]
-
-    def _samples(self) -> list[Sample]:
-        return [sample for sample in self._all_samples() if sample.labels.get("stream") == DATAGRAM_STREAM]
+    def __init__(self, port: int) -> None:
+        self._port = port
 
     def value(self, name: str) -> int:
-        return int(sum(sample.value for sample in self._samples() if sample.name == name))
+        return int(Page.read(self._port).value(name, stream=DATAGRAM_STREAM))
 
     def all(self) -> dict[str, float]:
         """Everything that is counted of the stream but its latencies, for people."""
         return {
-            " ".join([sample.name, sample.labels.get("reason", "")]).strip(): sample.value
-            for sample in self._samples()
-            if not sample.name.startswith("strandline_ingest_ack_latency")
+            " ".join([name, labels.get("reason", "")]).strip(): value
+            for name, labels, value in Page.read(self._port).samples
+            if labels.get("stream") == DATAGRAM_STREAM and not name.startswith("strandline_ingest_ack_latency")
         }
 
     def accounted(self) -> int:
         """Datagrams of which it is known what became of them."""
-        taken = self.value("strandline_ingest_confirmed_total") + self.value("strandline_ingest_spooled_total")
-        return taken + self.lost()
+        return self.value("confirmed_total") + self.value("spooled_total") + self.lost()
 
     def spooled_now(self) -> int:
         """Records on the gateway's disk."""
-        return int(sum(s.value for s in self._all_samples() if s.name == "strandline_ingest_spool_records"))
+        return int(Page.read(self._port).value("spool_records"))
 
     def lost(self) -> int:
-        return self.value("strandline_ingest_dropped_total") + self.value("strandline_ingest_refused_total")
+        return self.value("dropped_total") + self.value("refused_total")
+
+
+def _wait(is_so: Callable[[], bool], what: str) -> None:
+    wait_until(is_so, what, _SETTLE_S)
 
 
 def _count_records(kafka_bootstrap: str) -> int:
@@ -146,11 +140,3 @@ def _ceiling(seconds: float) -> float:
 def _send(port: int, rate: float, seconds: float) -> Sent:
     arguments = ["--port", str(port), "--rate", str(rate), "--seconds", str(seconds)]
     return Sent(**json.loads(run_module("benchmarks.ingest.udp_load", arguments)))
-
-
-def _wait(is_so: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + _SETTLE_S
-    while not is_so():
-        if time.monotonic() > deadline_s:
-            raise RuntimeError(f"waited {_SETTLE_S:g} s for {what}")
-        time.sleep(0.1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import resource
 import signal
 import socket
 import sys
@@ -32,6 +33,7 @@ from strandline.ledger.ledger import Ledger
 logger = structlog.get_logger()
 
 READY_TIMEOUT_S = 2.0
+FILES_BESIDE_CONNECTIONS = 100
 S = TypeVar("S", bound=Settings)
 
 
@@ -118,6 +120,22 @@ async def follow_until_stopped(
             asked.cancel()
             following.cancel()
             await asyncio.wait((following,))
+
+
+def connections_max(setting: str, wanted: int) -> int:
+    """How many connections the process may have open, after asking the system for as many files as it allows. `setting`
+    names where `wanted` is from."""
+    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+    if files_max == resource.RLIM_INFINITY or wanted + FILES_BESIDE_CONNECTIONS <= files_max:
+        return wanted
+    allowed = max(1, files_max - FILES_BESIDE_CONNECTIONS)
+    logger.warning(
+        f"fewer open files are allowed than {setting} asks for; raise ulimit -n",
+        action="connections_limited",
+        connections_max=allowed,
+    )
+    return allowed
 
 
 def run_gateway(settings_type: type[S], serve: Callable[[S], Awaitable[None]]) -> int:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import resource
 import signal
 import socket
 import sys
@@ -37,7 +36,7 @@ from strandline.core.stream import StreamSpec
 from strandline.ingest.content_codings import unpack
 from strandline.ingest.feed import Feed
 from strandline.ingest.framing import Framed, TooLarge, Unframable, frame
-from strandline.ingest.gateway_process import READY_TIMEOUT_S, open_writer, run_gateway
+from strandline.ingest.gateway_process import READY_TIMEOUT_S, connections_max, open_writer, run_gateway
 from strandline.ingest.http_connection import BACKLOG, HttpServer
 from strandline.ingest.http_request import Answer, BodyRoom, Refusal, Request, problem
 from strandline.ingest.log_errors import LogAway, LogBusy, SpoolFull
@@ -54,7 +53,6 @@ BODY_BYTES_IN_LOOP_MAX = 256 * 1024
 """A larger body is unpacked and cut into records in a thread, so that the others don't wait for it."""
 BODY_THREADS = 2
 """So many large bodies at a time; the others wait as they came."""
-FILES_BESIDE_CONNECTIONS = 100
 _PATH_BEFORE, _PATH_AFTER = "/v1/streams/", "/records"
 _OK = Answer(200, b'{"status":"ok"}')
 
@@ -284,7 +282,9 @@ async def serve(settings: Settings) -> None:
             body_bytes_max=settings.http_body_bytes_max,
             record_bytes_max=settings.record_bytes_max,
         )
-        server = HttpServer(gateway, connections_max=_connections_max(settings.http_connections_max))
+        server = HttpServer(
+            gateway, connections_max=connections_max("STRANDLINE_HTTP_CONNECTIONS_MAX", settings.http_connections_max)
+        )
         _count_connections(metrics, server)
         await server.start(listener)
         logger.info(
@@ -293,21 +293,6 @@ async def serve(settings: Settings) -> None:
         await stopping.wait()
         await server.stop(settings.confirm_timeout_s + 2)
     logger.info("the HTTP gateway has stopped", action="gateway_stopped")
-
-
-def _connections_max(wanted: int) -> int:
-    """How many connections the process may have open, after asking the system for as many files as it allows."""
-    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
-    if files_max == resource.RLIM_INFINITY or wanted + FILES_BESIDE_CONNECTIONS <= files_max:
-        return wanted
-    allowed = max(1, files_max - FILES_BESIDE_CONNECTIONS)
-    logger.warning(
-        "the system allows fewer open files than STRANDLINE_HTTP_CONNECTIONS_MAX asks for; raise its limit (ulimit -n)",
-        action="connections_limited",
-        connections_max=allowed,
-    )
-    return allowed
 
 
 def _listen(host: str, port: int) -> socket.socket:

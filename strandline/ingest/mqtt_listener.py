@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import resource
 import ssl
 import sys
 from pathlib import Path
@@ -27,14 +26,13 @@ from pydantic import Field
 from strandline.core.errors import InvalidSettings, StackError
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
-from strandline.ingest.gateway_process import follow_until_stopped, open_parts, run_gateway
+from strandline.ingest.gateway_process import connections_max, follow_until_stopped, open_parts, run_gateway
 from strandline.ingest.mqtt_hub import MqttHub
 from strandline.ingest.mqtt_passwords import Passwords
 from strandline.ingest.mqtt_sessions import Sessions
 
 logger = structlog.get_logger()
 
-FILES_BESIDE_CONNECTIONS = 100
 _BACKLOG = 4_096
 _HANDSHAKE_TIMEOUT_S = 10.0
 
@@ -83,7 +81,9 @@ async def serve(settings: MqttListenerSettings) -> None:
             passwords,
             sessions,
             record_bytes_max=settings.record_bytes_max,
-            connections_max=_connections_max(settings.mqtt_listener_connections_max),
+            connections_max=connections_max(
+                "STRANDLINE_MQTT_LISTENER_CONNECTIONS_MAX", settings.mqtt_listener_connections_max
+            ),
             confirm_timeout_s=settings.confirm_timeout_s,
         )
         server = await _bind(settings, hub, context)
@@ -133,21 +133,6 @@ async def _bind(settings: MqttListenerSettings, hub: MqttHub, context: ssl.SSLCo
         ) from error
     logger.info("the MQTT listener has its port", action="port_taken", host=host, port=port, tls=context is not None)
     return server
-
-
-def _connections_max(wanted: int) -> int:
-    """How many connections the process may have open, after asking the system for as many files as it allows."""
-    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
-    if files_max == resource.RLIM_INFINITY or wanted + FILES_BESIDE_CONNECTIONS <= files_max:
-        return wanted
-    allowed = max(1, files_max - FILES_BESIDE_CONNECTIONS)
-    logger.warning(
-        "fewer open files are allowed than STRANDLINE_MQTT_LISTENER_CONNECTIONS_MAX asks for; raise ulimit -n",
-        action="connections_limited",
-        connections_max=allowed,
-    )
-    return allowed
 
 
 def _tls(settings: MqttListenerSettings) -> ssl.SSLContext | None:

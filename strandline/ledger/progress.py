@@ -267,8 +267,7 @@ def _refuse_fall(row: CheckpointRow, last: CheckpointRow | None) -> None:
         before, now = getattr(last, field), getattr(row, field)
         if before is not None and (now is None or now < before):
             raise Conflict(f"{name} has {field} {now}, which is below the {before} of the slice before.")
-    # Another version may have windows of another size under the same name.
-    for stage, end_ms in row.emitted.items() if row.version == last.version else ():
+    for stage, end_ms in row.emitted.items():
         if end_ms < last.emitted.get(stage, end_ms):
             raise Conflict(f"{name} takes back what stage {stage} emitted: {last.emitted[stage]} to {end_ms}.")
 

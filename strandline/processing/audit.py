@@ -183,9 +183,8 @@ class Audit:
             return computed, counts_of(findings), sample_of(findings, DIFFERENCES, SAMPLE_MAX)
 
     def _records(self, spark: SparkSession, stretch: Stretch) -> DataFrame:
-        rule = stretch.pipeline.event_time_rule
         no_run = RewindPlan(slice_first=stretch.slice_first, slice_committed=stretch.slice_last)
-        config = source_config(self._settings, stretch.pipeline, rule, no_run, stretch.version, 0, spark)
+        config = source_config(self._settings, stretch.pipeline, no_run, stretch.version, 0, spark)
         return stretch_frame(spark, StretchSource(config, stretch.slice_first, stretch.slice_own, stretch.slice_last))
 
 

@@ -152,7 +152,6 @@ class Runner:
         """
         self._ledger.move_job(self._job, JobState.STARTING, epoch=run.epoch)
         pipeline = load_pipeline(self._ledger, self._job, run.version)
-        rule = pipeline.event_time_rule
         failpoint("rewind.before_plan")
         plan = self._plan(pipeline)
         failpoint("rewind.planned")
@@ -163,7 +162,7 @@ class Runner:
         spark = self._spark
         committer: SliceCommitter | None = None
         try:
-            config = source_config(self._settings, pipeline, rule, plan, run.version, run.epoch, spark)
+            config = source_config(self._settings, pipeline, plan, run.version, run.epoch, spark)
             spark.dataSource.register(log_source(config))
             tap = EmissionTap(pipeline, run.version, run.epoch, plan.emitted, self._settings)
             refused = RefusedWriter(spark, pipeline, self._settings.kafka_bootstrap)
@@ -185,7 +184,7 @@ class Runner:
                 .queryName(self._job)
                 .start()
             )
-            return self._end(run, self._watch(query, run, rule, guard))
+            return self._end(run, self._watch(query, run, pipeline.event_time_rule, guard))
         except (PySparkException, Py4JError) as error:
             cause = committer.failure if committer else None
             raise cause or StrandlineError(sentence_of(error)) from error
@@ -317,7 +316,6 @@ def load_pipeline(ledger: Ledger, job: str, version: int) -> CheckedPipeline:
 def source_config(
     settings: Settings,
     pipeline: CheckedPipeline,
-    rule: EventTimeRule,
     plan: RewindPlan,
     version: int,
     epoch: int,
@@ -333,7 +331,7 @@ def source_config(
             stream=pipeline.spec.input.stream,
             start=pipeline.spec.input.start,
             rows_max=checkpoint.records or settings.slice_rows_max,
-            rule=rule,
+            rule=pipeline.event_time_rule,
         ),
         fields=tuple(field_specs(pipeline.stream)),
         columns=pipeline.columns_needed,

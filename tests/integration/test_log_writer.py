@@ -7,7 +7,7 @@ import time
 import uuid
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from strandline.core.errors import LogUnavailable
 from strandline.core.stream import StreamSpec
@@ -15,6 +15,7 @@ from strandline.ingest.log_errors import LogAway
 from strandline.ingest.topics import Topics
 from strandline.ingest.writer import LogWriter
 from strandline.services.pids import PidFile
+from tests.support.topic_reader import read_messages
 
 DEADLINE_S = 60
 PARTITIONS = 4
@@ -60,25 +61,8 @@ async def append_until_confirmed(writer, topic, value):
 
 def read(kafka, topic, isolation="read_uncommitted"):
     """Every record, in the order of each partition: (partition, value, headers)."""
-    consumer = Consumer(
-        {"bootstrap.servers": kafka, "group.id": "none", "isolation.level": isolation, "enable.partition.eof": True}
-    )
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-    found, ended = [], set()
-    deadline = time.monotonic() + DEADLINE_S
-    try:
-        while len(ended) < PARTITIONS:
-            assert time.monotonic() < deadline
-            message = consumer.poll(1.0)
-            if message is None:
-                continue
-            if message.error():
-                ended.add(message.partition())
-            else:
-                found.append((message.partition(), message.value(), dict(message.headers() or ())))
-        return found
-    finally:
-        consumer.close()
+    messages = read_messages(kafka, topic, PARTITIONS, isolation=isolation, within_s=DEADLINE_S)
+    return [(message.partition(), message.value(), dict(message.headers() or ())) for message in messages]
 
 
 def test_what_is_confirmed_can_be_read_and_its_numbers_rise_in_each_partition(kafka, topic):

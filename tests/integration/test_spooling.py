@@ -12,11 +12,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from strandline.core.stream import StreamSpec
 from strandline.ingest.topics import Topics
 from strandline.services.pids import PidFile
+from tests.support.topic_reader import read_messages
 
 DEADLINE_S = 60
 KILLS = 8
@@ -89,30 +89,8 @@ def pause(servers, kafka):
 
 def read_committed(kafka, topic):
     """(key, number) of everything committed, in the order of each partition."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": kafka,
-            "group.id": "none",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-    found, ended = [], set()
-    deadline = time.monotonic() + DEADLINE_S
-    try:
-        while len(ended) < PARTITIONS:
-            assert time.monotonic() < deadline
-            message = consumer.poll(1.0)
-            if message is None:
-                continue
-            if message.error():
-                ended.add(message.partition())
-            else:
-                found.append((message.key(), int(message.value())))
-    finally:
-        consumer.close()
-    return found
+    messages = read_messages(kafka, topic, PARTITIONS, isolation="read_committed", within_s=DEADLINE_S)
+    return [(message.key(), int(message.value())) for message in messages]
 
 
 def check(found, accepted):
