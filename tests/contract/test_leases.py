@@ -19,6 +19,7 @@ from tests.support.ledgers import a_checkpoint, a_slice
 from tests.support.waiting import wait_until
 
 JOBS_RACED = 500
+JOBS_A_MEETING = 10
 LONG_MS = 60_000
 SHORT_MS = 300
 
@@ -238,10 +239,14 @@ def test_a_restart_is_asked_for_by_counting(ledger: Ledger) -> None:
 def _claim_all(url: str, me: str, meeting: Path, report: Path) -> None:
     ledger = Ledger.open(url)
     jobs = [job.name for job in ledger.jobs()]
-    (meeting / me).touch()
-    wait_until(lambda: len(list(meeting.iterdir())), lambda count: count == 2, "both are there", 60.0)
+    other = meeting / ("one" if me == "other" else "other")
     got = {}
-    for job in jobs:
+    for number, job in enumerate(jobs):
+        if number % JOBS_A_MEETING == 0:  # so that neither runs ahead, however the database lets them take turns
+            (meeting / me).write_bytes(b"." * number + b".")
+            deadline = time.monotonic() + 60
+            while not other.exists() or other.stat().st_size <= number:
+                assert time.monotonic() < deadline, f"{other.name} did not come to meeting {number}"
         claimed = ledger.claim_lease(job, me, LONG_MS)
         if claimed is not None:
             got[job] = claimed[0].epoch

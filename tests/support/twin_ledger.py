@@ -37,7 +37,7 @@ class TwinLedger:
     def submit_job(self, name: str, text: str, document: dict[str, Any]) -> JobRow:
         known = self._versions.setdefault(name, [])
         if name not in self._jobs:
-            self._jobs[name] = JobRow(name, 0, Desired.RUNNING, JobState.CREATED, "", 0, 0, 0)
+            self._jobs[name] = JobRow(name, 0, Desired.RUNNING, JobState.CREATED, "", 0, 0, 0, 0)
             self._runs[name], self._slices[name], self._checkpoints[name] = [], [], []
         elif known[-1].document == document:
             return self._jobs[name]
@@ -146,3 +146,5 @@ class TwinLedger:
     def _refuse_old_epoch(self, job: str, epoch: int) -> None:
         if epoch != self.job(job).epoch:
             raise Fenced(f"Run {epoch} of job {job} no longer owns it, run {self.job(job).epoch} does.")
+        if self._runs[job] and self._runs[job][-1].ended_ms is not None:
+            raise Fenced(f"Run {epoch} of job {job} was ended: stop it now.")
