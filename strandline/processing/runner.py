@@ -1,7 +1,7 @@
 """A job's runner: the Spark driver of one job. `python -m strandline.processing.runner --job NAME`, or `--standby` for one
 that gets its job later, as a line of JSON on stdin: `{"job": ..., "lease": ..., "log": ...}`.
 
-Exit codes: 0 stopped or drained as asked, 1 failed for good (the job says why), 3 failed in a way that a new start may mend.
+Its exit codes are in `exit_codes.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, PermanentError, StrandlineError, TransientError
+from strandline.core.errors import (
+    Conflict,
+    Divergence,
+    Fenced,
+    IndexUnavailable,
+    LedgerUnavailable,
+    LogTruncated,
+    LogUnavailable,
+    NotFound,
+    PermanentError,
+    StrandlineError,
+    TransientError,
+)
 from strandline.core.failpoints import failpoint
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
@@ -39,6 +51,7 @@ from strandline.ledger.states import Desired, JobState, RunRow, SliceStatus
 from strandline.processing import worker_daemon
 from strandline.processing.commit import SliceCommitter
 from strandline.processing.emission import EmissionTap
+from strandline.processing.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
 from strandline.processing.guard import Guard, end_process_group
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.log_source import LogSource, SourceConfig, log_source
@@ -53,13 +66,27 @@ from strandline.processing.watermark import EventTimeRule, open_until
 
 log = structlog.get_logger()
 
-EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN = 0, 1, 3
 _ON_THE_WAY = {JobState.STOPPED: JobState.STOPPING, JobState.DRAINED: JobState.DRAINING}
 _LOOK_S = 0.1
 FINISH_TRIES = 3
 """So many runs of a replaced version may fail over its last slice before the present one takes it."""
 _RAISED = re.compile(r"[A-Za-z_][\w.]*: \S")
 """`ErrorClass: text`, the last line of a Python traceback."""
+_TOLD_AS_TEXT: dict[str, type[StrandlineError]] = {
+    kind.__name__: kind
+    for kind in (
+        LogUnavailable,
+        IndexUnavailable,
+        LedgerUnavailable,
+        PermanentError,
+        NotFound,
+        Conflict,
+        Fenced,
+        Divergence,
+        LogTruncated,
+    )
+}
+"""What planner and executors raise, by the name that Spark passes on."""
 
 
 class Runner:
@@ -110,7 +137,7 @@ class Runner:
                     )
                 except StrandlineError as error:
                     log.error("the run cannot begin", job=self._job, code=error.code, message=str(error))
-                    return EXIT_TRY_AGAIN if isinstance(error, TransientError) else EXIT_FAILED
+                    return EXIT_AWAY if isinstance(error, TransientError) else EXIT_FAILED
                 log.info("run begins", job=self._job, epoch=run.epoch, version=run.version)
                 failpoint("run.begun")
                 try:
@@ -187,7 +214,7 @@ class Runner:
             return self._end(run, self._watch(query, run, pipeline.event_time_rule, guard))
         except (PySparkException, Py4JError) as error:
             cause = committer.failure if committer else None
-            raise cause or StrandlineError(sentence_of(error)) from error
+            raise cause or failure_of(error) from error
         finally:
             guard.rest()
             shutil.rmtree(scratch / "checkpoint", ignore_errors=True)
@@ -303,7 +330,7 @@ class Runner:
                 return EXIT_FAILED
         except (Fenced, LedgerUnavailable) as unsaid:
             log.error("could not say in the ledger how the run ended", job=self._job, epoch=epoch, error=str(unsaid))
-        return EXIT_TRY_AGAIN
+        return EXIT_AWAY if isinstance(error, TransientError) else EXIT_TRY_AGAIN
 
 
 def load_pipeline(ledger: Ledger, job: str, version: int) -> CheckedPipeline:
@@ -403,6 +430,14 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
     return spark
 
 
+def failure_of(error: Exception) -> StrandlineError:
+    """What a Spark query failed of, as the error that was raised where it happened: Spark passes on only its text."""
+    sentence = sentence_of(error)
+    name, _, message = sentence.partition(": ")
+    kind = _TOLD_AS_TEXT.get(name.rpartition(".")[2])
+    return kind(message) if kind is not None else StrandlineError(sentence)
+
+
 def sentence_of(error: Exception) -> str:
     """The line of a failure's text that a person needs: what the Python side raised, else what Spark says first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -432,7 +467,7 @@ def _run_job(
         runner = Runner(settings, job, spark, lease=lease, alive_fd=alive_fd)
     except StrandlineError as error:
         log.error("the runner cannot start", job=job, code=error.code, message=str(error))
-        return EXIT_TRY_AGAIN
+        return EXIT_AWAY if isinstance(error, TransientError) else EXIT_TRY_AGAIN
     signal.signal(signal.SIGTERM, runner.stop_now)
     signal.signal(signal.SIGINT, runner.stop_now)
     return runner.run()

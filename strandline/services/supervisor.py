@@ -18,7 +18,9 @@ The agreement with a runner (`python -m strandline.processing.runner --job NAME 
 * on an error that trying again cannot help it moves the job to failed with the sentence, and exits 1;
 * SIGTERM: it ends after the current slice and leaves the job's state and what is desired as they are;
 * once the ledger shows a newer run or lease, or can't be asked for a lease's length, it ends.
-Any other end is a death: the rest of its family is killed, and a new runner rewinds, after a growing pause.
+Any other end is a death: the rest of its family is killed, and a new runner rewinds, after a growing pause. One that ended
+because something outside does not answer (Kafka, Elasticsearch, the ledger) is started again for as long as that takes;
+other deaths in a row, without progress, fail the job.
 
 A start goes to a standby where there is one (`standbys.py`).
 """
@@ -36,6 +38,7 @@ import structlog
 from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, StackError, StrandlineError
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState, LeaseRow
+from strandline.processing.exit_codes import EXIT_AWAY
 from strandline.services.families import family_mark, kill_family
 from strandline.services.leadership import Leadership, ServiceIdentity
 from strandline.services.pids import PidFile
@@ -48,6 +51,8 @@ DEATHS_MAX = 5
 """So many deaths in a row, without a new checkpoint between them, and the job has failed."""
 PAUSE_FIRST_S = 0.5
 PAUSE_MAX_S = 30.0
+AWAY_PAUSE_MAX_S = 10.0
+"""The same while something outside does not answer: so long may it be back before the job notices."""
 STOP_PATIENCE_S = 60.0
 """How long a runner that should stop may take for its current slice before it is killed; the next one rewinds."""
 CLOSE_PATIENCE_S = 15.0
@@ -75,6 +80,9 @@ class _Deaths:
     """How often in a row a job's runner died without a new checkpoint."""
 
     count: int
+    """Those that are held against the job."""
+    starts: int
+    """All: each makes the pause longer."""
     slice: int
     """The last committed slice at the last death."""
     restarts: int
@@ -326,7 +334,7 @@ class Supervisor:
         if job.state in _RESTING or runner.process.is_told:
             logger.info("runner ended", action="end", job=name, code=code, state=job.state.value)
             return
-        self._count_death(job, runner, _ending(code))
+        self._count_death(job, runner, code)
 
     def _reap(self, name: str, runner: _Runner) -> int:
         """End what is left of a runner's family and forget it; returns its exit code. Raises StackError."""
@@ -335,7 +343,8 @@ class Supervisor:
         del self._runners[name]
         return code
 
-    def _count_death(self, job: JobRow, runner: _Runner, ending: str) -> None:
+    def _count_death(self, job: JobRow, runner: _Runner, code: int) -> None:
+        ending, is_away = _ending(code), code == EXIT_AWAY
         runs = self._ledger.runs(job.name)
         if runs and runs[-1].pid == runner.process.pid:
             run = self._ledger.end_run(job.name, runs[-1].epoch, "died", ending)
@@ -344,7 +353,9 @@ class Supervisor:
         checkpoint = self._ledger.last_checkpoint(job.name)
         slice_done = checkpoint.slice if checkpoint else 0
         before = self._deaths.get(job.name)
-        count = before.count + 1 if before is not None and before.slice == slice_done else 1
+        if before is None or before.slice != slice_done:
+            before = _Deaths(0, 0, slice_done, job.restarts, 0.0)
+        count, starts = before.count + (not is_away), before.starts + 1
         self._record("runner_died", job, f"the runner {ending}; its log is {self._log(job.name)}", runner.process)
         if count >= DEATHS_MAX:
             self._deaths.pop(job.name, None)
@@ -354,8 +365,9 @@ class Supervisor:
             )
             self._move(job.name, JobState.FAILED, message)
             return
-        pause_s = min(PAUSE_MAX_S, self._pause_first_s * 2 ** (count - 1))
-        self._deaths[job.name] = _Deaths(count, slice_done, job.restarts, time.monotonic() + pause_s)
+        # The power is bounded too: an outage may last for days.
+        pause_s = min(AWAY_PAUSE_MAX_S if is_away else PAUSE_MAX_S, self._pause_first_s * 2 ** min(starts - 1, 16))
+        self._deaths[job.name] = _Deaths(count, starts, slice_done, job.restarts, time.monotonic() + pause_s)
         if job.desired is not Desired.STOPPED:
             self._move(job.name, JobState.STARTING, f"the runner {ending}; the next starts in {pause_s:g} s")
 
@@ -399,6 +411,8 @@ def _is_taken_back(job: JobRow) -> bool:
 
 def _ending(code: int) -> str:
     """`was killed by SIGKILL`, `ended with code 3`."""
+    if code == EXIT_AWAY:
+        return "ended because something outside does not answer"
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with code {code} and left the job unfinished"

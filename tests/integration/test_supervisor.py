@@ -151,6 +151,20 @@ def test_job_fails_after_deaths_without_progress_until_a_person_starts_it(stage:
     stage.wait_for(JobState.RUNNING, lambda job: job.epoch == DEATHS_MAX + 1)
 
 
+def test_what_is_away_outside_is_not_held_against_the_job(stage: Stage) -> None:
+    stage.behave("away")
+    stage.supervise()
+    waiting = wait_until(
+        lambda: stage.ledger.job(JOB), lambda job: job.epoch > DEATHS_MAX + 1, "started often enough", 60
+    )
+    assert waiting.state is not JobState.FAILED
+    wait_until(
+        lambda: stage.ledger.job(JOB).message, lambda text: "Kafka does not answer" in text, "says what it waits for"
+    )
+    stage.behave("obey")
+    stage.wait_for(JobState.RUNNING)
+
+
 def test_deaths_with_progress_between_them_are_not_held_against_the_job(stage: Stage) -> None:
     stage.behave("die_stepping")
     stage.supervise()

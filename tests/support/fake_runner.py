@@ -5,6 +5,7 @@ one on stdin. The file is read once, when there is a job:
 obey          keep the agreement
 die           exit with code 3 as soon as it runs
 die_stepping  the same, after committing a slice
+away          exit as soon as it runs because something outside does not answer
 fail          move the job to failed and exit with 1
 ignore        run, and neither stop nor listen to SIGTERM
 silent        show one sign of life and no more
@@ -24,6 +25,7 @@ from pathlib import Path
 from strandline.core.errors import Fenced
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState
+from strandline.processing.exit_codes import EXIT_AWAY, EXIT_TRY_AGAIN
 from tests.support.ledgers import a_checkpoint, a_slice
 
 _ENDS = {
@@ -56,7 +58,10 @@ def main(url: str, name: str, behaviour_file: str, lease: str, alive_fd: str) ->
         ledger.plan_slice(a_slice(number, run.epoch, name))
         ledger.commit_checkpoint(a_checkpoint(number, run.epoch, name))
     if behaviour.startswith("die"):
-        return 3
+        return EXIT_TRY_AGAIN
+    if behaviour == "away":
+        ledger.end_run(name, run.epoch, "failed", "Kafka does not answer")
+        return EXIT_AWAY
     if behaviour == "fail":
         ledger.end_run(name, run.epoch, "failed", "no such field")
         ledger.move_job(name, JobState.FAILED, "no such field", epoch=run.epoch)

@@ -1,0 +1,34 @@
+"""What a Spark query failed of is told as text only; the runner makes the error of it that was raised."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.core.errors import Divergence, LogTruncated, LogUnavailable, StrandlineError
+from strandline.processing.runner import failure_of
+
+OF_AN_EXECUTOR = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted due to stage failure
+Py4JJavaError: an error occurred
+pyspark.errors.PythonException: Traceback (most recent call last):
+  File "stage_emission.py", line 50, in __call__
+    refused += writer.write_batches([new], self.epoch, emission).refused
+strandline.core.errors.{name}: {sentence}
+\tat org.apache.spark.api.python.BasePythonRunner
+"""
+
+
+@pytest.mark.parametrize("kind", [LogUnavailable, LogTruncated, Divergence])
+def test_our_own_error_comes_back_as_what_it_was(kind: type[StrandlineError]) -> None:
+    error = failure_of(RuntimeError(OF_AN_EXECUTOR.format(name=kind.__name__, sentence="Kafka: it is gone.")))
+    assert type(error) is kind
+    assert str(error) == "Kafka: it is gone."
+
+
+def test_anything_else_is_an_error_with_its_own_name_in_the_text() -> None:
+    error = failure_of(RuntimeError(OF_AN_EXECUTOR.format(name="Unheard", sentence="what?")))
+    assert type(error) is StrandlineError
+    assert str(error) == "strandline.core.errors.Unheard: what?"
+
+
+def test_a_failure_without_a_python_line_is_its_first_line() -> None:
+    assert str(failure_of(RuntimeError("out of memory\nat java"))) == "out of memory"
