@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from strandline.core.failpoints import FAILPOINTS
 from tests.simulation.world import simulate
 
 SEEDS = int(os.environ.get("STRANDLINE_SIMULATION_SEEDS", "10000"))
+KILLS_A_FAILPOINT = 20
 _CHUNK = 5_000
 MISTAKES = [
     "replays from the latest",
@@ -74,6 +76,17 @@ def test_no_history_changes_the_results():
 def test_a_seed_is_a_history():
     assert [simulate(seed)[0].hash for seed in range(20)] == [simulate(seed)[0].hash for seed in range(20)]
     assert len({simulate(seed)[0].hash for seed in range(20)}) == 20
+
+
+@pytest.mark.parametrize("failpoint", FAILPOINTS)
+def test_a_kill_at_a_failpoint_changes_no_result(failpoint):
+    """Twenty histories in which a run was killed there; some end before a run has come there often enough."""
+    killed, seed = 0, 0
+    while killed < KILLS_A_FAILPOINT:
+        world, findings = simulate(seed, kill_at=failpoint)
+        assert findings == [], f"seed {seed}"
+        killed, seed = killed + (not world.comes_to_kill), seed + 1
+        assert seed < 10 * KILLS_A_FAILPOINT, f"only {killed} of {seed} histories come there"
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

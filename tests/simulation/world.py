@@ -13,15 +13,18 @@ import hashlib
 import random
 from collections import defaultdict
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 from strandline.core.documents import read_documents
 from strandline.core.errors import Fenced, LedgerUnavailable
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import CheckpointRow, Desired, SliceRow, SliceStatus
+from strandline.processing import planner as planner_module
 from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
 from strandline.processing.planner import PlannerSettings, SlicePlanner, is_drained
 from strandline.processing.rewind import RewindPlan, plan_of_job
@@ -47,7 +50,7 @@ steps:
 """
 
 Step = Generator[str, None, None]
-"""One actor: it yields before each step that others could come between."""
+"""One actor: it yields before each step that others could come between. Where the runner has a failpoint, its name."""
 Key = tuple[str, int, int, str]
 """Of a result: stage, window start and end, device."""
 
@@ -148,12 +151,20 @@ class SparkModel:
             yield key, (n, total)
 
 
-class World:
-    """One history. `broken` names a mistake that is built into the runs, to see that it is found."""
+class Killed(Exception):
+    """In the planner, which does its work in one step."""
 
-    def __init__(self, seed: int, *, records: int = 220, broken: str = "") -> None:
+
+class World:
+    """One history. `broken` names a mistake that is built into the runs, to see that it is found; `kill_at` a failpoint at
+    which a run is killed, some time or other."""
+
+    def __init__(self, seed: int, *, records: int = 220, broken: str = "", kill_at: str = "") -> None:
         self.chance = random.Random(seed)
         self.broken = broken
+        self.kill_at = kill_at
+        self.comes_to_kill = self.chance.randint(1, 4)
+        """How often runs come to `kill_at` until one is killed there; 0 when it was."""
         self.now_ms = START_MS
         self.records_left = records
         self.log = Log(self.chance.choice([1, 2, 4]))
@@ -184,22 +195,21 @@ class World:
 
     def run(self) -> None:
         """Let things happen until the job is drained and every run has ended."""
-        steps = 0
-        while (
-            self.records_left or self.runs or self.ledger.job(JOB).desired is not Desired.DRAINED or not self._is_done()
-        ):
-            steps += 1
-            if self.findings:
-                return
-            if steps > 60_000:
-                self.findings.append("the job does not come to its end")
-                return
-            self._step()
+        with ExitStack() as patches:
+            if self.kill_at.startswith("plan."):
+                patches.enter_context(mock.patch.object(planner_module, "failpoint", self._reach_in_planner))
+            for _ in range(90_000):
+                if self.findings or self._is_over():
+                    return
+                self._step()
+        self.findings.append("the job does not come to its end")
 
     def note(self, *what: object) -> None:
         self._digest.update(repr(what).encode())
 
-    def _is_done(self) -> bool:
+    def _is_over(self) -> bool:
+        if self.records_left or self.runs or self.ledger.job(JOB).desired is not Desired.DRAINED:
+            return False
         last = self.ledger.last_slice(JOB)
         still_open_ms = open_until(self._pipeline().event_time_rule, self.ledger.last_checkpoint(JOB))
         return last is not None and last.status is SliceStatus.COMMITTED and is_drained(last, still_open_ms)
@@ -272,27 +282,45 @@ class World:
 
     def _advance(self, epoch: int) -> None:
         try:
-            self.note(epoch, next(self.runs[epoch]))
-        except (StopIteration, Fenced, LedgerUnavailable) as error:
+            step = next(self.runs[epoch])
+            self.note(epoch, step)
+            if step == self.kill_at and self._is_killed_here():
+                del self.runs[epoch]
+        except (StopIteration, Fenced, LedgerUnavailable, Killed) as error:
             self.note(epoch, "ends", type(error).__name__)
             del self.runs[epoch]
         except Divergence as error:
             self.findings.append(str(error))
             del self.runs[epoch]
 
+    def _is_killed_here(self) -> bool:
+        self.comes_to_kill = max(0, self.comes_to_kill - 1)
+        if self.comes_to_kill:
+            return False
+        self.note("killed at", self.kill_at)
+        self.kill_at = ""
+        return True
+
+    def _reach_in_planner(self, name: str) -> None:
+        if name == self.kill_at and self._is_killed_here():
+            raise Killed(name)
+
     def _job_run(self, epoch: int, version: int) -> Step:
         """A run, as `Runner._run_version` and `SliceCommitter` do it."""
         pipeline = self._pipeline(version)
         rule = pipeline.event_time_rule
-        yield "plan the rewind"
+        yield "run.begun"
+        yield "rewind.before_plan"
         plan = plan_of_job(self.ledger, pipeline)  # type: ignore[arg-type]  # a twin
         if self.broken == "replays from the latest":
             plan = RewindPlan(plan.slice_committed + 1, plan.slice_committed, plan.emitted)
+        yield "rewind.planned"
         spark = SparkModel(self.versions[version - 1], self.delay_ms)
         settings = PlannerSettings(JOB, version, epoch, STREAM, "earliest", self.chance.choice([15, 60, 10_000]), rule)
         planner = SlicePlanner(settings, self.ledger, self.log, lambda: self.now_ms)  # type: ignore[arg-type]
         done = plan.slice_first - 1
         is_first = True
+        yield "run.before_query"
         while True:
             yield "look"
             job, last = self.ledger.job(JOB), self.ledger.last_slice(JOB)
@@ -320,6 +348,7 @@ class World:
     def _batch(
         self, epoch: int, version: int, plan: RewindPlan, spark: SparkModel, first: int, end: int, *, is_first: bool
     ) -> Step:
+        yield "slice.before_action"
         pipeline = self._pipeline(version)
         slices = self.ledger.slices(JOB, first, end)
         last = slices[-1]
@@ -341,10 +370,14 @@ class World:
                 continue
             if end <= plan.slice_committed and self.broken != "emits again":
                 self.findings.append(f"a replayed slice emits {key}")
-            yield "write a result"
+            yield "emit.before_write"
             self._create(key, value, version, epoch)
+            yield "emit.written"
+        yield "slice.written"
         if end <= plan.slice_committed:
+            yield "rewind.replayed"
             return
+        yield "commit.before_dead_letters"
         in_ledger_ms = max(0, last.closes_ms or 0)
         if spark_watermark_ms != in_ledger_ms and not (is_first and spark_watermark_ms == 0):
             self.findings.append(f"slice {end}: Spark's watermark is {spark_watermark_ms}, the ledger's {in_ledger_ms}")
@@ -352,15 +385,18 @@ class World:
         if refused:
             yield "open the dead-letter producer"
             self.dead_epoch = max(self.dead_epoch, epoch)
+            yield "dead_letters.taken_over"
             there = set(self.dead[dead_end:])
             for letter in refused:
-                yield "write a dead letter"
+                yield "dead_letters.before_commit"
                 if self.dead_epoch > epoch:
                     raise Fenced("a newer dead-letter producer")
                 if letter not in there or self.broken == "buries again":
                     self.dead.append(letter)
+                yield "dead_letters.committed"
             dead_end = len(self.dead)
-        yield "commit"
+        yield "commit.before_checkpoint"
+        yield "checkpoint.before_commit"  # within the transaction: what is killed here was never there
         reasons = [reason for _, _, reason in refused]
         self.ledger.commit_checkpoint(
             CheckpointRow(
@@ -387,6 +423,7 @@ class World:
         if self.chance.random() < 0.02:
             self.faults += 1
             raise LedgerUnavailable("the answer to the commit was lost")
+        yield "checkpoint.committed"
 
     def _judge(self, one: SliceRow, spark: SparkModel) -> tuple[list[Record], list[tuple[int, int, str]], list[Record]]:
         accepted, refused, everything = [], [], []

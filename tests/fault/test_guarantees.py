@@ -1,0 +1,109 @@
+"""What `exactly_once`, `at_least_once` and `none` mean: three jobs over one log, killed at the same step of the same slice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from strandline.services.families import MARK_VARIABLE, family_mark
+from tests.support.audit_lab import AuditLab
+
+pytestmark = pytest.mark.timeout(600)
+STREAM = "guaranteed-readings"
+BASE_MS = 1_700_000_000_000 // 60_000 * 60_000
+RECORDS, DEVICES, STEP_MS, WINDOW_MS = 6_000, 5, 20, 3_000
+SLICE_RECORDS = 1_000
+"""20 s of event time, so that each slice closes windows and leaves one open."""
+EMISSIONS_BEFORE_THE_KILL = 4
+
+Results = dict[tuple[str, str], list[int]]
+"""(window end, device) -> the count that each document of it says."""
+
+
+def pipeline_text(job: str, guarantee: str) -> str:
+    return f"""
+pipeline: {job}
+input: {{stream: {STREAM}}}
+event_time: {{field: ts, delay: 1s, max_ahead: null}}
+guarantee: {guarantee}
+steps:
+  - window: {{name: counted, tumbling: {WINDOW_MS}ms, by: [device], aggregate: {{n: count(*)}}}}
+    emit: [{{elasticsearch: {job}-counted}}]
+"""
+
+
+@pytest.fixture(scope="module")
+def right(audit_lab: AuditLab) -> int:
+    """The log is there; the count of every window and device of it, which holds whole windows only."""
+    assert RECORDS * STEP_MS % WINDOW_MS == 0
+    audit_lab.apply(f"""
+stream: {STREAM}
+partitions: 2
+schema: {{device: string, ts: {{type: timestamp, unit: ms}}}}
+key: device
+""")
+    lines = [{"device": f"d{number % DEVICES}", "ts": BASE_MS + number * STEP_MS} for number in range(RECORDS)]
+    audit_lab.send(STREAM, [json.dumps(line).encode() for line in lines])
+    return WINDOW_MS // STEP_MS // DEVICES
+
+
+def results_after_a_kill(lab: AuditLab, directory: Path, guarantee: str) -> Results:
+    """Run a job with this guarantee, kill its runner when results of a slice are out and not committed, drain it."""
+    job = f"guaranteed-{guarantee.replace('_', '-')}"
+    lab.apply(pipeline_text(job, guarantee))
+    environment = {
+        **os.environ,
+        "STRANDLINE_DATA_DIR": str(directory),
+        "STRANDLINE_KAFKA_BOOTSTRAP": lab.settings.kafka_bootstrap,
+        "STRANDLINE_ELASTICSEARCH_URL": lab.settings.elasticsearch_url,
+        "STRANDLINE_LEDGER_URL": lab.settings.ledger_url,
+        "STRANDLINE_SLICE_ROWS_MAX": str(SLICE_RECORDS),
+        "STRANDLINE_FAILPOINTS": f"emit.written=kill-family:{EMISSIONS_BEFORE_THE_KILL}",
+        MARK_VARIABLE: family_mark(directory, job),
+    }
+    command = [sys.executable, "-m", "strandline.processing.runner", "--job", job]
+    with (directory / f"{job}.log").open("wb") as output:
+        killed = subprocess.run(command, env=environment, stdout=output, stderr=output, timeout=300, check=False)
+    assert killed.returncode == -signal.SIGKILL, (directory / f"{job}.log").read_text()
+    before = lab.ledger.last_checkpoint(job)
+    assert before is not None, "some slices are committed, and one is half done"
+    planned = lab.ledger.last_slice(job)
+    assert planned is not None
+    assert planned.number == before.slice + 1
+    lab.drain(job)
+    assert len(lab.ledger.runs(job)) == 2
+    results: Results = defaultdict(list)
+    for document in lab.documents(f"{job}-counted").values():
+        results[document["@timestamp"], document["device"]].append(document["n"])
+    return results
+
+
+def test_exactly_once_every_window_is_there_once_and_right(audit_lab: AuditLab, tmp_path: Path, right: int) -> None:
+    results = results_after_a_kill(audit_lab, tmp_path, "exactly_once")
+    assert len(results) == RECORDS * STEP_MS // WINDOW_MS * DEVICES
+    assert set(map(tuple, results.values())) == {(right,)}
+
+
+def test_at_least_once_some_windows_are_there_twice_and_all_are_right(
+    audit_lab: AuditLab, tmp_path: Path, right: int
+) -> None:
+    results = results_after_a_kill(audit_lab, tmp_path, "at_least_once")
+    assert len(results) == RECORDS * STEP_MS // WINDOW_MS * DEVICES
+    assert set(map(tuple, results.values())) == {(right,), (right, right)}
+
+
+def test_with_none_what_an_open_window_held_before_the_kill_is_missing(
+    audit_lab: AuditLab, tmp_path: Path, right: int
+) -> None:
+    results = results_after_a_kill(audit_lab, tmp_path, "none")
+    wrong = [counts for counts in results.values() if min(counts) < right]
+    assert 0 < len(wrong) <= 2 * DEVICES, "those that were open at the last checkpoint, and no others"
+    assert any(len(counts) > 1 for counts in results.values())
+    assert max(max(counts) for counts in results.values()) == right
