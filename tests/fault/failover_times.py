@@ -2,7 +2,7 @@
 
 For each ledger and each target it kills `KILLS` times and prints, in seconds from the kill: until the next run begins, and
 until the first results of a new run are committed. Two control services run, with the default lease; without and with a
-warm standby. The job's windows are 1 s long and the feed is thin: what is measured is the failover, not the replay.
+warm standby, whose memory (proportional set size) it prints too. The job's windows are 1 s long and the feed is thin: what is measured is the failover, not the replay.
 """
 
 from __future__ import annotations
@@ -73,6 +73,17 @@ def _wait_for_warm_standby(service: Service) -> None:
     wait_until(is_warm, bool, f"a warm standby of {service.name}", 180)
 
 
+def _standby_mb(service: Service) -> float:
+    """The proportional set size of a warm standby with its JVM and workers."""
+    _wait_for_warm_standby(service)
+    name = next(name for name in service.pids() if name.startswith("standby-"))
+    kilobytes = 0
+    for pid in service.family(f"#{name}"):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        kilobytes += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return kilobytes / 1024
+
+
 @contextmanager
 def _new_ledger(kind: str, directory: Path) -> Iterator[str]:
     if kind == "sqlite":
@@ -113,6 +124,8 @@ def _measure_all(
         stage.start_service()
         stage.start_service()
         stage.begin()
+        if standbys:
+            console.print(f"{ledger:10} a warm standby takes {_standby_mb(stage.services[0]):,.0f} MB")
         for target in TARGETS:
             times = Times()
             for _ in range(kills):

@@ -132,6 +132,7 @@ def test_versions_take_over_under_load_and_no_window_is_emitted_by_two(platform)
     platform.apply(STREAM + "---" + text(0))
     sender = Sender(platform)
     sender.start()
+    audited_ms = BASE_MS
     try:
         for version in range(UPGRADES + 1):
             if version:
@@ -147,6 +148,11 @@ def test_versions_take_over_under_load_and_no_window_is_emitted_by_two(platform)
                 JOB, lambda s, e=emitted: s["last_emission"]["minute"] > e + 60_000, "two minutes further"
             )
             assert sender.error is None
+            if UPGRADES > len(VERSIONS) - 1:  # the long form: what has come since the upgrade before is clean each time
+                report = platform.audit(JOB, after_ms=audited_ms)
+                assert (report["outcome"], report["differences"]) == ("clean", 0), report
+                print(f"version {version + 1}: {report['computed']['results']} results, clean")
+                audited_ms = emitted
     finally:
         sender.end()
     state = platform.stop(JOB, drain=True)
@@ -174,6 +180,8 @@ def test_versions_take_over_under_load_and_no_window_is_emitted_by_two(platform)
     last_ms = record(sender.sent - 1)[0]
     assert max(millis(document["window"]["end"]) for document in minute.values()) > last_ms
     assert {document["strandline"]["version"] for document in minute.values()} == set(range(1, UPGRADES + 2))
+    report = platform.audit(JOB)
+    assert (report["outcome"], report["differences"]) == ("clean", 0), report
 
 
 def runs(platform, state, version: int) -> bool:
