@@ -34,3 +34,10 @@ def format_duration(duration_ms: int) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts)
+
+
+def format_about(duration_ms: int) -> str:
+    """Return a duration for people, cut to whole days, hours, minutes or seconds, of which it has at least two: `47h`."""
+    units_ms = (86_400_000, 3_600_000, 60_000)
+    unit_ms = next((unit_ms for unit_ms in units_ms if duration_ms >= 2 * unit_ms), 1_000)
+    return format_duration(duration_ms // unit_ms * unit_ms)

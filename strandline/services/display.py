@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from strandline.core.durations import format_duration
+from strandline.core.durations import format_about, format_duration
 
 Answer = dict[str, Any]
 _STATE_STYLES = {"running": "green", "failed": "red", "stopped": "dim", "drained": "dim"}
@@ -92,7 +92,9 @@ def job_table(job: Answer) -> Table:
         )
         if job["rewind"]["retention_left_ms"] is not None:
             left_ms = job["rewind"]["retention_left_ms"]
-            rows.append(("kept for it", format_duration(max(0, left_ms // 1_000 * 1_000))))
+            rows.append(("kept for it", format_about(max(0, left_ms))))
+        if job["rewind"]["warning"]:
+            rows.append(("warning", Text(job["rewind"]["warning"], style="red")))
     rows.append(("may be done now", ", ".join(link["rel"] for link in job["links"])))
     return _facts(rows)
 

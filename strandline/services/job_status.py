@@ -6,6 +6,7 @@ import json
 import time
 from functools import lru_cache
 
+from strandline.core.durations import format_about, format_duration
 from strandline.core.errors import LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
@@ -15,6 +16,8 @@ from strandline.processing.rewind import RewindCost, plan_of_job, rewind_cost
 from strandline.services.log_facts import LogFacts, LogRange, lag_records
 from strandline.services.views import CountsView, JobView, LeaderView, Link, RewindView
 
+RETENTION_LEFT_SHARE_MIN = 0.25
+"""With less than this share of the retention left, the status warns."""
 _VERBS: dict[JobState, tuple[str, ...]] = {
     JobState.CREATED: ("start", "stop"),
     JobState.STARTING: ("stop", "drain", "restart"),
@@ -58,10 +61,20 @@ def job_view(ledger: Ledger, log: LogFacts, job: JobRow, ranges: dict[str, LogRa
 
 def rewind_view(cost: RewindCost, retention_ms: int) -> RewindView:
     """A rewind's cost as the API shows it. `retention_ms` is of the stream's document; negative is for ever."""
-    left_ms = None
+    left_ms, warning = None, ""
     if cost.needed_since_ms is not None and cost.records and retention_ms >= 0:
         left_ms = cost.needed_since_ms + retention_ms - time.time_ns() // 1_000_000
-    return RewindView(records=cost.records, seconds=round(cost.seconds, 1), retention_left_ms=left_ms)
+        if left_ms < retention_ms * RETENTION_LEFT_SHARE_MIN:
+            warning = _warning(left_ms, retention_ms)
+    return RewindView(records=cost.records, seconds=round(cost.seconds, 1), retention_left_ms=left_ms, warning=warning)
+
+
+def _warning(left_ms: int, retention_ms: int) -> str:
+    lost, kept = "records that the open windows came from", f"the stream's retention of {format_duration(retention_ms)}"
+    what = f"in {format_about(left_ms)} {kept} begins to remove {lost}"
+    if left_ms <= 0:
+        what = f"{kept} may have removed {lost}, and a restart would fail"
+    return f"{what}: raise the retention, or see why no window closes"
 
 
 @lru_cache(maxsize=256)

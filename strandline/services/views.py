@@ -54,6 +54,8 @@ class RewindView(View):
     retention_left_ms: int | None
     """How long retention still keeps what is needed, if nothing closes a window meanwhile; null when nothing is needed, or
     records are kept for ever."""
+    warning: str = ""
+    """What to do, when less than a quarter of the retention is left; else empty."""
 
 
 class JobPlanView(View):

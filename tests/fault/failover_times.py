@@ -2,7 +2,8 @@
 
 For each ledger and each target it kills `KILLS` times and prints, in seconds from the kill: until the next run begins, and
 until the first results of a new run are committed. Two control services run, with the default lease; without and with a
-warm standby, whose memory (proportional set size) it prints too. The job's windows are 1 s long and the feed is thin: what is measured is the failover, not the replay.
+warm standby, whose memory (proportional set size) it prints too. The job's windows are 1 s long and the feed is thin: what
+is measured is the failover, not the replay.
 """
 
 from __future__ import annotations

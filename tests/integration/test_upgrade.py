@@ -148,7 +148,7 @@ def test_versions_take_over_under_load_and_no_window_is_emitted_by_two(platform)
                 JOB, lambda s, e=emitted: s["last_emission"]["minute"] > e + 60_000, "two minutes further"
             )
             assert sender.error is None
-            if UPGRADES > len(VERSIONS) - 1:  # the long form: what has come since the upgrade before is clean each time
+            if len(VERSIONS) - 1 < UPGRADES:  # the long form: what has come since the upgrade before is clean each time
                 report = platform.audit(JOB, after_ms=audited_ms)
                 assert (report["outcome"], report["differences"]) == ("clean", 0), report
                 print(f"version {version + 1}: {report['computed']['results']} results, clean")
