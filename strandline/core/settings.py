@@ -68,10 +68,10 @@ class Settings(BaseSettings):
     scratch_dir: Path | None = None
     """Where Spark keeps its scratch checkpoint and state; lost without harm. Default: below the data directory.
     A tmpfs is faster."""
-    spark_master: str = "local[*]"
-    """Where a job's Spark runs: `local[*]`, or any Spark master URL."""
+    spark_master: str = "local[*,4]"
+    """Where a job's Spark runs: `local[*,4]` is all cores of this machine and four tries of a task, or any Spark master URL."""
     spark_driver_memory: str = "1g"
-    """Heap of a job's Spark driver (with `local[*]`, of the whole job)."""
+    """Heap of a job's Spark driver (with `local`, of the whole job)."""
     slice_rows_max: int = Field(default=1_000_000, ge=1)
     """A slice is cut before it would hold clearly more records than this."""
     slice_interval_ms: int = Field(default=200, ge=0)

@@ -186,7 +186,7 @@ class PipelineSpec(DocumentModel):
     on_error: Literal["dead_letter", "crash"] = "dead_letter"
     """What becomes of a record that can't be used; crash stops the job at its slice."""
     guarantee: Literal["exactly_once", "at_least_once", "none"] = "exactly_once"
-    """What a failure may do to results: nothing; repeat some; or repeat some and leave records out of open windows."""
+    """What a failure may do to results: nothing; repeat some; or leave records out of open windows."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """How often progress is recorded: {every, records}."""
 

@@ -70,8 +70,9 @@ _ON_THE_WAY = {JobState.STOPPED: JobState.STOPPING, JobState.DRAINED: JobState.D
 _LOOK_S = 0.1
 FINISH_TRIES = 3
 """So many runs of a replaced version may fail over its last slice before the present one takes it."""
-_RAISED = re.compile(r"[A-Za-z_][\w.]*: \S")
-"""`ErrorClass: text`, the last line of a Python traceback."""
+_RAISED = re.compile(r"(?!(?:org|java|scala|py4j|pyspark)\.)(?:(?:\w+\.)+\w+|\w*(?:Error|Exception)): \S")
+"""`module.Class: text` or `ValueError: text`, the last line of a Python traceback."""
+_OF_SPARK = re.compile(r"(?:Caused by: )?org\.apache\.spark\.SparkException: (\S.*)")
 _TOLD_AS_TEXT: dict[str, type[StrandlineError]] = {
     kind.__name__: kind
     for kind in (
@@ -439,10 +440,12 @@ def failure_of(error: Exception) -> StrandlineError:
 
 
 def sentence_of(error: Exception) -> str:
-    """The line of a failure's text that a person needs: what the Python side raised, else what Spark says first."""
+    """The line of a failure's text that a person needs: what the Python side raised, else what Spark names as the cause,
+    else what it says first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    raised = [line for line in lines if _RAISED.match(line) and "Py4J" not in line and "PythonException" not in line]
-    return (raised or lines or ["the Spark query failed without a word; see the runner's log"])[-1 if raised else 0]
+    raised = [line for line in lines if _RAISED.match(line)]
+    causes = [found[1] for line in lines if (found := _OF_SPARK.match(line))]
+    return (raised or causes or lines[:1] or ["the Spark query failed without a word; see the runner's log"])[-1]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.timeout(900)
 STREAM = "same-readings"
 BASE_MS = 1_700_000_000_000 // 60_000 * 60_000
-RECORDS = 12_000
+RECORDS = 6_000
 SLICE_RECORDS = 600
 CUT_FIRST = "same-first"
 
@@ -66,7 +66,7 @@ def records() -> list[bytes]:
     chance = random.Random(4)
     lines = []
     for number in range(RECORDS):
-        late_ms = 100_000 if number > 2_000 and chance.random() < 0.05 else 0
+        late_ms = 100_000 if number > 1_500 and chance.random() < 0.05 else 0
         reading = {
             "device": f"d{number % 23}",
             "ts": BASE_MS + number * 60 - chance.randrange(3_000) - late_ms,
@@ -145,7 +145,7 @@ def digest(lab: AuditLab, job: str) -> str:
         for document in lab.documents(f"{job}-{stage}").values():
             origin = document.pop("strandline")
             documents.append(json.dumps([stage, origin["emission"], document], sort_keys=True))
-    assert len(documents) > 1_000
+    assert len(documents) > 500
     return hashlib.sha256("\n".join(sorted(documents)).encode()).hexdigest()
 
 
@@ -153,7 +153,7 @@ def rejected(lab: AuditLab, job: str) -> dict[str, int]:
     return lab.ledger.totals(job).rejected
 
 
-@pytest.mark.parametrize(("shuffle_partitions", "restarts"), [(4, 0), (16, 0), (4, 5), (1, 5)])
+@pytest.mark.parametrize(("shuffle_partitions", "restarts"), [(4, 4), (16, 2)])
 def test_the_same_slices_give_the_same_documents(
     audit_lab: AuditLab, log: str, shuffle_partitions: int, restarts: int
 ) -> None:
@@ -168,7 +168,7 @@ def test_the_same_slices_give_the_same_documents(
     assert len(audit_lab.ledger.runs(job)) == restarts + 1
 
 
-@pytest.mark.parametrize("slice_records", [SLICE_RECORDS, 150, 5_000])
+@pytest.mark.parametrize("slice_records", [SLICE_RECORDS, 300, 5_000])
 def test_a_run_over_slices_of_any_size_audits_clean_against_its_own(
     audit_lab: AuditLab, log: str, slice_records: int
 ) -> None:

@@ -15,6 +15,14 @@ pyspark.errors.PythonException: Traceback (most recent call last):
 strandline.core.errors.{name}: {sentence}
 \tat org.apache.spark.api.python.BasePythonRunner
 """
+OF_A_KILLED_WORKER = """Job aborted due to stage failure: Task 1 in stage 12.0 failed 1 times
+=== Streaming Query ===
+Identifier: power [id = e0cd4b59, runId = 4223ab22]
+Caused by: org.apache.spark.SparkException: Job aborted due to stage failure
+\tat org.apache.spark.util.SparkErrorUtils.tryWithSafeFinally(SparkErrorUtils.scala:86)
+Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).
+Caused by: java.io.EOFException
+"""
 
 
 @pytest.mark.parametrize("kind", [LogUnavailable, LogTruncated, Divergence])
@@ -32,3 +40,8 @@ def test_anything_else_is_an_error_with_its_own_name_in_the_text() -> None:
 
 def test_a_failure_without_a_python_line_is_its_first_line() -> None:
     assert str(failure_of(RuntimeError("out of memory\nat java"))) == "out of memory"
+
+
+def test_without_a_python_error_the_cause_that_spark_names_is_told() -> None:
+    error = failure_of(RuntimeError(OF_A_KILLED_WORKER))
+    assert str(error) == "Python worker exited unexpectedly (crashed)."

@@ -261,6 +261,8 @@ class Stack:
         )
 
     def _start(self, program: Program) -> None:
+        if program.name in self._children:
+            self._children[program.name].is_alive()  # clears one that was killed from the process table
         self._children[program.name] = start(program, self._pids, self._steps.check)
 
     def _at_once(self, *parts: Callable[[], object]) -> None:
