@@ -56,6 +56,9 @@ class SlicePlanner:
         self._index = index
         self._now_ms = now_ms
         self._drain_ends: Vector | None = None
+        self._origin: Vector | None = None
+        """Where a job without slices begins: as the run's first look found it, else `latest` would pass over what comes between
+        two looks."""
 
     def next_slice(self) -> SliceRow | None:
         """Plan, record and return the next slice; None when there is nothing to do now.
@@ -91,7 +94,7 @@ class SlicePlanner:
 
     def _cut(self, done: SliceRow | None, checkpoint: CheckpointRow | None, *, draining: bool) -> SliceRow | None:
         rule = self._settings.rule
-        firsts = dict(done.offsets[self._settings.stream]) if done is not None else self._origin()
+        firsts = dict(done.offsets[self._settings.stream]) if done is not None else self._look_for_origin()
         now_ms = self._now_ms()
         ends = self._ends()
         if draining:
@@ -126,8 +129,11 @@ class SlicePlanner:
             return self._row(done, firsts, firsts, now_ms, thresholds, reached_ms, SliceKind.IDLE)
         return None
 
-    def _origin(self) -> Vector:
-        return self._ends() if self._settings.start == "latest" else self._index.starts(self._settings.stream)
+    def _look_for_origin(self) -> Vector:
+        if self._origin is None:
+            latest = self._settings.start == "latest"
+            self._origin = self._ends() if latest else self._index.starts(self._settings.stream)
+        return dict(self._origin)
 
     def _ends(self) -> Vector:
         """How far the stream may be read now: to its end, and where another job emits to it, to the end of that job's last

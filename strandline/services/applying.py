@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from strandline.core.documents import Document, did_you_mean, read_documents
+from strandline.core.documents import Document, Path, did_you_mean, read_documents
 from strandline.core.errors import Conflict, InvalidDocument, LogTruncated, NotFound, Problem
 from strandline.core.stream import StreamSpec
 from strandline.ingest.topics import TopicDescription
@@ -137,7 +137,7 @@ def _fit_streams(
                 continue
             stream = streams.get(emit.name) or StreamSpec.from_document(registered[emit.name])
             for reason in misfits(stream, stage):
-                path = ("steps", *_step_number(stage.step), "emit", position, "stream")
+                path: Path = ("steps", *_step_number(stage.step), "emit", position, "stream")
                 yield document.problem(path, f"stream '{emit.name}' can't hold the results of '{stage.name}': {reason}")
 
 
