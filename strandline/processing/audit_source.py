@@ -300,7 +300,7 @@ class _ResultReader:
         except (msgspec.DecodeError, UnicodeError):
             source = {}
         end_ms, emission = window_end_and_emission(source)
-        if end_ms is None or self.asked.holds(end_ms):
+        if self.asked.holds(end_ms):
             identity = headers.get(HEADER_ID, f"{message.partition()}/{message.offset()}")
             yield Row(STREAM_STORE + stream, identity, Side.HELD, stream, end_ms, emission, encode_result(source))
 
