@@ -54,6 +54,7 @@ class SliceCommitter:
         self._refused = refused
         self._stream_execution = stream_execution
         self._index = index
+        self._streams_seen: set[str] = set()
         self.failure: StrandlineError | None = None
 
     def __call__(self, results: DataFrame, batch: int) -> None:
@@ -148,11 +149,13 @@ class SliceCommitter:
         failpoint("checkpoint.committed")
 
     def _result_offsets(self, before: CheckpointRow | None, results: dict[str, int]) -> Offsets:
-        """Where each stream of results ends now: those to which nothing was emitted are not looked at again."""
+        """Where each stream of results ends now. Those to which nothing was emitted are looked at in the run's first slice
+        only: shutting out older runs may have left marks behind their last results."""
         offsets = dict(before.result_offsets) if before else {}
         for stage in self._pipeline.stages:
             for stream in stage.streams:
-                if results[stage.name] or stream not in offsets:
+                if results[stage.name] or stream not in self._streams_seen:
+                    self._streams_seen.add(stream)
                     offsets[stream] = self._index.settled_ends(stream)
         return offsets
 
