@@ -411,7 +411,7 @@ def test_any_sql_client_reads_slices_and_checkpoints(running: Ledger) -> None:
         "UPDATE jobs SET epoch = -1",
         "DELETE FROM slices WHERE number = 1",
         "UPDATE slices SET epoch = 77",
-        "INSERT INTO runs VALUES ('power', 2, 1, 1, 0, NULL, NULL, '')",
+        "INSERT INTO runs VALUES ('power', 2, 1, 1, 0, NULL, NULL, '', 0)",
         "UPDATE runs SET ended_ms = 5",
     ],
 )
