@@ -33,6 +33,9 @@ FAILPOINTS = (
     # The work of a slice: in the driver, and its emission in a Python worker.
     "slice.before_action",
     "emit.before_write",
+    "stream.taken_over",
+    "stream.before_commit",
+    "stream.committed",
     "emit.written",
     "slice.written",
     # Its commit: in the driver, dead letters in a Python worker.

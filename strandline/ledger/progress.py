@@ -71,6 +71,16 @@ class Progress(Part):
                 raise NotFound(f"Job {job} has no run {epoch}.")
             return RunRow(*row)
 
+    def set_run_slots(self, job: str, epoch: int, slots: int) -> None:
+        """Note from how many places the run's tasks may write, before any does: a later run shuts each of them out.
+
+        Raises Fenced when a newer run owns the job; NotFound.
+        """
+        with self._database.writing(f"note the slots of run {epoch} of job {job}") as connection:
+            refuse_old_epoch(lock_job(connection, job), epoch)
+            of_run = (runs.c.job == job) & (runs.c.epoch == epoch)
+            connection.execute(sa.update(runs).where(of_run).values(slots=slots))
+
     def runs(self, job: str) -> list[RunRow]:
         """All runs of a job, the oldest first."""
         with self._database.reading(f"list the runs of job {job}") as connection:
@@ -270,6 +280,8 @@ def _refuse_fall(row: CheckpointRow, last: CheckpointRow | None) -> None:
     for stage, end_ms in row.emitted.items():
         if end_ms < last.emitted.get(stage, end_ms):
             raise Conflict(f"{name} takes back what stage {stage} emitted: {last.emitted[stage]} to {end_ms}.")
+    if _goes_back(last.result_offsets, row.result_offsets):
+        raise Conflict(f"{name} takes back results in streams: {last.result_offsets} to {row.result_offsets}.")
 
 
 def _add(totals: Totals, row: CheckpointRow) -> Totals:

@@ -5,7 +5,7 @@ Times are whole milliseconds since 1970 UTC (`_ms`). An offset map is `{stream: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -146,6 +146,8 @@ class RunRow:
     ended_ms: int | None
     outcome: str | None
     message: str
+    slots: int = 0
+    """How many places its tasks have to write from at most: 0 before the first of them could."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,8 @@ class CheckpointRow:
     dead_letter_offsets: dict[int, int]
     """partition of the dead-letter stream -> offset_next after this slice."""
     committed_ms: int
+    result_offsets: Offsets = field(default_factory=dict)
+    """Of each stream that the job emits to, or ever did, offset_next after the results of this slice: never falls."""
 
 
 @dataclass(frozen=True)

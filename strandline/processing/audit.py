@@ -37,7 +37,7 @@ from strandline.processing.audit_frames import (
     recompute,
     sample_of,
 )
-from strandline.processing.audit_plan import AuditPlan, Stretch, aliases_of, plan_audit
+from strandline.processing.audit_plan import AuditPlan, Stretch, aliases_of, plan_audit, stores_of, streams_of
 from strandline.processing.audit_progress import Progress, tell
 from strandline.processing.audit_report import Account, AuditReport, Counts, letter_scope, make_report, store_scopes
 from strandline.processing.audit_source import (
@@ -46,6 +46,7 @@ from strandline.processing.audit_source import (
     StretchSource,
     held_frame,
     letters_frame,
+    results_frame,
     stretch_frame,
 )
 from strandline.processing.log_reader import LogIndex
@@ -77,9 +78,9 @@ class Audit:
         """Recompute, compare, report.
 
         1. Decide from the ledger what is audited: up to the last checkpoint now, whatever the job does meanwhile.
-        2. Take a snapshot of the index, and the end of the dead-letter stream. What they hold was written by slices
-           that the ledger has by now.
-        3. Read the index; read the log and compute the windows anew.
+        2. Take a snapshot of the index, and the ends of the streams of results and of dead letters. What they hold was
+           written by slices that the ledger has by now.
+        3. Read the results that are there; read the log and compute the windows anew.
         4. Close the account: the records of the slices against the ledger.
         5. Judge each result, document, refused record and dead letter by its id.
         """
@@ -90,14 +91,16 @@ class Audit:
             aliases = sorted(
                 {alias for s in plan.stretches for one in aliases_of(s.pipeline).values() for alias in one}
             )
+            streams = {name for s in plan.stretches for one in streams_of(s.pipeline).values() for name in one}
             snapshots = {alias: open_snapshot(self._settings.elasticsearch_url, alias) for alias in aliases}
             try:
                 letters_end = self._index.ends(letters)
+                held = {name: (self._index.starts(name), self._index.ends(name)) for name in streams}
                 last = self._ledger.last_slice(self._job)
                 assert last is not None, "a committed slice is there, so there is a last one"
                 with self._spark(plan) as spark:
                     judge = Judge(store_scopes(plan, last), letter_scope(plan, stream, last))
-                    computed, counts, sample = self._compute(spark, plan, snapshots, letters_end, judge)
+                    computed, counts, sample = self._compute(spark, plan, snapshots, held, letters_end, judge)
                 return make_report(plan, computed, counts, sample, judge, time.monotonic() - began_s)
             finally:
                 for snapshot in snapshots.values():
@@ -142,13 +145,20 @@ class Audit:
             {stream: self._index.starts(stream)},
             letter_starts,
             self._asked,
+            {name: self._index.starts(name) for name in self._emitted_streams()},
         )
+
+    def _emitted_streams(self) -> list[str]:
+        """The streams to which the job emits, or ever did."""
+        last = self._ledger.last_checkpoint(self._job)
+        return list(last.result_offsets) if last is not None else []
 
     def _compute(
         self,
         spark: SparkSession,
         plan: AuditPlan,
         snapshots: dict[str, str],
+        streams: dict[str, tuple[dict[int, int], dict[int, int]]],
         letters_end: dict[int, int],
         judge: Judge,
     ) -> tuple[Account, Counts, list[Finding]]:
@@ -159,22 +169,26 @@ class Audit:
             for count in [count_documents(url, snapshot, self._asked) // TASK_ROWS + 1]
             for part in range(count)
         ]
-        held = held_frame(spark, url, self._asked, parts).persist(KEPT)
-        with progress.of("reading the index", spark):
+        held = held_frame(spark, url, self._asked, parts)
+        if streams:
+            bootstrap = self._settings.kafka_bootstrap
+            held = held.unionByName(results_frame(spark, bootstrap, self._job, streams, self._asked))
+        held = held.persist(KEPT)
+        with progress.of("reading the results", spark):
             held.count()
         recomputed = [recompute(self._records(spark, stretch), stretch) for stretch in plan.stretches]
         with progress.of("reading the log", spark):
             for one in recomputed:
                 one.materialize()
             computed = _account(recomputed)
-        aliases = {stage: alias for one in plan.stretches for stage, alias in aliases_of(one.pipeline).items()}
+        stores = {stage: names for one in plan.stretches for stage, names in stores_of(one.pipeline).items()}
         letters = letters_frame(
             spark,
             self._settings.kafka_bootstrap,
             dead_letter_topic(self._job),
             plan.letters_from,
             letters_end,
-            aliases,
+            stores,
         )
         rows = [held, letters, *(frame for one in recomputed for frame in expected_documents(one))]
         rows += [expected_letters(one) for one in recomputed]

@@ -101,7 +101,7 @@ def _ends_in(ends: EndRange) -> Column:
 
 
 def expected_documents(recomputed: Recomputed) -> list[DataFrame]:
-    """The documents that the index must hold for a stretch, as rows to judge."""
+    """The documents that the index and the streams must hold for a stretch, as rows to judge."""
     pipeline, version = recomputed.stretch.pipeline, recomputed.stretch.version
     return [
         recomputed.stages[stage.name].mapInArrow(
@@ -109,7 +109,7 @@ def expected_documents(recomputed: Recomputed) -> list[DataFrame]:
         )
         for stage in pipeline.stages
         for emit in stage.emits
-        if emit.kind == "elasticsearch"
+        if emit.kind in ("elasticsearch", "stream")
     ]
 
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import NotFound
-from strandline.ledger.states import Offsets, Totals
+from strandline.ledger.states import CheckpointRow, Offsets, Totals
 from strandline.processing.pipeline import CheckedPipeline
 from strandline.results.document import format_timestamp
 from strandline.results.held_documents import EndRange
+from strandline.results.judgement import STREAM_STORE
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
@@ -85,12 +86,15 @@ def plan_audit(
     log_starts: Offsets,
     letter_starts: Mapping[int, int],
     asked: EndRange,
+    result_starts: Offsets | None = None,
 ) -> AuditPlan:
-    """Plan the audit of `job` up to its last checkpoint. `load` gives the pipeline of a version.
+    """Plan the audit of `job` up to its last checkpoint. `load` gives the pipeline of a version; the starts are what is still
+    held of the input, of the dead letters, and of each stream of results.
 
     1. The last slice: that of the last checkpoint, or the first one that closes all the windows asked for.
     2. The stretches up to it, by version; for each its windows, and the slices that can hold their records.
-    3. Where the log or the dead-letter stream has lost its beginning: the windows that this can't have touched, alone.
+    3. Where the log, the dead-letter stream or a stream of results has lost its beginning: the windows that this can't have
+       touched, alone.
 
     Raises NotFound when the job has no checkpoint, LedgerUnavailable.
     """
@@ -102,7 +106,9 @@ def plan_audit(
         slice_last = min(slice_last, ledger.first_slice_closing(job, asked.up_to_ms) or slice_last)
     versions = _versions(ledger, job, load, slice_last)
     slice_of_letters = _first_slice_with_letters(ledger, job, slice_last, letter_starts)
-    floors = ledger.checkpoint(job, slice_of_letters - 1).emitted if slice_of_letters > 1 else {}
+    slice_of_results = _first_slice_with_results(ledger, job, slice_last, result_starts or {})
+    slice_whole = max(slice_of_letters, slice_of_results)
+    floors = dict(ledger.checkpoint(job, slice_whole - 1).emitted) if slice_whole > 1 else {}
     stretches = _stretches(ledger, job, versions, asked, floors)
     slice_held = ledger.first_slice_from(job, slice_last, log_starts)
     if any(stretch.slice_first < slice_held for stretch in stretches):
@@ -129,8 +135,8 @@ def plan_audit(
 def _incomplete(floor_ms: int) -> str:
     when = format_timestamp(floor_ms * 1000)
     return (
-        f"the log, or the dead-letter stream, no longer holds what windows before {when} came from, so not all of them "
-        f"were audited; ask for the rest alone with --from {when}"
+        f"the log, the dead-letter stream or a stream of results no longer holds all that belongs to windows before {when}, "
+        f"so not all of them were audited; ask for the rest alone with --from {when}"
     )
 
 
@@ -159,13 +165,39 @@ def _with_facts(ledger: Ledger, plan: AuditPlan, slice_of_letters: int) -> Audit
 
 def _first_slice_with_letters(ledger: Ledger, job: str, slice_last: int, letter_starts: Mapping[int, int]) -> int:
     """The first slice, at most `slice_last` + 1, of which and of all after it the dead letters are still there."""
-    low, high = 1, slice_last + 1  # where the dead letters of a slice begin never falls
     if not any(letter_starts.values()):
-        return low
+        return 1
+
+    def are_held(before: CheckpointRow | None) -> bool:
+        begin = before.dead_letter_offsets if before else {}
+        return all(begin.get(partition, 0) >= offset for partition, offset in letter_starts.items())
+
+    return _first_slice_where(ledger, job, slice_last, are_held)
+
+
+def _first_slice_with_results(ledger: Ledger, job: str, slice_last: int, starts: Offsets) -> int:
+    """The same of its results in streams."""
+    if not any(offset for partitions in starts.values() for offset in partitions.values()):
+        return 1
+
+    def are_held(before: CheckpointRow | None) -> bool:
+        begin = before.result_offsets if before else {}
+        return all(
+            begin.get(stream, {}).get(partition, 0) >= offset
+            for stream, partitions in starts.items()
+            for partition, offset in partitions.items()
+        )
+
+    return _first_slice_where(ledger, job, slice_last, are_held)
+
+
+def _first_slice_where(ledger: Ledger, job: str, slice_last: int, is_so: Callable[[CheckpointRow | None], bool]) -> int:
+    """The first slice, at most `slice_last` + 1, for which it is so, as for all after; told by the checkpoint before it, None
+    before the first."""
+    low, high = 1, slice_last + 1  # where a slice's dead letters and results begin never falls
     while low < high:
         middle = (low + high) // 2
-        begin = ledger.checkpoint(job, middle - 1).dead_letter_offsets if middle > 1 else {}
-        if all(begin.get(partition, 0) >= offset for partition, offset in letter_starts.items()):
+        if is_so(ledger.checkpoint(job, middle - 1) if middle > 1 else None):
             high = middle
         else:
             low = middle + 1
@@ -276,4 +308,18 @@ def aliases_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
     return {
         stage.name: tuple(emit.name for emit in stage.emits if emit.kind == "elasticsearch")
         for stage in pipeline.stages
+    }
+
+
+def streams_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
+    """Stage -> the streams that it emits to."""
+    return {stage.name: stage.streams for stage in pipeline.stages}
+
+
+def stores_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
+    """Stage -> the stores of its results, as the judgement names them."""
+    streams = streams_of(pipeline)
+    return {
+        stage: aliases + tuple(STREAM_STORE + name for name in streams[stage])
+        for stage, aliases in aliases_of(pipeline).items()
     }

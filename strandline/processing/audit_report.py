@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strandline.ledger.states import SliceRow
-from strandline.processing.audit_plan import AuditPlan, aliases_of
+from strandline.processing.audit_plan import AuditPlan, stores_of
 from strandline.processing.watermark import emitted_up_to
 from strandline.results.judgement import (
     DEAD_LETTERS,
@@ -37,7 +37,7 @@ class Account:
 
 @dataclass(frozen=True)
 class StoreReport:
-    """One alias of the index, or the dead-letter stream."""
+    """One alias of the index, one stream of results (`stream:NAME`), or the dead-letter stream."""
 
     store: str
     stage: str
@@ -75,14 +75,14 @@ class AuditReport:
 
 
 def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
-    """Which documents of each alias are judged. `last` is a slice that was in the ledger after the index was looked at."""
+    """Which documents of each store are judged. `last` is a slice that was in the ledger after the stores were looked at."""
     scopes = {}
     for stretch in plan.stretches:
         later = emitted_up_to([(stage.name, stage.size_ms) for stage in stretch.pipeline.stages], last.closes_ms)
-        for stage, aliases in aliases_of(stretch.pipeline).items():
+        for stage, stores in stores_of(stretch.pipeline).items():
             ends = plan.scope[stage]
-            for alias in aliases:
-                scopes[alias] = StoreScope(
+            for store in stores:
+                scopes[store] = StoreScope(
                     stage, ends.after_ms, ends.up_to_ms, later.get(stage), plan.slice_committed, last.number
                 )
     return scopes

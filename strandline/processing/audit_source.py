@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
+from confluent_kafka import Message
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from strandline.core.record import HEADER_ID, HEADER_JOB
 from strandline.ledger.states import SliceRow
 from strandline.processing.log_reader import LogReader, OffsetRange
 from strandline.processing.log_source import (
@@ -24,8 +26,8 @@ from strandline.processing.log_source import (
     decoder_of,
     open_ledger,
 )
-from strandline.results.held_documents import EndRange, read_documents, window_end_and_emission
-from strandline.results.judgement import DEAD_LETTERS, Row, Side, is_of_document
+from strandline.results.held_documents import EndRange, encode_result, read_documents, window_end_and_emission
+from strandline.results.judgement import DEAD_LETTERS, STREAM_STORE, Row, Side, is_of_document
 
 TASK_ROWS = 250_000
 """Records, documents or dead letters that one task reads at most."""
@@ -221,13 +223,8 @@ def letters_frame(
     ends: Mapping[int, int],
     stores: Mapping[str, tuple[str, ...]],
 ) -> DataFrame:
-    """The dead letters from `first` to before `ends` (partition -> offset), as rows to judge. `stores`: the aliases of
-    each stage."""
-    pieces = [
-        OffsetRange(topic, partition, begin, min(begin + TASK_ROWS, end))
-        for partition, end in sorted(ends.items())
-        for begin in range(first.get(partition, 0), end, TASK_ROWS)
-    ]
+    """The dead letters from `first` to before `ends` (partition -> offset), as rows to judge. `stores`: those of each stage."""
+    pieces = _pieces(topic, first, ends)
     return _frame_of_parts(spark, _LetterReader(bootstrap, tuple(pieces), dict(stores)), len(pieces))
 
 
@@ -255,11 +252,65 @@ class _LetterReader:
         stage = headers.get("step", "").removeprefix("emit ")
         index = headers.get("index", "")
         # A document without an index has the same id under every alias of its stage.
-        own = [store for store in self.stores.get(stage, ()) if not index or index.startswith(f"{store}-")]
+        own = [
+            store
+            for store in self.stores.get(stage, ())
+            if store == STREAM_STORE + index
+            or (not store.startswith(STREAM_STORE) and (not index or index.startswith(f"{store}-")))
+        ]
         for store in own:
             yield Row(store, headers.get("document", ""), Side.LETTER, index, end_ms, emission, reason.encode())
         if not own:
             yield Row(DEAD_LETTERS, identity, Side.HELD, "", None, None, reason.encode())
+
+
+def results_frame(
+    spark: SparkSession,
+    bootstrap: str,
+    job: str,
+    streams: Mapping[str, tuple[Mapping[int, int], Mapping[int, int]]],
+    asked: EndRange,
+) -> DataFrame:
+    """The job's results in streams, as rows to judge. `streams`: name -> from where (partition -> offset) and before where."""
+    pieces = [piece for name, (first, ends) in sorted(streams.items()) for piece in _pieces(name, first, ends)]
+    return _frame_of_parts(spark, _ResultReader(bootstrap, job, tuple(pieces), asked), len(pieces))
+
+
+@dataclass(frozen=True)
+class _ResultReader:
+    bootstrap: str
+    job: str
+    pieces: tuple[OffsetRange, ...]
+    asked: EndRange
+
+    def rows(self, number: int) -> Iterator[list[Row]]:
+        reader, stream = LogReader(self.bootstrap), self.pieces[number].stream
+        try:
+            for messages in reader.read(self.pieces[number]):
+                yield [row for message in messages for row in self._rows_of(stream, message)]
+        finally:
+            reader.close()
+
+    def _rows_of(self, stream: str, message: Message) -> Iterator[Row]:
+        headers = {name: _text(value) for name, value in dict(message.headers() or ()).items()}
+        if headers.get(HEADER_JOB, self.job) != self.job:
+            return  # of a job that emitted to the stream before
+        try:
+            source = msgspec.json.decode(message.value() or b"", type=dict)
+        except (msgspec.DecodeError, UnicodeError):
+            source = {}
+        end_ms, emission = window_end_and_emission(source)
+        if self.asked.holds(end_ms):
+            identity = headers.get(HEADER_ID, f"{message.partition()}/{message.offset()}")
+            yield Row(STREAM_STORE + stream, identity, Side.HELD, stream, end_ms, emission, encode_result(source))
+
+
+def _pieces(topic: str, first: Mapping[int, int], ends: Mapping[int, int]) -> list[OffsetRange]:
+    return [
+        OffsetRange(topic, partition, begin, min(begin + TASK_ROWS, end))
+        for partition, end in sorted(ends.items())
+        for begin in range(first.get(partition, 0), end, TASK_ROWS)
+    ]
 
 
 def _window_of(value: bytes | None) -> tuple[int | None, int | None]:
@@ -273,7 +324,7 @@ def _text(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
 
 
-def _frame_of_parts(spark: SparkSession, reader: _HeldReader | _LetterReader, parts: int) -> DataFrame:
+def _frame_of_parts(spark: SparkSession, reader: _HeldReader | _LetterReader | _ResultReader, parts: int) -> DataFrame:
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from strandline.processing.audit_source import rows_batch
 from strandline.results.document import Document, DocumentShape
 from strandline.results.held_documents import encode_result
-from strandline.results.judgement import Finding, Judge, Row, Side
+from strandline.results.judgement import STREAM_STORE, Finding, Judge, Row, Side
 
 WINDOW = "window"
 FINDINGS_DDL = (
@@ -48,7 +48,7 @@ class ExpectedDocuments:
             )
 
     def _row(self, one: object, end_ms: int) -> Row:
-        store = self.shape.emit_name
+        store = STREAM_STORE + self.shape.emit_name if self.shape.is_stream else self.shape.emit_name
         if isinstance(one, Document):
             body = encode_result(msgspec.json.decode(one.source))
             return Row(store, one.id, Side.COMPUTED, one.index, end_ms, None, body)

@@ -13,12 +13,13 @@ from pyspark.sql import DataFrame
 from strandline.core.errors import StrandlineError
 from strandline.core.failpoints import failpoint
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import CheckpointRow, SliceRow
+from strandline.ledger.states import CheckpointRow, Offsets, SliceRow
 from strandline.processing.emission import results_metric
+from strandline.processing.log_reader import LogIndex
 from strandline.processing.pipeline import CheckedPipeline
 from strandline.processing.refused import RefusedWriter
 from strandline.processing.rewind import RewindPlan
-from strandline.processing.stage_emission import DEAD_LETTERS_PROPERTY, SLICE_PROPERTY
+from strandline.processing.stage_emission import DEAD_LETTERS_PROPERTY, RESULT_OFFSETS_PROPERTY, SLICE_PROPERTY
 from strandline.processing.watermark import emitted_up_to, greatest
 
 log = structlog.get_logger()
@@ -43,6 +44,7 @@ class SliceCommitter:
         ledger: Ledger,
         refused: RefusedWriter,
         stream_execution: Callable[[], Any],
+        index: LogIndex,
     ) -> None:
         self._pipeline = pipeline
         self._version = version
@@ -51,6 +53,8 @@ class SliceCommitter:
         self._ledger = ledger
         self._refused = refused
         self._stream_execution = stream_execution
+        self._index = index
+        self._streams_seen: set[str] = set()
         self.failure: StrandlineError | None = None
 
     def __call__(self, results: DataFrame, batch: int) -> None:
@@ -69,6 +73,7 @@ class SliceCommitter:
         context = results.sparkSession.sparkContext
         context.setLocalProperty(SLICE_PROPERTY, str(number))
         context.setLocalProperty(DEAD_LETTERS_PROPERTY, json.dumps(before.dead_letter_offsets if before else {}))
+        context.setLocalProperty(RESULT_OFFSETS_PROPERTY, json.dumps(before.result_offsets if before else {}))
         if self._pipeline.spec.on_error == "crash" and number > self._plan.slice_committed:
             # Before anything of the slice is emitted: a fixed version shall find it untouched. Costs a second reading.
             bad = self._refused.first(number)
@@ -101,7 +106,7 @@ class SliceCommitter:
         """Make one slice final, so that doing it again changes nothing. Its results are already written and confirmed.
 
         1. Write its dead letters, if the plan counted any; identities come from the log, so a repeat adds nothing.
-        2. Add up: what it held, what was refused and why, how far event time has come.
+        2. Add up: what it held, what was refused and why, how far event time has come, where streams of results end.
         3. Commit the checkpoint under this run's epoch. Only after this may the next slice be planned.
         """
         job = self._pipeline.job
@@ -116,6 +121,8 @@ class SliceCommitter:
             rejected, dead_letter_offsets = self._refused.write(sliced.number, dead_letter_offsets)
         if late and not written:
             rejected["late"] = late
+        results = {s.name: facts[results_metric(s.name)]["results"] for s in self._pipeline.stages if s.emits}
+        result_offsets = self._result_offsets(before, results)
         failpoint("commit.before_checkpoint")
         self._ledger.commit_checkpoint(
             CheckpointRow(
@@ -133,12 +140,24 @@ class SliceCommitter:
                 records=counted["records"],
                 accepted=counted["records"] - sum(rejected.values()),
                 rejected=rejected,
-                results={s.name: facts[results_metric(s.name)]["results"] for s in self._pipeline.stages if s.emits},
+                results=results,
                 dead_letter_offsets=dead_letter_offsets,
                 committed_ms=time.time_ns() // 1_000_000,
+                result_offsets=result_offsets,
             )
         )
         failpoint("checkpoint.committed")
+
+    def _result_offsets(self, before: CheckpointRow | None, results: dict[str, int]) -> Offsets:
+        """Where each stream of results ends now. Those to which nothing was emitted are looked at in the run's first slice
+        only: shutting out older runs may have left marks behind their last results."""
+        offsets = dict(before.result_offsets) if before else {}
+        for stage in self._pipeline.stages:
+            for stream in stage.streams:
+                if results[stage.name] or stream not in self._streams_seen:
+                    self._streams_seen.add(stream)
+                    offsets[stream] = self._index.settled_ends(stream)
+        return offsets
 
     def _require_same_watermark(self, execution: Any, sliced: SliceRow, *, first: bool) -> None:
         in_spark_ms = int(execution.lastExecution().offsetSeqMetadata().batchWatermarkMs())

@@ -7,6 +7,7 @@ data and documents are only ever created, so a batch that is run again lands on 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -15,6 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from strandline.core.settings import Settings
 from strandline.processing.log_source import EVENT_TIME
 from strandline.processing.pipeline import CheckedPipeline, Emit, Stage
+from strandline.processing.result_stream_writer import ResultStream
 from strandline.processing.stage_emission import REFUSED_RESULTS, StageEmission
 from strandline.processing.stages import WATERMARK_METADATA
 from strandline.results.counting_writer import CountingWriter
@@ -32,20 +34,29 @@ class EmissionTap:
     """Puts a stage's emission into the plan, where the stage has one."""
 
     def __init__(
-        self, pipeline: CheckedPipeline, version: int, epoch: int, emitted: Mapping[str, int], settings: Settings
+        self,
+        pipeline: CheckedPipeline,
+        version: int,
+        epoch: int,
+        emitted: Mapping[str, int],
+        settings: Settings,
+        stream_keys: Mapping[str, str | None] = MappingProxyType({}),
     ) -> None:
+        """`stream_keys`: of each stream that is emitted to, the field that is its key."""
         self._pipeline = pipeline
         self._version = version
         self._epoch = epoch
         self._emitted = emitted
         self._settings = settings
+        self._stream_keys = stream_keys
 
     def __call__(self, stage: Stage, frame: DataFrame) -> DataFrame:
         if not stage.emits:
             return frame
         emitted_ms = self._emitted.get(stage.name)
         emission = StageEmission(
-            writers=tuple(self._writer(stage, emit) for emit in stage.emits),
+            writers=tuple(self._writer(stage, emit) for emit in stage.emits if emit.kind != "stream"),
+            streams=tuple(self._stream(stage, emit) for emit in stage.emits if emit.kind == "stream"),
             job=self._pipeline.job,
             stage=stage.name,
             epoch=self._epoch,
@@ -71,6 +82,10 @@ class EmissionTap:
             self._settings.elasticsearch_url, document_shape(self._pipeline, stage, emit, self._version)
         )
 
+    def _stream(self, stage: Stage, emit: Emit) -> ResultStream:
+        shape = document_shape(self._pipeline, stage, emit, self._version)
+        return ResultStream(self._settings.kafka_bootstrap, shape, self._stream_keys[emit.name])
+
 
 def document_shape(pipeline: CheckedPipeline, stage: Stage, emit: Emit, version: int) -> DocumentShape:
     """What the documents of one emission have in common."""
@@ -81,5 +96,6 @@ def document_shape(pipeline: CheckedPipeline, stage: Stage, emit: Emit, version:
         version=version,
         by=tuple(zip(stage.by, stage.by_types, strict=True)),
         aggregates=tuple((column.name, column.type) for column in stage.aggregates),
+        is_stream=emit.kind == "stream",
         is_once=pipeline.spec.guarantee == "exactly_once",
     )

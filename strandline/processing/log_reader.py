@@ -22,6 +22,8 @@ from strandline.core.errors import LogTruncated, LogUnavailable, NotFound
 MESSAGES_A_FETCH = 10_000
 """Messages taken from librdkafka's queue at once: the unit in which records are decoded."""
 _ASK_AGAIN_S = 0.2
+_SETTLED_TIMEOUT_S = 60.0
+_SETTLED_POLL_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,22 @@ class LogIndex:
     def ends_with_open(self, stream: str) -> dict[int, int]:
         """Per partition the offset after the last record, settled or not. Reading up to it waits until all before it is."""
         return self._offsets(stream, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
+
+    def settled_ends(self, stream: str) -> dict[int, int]:
+        """As `ends`, once all that is in the stream now is settled. Kafka says that a transaction is committed before each
+        partition knows it. Raises LogUnavailable when somebody's transaction stays open."""
+        written = self.ends_with_open(stream)
+        deadline = time.monotonic() + _SETTLED_TIMEOUT_S
+        while True:
+            ends = self.ends(stream)
+            if all(ends[partition] >= offset for partition, offset in written.items()):
+                return ends
+            if time.monotonic() > deadline:
+                raise LogUnavailable(
+                    f"stream {stream} holds a transaction that is still open after {_SETTLED_TIMEOUT_S:g} s, so results behind "
+                    "it can't be read; find its producer, or have Kafka abort it"
+                )
+            time.sleep(_SETTLED_POLL_S)
 
     def offsets_at(self, stream: str, log_time_ms: int, ends: Mapping[int, int]) -> dict[int, int]:
         """Per partition the first offset whose log time is at or after `log_time_ms`, but at most `ends`."""

@@ -19,6 +19,7 @@ from strandline.core.errors import InvalidDocument, Problem
 from strandline.core.stream import FIELD_NAMES_SCHEMA, DocumentModel, Duration, FieldName, Name, StreamSpec, names_alike
 from strandline.processing.expressions import ExpressionError, infer_type, parse_expression, refuse_unknown_columns
 from strandline.processing.watermark import EventTimeRule
+from strandline.results.document import WINDOW_FIELDS
 
 
 def _expression_text(value: object) -> object:
@@ -99,32 +100,38 @@ class WindowSpec(DocumentModel):
             yield paths[name], message
 
 
+EmitKind = Literal["elasticsearch", "stream", "counting"]
+
+
 class EmitSpec(DocumentModel):
     """One place where a window's results go."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
-    LATER: ClassVar[dict[str, str]] = {
-        "stream": "emitting to a stream is not supported yet; only 'elasticsearch' is",
-    }
     elasticsearch: Name | None = None
     """An alias in Elasticsearch; the indices are `NAME-yyyy.MM` by the window's end."""
+    stream: Name | None = None
+    """A stream, which other jobs may read; one JSON document a result."""
     counting: Name | None = None
     """A sink that only counts: for benchmarks."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        if (self.elasticsearch is None) == (self.counting is None):
-            yield (), "expected exactly one of: elasticsearch"
+        if sum(name is not None for name in (self.elasticsearch, self.stream, self.counting)) != 1:
+            yield (), "expected exactly one of: elasticsearch, stream"
+        if self.stream is not None and self.stream.endswith(".dead-letter"):
+            yield ("stream",), "names that end in '.dead-letter' belong to the jobs; choose another"
 
     @property
-    def kind(self) -> Literal["elasticsearch", "counting"]:
+    def kind(self) -> EmitKind:
         """Which sink."""
+        if self.stream is not None:
+            return "stream"
         return "elasticsearch" if self.elasticsearch is not None else "counting"
 
     @property
     def name(self) -> str:
         """The sink's name for the results."""
-        return self.elasticsearch or self.counting or ""
+        return self.elasticsearch or self.stream or self.counting or ""
 
 
 class StepSpec(DocumentModel):
@@ -225,7 +232,7 @@ class Where:
 class Emit:
     """One sink of a stage."""
 
-    kind: Literal["elasticsearch", "counting"]
+    kind: EmitKind
     name: str
 
 
@@ -242,6 +249,17 @@ class Stage:
     pre_steps: tuple[Derive | Where, ...]
     step: str
     """Where it stands in the document, as `steps[1]`."""
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that it emits to."""
+        return tuple(emit.name for emit in self.emits if emit.kind == "stream")
+
+    @property
+    def field_types(self) -> dict[str, str]:
+        """Field of the result -> type: the by fields, then the aggregates."""
+        fields = dict(zip(self.by, self.by_types, strict=True))
+        return fields | {column.name: column.type for column in self.aggregates}
 
 
 @dataclass(frozen=True)
@@ -418,6 +436,26 @@ class _Check:
             )
         )
         self.pending = []
+        self._emits(path, window, emits)
+
+    def _emits(self, path: Path, window: WindowSpec, emits: list[EmitSpec]) -> None:
+        """What a stage must keep to that emits to a stream."""
+        for position, emit in enumerate(emits):
+            if emit.stream is not None and emit.stream == self.pipeline.input.stream:
+                self._add(
+                    (*path, "emit", position, "stream"),
+                    f"'{emit.stream}' is what this pipeline reads; it would read its own results. Choose another name",
+                )
+        if not any(emit.stream is not None for emit in emits):
+            return
+        places: list[tuple[str, Path]] = [(name, ("by", number)) for number, name in enumerate(window.by)]
+        places += [(name, ("aggregate", name)) for name in window.aggregate]
+        for name, inner in places:
+            if name.lower() in WINDOW_FIELDS:
+                self._add(
+                    (*path, "window", *inner),
+                    f"'{name}' is what the window's times are called in a stream of results; choose another name",
+                )
 
     def _key(self, path: Path, name: str) -> None:
         """One field of a window's `by`. A later window's key comes from the window before it: it merges its results."""
@@ -443,7 +481,8 @@ class _Check:
         last, last_step = windows[-1]
         if not last_step.emit:
             self._add(
-                ("steps", last), "the last window must emit; write 'emit: [{elasticsearch: NAME}]' beside 'window'"
+                ("steps", last),
+                "the last window must emit; write 'emit: [{elasticsearch: NAME}]' or '[{stream: NAME}]' beside 'window'",
             )
         for number in range(last + 1, len(self.pipeline.steps)):
             self._add(

@@ -37,6 +37,8 @@ class PlannerSettings:
     """`earliest` or `latest`: where a job's first slice begins."""
     rows_max: int
     rule: EventTimeRule
+    emitter: str | None = None
+    """The job that emits to the stream, if one does: then the stream is cut at that job's checkpoints only."""
 
 
 class SlicePlanner:
@@ -54,13 +56,17 @@ class SlicePlanner:
         self._index = index
         self._now_ms = now_ms
         self._drain_ends: Vector | None = None
+        self._origin: Vector | None = None
+        """Where a job without slices begins: as the run's first look found it, else `latest` would pass over what comes between
+        two looks."""
 
     def next_slice(self) -> SliceRow | None:
         """Plan, record and return the next slice; None when there is nothing to do now.
 
         1. A slice that is planned and not committed comes first, as it was cut.
         2. A job that shall stop, or has a newer version than this run's, gets no new slice.
-        3. New records: cut at the end of every partition, or at one log time when far behind.
+        3. New records: cut at the end of every partition, or at one log time when far behind. A stream of results: at the
+           end of the last committed emission, or of an earlier one.
         4. No new records, but a window that time has closed: an empty slice that closes it.
         5. Draining, and all is read: a slice that carries event time past every open window, then one that closes them.
 
@@ -88,9 +94,9 @@ class SlicePlanner:
 
     def _cut(self, done: SliceRow | None, checkpoint: CheckpointRow | None, *, draining: bool) -> SliceRow | None:
         rule = self._settings.rule
-        firsts = dict(done.offsets[self._settings.stream]) if done is not None else self._origin()
+        firsts = dict(done.offsets[self._settings.stream]) if done is not None else self._look_for_origin()
         now_ms = self._now_ms()
-        ends = self._index.ends(self._settings.stream)
+        ends = self._ends()
         if draining:
             # What arrives after the drain began is not waited for, else a busy feed would never be drained.
             self._drain_ends = self._drain_ends or ends
@@ -104,7 +110,8 @@ class SlicePlanner:
         if rows:
             offsets, cut_time_ms, kind = ends, now_ms, SliceKind.LIVE
             if rows > self._settings.rows_max:
-                offsets, cut_time_ms = self._cut_by_log_time(firsts, ends, done.cut_time_ms if done else 0, now_ms)
+                cut = self._cut_by_emission if self._settings.emitter else self._cut_by_log_time
+                offsets, cut_time_ms = cut(firsts, ends, done.cut_time_ms if done else 0, now_ms)
                 kind = SliceKind.CATCH_UP
             tick_ms = _plus(thresholds.watermark_ms, rule.delay_ms)
             return self._row(done, firsts, offsets, cut_time_ms, thresholds, tick_ms, kind)
@@ -122,10 +129,48 @@ class SlicePlanner:
             return self._row(done, firsts, firsts, now_ms, thresholds, reached_ms, SliceKind.IDLE)
         return None
 
-    def _origin(self) -> Vector:
-        if self._settings.start == "latest":
-            return self._index.ends(self._settings.stream)
-        return self._index.starts(self._settings.stream)
+    def _look_for_origin(self) -> Vector:
+        if self._origin is None:
+            latest = self._settings.start == "latest"
+            self._origin = self._ends() if latest else self._index.starts(self._settings.stream)
+        return dict(self._origin)
+
+    def _ends(self) -> Vector:
+        """How far the stream may be read now: to its end, and where another job emits to it, to the end of that job's last
+        committed emission. So an emission is read whole or not at all; no partition runs ahead of another; and since the
+        windows of an emission end after those of all before it, none of its results is late."""
+        stream, emitter = self._settings.stream, self._settings.emitter
+        ends = self._index.ends(stream)
+        if emitter is None:
+            return ends
+        checkpoint = self._ledger.last_checkpoint(emitter)
+        emitted = checkpoint.result_offsets.get(stream) if checkpoint is not None else None
+        if emitted is None:
+            return self._index.starts(stream)
+        return {partition: min(end, emitted.get(partition, 0)) for partition, end in ends.items()}
+
+    def _cut_by_emission(self, firsts: Vector, ends: Vector, from_ms: int, to_ms: int) -> tuple[Vector, int]:
+        """Up to the last emission, at or before `ends`, with which the slice holds at most `rows_max` records, and when that
+        was committed; if even the first new one holds more, the whole of it."""
+        emitter = self._settings.emitter
+        assert emitter is not None, "only a stream of results is cut by emissions"
+        last = self._ledger.last_checkpoint(emitter)
+        assert last is not None, "records of a stream of results are read only from a checkpoint on"
+        low, high = 0, last.slice
+        while low < high:  # the last checkpoint that fits; where emissions end never falls
+            middle = (low + high + 1) // 2
+            if _rows(firsts, self._emitted(emitter, middle, firsts, ends)) <= self._settings.rows_max:
+                low = middle
+            else:
+                high = middle - 1
+        number = low if low and _rows(firsts, self._emitted(emitter, low, firsts, ends)) else low + 1
+        committed_ms = self._ledger.checkpoint(emitter, number).committed_ms
+        return self._emitted(emitter, number, firsts, ends), min(max(committed_ms, from_ms), to_ms)
+
+    def _emitted(self, emitter: str, number: int, firsts: Vector, ends: Vector) -> Vector:
+        """Where that checkpoint says that the stream ended, within `firsts` and `ends`."""
+        emitted = self._ledger.checkpoint(emitter, number).result_offsets.get(self._settings.stream, {})
+        return {p: max(min(emitted.get(p, 0), end), firsts.get(p, 0)) for p, end in ends.items()}
 
     def _cut_by_log_time(self, firsts: Vector, ends: Vector, from_ms: int, to_ms: int) -> tuple[Vector, int]:
         """The latest cut at one log time that holds at most `rows_max` records, and its time; if even the first

@@ -58,6 +58,7 @@ from strandline.processing.log_source import LogSource, SourceConfig, log_source
 from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
 from strandline.processing.planner import PlannerSettings, is_drained
 from strandline.processing.refused import RefusedWriter
+from strandline.processing.result_streams import emitter_of, shut_out_older_runs
 from strandline.processing.rewind import RewindPlan, plan_of_job, require_log_holds, rewind_cost
 from strandline.processing.schema import arrow_type, field_specs
 from strandline.processing.stages import build_stages
@@ -173,8 +174,9 @@ class Runner:
         """Run one version of the job; return the run's outcome, None when a new version is to follow at once.
 
         1. Plan the rewind, and make sure that the log still holds what it needs.
-        2. Start a fresh Spark query there, with a fresh scratch checkpoint.
-        3. Watch it until it shall stop, and say in the ledger how it ended.
+        2. Shut out what older runs may still write to streams of results.
+        3. Start a fresh Spark query there, with a fresh scratch checkpoint.
+        4. Watch it until it shall stop, and say in the ledger how it ended.
 
         Raises StrandlineError.
         """
@@ -183,6 +185,7 @@ class Runner:
         failpoint("rewind.before_plan")
         plan = self._plan(pipeline)
         failpoint("rewind.planned")
+        shut_out_older_runs(self._ledger, self._settings.kafka_bootstrap, run)
         scratch = self._scratch / str(run.epoch)
         scratch.mkdir(parents=True)
         if self._spark is None:
@@ -190,9 +193,16 @@ class Runner:
         spark = self._spark
         committer: SliceCommitter | None = None
         try:
-            config = source_config(self._settings, pipeline, plan, run.version, run.epoch, spark)
+            if any(stage.streams for stage in pipeline.stages):
+                self._ledger.set_run_slots(
+                    self._job, run.epoch, int(spark.conf.get("spark.sql.shuffle.partitions") or 0)
+                )
+            emitter = emitter_of(self._ledger, pipeline.spec.input.stream)
+            config = source_config(self._settings, pipeline, plan, run.version, run.epoch, spark, emitter)
             spark.dataSource.register(log_source(config))
-            tap = EmissionTap(pipeline, run.version, run.epoch, plan.emitted, self._settings)
+            tap = EmissionTap(
+                pipeline, run.version, run.epoch, plan.emitted, self._settings, self._stream_keys(pipeline)
+            )
             refused = RefusedWriter(spark, pipeline, self._settings.kafka_bootstrap)
             streams = spark._jsparkSession.streams()  # the way to what Spark's listeners only hear afterwards
             committer = SliceCommitter(
@@ -203,6 +213,7 @@ class Runner:
                 self._ledger,
                 refused,
                 lambda: streams.active()[0].streamingQuery(),
+                LogIndex(self._settings.kafka_bootstrap),
             )
             frame = build_stages(spark.readStream.format(LogSource.name()).load(), pipeline, tap)
             failpoint("run.before_query")
@@ -219,6 +230,10 @@ class Runner:
         finally:
             guard.rest()
             shutil.rmtree(scratch / "checkpoint", ignore_errors=True)
+
+    def _stream_keys(self, pipeline: CheckedPipeline) -> dict[str, str | None]:
+        names = [name for stage in pipeline.stages for name in stage.streams]
+        return {name: StreamSpec.from_document(self._ledger.stream(name).document).key for name in names}
 
     def _end(self, run: RunRow, ended: JobState | Literal["interrupted", "replaced"]) -> str | None:
         """Say in the ledger how a run ended that did not fail."""
@@ -348,8 +363,9 @@ def source_config(
     version: int,
     epoch: int,
     spark: SparkSession,
+    emitter: str | None = None,
 ) -> SourceConfig:
-    """What the planner process and the readers need to know about this run."""
+    """What the planner process and the readers need to know about this run. `emitter`: the job that emits to the stream."""
     checkpoint = pipeline.spec.checkpoint
     return SourceConfig(
         planner=PlannerSettings(
@@ -360,6 +376,7 @@ def source_config(
             start=pipeline.spec.input.start,
             rows_max=checkpoint.records or settings.slice_rows_max,
             rule=pipeline.event_time_rule,
+            emitter=emitter,
         ),
         fields=tuple(field_specs(pipeline.stream)),
         columns=pipeline.columns_needed,

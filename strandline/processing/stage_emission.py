@@ -10,15 +10,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from strandline.core.errors import Fenced
 from strandline.core.failpoints import failpoint
 from strandline.core.record import REASON_RESULT
 from strandline.processing.dead_letters import DeadLetter, DeadLetterWriter
+from strandline.processing.log_source import open_ledger
+from strandline.processing.result_stream_writer import Place, ResultStream, ResultStreamWriter
 from strandline.results.writer import Refused, ResultWriter
 
 SLICE_PROPERTY = "strandline.slice"
 """Spark local property: the number of the slice at work, which is the emission's number."""
 DEAD_LETTERS_PROPERTY = "strandline.dead_letters"
 """Spark local property: where the dead-letter stream ended at the last checkpoint, as JSON."""
+RESULT_OFFSETS_PROPERTY = "strandline.result_offsets"
+"""Spark local property: where the streams of results ended at the last checkpoint, as JSON."""
 REFUSED_RESULTS = "_strandline_refused_results"
 
 
@@ -27,6 +32,7 @@ class StageEmission:
     """Emits one stage from an executor's Python worker; travels there pickled."""
 
     writers: tuple[ResultWriter, ...]
+    streams: tuple[ResultStream, ...]
     job: str
     stage: str
     epoch: int
@@ -39,18 +45,38 @@ class StageEmission:
         context = TaskContext.get()
         assert context is not None
         emission = int(context.getLocalProperty(SLICE_PROPERTY) or 0)
+        writers = [*self.writers, *(self._stream_writer(stream, context) for stream in self.streams)]
         for batch in batches:
             new = self._new(batch)
             refused: list[Refused] = []
             if new.num_rows:
                 failpoint("emit.before_write")
-                for writer in self.writers:
+                for writer in writers:
                     refused += writer.write_batches([new], self.epoch, emission).refused
                 failpoint("emit.written")
             if refused:
                 self._bury(refused, context)
             counts = pa.array([len(refused)] + [0] * (batch.num_rows - 1) if batch.num_rows else [], pa.int64())
             yield batch.append_column(REFUSED_RESULTS, counts)
+
+    def _stream_writer(self, stream: ResultStream, context: TaskContext) -> ResultStreamWriter:
+        ends = json.loads(context.getLocalProperty(RESULT_OFFSETS_PROPERTY) or "{}").get(stream.shape.emit_name, {})
+        place = Place(
+            slot=context.partitionId(),
+            attempt=context.taskAttemptId(),
+            written_before={int(partition): offset for partition, offset in ends.items()},
+        )
+        return ResultStreamWriter(stream, place, self._require_present)
+
+    def _require_present(self, epoch: int) -> None:
+        """Raises Fenced when a newer run of the job has begun."""
+        ledger = open_ledger()
+        try:
+            present = ledger.job(self.job).epoch
+        finally:
+            ledger.close()
+        if present != epoch:
+            raise Fenced(f"Run {epoch} of job {self.job} no longer owns it, run {present} does: stop this run now.")
 
     def _new(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.emitted_ms is None:

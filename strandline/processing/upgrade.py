@@ -108,7 +108,7 @@ def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[C
     for emit in new_places.keys() - old_places.keys():
         yield Change(f"results to {emit.kind} {emit.name}", Effect.SAFE, "from the first window not yet closed on")
     for emit in old_places.keys() & new_places.keys():
-        old, new = _field_types(old_places[emit]), _field_types(new_places[emit])
+        old, new = old_places[emit].field_types, new_places[emit].field_types
         for name in sorted(old.keys() & new.keys()):
             if old[name] != new[name]:
                 yield Change(
@@ -116,8 +116,22 @@ def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[C
                     Effect.FORBIDDEN,
                     "the results that are there hold the former; rename the field, or emit under another name",
                 )
+        if emit.kind == "stream":
+            yield from _of_stream(emit.name, old_places[emit], new_places[emit])
 
 
-def _field_types(stage: Stage) -> dict[str, str]:
-    fields = dict(zip(stage.by, stage.by_types, strict=True))
-    return fields | {column.name: column.type for column in stage.aggregates}
+def _of_stream(name: str, before: Stage, after: Stage) -> Iterator[Change]:
+    """What the jobs that read a stream of results rely on: its fields, and that no result comes late."""
+    for field in sorted(before.field_types.keys() - after.field_types.keys()):
+        yield Change(
+            f"no field {field} in stream {name} any more",
+            Effect.FORBIDDEN,
+            "the stream's schema has it, and jobs may read it; emit to another stream",
+        )
+    if after.size_ms > before.size_ms:
+        yield Change(
+            f"longer windows in stream {name}, from {format_duration(before.size_ms)} to {format_duration(after.size_ms)}",
+            Effect.FORBIDDEN,
+            "the first of them would begin before the last of the former, and be late for those who read the stream; emit "
+            "to another stream",
+        )

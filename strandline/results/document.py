@@ -11,6 +11,8 @@ A document:
 - A decimal is a string with all its digits, because most JSON readers would round a number. Its mapping makes the index
   keep it as a double beside, so it sorts and aggregates; only that copy is rounded.
 - NaN and infinity do not exist in JSON: such a row is refused, never turned into null.
+
+In a stream the same document also has `window_start` and `window_end`, behind `window`: a stream's schema is flat.
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ _ARROW_TYPES: dict[str, Callable[[pa.DataType], bool]] = {
 _EMIT_NAME_LENGTH_MAX = 200
 """Elasticsearch allows an index name 255 bytes; the month and the template's name need some of them."""
 RESERVED_NAMES = frozenset({"@timestamp", "window", "strandline"})
+WINDOW_FIELDS = ("window_start", "window_end")
+"""Where a document in a stream holds the window's times once more: a stream's schema is flat."""
 METADATA_NAMES = frozenset(
     [
         "_id",
@@ -77,6 +81,7 @@ _encode = msgspec.json.Encoder().encode
 class Document:
     id: str
     index: str
+    """The index; in a stream, the stream."""
     source: bytes
     """The JSON, on one line."""
 
@@ -169,6 +174,8 @@ class DocumentShape:
     """(name, type) of each key field; types as in a stream's schema: string, long, integer, double, boolean, timestamp,
     decimal(p,s)."""
     aggregates: tuple[tuple[str, str], ...]
+    is_stream: bool = False
+    """Whether the documents go to a stream, not to an index."""
     is_once: bool = True
     """Whether a result has one id, whichever run writes it. Else the run's epoch is a part of it, `ID.EPOCH`, and what two
     runs emit is there twice."""
@@ -183,7 +190,8 @@ class DocumentShape:
         if not names:
             yield f"stage {self.stage!r} has neither by fields nor aggregates; its documents would be empty"
         try:
-            check_emit_name(self.emit_name)
+            if not self.is_stream:
+                check_emit_name(self.emit_name)
             for name in names:
                 check_field_name(name)
         except ValueError as error:
@@ -191,6 +199,8 @@ class DocumentShape:
         for name, type_name in self.fields:
             if names.count(name) > 1:
                 yield f"{name!r} names two results of stage {self.stage!r}; rename one"
+            if self.is_stream and name in WINDOW_FIELDS:
+                yield f"{name!r} is what the window's times are called in a stream; rename the field"
             if not _TYPE.fullmatch(type_name):
                 yield f"{name!r} has type {type_name!r}, for which there is no mapping"
 
@@ -240,7 +250,7 @@ class DocumentShape:
         index: str | None = None
         problem = None
         try:
-            index = index_name(self.emit_name, end_ms)
+            index = self.emit_name if self.is_stream else index_name(self.emit_name, end_ms)
             start, end = format_timestamp(start_ms * 1000), format_timestamp(end_ms * 1000)
         except OverflowError:
             start, end = str(start_ms), str(end_ms)
@@ -248,7 +258,10 @@ class DocumentShape:
                 "timestamp_out_of_range",
                 f"the window {start_ms} to {end_ms} ms lies outside the years 1 to 9999",
             )
-        source = _encode({"@timestamp": end, "window": {"start": start, "end": end}})
+        times: dict[str, object] = {"@timestamp": end, "window": {"start": start, "end": end}}
+        if self.is_stream:
+            times |= zip(WINDOW_FIELDS, (start, end), strict=True)
+        source = _encode(times)
         return _WindowHead(digest, index, source[:-1] + b",", problem)
 
 

@@ -42,6 +42,12 @@ class EndRange:
     after_ms: int | None = None
     up_to_ms: int | None = None
 
+    def holds(self, end_ms: int | None) -> bool:
+        """As `query`: what has no window end is in no range but that of everything."""
+        if end_ms is None:
+            return self == EndRange()
+        return (self.after_ms is None or end_ms > self.after_ms) and (self.up_to_ms is None or end_ms <= self.up_to_ms)
+
     def query(self) -> dict[str, Any]:
         bounds = {"gt": self.after_ms, "lte": self.up_to_ms}
         known = {name: value for name, value in bounds.items() if value is not None}

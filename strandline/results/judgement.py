@@ -1,7 +1,7 @@
 """The audit's judgement: what was computed anew against what is held, id by id. A pure merge of sorted rows.
 
 Rows come sorted by store and id, so that all rows of one id follow each other and no more than one id is held in memory.
-A store is an alias of the index, or the dead-letter stream.
+A store is an alias of the index, a stream of results, or the dead-letter stream.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from strandline.results.comparison import differences
 
 DEAD_LETTERS = "(dead letters)"
 """The store of dead letters; no alias can have this name."""
+STREAM_STORE = "stream:"
+"""Before the name of a stream of results, where it is a store; no alias has a colon."""
 _ROWS_OF_AN_ID_MAX = 20
 """More rows of one id are counted and not kept."""
 _DIFFERENCES_SHOWN_MAX = 3
@@ -39,7 +41,7 @@ class Row(NamedTuple):
     id: str
     side: int
     place: str
-    """The document's index."""
+    """The document's index, or its stream."""
     end_ms: int | None
     """The window's end."""
     emission: int | None
@@ -180,7 +182,7 @@ class Judge:
                 return (Kind.LATER if Kind.LATER in kinds else Kind.OUTSIDE), ""
             if len(held) > 1:
                 return Kind.DUPLICATE, f"stands in {_places(held)}, and no result has this id"
-            what = "the index holds it" if held else "a dead letter stands for it"
+            what = f"{held[0].place} holds it" if held else "a dead letter stands for it"
             return Kind.EXTRA, f"{what}, and no record of the log leads to it"
         if len(held) > 1:
             return Kind.DUPLICATE, f"stands in {_places(held)}; it belongs in {computed.place}"
@@ -189,7 +191,7 @@ class Judge:
                 return Kind.REFUSED, ""
             return Kind.MISSING, f"belongs in {computed.place}" if computed.body else "has no dead letter either"
         if computed.body is None:
-            return Kind.EXTRA, "the index holds it, and no document can hold this result"
+            return Kind.EXTRA, f"{held[0].place} holds it, and no document can hold this result"
         if held[0].place != computed.place:
             return Kind.MISPLACED, f"stands in {held[0].place}; it belongs in {computed.place}"
         if held[0].body == computed.body:

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from strandline.core.documents import Document, did_you_mean, read_documents
+from strandline.core.documents import Document, Path, did_you_mean, read_documents
 from strandline.core.errors import Conflict, InvalidDocument, LogTruncated, NotFound, Problem
 from strandline.core.stream import StreamSpec
 from strandline.ingest.topics import TopicDescription
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobRow
 from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
+from strandline.processing.result_streams import emissions_to_streams, misfits, present_pipelines, stream_of_results
 from strandline.processing.rewind import RewindCost, plan_of_job, require_log_holds, rewind_cost
 from strandline.processing.upgrade import Change, Effect, changes_between
 from strandline.results.document import DocumentShape
@@ -87,22 +88,57 @@ def check_documents(text: bytes | str, source: str, registered: Mapping[str, dic
     problems.extend(_shared_entrances(documents, streams, registered))
     broken = {document.name for document in documents if document.kind == "stream"} - set(streams)
     checked: list[CheckedPipeline] = []
-    for document, pipeline in pipelines:
+    for document, pipeline in _emitters_first(pipelines):
         name = pipeline.input.stream
         if name in broken:
             continue  # the stream's own problems are listed; what follows from them would only hide them
         if name not in streams and name not in registered:
             hint = did_you_mean(name, streams.keys() | registered.keys())
             problems.append(document.problem(("input", "stream"), f"there is no stream '{name}'{hint}"))
+            broken |= {emitted for _, emitted in emissions_to_streams(pipeline)} - streams.keys() - registered.keys()
             continue
         try:
             stream = streams.get(name) or StreamSpec.from_document(registered[name])
             checked.append(check(pipeline, stream, document))
+            problems.extend(_fit_streams(document, checked[-1], streams, registered, broken))
         except InvalidDocument as error:
             problems.extend(error.problems)
+            broken |= {emitted for _, emitted in emissions_to_streams(pipeline)} - streams.keys() - registered.keys()
     if problems:
         raise InvalidDocument(problems)
     return Batch(list(streams.values()), checked)
+
+
+def _emitters_first(pipelines: list[tuple[Document, PipelineSpec]]) -> list[tuple[Document, PipelineSpec]]:
+    """A pipeline after those whose results it reads; those that read each other in a circle come last, as they are."""
+    left, ordered = list(pipelines), []
+    while left:
+        emitted = {stream for _, pipeline in left for _, stream in emissions_to_streams(pipeline)}
+        ready = [one for one in left if one[1].input.stream not in emitted] or left
+        ordered += ready
+        left = [one for one in left if one not in ready]
+    return ordered
+
+
+def _fit_streams(
+    document: Document,
+    pipeline: CheckedPipeline,
+    streams: dict[str, StreamSpec],
+    registered: Mapping[str, dict[str, Any]],
+    broken: set[str],
+) -> Iterator[Problem]:
+    """Compare the streams that a pipeline emits to with its results; add to `streams` those that nobody has registered."""
+    for stage in pipeline.stages:
+        for position, emit in enumerate(stage.emits):
+            if emit.kind != "stream" or emit.name in broken:
+                continue
+            if emit.name not in streams and emit.name not in registered:
+                streams[emit.name] = stream_of_results(pipeline, stage, emit.name)
+                continue
+            stream = streams.get(emit.name) or StreamSpec.from_document(registered[emit.name])
+            for reason in misfits(stream, stage):
+                path: Path = ("steps", *_step_number(stage.step), "emit", position, "stream")
+                yield document.problem(path, f"stream '{emit.name}' can't hold the results of '{stage.name}': {reason}")
 
 
 class Applier:
@@ -146,7 +182,8 @@ class Applier:
             self._refuse_other_records(stream)
         for pipeline in batch.pipelines:
             self._refuse_forbidden(self._plan_job(pipeline))
-        self._refuse_shared_indices(batch.pipelines)
+        self._refuse_shared_places(batch.pipelines)
+        self._refuse_circles(batch.pipelines)
         applied = [self._apply_stream(stream) for stream in batch.streams]
         written = text.decode("utf-8")
         return applied + [self._apply_pipeline(pipeline, written) for pipeline in batch.pipelines]
@@ -162,6 +199,7 @@ class Applier:
 
     def _apply_pipeline(self, pipeline: CheckedPipeline, written: str) -> Applied:
         before = self._job(pipeline.job)
+        streams_before = self._emitted_streams(before)
         self._topics.ensure_dead_letter_topic(pipeline.job)
         self._ensure_templates(pipeline)
         row = self._ledger.submit_job(pipeline.job, written, pipeline.spec.as_document())
@@ -169,6 +207,7 @@ class Applier:
         if outcome != "unchanged":
             message = f"job {row.name} {outcome}: version {row.version}"
             self._ledger.record_event(f"job_{outcome}", message, row.name, facts={"version": row.version})
+        self._restart_readers(streams_before ^ self._emitted_streams(row))
         return Applied("pipeline", row.name, outcome, row.version)
 
     def _refuse_other_topic(self, name: str, topic: TopicDescription) -> None:
@@ -219,21 +258,49 @@ class Applier:
                 f"job {plan.job} has begun and can't change {'; '.join(forbidden)}; apply the pipeline under another name"
             )
 
-    def _refuse_shared_indices(self, pipelines: list[CheckedPipeline]) -> None:
-        """An index has one strict mapping, so the results of two stages can't share a name."""
-        owners: dict[str, tuple[str, str]] = {}
-        for job in self._ledger.jobs():
-            spec = PipelineSpec.from_document(self._ledger.job_version(job.name, job.version).document)
-            if job.name not in {pipeline.job for pipeline in pipelines}:
-                owners.update((emit, (job.name, stage)) for stage, emit in _indices(spec))
-        for pipeline in pipelines:
-            for stage, emit in _indices(pipeline.spec):
-                owner, other = owners.setdefault(emit, (pipeline.job, stage))
-                if (owner, other) != (pipeline.job, stage):
+    def _refuse_shared_places(self, pipelines: list[CheckedPipeline]) -> None:
+        """An index has one strict mapping, so the results of two stages can't share a name. A stream of results is cut by
+        the checkpoints of one job."""
+        owners: dict[tuple[str, str], tuple[str, str]] = {}
+        submitted = {pipeline.job: pipeline.spec for pipeline in pipelines}
+        for job, spec in present_pipelines(self._ledger).items():
+            if job not in submitted:
+                owners.update((place, (job, stage)) for stage, place in _places(spec))
+        for job, spec in submitted.items():
+            for stage, place in _places(spec):
+                owner, other = owners.setdefault(place, (job, stage))
+                if (owner, other) != (job, stage):
                     raise Conflict(
-                        f"stage {stage} of {pipeline.job} can't emit to elasticsearch {emit}, because stage {other} of "
+                        f"stage {stage} of {job} can't emit to {place[0]} {place[1]}, because stage {other} of "
                         f"{owner} does; choose another name"
                     )
+
+    def _refuse_circles(self, pipelines: list[CheckedPipeline]) -> None:
+        """Jobs that read what comes of their own results would never come to rest."""
+        specs = present_pipelines(self._ledger) | {pipeline.job: pipeline.spec for pipeline in pipelines}
+        reads = {job: spec.input.stream for job, spec in specs.items()}
+        emitters = {stream: job for job, spec in specs.items() for _, stream in emissions_to_streams(spec)}
+        for pipeline in pipelines:
+            way = [pipeline.job]
+            while (before := emitters.get(reads[way[0]])) is not None and before not in way:
+                way.insert(0, before)
+            if before is not None:
+                raise Conflict(
+                    f"job {pipeline.job} would read what comes of its own results: {' -> '.join([before, *way])}; have one of "
+                    "them read, or emit to, another stream"
+                )
+
+    def _emitted_streams(self, job: JobRow | None) -> set[str]:
+        if job is None:
+            return set()
+        spec = PipelineSpec.from_document(self._ledger.job_version(job.name, job.version).document)
+        return {stream for _, stream in emissions_to_streams(spec)}
+
+    def _restart_readers(self, streams: set[str]) -> None:
+        """A run looks once, when it begins, which job emits to its stream: where that has changed, a new run shall look."""
+        for job in self._ledger.jobs() if streams else []:
+            if input_stream(self._ledger, job) in streams:
+                self._ledger.ask_restart(job.name)
 
     def _stream(self, name: str) -> StreamSpec:
         return StreamSpec.from_document(self._ledger.stream(name).document)
@@ -293,12 +360,17 @@ def _repeated(documents: list[Document]) -> Iterator[Problem]:
         seen.add((document.kind, document.name))
 
 
-def _indices(pipeline: PipelineSpec) -> Iterator[tuple[str, str]]:
-    """(stage, name) of each emission to Elasticsearch."""
+def _places(pipeline: PipelineSpec) -> Iterator[tuple[str, tuple[str, str]]]:
+    """(stage, (kind, name)) of each emission that has a place of its own."""
     for step in pipeline.steps:
         for emit in step.emit or []:
-            if step.window and emit.elasticsearch:
-                yield step.window.name, emit.elasticsearch
+            if step.window and emit.kind != "counting":
+                yield step.window.name, (emit.kind, emit.name)
+
+
+def _step_number(step: str) -> tuple[int, ...]:
+    """Of a stage's place in its document, as `steps[1]`."""
+    return (int(step.removeprefix("steps[").removesuffix("]")),)
 
 
 def _outcome(before: int | None, now: int) -> Literal["created", "changed", "unchanged"]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
 from strandline.processing.pipeline import CheckedPipeline
@@ -27,6 +29,7 @@ def check_without_stack(text: bytes, source: str) -> CheckView | None:
     try:
         documents = read_documents(text, source)
         streams = {document.name for document in documents if document.kind == "stream"}
+        streams |= {str(emit) for document in documents for emit in _emitted(document.data)}
         for document in documents:
             stream = document.data.get("input")
             if document.kind == "pipeline" and isinstance(stream, dict) and stream.get("stream") not in streams:
@@ -34,6 +37,16 @@ def check_without_stack(text: bytes, source: str) -> CheckView | None:
         return approval(check_documents(text, source, {}))
     except InvalidDocument as error:
         return refusal(error)
+
+
+def _emitted(pipeline: dict[str, object]) -> Iterator[object]:
+    """The streams that a pipeline's document says it emits to; whatever it is, it was not looked at yet."""
+    steps = pipeline.get("steps")
+    for step in steps if isinstance(steps, list) else []:
+        emits = step.get("emit") if isinstance(step, dict) else None
+        for emit in emits if isinstance(emits, list) else []:
+            if isinstance(emit, dict) and "stream" in emit:
+                yield emit["stream"]
 
 
 def _stages(pipeline: CheckedPipeline) -> list[StageView]:

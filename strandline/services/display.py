@@ -148,6 +148,7 @@ def stream_tables(stream: Answer) -> list[Table]:
             ("retention", "for ever" if retention_ms < 0 else format_duration(retention_ms)),
             ("records", show_count(stream["records"])),
             ("topic id", stream["topic_id"] or "-"),
+            ("emitted by", stream["emitted_by"] or "-"),
             *((f"field: {name}", _field(spec)) for name, spec in stream["document"].get("schema", {}).items()),
         ]
     )

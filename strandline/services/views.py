@@ -97,6 +97,8 @@ class StreamList(View):
 
 class StreamView(StreamSummary):
     topic_id: str | None
+    emitted_by: str | None
+    """The job that emits to it; null where its records come from elsewhere."""
     retention_ms: int
     """Of the topic now; -1 is for ever."""
     records: int
@@ -265,7 +267,7 @@ class AccountView(View):
 
 
 class AuditStoreView(View):
-    """One alias of the index, or the dead-letter stream: what became of the ids."""
+    """One alias of the index, one stream of results (`stream:NAME`), or the dead-letter stream: what became of the ids."""
 
     store: str
     stage: str

@@ -168,6 +168,15 @@ class TestRuns:
         running.commit_checkpoint(a_checkpoint(1, finishing.epoch))
         assert running.begin_run("power", pid=5).version == 2
 
+    def test_how_many_slots_a_run_has_is_kept_and_only_the_present_run_says_so(self, running: Ledger) -> None:
+        assert [run.slots for run in running.runs("power")] == [0]
+        running.set_run_slots("power", 1, 4)
+        running.begin_run("power", pid=4712)
+        running.set_run_slots("power", 2, 2)
+        with pytest.raises(Fenced):
+            running.set_run_slots("power", 1, 9)
+        assert [run.slots for run in running.runs("power")] == [4, 2]
+
     def test_the_first_outcome_stays(self, running: Ledger) -> None:
         ended = running.end_run("power", 1, "stopped", "as asked")
         assert (ended.outcome, ended.message) == ("stopped", "as asked")
@@ -297,6 +306,9 @@ class TestCheckpoints:
             {"latest_event_ms": None},
             {"latest_log_ms": 2_199},
             {"emitted": {"per_minute": 119_999}},
+            {"result_offsets": {"turbine-minute": {0: 21, 1: 5}}},
+            {"result_offsets": {"turbine-minute": {0: 21}}},
+            {"result_offsets": {}},
         ],
         ids=str,
     )
@@ -399,7 +411,7 @@ def test_any_sql_client_reads_slices_and_checkpoints(running: Ledger) -> None:
         "UPDATE jobs SET epoch = -1",
         "DELETE FROM slices WHERE number = 1",
         "UPDATE slices SET epoch = 77",
-        "INSERT INTO runs VALUES ('power', 2, 1, 1, 0, NULL, NULL, '')",
+        "INSERT INTO runs VALUES ('power', 2, 1, 1, 0, NULL, NULL, '', 0)",
         "UPDATE runs SET ended_ms = 5",
     ],
 )

@@ -15,6 +15,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.support.audit_lab import AuditLab
+from tests.support.topic_reader import read_messages
 
 pytestmark = pytest.mark.timeout(900)
 NAME = "audited"
@@ -53,7 +54,7 @@ steps:
       tumbling: 10s
       by: [device]
       aggregate: {{n: count(*), mean: avg(temp), total: sum(temp), cost: sum(cost){more}}}
-    emit: [{{elasticsearch: {name}-tens}}]
+    emit: [{{elasticsearch: {name}-tens}}, {{stream: {name}-tens}}]
   - where: n > 1
   - window: {{name: minute, tumbling: 1m, by: [device], aggregate: {{n: sum(n), peak: max(mean)}}}}
     emit: [{{elasticsearch: {name}-minute}}]
@@ -109,14 +110,15 @@ def test_a_running_job_of_two_versions_is_clean(audit_lab: AuditLab, job: str) -
     assert computed["records"] == computed["accepted"] + sum(computed["rejected"].values())
     assert min(computed["rejected"][reason] for reason in ("late", "decode", "expression")) > 50
     same = {one["store"]: one["counts"]["same"] for one in report["stores"]}
-    assert same[f"{job}-tens"] == computed["results"]["tens"] > 1_000
+    assert same[f"{job}-tens"] == same[f"stream:{job}-tens"] == computed["results"]["tens"] > 1_000
     assert same[f"{job}-minute"] == computed["results"]["minute"] > 100
     assert same["(dead letters)"] == sum(computed["rejected"].values())
 
 
 def test_each_planted_difference_is_found_and_named(audit_lab: AuditLab, job: str) -> None:
     """Deleted, added, changed by one count, by the last digits of a float, copied and moved to another month, and a dead
-    letter added: all of them, and nothing else."""
+    letter added; in the stream of results, one that is there twice, one added by hand, and no result at all: all of them, and
+    nothing else."""
     documents = audit_lab.documents(f"{job}-tens")
     by_end = sorted((one["@timestamp"], identity) for identity, one in documents.items())
     before = [identity for end, identity in by_end if end < "2026-10-31T23:58"]
@@ -145,11 +147,16 @@ def test_each_planted_difference_is_found_and_named(audit_lab: AuditLab, job: st
     put(new, "added-by-hand-00000000", like=typed, device="d99")
     window = {"start": "2026-11-01T05:00:00.000Z", "end": "2026-11-01T05:00:10.000Z"}
     put(new, "of-an-open-window-0000", like=typed, window=window, **{"@timestamp": window["end"]})
+    results = read_messages(audit_lab.settings.kafka_bootstrap, f"{job}-tens", 4, isolation="read_committed")
+    again, foreign = results[0], {**documents[typed], "device": "d99"}
+    audit_lab.producer.produce(f"{job}-tens", again.value(), again.key(), headers=again.headers())
+    audit_lab.producer.produce(f"{job}-tens", json.dumps(foreign), headers={"strandline-id": b"by-hand"})
+    audit_lab.producer.produce(f"{job}-tens", b"no result", partition=0)
     audit_lab.producer.produce(f"{job}.dead-letter", b"{}", f"{STREAM}/0/0", headers={"reason": b"decode"})
     assert audit_lab.producer.flush(30) == 0
 
     report = audit_lab.audit(job)
-    assert (report["outcome"], report["differences"]) == ("differences", 10)
+    assert (report["outcome"], report["differences"]) == ("differences", 13)
     tens = f"{job}-tens"
     assert found(report) == {
         ("missing", tens, gone),
@@ -162,6 +169,9 @@ def test_each_planted_difference_is_found_and_named(audit_lab: AuditLab, job: st
         ("extra", tens, "added-by-hand-00000000"),
         ("extra", tens, "of-an-open-window-0000"),
         ("extra", "(dead letters)", f"{STREAM}/0/0"),
+        ("duplicate", f"stream:{tens}", dict(again.headers() or ())["strandline-id"].decode()),
+        ("extra", f"stream:{tens}", "by-hand"),
+        next(one for one in found(report) if one[2].startswith("0/")),
     }
     details = {one["id"]: one["detail"] for one in report["sample"]}
     n = documents[counted]["n"]
@@ -169,6 +179,8 @@ def test_each_planted_difference_is_found_and_named(audit_lab: AuditLab, job: st
     assert details[copied] == f"stands in {old} and {new}; it belongs in {new}"
     assert details[moved] == f"stands in {old}; it belongs in {new}"
     assert report["account"] == []
+
+    assert {one[:2] for one in found(report) if one[2].startswith("0/")} == {("extra", f"stream:{tens}")}
 
     in_between = audit_lab.audit(job, MONTH_MS - 120_000, MONTH_MS + 60_000)
     assert in_between["outcome"] == "clean", in_between
@@ -195,3 +207,10 @@ def test_a_log_without_its_beginning_is_incomplete_and_never_a_false_alarm(audit
     rest = audit_lab.audit(name, int(datetime.fromisoformat(from_time).timestamp() * 1_000))
     assert rest["outcome"] == "clean", rest
     assert rest["stores"][1]["counts"]["same"] > 300
+    some = audit_lab.ledger.checkpoint(name, audit_lab.ledger.slice_count(name) * 2 // 3).result_offsets[f"{name}-tens"]
+    places = [TopicPartition(f"{name}-tens", partition, offset) for partition, offset in some.items()]
+    for future in admin.delete_records(places).values():
+        future.result(30)
+    whole = audit_lab.audit(name)
+    assert (whole["outcome"], whole["differences"]) == ("incomplete", 0), whole
+    assert whole["incomplete"].rpartition("--from ")[2] > from_time

@@ -43,5 +43,6 @@ def a_checkpoint(number: int, epoch: int = 1, job: str = "power", **changed: Any
         "results": {"per_minute": 5},
         "dead_letter_offsets": {0: 2 * number},
         "committed_ms": 1_200 * number,
+        "result_offsets": {"turbine-minute": {0: 7 * number, 1: 3 * number}},
     }
     return CheckpointRow(**values | changed)

@@ -76,6 +76,11 @@ class TwinLedger:
             runs[epoch - 1] = replace(runs[epoch - 1], ended_ms=0, outcome=outcome, message=message)
         return runs[epoch - 1]
 
+    def set_run_slots(self, job: str, epoch: int, slots: int) -> None:
+        if epoch != self.job(job).epoch:
+            raise Fenced(f"Run {epoch} of job {job} no longer owns it, run {self.job(job).epoch} does.")
+        self._runs[job][epoch - 1] = replace(self._runs[job][epoch - 1], slots=slots)
+
     def runs(self, job: str) -> list[RunRow]:
         return list(self._runs[job])
 

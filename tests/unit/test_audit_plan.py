@@ -56,9 +56,21 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def plan(
-    ledger: Ledger, asked: EndRange = ALL, starts: dict[int, int] | None = None, letters: dict[int, int] | None = None
+    ledger: Ledger,
+    asked: EndRange = ALL,
+    starts: dict[int, int] | None = None,
+    letters: dict[int, int] | None = None,
+    results: dict[int, int] | None = None,
 ) -> AuditPlan:
-    return plan_audit(ledger, "power", pipeline, {"turbines": starts or {0: 0, 1: 0}}, letters or {0: 0}, asked)
+    return plan_audit(
+        ledger,
+        "power",
+        pipeline,
+        {"turbines": starts or {0: 0, 1: 0}},
+        letters or {0: 0},
+        asked,
+        {"turbine-minute": results or {0: 0}},
+    )
 
 
 def test_all_windows_by_the_version_that_emitted_them(ledger: Ledger) -> None:
@@ -116,6 +128,15 @@ def test_where_dead_letters_are_lost_only_windows_of_later_slices_are_audited(le
     assert found.offsets_first == {"turbines": {0: 50, 1: 100}}
     assert found.letters_from == {0: 10}
     assert "--from 1970-01-01T02:00:00.000Z" in found.incomplete
+
+
+def test_where_results_in_a_stream_are_lost_only_windows_of_later_slices_are_audited(ledger: Ledger) -> None:
+    """The results of slices 1 to 5 end at 35 and 15. Of dead letters, all are there."""
+    for results in ({0: 30}, {0: 35, 1: 15}, {1: 13}):
+        found = plan(ledger, results=results)
+        assert found.scope["per_minute"].after_ms == 2 * HOUR_MS
+        assert "--from 1970-01-01T02:00:00.000Z" in found.incomplete
+    assert plan(ledger, results={0: 36}).scope["per_minute"].after_ms == 5 * HALF_HOUR_MS
 
 
 def test_a_log_that_lost_all_that_was_read_leaves_nothing_to_audit(ledger: Ledger) -> None:

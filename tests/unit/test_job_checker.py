@@ -393,6 +393,30 @@ def test_a_planted_fault_is_found(which: str, mutate: Callable[[Dump, Chance], N
         assert found & MUTATIONS[mutate], f"seed {seed}: {verdict}"
 
 
+def in_stream(document: Row) -> Record:
+    window = document["_source"]["window"]
+    source = {**document["_source"], "window_start": window["start"], "window_end": window["end"]}
+    return Record(0, 0, 0, None, json.dumps(source).encode(), {"strandline-id": document["_id"]})
+
+
+@pytest.mark.parametrize("fault", ["", "lost", "repeated", "wrong", "foreign"])
+def test_a_fault_in_the_stream_of_results_is_found(fault: str) -> None:
+    run = copy.deepcopy(_kept("made up"))
+    tens = [one for one in run.documents if one["_source"]["strandline"]["stage"] == "ten_seconds"]
+    run.results = [in_stream(one) for one in tens]
+    match fault:
+        case "lost":
+            run.results.pop()
+        case "repeated":
+            run.results.append(run.results[0])
+        case "wrong":
+            run.results[3].value = run.results[3].value.replace(b'"n": ', b'"n": 1')
+        case "foreign":
+            run.results.append(in_stream({**tens[0], "_id": "AAAAAAAAAAAAAAAAAAAAAA"}))
+    verdict = judge(run)
+    assert [kind for kind in JobVerdict.KINDS if getattr(verdict, kind)] == ([fault] if fault else [])
+
+
 def test_what_the_order_of_adding_explains_is_no_fault(run: Dump) -> None:
     for document in run.documents:
         document["_source"]["load"] *= 1 + 2e-10

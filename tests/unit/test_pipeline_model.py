@@ -132,6 +132,12 @@ def test_a_checked_pipeline_tells_all_that_processing_needs() -> None:
     assert hour.step == "steps[4]"
 
 
+def test_a_stage_may_emit_to_an_index_and_to_a_stream_of_one_name() -> None:
+    pipeline = checked(changed("{counting: hours}", "{stream: turbine-hour}"))
+    assert pipeline.stages[1].emits == (Emit("elasticsearch", "turbine-hour"), Emit("stream", "turbine-hour"))
+    assert pipeline.stages[1].streams == ("turbine-hour",)
+
+
 def test_a_checked_pipeline_can_be_sent_to_another_process() -> None:
     pipeline = checked()
     assert pickle.loads(pickle.dumps(pipeline)) == pipeline
@@ -301,9 +307,20 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         ),
         (
             "elasticsearch: turbine-hour}",
-            "stream: hour}",
-            ":23: steps[4].emit[0].stream: emitting to a stream is not supp",
+            "stream: turbines}",
+            ":23: steps[4].emit[0].stream: 'turbines' is what this pipeline reads; it would read its own results",
         ),
+        (
+            "elasticsearch: turbine-hour}",
+            "stream: hour.dead-letter}",
+            ":23: steps[4].emit[0].stream: names that end in '.dead-letter' belong to the jobs",
+        ),
+        (
+            "peak: max(peak), share: avg(share)}\n    emit: [{elasticsearch: turbine-hour}",
+            "Window_End: max(peak)}\n    emit: [{stream: hour}",
+            ":22: steps[4].window.aggregate.Window_End: 'Window_End' is what the window's times are called in a stream",
+        ),
+        ("elasticsearch: turbine-hour}", "stream: h, elasticsearch: h}", ":23: steps[4].emit[0]: expected exactly one"),
         ("elasticsearch: turbine-hour}", "elastic: hour}", "unknown field 'elastic'; did you mean 'elasticsearch'?"),
         ("elasticsearch: turbine-hour}", "elasticsearch: turbine-minute}", "'turbine-minute' is emitted to already"),
         (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from strandline.core.errors import Fenced
@@ -9,6 +11,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, Desired, SliceKind
 from strandline.processing.planner import PlannerSettings, SlicePlanner
 from strandline.processing.watermark import EventTimeRule, greatest, open_until
+from tests.support.ledgers import a_checkpoint, a_slice
 
 RULE = EventTimeRule(delay_ms=1_000, idle_timeout_ms=5_000, window_sizes_ms=(10_000, 60_000))
 
@@ -206,3 +209,97 @@ def test_a_slice_that_a_newer_run_planned_is_not_taken_up(tmp_path):
     assert SlicePlanner(settings, job.ledger, job.log, lambda: 2_000).next_slice() is not None
     with pytest.raises(Fenced, match=r"was planned by run 2: run 1 ends"):
         job.next(2_000)
+
+
+class Reader(Job):
+    """A job `j` that reads what a job `a` emits to stream `s`: 10 records each emission."""
+
+    def __init__(self, tmp_path, rows_max=100, start="earliest"):
+        super().__init__(tmp_path, EventTimeRule(0, None, (60_000,)), rows_max)
+        self.ledger.submit_job("a", "pipeline: a", {"pipeline": "a"})
+        self.emitter = self.ledger.begin_run("a", 2)
+        settings = PlannerSettings("j", 1, self.run.epoch, "s", start, rows_max, self.rule, "a")
+        self.planner = SlicePlanner(settings, self.ledger, self.log, lambda: self.now_ms)
+
+    def write(self, number, *partitions):
+        """Results of emission `number`, as far as they are there yet."""
+        for partition in partitions:
+            for _ in range(5):
+                self.log.add(partition, number * 1_000, number * 10_000)
+
+    def confirm(self, number, result_offsets):
+        """The checkpoint of emission `number`."""
+        epoch = self.emitter.epoch
+        self.ledger.plan_slice(
+            a_slice(number, epoch, "a", offsets_first={"r": {0: number - 1}}, offsets={"r": {0: number}})
+        )
+        self.ledger.commit_checkpoint(
+            a_checkpoint(number, epoch, "a", result_offsets={"s": result_offsets} if result_offsets else {})
+        )
+
+
+def test_a_stream_of_results_is_read_up_to_the_last_committed_emission_only(tmp_path):
+    job = Reader(tmp_path)
+    job.write(1, 0)
+    assert job.next(100) is None  # half an emission, and no checkpoint yet
+    job.write(1, 1)
+    job.confirm(1, {0: 5, 1: 5})
+    job.write(2, 1)  # the next one has begun
+    row = job.commit(job.next(200))
+    assert row.offsets == {"s": {0: 5, 1: 5}}
+    assert {row.kind for row in job.commit_all(300)} <= {SliceKind.IDLE}
+    job.write(2, 0)
+    job.confirm(2, {0: 10, 1: 10})
+    assert job.next(400).offsets == {"s": {0: 10, 1: 10}}
+    job.ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("rows_max", "cuts"), [(20, [10, 15]), (10, [5, 10, 15]), (9, [5, 10, 15]), (1, [5, 10, 15]), (30, [15])]
+)
+def test_far_behind_a_stream_of_results_is_cut_between_emissions(tmp_path, rows_max, cuts):
+    """As many as fit, and a single one that is larger whole. Emissions without results make no cut."""
+    job = Reader(tmp_path, rows_max)
+    numbers = iter(range(1, 100))
+    for ends in (None, 5, 5, 10, 15, 15):
+        job.confirm(next(numbers), None if ends is None else {0: ends, 1: ends})
+    for number in (1, 2, 3, 4):
+        job.write(number, 0, 1)
+    rows = job.commit_all(50_000)
+    assert [row.offsets["s"] for row in rows if row.kind is not SliceKind.IDLE] == [{0: end, 1: end} for end in cuts]
+    assert all(before.cut_time_ms <= row.cut_time_ms <= 50_000 for before, row in pairwise(rows))
+    job.ledger.close()
+
+
+def test_latest_of_a_stream_of_results_is_after_the_last_committed_emission(tmp_path):
+    job = Reader(tmp_path, start="latest")
+    job.write(1, 0, 1)
+    job.confirm(1, {0: 5, 1: 5})
+    job.write(2, 0)
+    assert job.next(100) is None
+    job.write(2, 1)
+    job.confirm(2, {0: 10, 1: 10})
+    row = job.next(200)
+    assert (row.offsets_first, row.offsets) == ({"s": {0: 5, 1: 5}}, {"s": {0: 10, 1: 10}})
+    job.ledger.close()
+
+
+def test_what_the_log_does_not_hold_is_not_read_whatever_a_checkpoint_says(tmp_path):
+    job = Reader(tmp_path)
+    job.write(1, 0)
+    job.confirm(1, {0: 5, 1: 5})
+    assert job.next(100).offsets == {"s": {0: 5, 1: 0}}
+    job.ledger.close()
+
+
+def test_latest_begins_where_the_log_ended_at_the_first_look(tmp_path):
+    job = Job(tmp_path)
+    job.planner = SlicePlanner(
+        PlannerSettings("j", 1, job.run.epoch, "s", "latest", 100, RULE), job.ledger, job.log, lambda: job.now_ms
+    )
+    job.log.add(0, 100, 50)
+    assert job.next(200) is None
+    job.log.add(1, 250, 60)
+    row = job.next(300)
+    assert (row.offsets_first, row.offsets) == ({"s": {0: 1, 1: 0}}, {"s": {0: 1, 1: 1}})
+    job.ledger.close()

@@ -97,6 +97,21 @@ def test_a_field_of_results_that_are_there_keeps_its_type():
     )
 
 
+def test_what_the_readers_of_a_stream_of_results_rely_on_stays():
+    """Its fields with their types, and that no result comes late. New fields and shorter windows take nothing away."""
+    text = PIPELINE[: PIPELINE.index("  - window: {name: hour")].replace("elasticsearch: minute", "stream: minute")
+
+    def changed(old: str, new: str) -> dict[str, Effect]:
+        before, after = checked(text), checked(text.replace(old, new))
+        return {change.what: change.effect for change in changes_between(before, after)}
+
+    assert changed("n: count(*), peak", "peak")["no field n in stream minute any more"] is Effect.FORBIDDEN
+    assert changed("n: count(*)", "n: avg(load)")["field n in stream minute from long to double"] is Effect.FORBIDDEN
+    assert changed("g: 1m", "g: 2m")["longer windows in stream minute, from 1m to 2m"] is Effect.FORBIDDEN
+    for safe in (("g: 1m", "g: 30s"), ("peak: max", "low: min(load), peak: max"), ("stream: minute", "stream: other")):
+        assert Effect.FORBIDDEN not in changed(*safe).values()
+
+
 def test_where_results_go_and_what_is_done_with_bad_records_is_safe():
     assert set(effects(("[{elasticsearch: hour}]", "[{elasticsearch: other}]")).values()) == {Effect.SAFE}
     assert effects(("idle_timeout: 30s", "idle_timeout: 40s"), ("steps:", "late: drop\nsteps:")) == {

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
+from strandline.processing.result_streams import emitter_of
 from strandline.services.parts import Parts, parts
 from strandline.services.views import PartitionView, StreamList, StreamSummary, StreamView
 
@@ -38,6 +39,7 @@ def show_stream(control: Annotated[Parts, Depends(parts)], name: str) -> StreamV
         created_ms=row.created_ms,
         document=row.document,
         topic_id=row.topic_id,
+        emitted_by=emitter_of(control.ledger, name),
         retention_ms=control.log.retention_ms(name),
         records=sum(one.offset_next - one.offset_first for one in partitions),
         partitions=partitions,

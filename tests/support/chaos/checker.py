@@ -85,7 +85,8 @@ def check_job(dump: Dump, job: str, stream: str) -> JobVerdict:
     2. Each record, by its slice: used, or refused and why.
     3. The dead letters: those refused, each once, with its bytes.
     4. Windows and cascade over those used; the documents: each result of a closed window, once, right, at its place.
-    5. The accounts of every slice.
+    5. The results in the stream: those of the first stage, each once, and the same.
+    6. The accounts of every slice.
     """
     verdict = JobVerdict(records=len(dump.records))
     slices, checkpoints = dump.tables["slices"], {row["slice"]: row for row in dump.tables["checkpoints"]}
@@ -94,6 +95,8 @@ def check_job(dump: Dump, job: str, stream: str) -> JobVerdict:
     _check_dead_letters(dump.dead_letters, judged, stream, slices, checkpoints, verdict)
     results = _cascade(judged)
     _check_documents(dump, job, results, slices, checkpoints, verdict)
+    if dump.results is not None:
+        _check_stream(dump.results, dump.documents, verdict)
     _check_accounts(judged, results, slices, checkpoints, verdict)
     verdict.divergence += [event["message"] for event in dump.tables["events"] if "divergence" in str(event["facts"])]
     return verdict
@@ -345,6 +348,35 @@ def _check_documents(
             verdict.lost.append(f"the result {key} is not in the index; slice {closer} closed its window")
     if dump.documents_deleted:
         verdict.repeated.append(f"the indices count {dump.documents_deleted} deleted or overwritten documents")
+
+
+def _check_stream(results: list[Record], documents: list[Row], verdict: JobVerdict) -> None:
+    """Against the documents of the index, which were held against the log before. Both were written before any checkpoint."""
+    expected = {
+        one["_id"]: one["_source"]
+        for one in documents
+        if one["_source"].get("strandline", {}).get("stage") == "ten_seconds"
+    }
+    seen: Counter[str] = Counter()
+    for record in results:
+        identity = record.headers.get("strandline-id", "")
+        name = f"result {identity} at {record.partition}/{record.offset} of the stream"
+        seen[identity] += 1
+        if seen[identity] > 1:
+            verdict.repeated.append(f"{name} is there before")
+        if identity not in expected:
+            verdict.foreign.append(f"{name} is no result of the index: {record.value!r}")
+            continue
+        held, wanted = json.loads(record.value), dict(expected[identity])
+        times = {"start": held.pop("window_start", None), "end": held.pop("window_end", None)}
+        # A run may have written the one and the run after it the other.
+        for one in (held, wanted):
+            one["strandline"] = {name: value for name, value in one.get("strandline", {}).items() if name != "epoch"}
+        if times != wanted["window"] or held.keys() != wanted.keys():
+            verdict.wrong.append(f"{name} is {record.value!r}")
+        elif different := [field for field in wanted if not _same(held[field], wanted[field])]:
+            verdict.wrong.append(f"{name} differs from the index in {different}")
+    verdict.lost += [f"result {identity} is in the index and not in the stream" for identity in expected.keys() - seen]
 
 
 class _closers:  # noqa: N801  # reads as the question that it answers

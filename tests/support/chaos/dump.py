@@ -36,6 +36,7 @@ _JSON_COLUMNS = frozenset(
         "results",
         "dead_letter_offsets",
         "facts",
+        "result_offsets",
         "rejected_total",
         "results_total",
     ]
@@ -65,6 +66,8 @@ class Dump:
     """Each with `_index`, `_id`, `_version` and `_source`."""
     documents_deleted: int
     """Over all indices, as the store counts them; an overwritten document counts too."""
+    results: list[Record] | None = None
+    """The results of the first stage as its stream holds them; None where they were not looked at."""
 
     def save(self, path: Path) -> None:
         with gzip.open(path, "wt", encoding="ascii") as file:
@@ -74,8 +77,8 @@ class Dump:
     def load(cls, path: Path) -> Dump:
         with gzip.open(path, "rt", encoding="ascii") as file:
             fields = json.load(file)
-        for topic in ("records", "dead_letters"):
-            fields[topic] = [
+        for topic in ("records", "dead_letters", "results"):
+            fields[topic] = fields[topic] and [
                 Record(
                     **row
                     | {name: None if row[name] is None else base64.b64decode(row[name]) for name in ("key", "value")}
@@ -92,7 +95,8 @@ def take_dump(job: str, stream: str, emit_names: list[str], *, bootstrap: str, l
         table: query(ledger_url, f"SELECT * FROM {table} WHERE job = '{job}' ORDER BY {order}")
         for table, order in TABLES.items()
     }
-    return Dump(_topic(bootstrap, stream), _topic(bootstrap, f"{job}.dead-letter"), tables, documents, deleted)
+    records, letters, results = (_topic(bootstrap, name) for name in (stream, f"{job}.dead-letter", f"{job}-ten"))
+    return Dump(records, letters, tables, documents, deleted, results)
 
 
 def query(ledger_url: str, statement: str) -> list[Row]:

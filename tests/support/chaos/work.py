@@ -55,7 +55,7 @@ steps:
         low: min(power)
         total: sum(count)
         cost: sum(cost)
-    emit: [{{elasticsearch: {job}-ten}}]
+    emit: [{{elasticsearch: {job}-ten}}, {{stream: {job}-ten}}]
   - window:
       name: per_minute
       tumbling: 1m

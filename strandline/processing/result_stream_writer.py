@@ -1,0 +1,274 @@
+"""Results in a stream, each once: a transactional producer for each place of a stage, and a look at what is there already.
+
+A record is a document as `results/document.py` makes it; its key is the field that the stream's document names, placed as the
+gateways place keys; its headers say which result it is and who wrote it. No result is written twice, because
+
+* a *slot* is a place from which a stage's tasks write; it has a transactional id, and who takes that over has ended
+  whatever its holder before left open, and lets it commit nothing more;
+* whoever takes a slot over asks next whether its run is still the present one, and only then reads what the stream holds
+  since the last checkpoint, to its very end, and leaves that out;
+* a new run takes over every slot of the runs before it (`result_streams.shut_out_older_runs`) before its first task starts: what
+  an older run holds is lost to it, and what it takes over later it gives up again, since it is no longer the present run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+from confluent_kafka import KafkaException, Message, Producer
+
+from strandline.core.errors import LogUnavailable
+from strandline.core.failpoints import failpoint
+from strandline.core.record import (
+    HEADER_EMISSION,
+    HEADER_EPOCH,
+    HEADER_ID,
+    HEADER_JOB,
+    HEADER_STAGE,
+)
+from strandline.ingest.framing import key_finder
+from strandline.processing.log_reader import LogIndex, LogReader, OffsetRange
+from strandline.results.document import Document, DocumentShape
+from strandline.results.writer import Refused, WriteReport
+
+RESULTS_A_TRANSACTION = 5_000
+_TIMEOUT_S = 60.0
+_TRANSACTION_TIMEOUT_S = 15
+"""Kafka ends a transaction that was left open for so long, looking every 10 s: before LogReader gives up waiting for that."""
+_RECORD_BYTES_MAX = 1_000_000
+"""The producer's own limit, headers and all."""
+_HEADERS_BYTES_MAX = 2_048
+_END_BYTES = len('{"@timestamp":"2024-05-01T12:01:00.000Z"')
+"""A document begins with its window's end."""
+_TAKEN_OVER_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class ResultStream:
+    """One stage's way into one stream. Pickles; goes to the executors."""
+
+    bootstrap: str
+    shape: DocumentShape
+    key: str | None
+    """The field of the document that is the record's key."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """From where a task writes."""
+
+    slot: int
+    """The task's number in its stage: the same place of any later attempt takes the slot over."""
+    attempt: int
+    """Which attempt of the task this is: no other has this number."""
+    written_before: Mapping[int, int]
+    """Where the stream ended at the last checkpoint: partition -> offset."""
+
+
+@dataclass
+class _Held:
+    """This process's producer of one slot, and the last write with it."""
+
+    producer: Producer
+    epoch: int
+    emission: int
+    attempt: int
+    present: set[str]
+    """Of the emission, the ids that were there when the slot was taken over."""
+
+
+_held: dict[str, _Held] = {}
+"""Transactional id -> what this process holds. Python workers are reused, so the next batch may find its slot here."""
+_readers: dict[tuple[str, int], tuple[LogIndex, LogReader]] = {}
+"""(bootstrap, epoch) -> what this process reads with: an index remembers the partitions that a run began with."""
+
+
+def transactional_id(job: str, stage: str, stream: str, slot: int) -> str:
+    """Begins with the job and a colon, which no name has: an ACL for that prefix is for this job alone."""
+    return f"{job}:result:{stage}:{stream}:{slot}"
+
+
+class ResultStreamWriter:
+    """A ResultWriter over one stream, for one attempt of one task.
+
+    `require_present` raises Fenced unless the run of this epoch is still the job's present one.
+    """
+
+    def __init__(self, stream: ResultStream, place: Place, require_present: Callable[[int], None]) -> None:
+        self._stream = stream
+        self._place = place
+        self._require_present = require_present
+        shape = stream.shape
+        self._id = transactional_id(shape.job, shape.stage, shape.emit_name, place.slot)
+        self._find_key = key_finder(stream.key) if stream.key else lambda _source: None
+
+    def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
+        """Write the rows of a stage as ResultWriter promises. Raises LogUnavailable, Fenced."""
+        report = WriteReport()
+        documents: list[tuple[Document, bytes | None]] = []
+        for batch in batches:
+            for row in self._stream.shape.documents(batch, epoch, emission):
+                if isinstance(row, Refused):
+                    report.refused.append(row)
+                    continue
+                key = self._find_key(row.source)
+                size = len(row.source) + len(key or b"") + _HEADERS_BYTES_MAX
+                if size > _RECORD_BYTES_MAX:
+                    reason = f"a record of {size} bytes is larger than the {_RECORD_BYTES_MAX} that the log takes"
+                    report.refused.append(Refused(row.id, row.index, None, "record_too_large", reason, row.source))
+                else:
+                    documents.append((row, key))
+        # Whatever order Spark has them in: by the window's end, then by key.
+        documents.sort(key=lambda one: (one[0].source[:_END_BYTES], one[1] or b"", one[0].id))
+        for start in range(0, len(documents), RESULTS_A_TRANSACTION):
+            self._write(documents[start : start + RESULTS_A_TRANSACTION], epoch, emission, report)
+        return report
+
+    def _write(
+        self, documents: Sequence[tuple[Document, bytes | None]], epoch: int, emission: int, report: WriteReport
+    ) -> None:
+        """Write those that are not in the stream, in one transaction.
+
+        1. With this process's producer of the slot, if nothing can have been written under the slot since its last write
+           (`_still_held`). If another process has taken the slot over since, that fails, and nothing was written.
+        2. Else take the slot over, see that the run is still the present one, and read what is there.
+        """
+        held = self._still_held(epoch, emission)
+        if held is not None:
+            try:
+                self._commit(held, documents, epoch, emission, report)
+                return
+            except LogUnavailable:
+                pass  # most likely another worker of this run has had the slot meanwhile; the way below finds out
+        held = self._take_over(epoch, emission)
+        self._commit(held, documents, epoch, emission, report)
+
+    def _still_held(self, epoch: int, emission: int) -> _Held | None:
+        """What this process holds of the slot, where its last write ended well and was of this attempt, or of an earlier
+        emission: of those before nothing can be missing or left half done, and a producer that was not shut out proves that
+        nobody else has written under the slot."""
+        held = _held.get(self._id)
+        if held is None or held.epoch != epoch:
+            return None
+        if held.emission < emission:
+            held.emission, held.attempt = emission, self._place.attempt
+            held.present.clear()
+            return held
+        return held if (held.emission, held.attempt) == (emission, self._place.attempt) else None
+
+    def _take_over(self, epoch: int, emission: int) -> _Held:
+        _held.pop(self._id, None)
+        producer = take_over(self._stream.bootstrap, self._id)
+        failpoint("stream.taken_over")
+        self._require_present(epoch)
+        return _Held(producer, epoch, emission, self._place.attempt, self._present(epoch))
+
+    def _present(self, epoch: int) -> set[str]:
+        """The ids in the stream since the last checkpoint. Reading to the end waits for the transactions of other slots,
+        behind which some of this one may stand."""
+        bootstrap, topic = self._stream.bootstrap, self._stream.shape.emit_name
+        if (bootstrap, epoch) not in _readers:
+            for _, older in _readers.values():
+                older.close()
+            _readers.clear()
+            _readers[bootstrap, epoch] = LogIndex(bootstrap), LogReader(bootstrap)
+        index, reader = _readers[bootstrap, epoch]
+        starts, ends = index.starts(topic), index.ends_with_open(topic)
+        present: set[str] = set()
+        for partition, end in ends.items():
+            first = max(self._place.written_before.get(partition, 0), starts[partition])
+            for messages in reader.read(OffsetRange(topic, partition, first, end)):
+                present.update(identity for message in messages if (identity := result_header(message, HEADER_ID)))
+        return present
+
+    def _commit(
+        self,
+        held: _Held,
+        documents: Sequence[tuple[Document, bytes | None]],
+        epoch: int,
+        emission: int,
+        report: WriteReport,
+    ) -> None:
+        """Whatever fails here, the slot is not held any more: the next attempt takes it over."""
+        _held.pop(self._id, None)
+        missing = [one for one in documents if one[0].id not in held.present]
+        if missing:
+            self._write_transaction(held.producer, missing, epoch, emission)
+        report.created += len(missing)
+        report.already += len(documents) - len(missing)
+        _held[self._id] = held
+
+    def _write_transaction(
+        self, producer: Producer, documents: Sequence[tuple[Document, bytes | None]], epoch: int, emission: int
+    ) -> None:
+        shape = self._stream.shape
+        common: list[tuple[str, str | bytes | None]] = [
+            (HEADER_JOB, shape.job.encode()),
+            (HEADER_STAGE, shape.stage.encode()),
+            (HEADER_EMISSION, b"%d" % emission),
+            (HEADER_EPOCH, b"%d" % epoch),
+        ]
+        try:
+            producer.begin_transaction()
+            for document, key in documents:
+                headers = [*common, (HEADER_ID, document.id.encode())]
+                while True:
+                    try:
+                        producer.produce(shape.emit_name, value=document.source, key=key, headers=headers)
+                        break
+                    except BufferError:
+                        producer.poll(0.1)  # the bounded queue is full: let it drain
+            producer.flush(_TIMEOUT_S)
+            failpoint("stream.before_commit")
+            producer.commit_transaction(_TIMEOUT_S)
+            failpoint("stream.committed")
+        except KafkaException as error:
+            raise _unavailable(self._stream.bootstrap, self._id, error) from error
+
+
+def result_header(message: Message, wanted: str) -> str:
+    """The text of one header, empty where the record has none."""
+    for name, value in dict(message.headers() or ()).items():
+        if name == wanted and isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+    return ""
+
+
+def take_over(bootstrap: str, transactional_id: str) -> Producer:
+    """A producer that holds the transactional id: what its holder before left open is ended, and it commits nothing more.
+
+    Raises LogUnavailable.
+    """
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": _TRANSACTION_TIMEOUT_S * 1000,
+            "partitioner": "murmur2_random",  # as the gateways place keys
+            "message.max.bytes": _RECORD_BYTES_MAX,
+            "compression.type": "lz4",
+            "linger.ms": 5,
+            "log_level": 0,  # what fails is raised, and being shut out is no news
+        }
+    )
+    try:
+        producer.init_transactions(_TIMEOUT_S)
+    except KafkaException as error:
+        raise _unavailable(bootstrap, transactional_id, error) from error
+    return producer
+
+
+def take_over_all(bootstrap: str, transactional_ids: Sequence[str]) -> None:
+    """Take over each id, and let it go: no older holder commits anything after this returns. Raises LogUnavailable."""
+    with ThreadPoolExecutor(min(_TAKEN_OVER_AT_ONCE, max(1, len(transactional_ids)))) as pool:
+        for _ in pool.map(lambda one: take_over(bootstrap, one), transactional_ids):
+            pass
+
+
+def _unavailable(bootstrap: str, transactional_id: str, error: KafkaException) -> LogUnavailable:
+    return LogUnavailable(
+        f"results could not be written to Kafka at {bootstrap} as {transactional_id}: {error.args[0].str()}"
+    )

@@ -1,0 +1,238 @@
+"""Results get into a stream once, whatever earlier attempts left there: half done, open, or still alive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from confluent_kafka import Message, Producer
+
+from strandline.core.errors import Fenced
+from strandline.processing import result_stream_writer
+from strandline.processing.log_reader import LogIndex
+from strandline.processing.result_stream_writer import (
+    Place,
+    ResultStream,
+    ResultStreamWriter,
+    result_header,
+    take_over,
+    take_over_all,
+    transactional_id,
+)
+from strandline.results.document import DocumentShape
+from strandline.results.writer import WriteReport
+from tests.integration.test_log_reader import make_topic
+from tests.support.stage_batches import MAY_1_NOON_MS, MINUTE_MS, stage_batch
+from tests.support.topic_reader import read_messages
+
+FIELDS = (("device", "string"), ("n", "long"))
+PARTITIONS = 3
+
+
+class Stage:
+    """A stage that emits to one stream; `epoch` is the job's present run."""
+
+    def __init__(self, kafka: str, name: str) -> None:
+        make_topic(kafka, name, PARTITIONS)
+        self.kafka, self.name, self.epoch = kafka, name, 1
+        shape = DocumentShape(name, "job", "stage", 1, FIELDS[:1], FIELDS[1:], is_stream=True)
+        self.stream = ResultStream(kafka, shape, "device")
+
+    def write(
+        self, devices: str, *, slot: int = 0, epoch: int = 1, emission: int = 1, attempt: int = 1, before: int = 0
+    ) -> WriteReport:
+        """One result for each letter; those of later emissions are of later windows."""
+        writer = ResultStreamWriter(self.stream, self.place(slot, attempt, before), self.require_present)
+        starts_ms = [MAY_1_NOON_MS + emission * MINUTE_MS] * len(devices)
+        rows = [(device, ord(device)) for device in devices]
+        return writer.write_batches([stage_batch(FIELDS, rows, starts_ms=starts_ms)], epoch, emission)
+
+    def place(self, slot: int, attempt: int, before: int) -> Place:
+        return Place(slot, attempt, dict.fromkeys(range(PARTITIONS), before))
+
+    def require_present(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            raise Fenced(f"run {epoch} is over")
+
+    def messages(self) -> list[Message]:
+        return read_messages(self.kafka, self.name, PARTITIONS, isolation="read_committed")
+
+    def held(self) -> list[tuple[str, str]]:
+        """(emission, device) of each record, sorted."""
+        return sorted((result_header(m, "strandline-emission"), (m.key() or b"").decode()) for m in self.messages())
+
+    def killed_after(self, devices: str, slot: int, *, has_committed: bool) -> Producer:
+        """What an attempt wrote that then was killed. Keep it: it must not end its transaction by being forgotten."""
+        writer = ResultStreamWriter(self.stream, self.place(slot, 0, 0), self.require_present)
+        producer = take_over(self.kafka, transactional_id("job", "stage", self.name, slot))
+        batch = stage_batch(
+            FIELDS, [(d, ord(d)) for d in devices], starts_ms=[MAY_1_NOON_MS + MINUTE_MS] * len(devices)
+        )
+        producer.begin_transaction()
+        for document in self.stream.shape.documents(batch, 1, 1):
+            headers = [("strandline-emission", b"1"), ("strandline-id", document.id.encode())]
+            producer.produce(self.name, document.source, writer._find_key(document.source), headers=headers)
+        assert producer.flush(30) == 0
+        if has_committed:
+            producer.commit_transaction(30)
+        return producer
+
+    def forget(self) -> None:
+        """As in another process."""
+        result_stream_writer._held.clear()
+
+
+@pytest.fixture(autouse=True)
+def another_process() -> Iterator[None]:
+    yield
+    result_stream_writer._held.clear()
+
+
+def test_a_result_is_a_record_with_key_headers_and_flat_times(kafka: str) -> None:
+    stage = Stage(kafka, "results-look")
+    assert stage.write("a", epoch=1, emission=7).created == 1
+    (message,) = stage.messages()
+    assert message.key() == b"a"
+    headers = dict(message.headers() or ())
+    assert headers.pop("strandline-id") != b""
+    assert headers == {
+        "strandline-job": b"job",
+        "strandline-stage": b"stage",
+        "strandline-emission": b"7",
+        "strandline-epoch": b"1",
+    }
+    assert message.value() == (
+        b'{"@timestamp":"2024-05-01T12:08:00.000Z",'
+        b'"window":{"start":"2024-05-01T12:07:00.000Z","end":"2024-05-01T12:08:00.000Z"},'
+        b'"window_start":"2024-05-01T12:07:00.000Z","window_end":"2024-05-01T12:08:00.000Z","device":"a","n":97,'
+        b'"strandline":{"job":"job","stage":"stage","version":1,"epoch":1,"emission":7}}'
+    )
+
+
+def test_equal_keys_stand_in_one_partition_where_gateways_put_them(kafka: str) -> None:
+    stage = Stage(kafka, "results-keys")
+    for emission in (1, 2):
+        stage.write("abcdefgh", emission=emission)
+    gateway = Producer({"bootstrap.servers": kafka, "partitioner": "murmur2_random"})
+    for device in "abcdefgh":
+        gateway.produce(stage.name, b"{}", device.encode())
+    assert gateway.flush(30) == 0
+    places: dict[bytes, set[int]] = {}
+    for message in stage.messages():
+        places.setdefault(message.key() or b"", set()).add(message.partition() or 0)
+    assert len(places) == 8 and all(len(partitions) == 1 for partitions in places.values())
+
+
+def test_twice_is_once(kafka: str) -> None:
+    """By the same process, by another one, and by another run."""
+    stage = Stage(kafka, "results-twice")
+    assert stage.write("abc").created == 3
+    assert stage.write("abc", attempt=2).already == 3
+    stage.forget()
+    report = stage.write("abcd", attempt=3)
+    assert (report.created, report.already) == (1, 3)
+    stage.forget()
+    stage.epoch = 2
+    assert stage.write("abcd", epoch=2).already == 4
+    assert stage.held() == [("1", device) for device in "abcd"]
+
+
+def test_one_attempt_may_write_many_batches_and_many_emissions(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And asks what is there only once, as long as nobody else has written."""
+    looks: list[int] = []
+    present = ResultStreamWriter._present
+
+    def counted(self: ResultStreamWriter, epoch: int) -> set[str]:
+        looks.append(epoch)
+        return present(self, epoch)
+
+    monkeypatch.setattr(ResultStreamWriter, "_present", counted)
+    stage = Stage(kafka, "results-many")
+    for emission, attempt in ((1, 1), (2, 2), (3, 3)):
+        assert stage.write("abc", emission=emission, attempt=attempt).created == 3
+        assert stage.write("def", emission=emission, attempt=attempt).created == 3
+    assert looks == [1]
+    assert len(stage.messages()) == 18
+
+
+def test_a_slot_that_another_worker_of_the_run_has_had_meanwhile_is_taken_back(kafka: str) -> None:
+    stage = Stage(kafka, "results-workers")
+    stage.write("ab", emission=1)
+    mine = dict(result_stream_writer._held)
+    stage.forget()
+    stage.write("ab", emission=2, attempt=2)
+    theirs = dict(result_stream_writer._held)
+    result_stream_writer._held.update(mine)
+    stage.write("ab", emission=3, attempt=3)
+    result_stream_writer._held.update(theirs)
+    assert stage.write("ab", emission=3, attempt=4).already == 2
+    assert stage.held() == [(emission, device) for emission in "123" for device in "ab"]
+
+
+def test_an_attempt_that_was_killed_after_its_commit_is_found(kafka: str) -> None:
+    stage = Stage(kafka, "results-committed")
+    killed = stage.killed_after("ab", 0, has_committed=True)
+    report = stage.write("abc")
+    assert (report.created, report.already) == (1, 2)
+    assert stage.held() == [("1", device) for device in "abc"]
+    del killed
+
+
+def test_what_stands_behind_another_slots_open_transaction_is_found(kafka: str) -> None:
+    """It waits until that slot is taken over too: before, nobody can know what is there."""
+    stage = Stage(kafka, "results-open")
+    killed = [
+        stage.killed_after("abc", 0, has_committed=False),
+        stage.killed_after("abcdef", 1, has_committed=True),
+    ]
+    with ThreadPoolExecutor(1) as pool:
+        again = pool.submit(stage.write, "abcdef", slot=1)
+        with pytest.raises(TimeoutError):
+            again.result(2)
+        take_over_all(kafka, [transactional_id("job", "stage", stage.name, slot) for slot in (0, 1)][:1])
+        assert again.result(60).already == 6
+    assert stage.held() == [("1", device) for device in "abcdef"]
+    killed.clear()
+
+
+def test_an_older_run_gets_nothing_in_once_a_new_one_has_shut_it_out(kafka: str) -> None:
+    """From whichever slot: with the producer that it holds, and by taking the slot over again."""
+    stage = Stage(kafka, "results-zombie")
+    stage.write("a", slot=0, emission=1)
+    stage.write("b", slot=7, emission=1)
+    stage.epoch = 2
+    take_over_all(kafka, [transactional_id("job", "stage", stage.name, slot) for slot in range(8)])
+    for slot in (0, 7):
+        with pytest.raises(Fenced):
+            stage.write("ab", slot=slot, emission=2)
+    stage.forget()
+    stage.write("ab", slot=3, epoch=2, emission=2)
+    for slot in (0, 7):
+        with pytest.raises(Fenced):
+            stage.write("ab", slot=slot, emission=2)
+    assert stage.held() == [("1", "a"), ("1", "b"), ("2", "a"), ("2", "b")]
+
+
+def test_the_end_of_a_stream_is_told_when_all_in_it_is_settled(kafka: str) -> None:
+    stage = Stage(kafka, "results-settled")
+    index = LogIndex(kafka)
+    stage.write("abcdefgh")
+    ends = index.settled_ends(stage.name)
+    assert ends == index.ends_with_open(stage.name)
+    killed = stage.killed_after("xyz", 5, has_committed=False)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(index.settled_ends, stage.name)
+        with pytest.raises(TimeoutError):
+            waiting.result(1)
+        take_over_all(kafka, [transactional_id("job", "stage", stage.name, 5)])
+        assert sum(waiting.result(30).values()) > sum(ends.values())
+    del killed
+
+
+def test_a_result_that_no_record_can_hold_is_refused(kafka: str) -> None:
+    stage = Stage(kafka, "results-large")
+    writer = ResultStreamWriter(stage.stream, stage.place(0, 1, 0), stage.require_present)
+    report = writer.write_batches([stage_batch(FIELDS, [("x" * 1_000_000, 1), ("a", 1)])], 1, 1)
+    assert [one.type for one in report.refused] == ["record_too_large"]
+    assert report.created == 1 and report.rows == 2

@@ -1,0 +1,162 @@
+"""Streams of results when documents are applied: what is registered, what fits, who owns a stream, who is restarted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.ledger.ledger import Ledger
+from strandline.processing import result_streams
+from strandline.processing.result_streams import emitter_of, shut_out_older_runs
+from tests.support.control import STREAM, Api
+from tests.support.ledgers import a_checkpoint, a_slice
+from tests.unit.test_api import problem_of
+
+MINUTES = """\
+pipeline: minutes
+input: {stream: turbines}
+event_time: {field: ts, delay: 10s}
+steps:
+  - window: {name: per_minute, tumbling: 1m, by: [turbine], aggregate: {n: count(*), peak: max(power)}}
+    emit: [{stream: turbine-minute}, {elasticsearch: turbine-minute}]
+"""
+HOURS = """\
+pipeline: hours
+input: {stream: turbine-minute}
+event_time: {field: window_start, delay: 0s}
+steps:
+  - window: {name: per_hour, tumbling: 1h, by: [turbine], aggregate: {n: sum(n), peak: max(peak)}}
+    emit: [{stream: turbine-hour}]
+"""
+SCHEMA = "{turbine: string, n: long, peak: double, window_start: timestamp, window_end: timestamp}"
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    yield Api(ledger)
+    ledger.close()
+
+
+def refused(api: Api, text: str) -> list[str]:
+    problem = problem_of(api.apply(text), 422, "invalid_document")
+    return [error["detail"] for error in problem["errors"]]
+
+
+@pytest.mark.parametrize("documents", [(STREAM, MINUTES, HOURS), (HOURS, MINUTES, STREAM)], ids=["in order", "turned"])
+def test_a_cascade_over_two_jobs_is_applied_in_one_file(api: Api, documents: tuple[str, ...]) -> None:
+    """The streams between them are made from the stages; in whatever order the documents stand."""
+    answer = api.apply("---\n".join(documents))
+    assert [(one["kind"], one["name"], one["outcome"]) for one in answer.json()["applied"]] == [
+        ("stream", "turbines", "created"),
+        ("stream", "turbine-minute", "created"),
+        ("stream", "turbine-hour", "created"),
+        ("pipeline", "minutes", "created"),
+        ("pipeline", "hours", "created"),
+    ], answer.text
+    document = api.ledger.stream("turbine-minute").document
+    assert {name: (field["type"], field["required"]) for name, field in document["schema"].items()} == {
+        "turbine": ("string", True),
+        "n": ("long", False),
+        "peak": ("double", False),
+        "window_start": ("timestamp", True),
+        "window_end": ("timestamp", True),
+    }
+    assert (document["key"], document["partitions"], document["retention"]) == ("turbine", 4, "1w")
+    assert set(api.outcomes("---\n".join(documents))) == {"unchanged"}
+    assert set(api.outcomes(MINUTES)) == {"unchanged"}
+    api.log.ranges["turbine-minute"] = api.log.ranges["turbines"]
+    shown = [api.ask("GET", f"/v1/streams/{name}").json()["emitted_by"] for name in ("turbine-minute", "turbines")]
+    assert shown == ["minutes", None]
+    assert (emitter_of(api.ledger, "turbine-minute"), emitter_of(api.ledger, "turbines")) == ("minutes", None)
+
+
+def test_a_document_of_the_stream_goes_before(api: Api) -> None:
+    own = f"stream: turbine-minute\npartitions: 1\nretention: 30d\nschema: {SCHEMA}\n"
+    api.apply("---\n".join((STREAM, MINUTES, own)))
+    document = api.ledger.stream("turbine-minute").document
+    assert (document["partitions"], document["retention"], "key" in document) == (1, "4w2d", False)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("n: long", "n: double"), "its field n is a double, and in the results a long"),
+        (("n: long", 'n: "double?"'), "its field n is a double, and in the results a long"),
+        (("n: long", "m: long"), "its field m is required, and the results don't have it"),
+        ((SCHEMA, SCHEMA.replace("}", ', m: "long?"}') + "\nkey: m"), "its key m is no field of the results"),
+        ((SCHEMA, SCHEMA + "\nudp: {port: 9999}"), "UDP port 9999 leads into it"),
+    ],
+)
+def test_a_stream_that_does_not_fit_the_results_is_refused(api: Api, change: tuple[str, str], reason: str) -> None:
+    own = f"stream: turbine-minute\nschema: {SCHEMA}\n".replace(*change)
+    expected = [f"stream 'turbine-minute' can't hold the results of 'per_minute': {reason}"]
+    assert refused(api, "---\n".join((STREAM, MINUTES, own))) == expected
+    api.apply(STREAM)
+    api.apply(own)
+    assert refused(api, MINUTES) == expected
+
+
+def test_more_fields_than_the_schema_has_are_fine(api: Api) -> None:
+    schema = SCHEMA.replace("n: long", 'more: "long?"')
+    own = f"stream: turbine-minute\nschema: {schema}\n"
+    assert api.apply("---\n".join((STREAM, MINUTES, own))).status_code == 200
+
+
+def test_what_is_wrong_with_the_emitter_is_not_told_again_of_those_that_read_it(api: Api) -> None:
+    (message,) = refused(api, "---\n".join((STREAM, MINUTES.replace("max(power)", "max(force)"), HOURS)))
+    assert "force" in message
+
+
+def test_a_stream_has_one_owner(api: Api) -> None:
+    api.apply(f"{STREAM}---\n{MINUTES}")
+    other = MINUTES.replace("pipeline: minutes", "pipeline: others").replace(", {elasticsearch: turbine-minute}", "")
+    problem = problem_of(api.apply(other), 409, "conflict")
+    assert "can't emit to stream turbine-minute, because stage per_minute of minutes does" in problem["detail"]
+
+
+def test_jobs_that_read_each_other_in_a_circle_are_refused(api: Api) -> None:
+    api.apply("---\n".join((f"stream: turbine-minute\nschema: {SCHEMA}\n", HOURS)))
+    circle = """\
+pipeline: minutes
+input: {stream: turbine-hour}
+event_time: {field: window_start, delay: 10s}
+steps:
+  - window: {name: per_minute, tumbling: 1h, by: [turbine], aggregate: {n: sum(n), peak: max(peak)}}
+    emit: [{stream: turbine-minute}]
+"""
+    assert "minutes -> hours -> minutes" in problem_of(api.apply(circle), 409, "conflict")["detail"]
+
+
+def test_those_that_read_a_stream_are_restarted_when_another_job_emits_to_it(api: Api) -> None:
+    """Their runs look who does it when they begin."""
+    own = f"stream: turbine-minute\nschema: {SCHEMA}\n"
+    api.apply("---\n".join((STREAM, own, HOURS)))
+    api.apply(MINUTES)
+    assert api.ledger.job("hours").restarts == 1
+    api.apply(MINUTES)
+    api.apply(MINUTES.replace("max(power)", "min(power)"))
+    assert api.ledger.job("hours").restarts == 1
+    api.apply(MINUTES.replace("{stream: turbine-minute}, ", ""))
+    assert (api.ledger.job("hours").restarts, emitter_of(api.ledger, "turbine-minute")) == (2, None)
+
+
+def test_a_new_run_shuts_out_each_slot_of_the_runs_since_the_one_that_committed_last(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = api.ledger
+    taken: list[str] = []
+    monkeypatch.setattr(result_streams, "take_over_all", lambda _, ids: taken.extend(ids))
+    api.apply(f"{STREAM}---\n{MINUTES}")
+    assert shut_out_older_runs(ledger, "", ledger.begin_run("minutes", 1)) == 0
+    for epoch, slots in ((1, 8), (2, 3), (3, 0), (4, 2)):
+        if epoch > 1:
+            ledger.begin_run("minutes", epoch)
+        ledger.set_run_slots("minutes", epoch, slots)
+        if epoch == 2:
+            ledger.plan_slice(a_slice(1, 2, "minutes"))
+            ledger.commit_checkpoint(a_checkpoint(1, 2, "minutes"))
+    assert shut_out_older_runs(ledger, "", ledger.begin_run("minutes", 5)) == 3
+    assert taken == [f"minutes:result:per_minute:turbine-minute:{slot}" for slot in range(3)]
