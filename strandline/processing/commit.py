@@ -43,7 +43,9 @@ class SliceCommitter:
         ledger: Ledger,
         refused: RefusedWriter,
         stream_execution: Callable[[], Any],
+        first_committed: Callable[[], None],
     ) -> None:
+        """`first_committed` is called once, after this run's first commit."""
         self._pipeline = pipeline
         self._version = version
         self._epoch = epoch
@@ -51,6 +53,8 @@ class SliceCommitter:
         self._ledger = ledger
         self._refused = refused
         self._stream_execution = stream_execution
+        self._first_committed = first_committed
+        self.has_committed = False
         self.failure: StrandlineError | None = None
 
     def __call__(self, results: DataFrame, batch: int) -> None:
@@ -88,6 +92,9 @@ class SliceCommitter:
         sliced = self._ledger.slices(self._pipeline.job, number, number)[0]
         self._require_same_watermark(execution, sliced, first=batch == 0)
         self.commit_slice(sliced, before, facts)
+        if not self.has_committed:
+            self.has_committed = True
+            self._first_committed()
         log.info(
             "slice committed",
             job=self._pipeline.job,
