@@ -133,8 +133,8 @@ class Snapshots:
         """Epoch -> directory."""
         try:
             found = list(self._job_directory.iterdir())
-        except FileNotFoundError:
-            return {}
+        except OSError:
+            return {}  # there is none, or none that could be read
         return {int(one.name): one for one in found if one.name.isdecimal()}
 
 
