@@ -51,8 +51,10 @@ class Measured:
 class Run:
     """One run, over one Kafka and one Elasticsearch."""
 
-    def __init__(self, settings: Settings, directory: Path, kills: int, measured: Measured, console: Console) -> None:
-        self._settings, self._directory, self._kills = settings, directory, kills
+    def __init__(
+        self, settings: Settings, directory: Path, kills: int, fill_s: float, measured: Measured, console: Console
+    ) -> None:
+        self._settings, self._directory, self._kills, self._fill_s = settings, directory, kills, fill_s
         self._measured, self._console = measured, console
         self._topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=1_000_000)
 
@@ -64,7 +66,7 @@ class Run:
             side.start_service(0)
             began_s = time.monotonic()
             side.apply("rewind")
-            time.sleep(max(0.0, began_s + MINUTE_S - time.monotonic()))  # of load, not a hope
+            time.sleep(max(0.0, began_s + self._fill_s - time.monotonic()))  # of load, not a hope
             self._repeat("reach 1 min, rewind, no standby", lambda: side.kill("rewind"))
             side.apply("snapshot")
             self._repeat("reach 1 min, snapshot, no standby", lambda: side.kill("snapshot"))
@@ -288,7 +290,7 @@ def main() -> None:
         try:
             stack.start_kafka()
             stack.start_elasticsearch()
-            run = Run(stack.settings, directory, kills, measured, console)
+            run = Run(stack.settings, directory, kills, 10.0 if options.quick else MINUTE_S, measured, console)
             for part in options.parts:
                 if part == "pair":
                     run.pair(1 if options.quick else 3)
