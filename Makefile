@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 KIND ?=
 KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,50)
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench bench-ingest bench-failover chaos chaos-ingest simulate lock clean
+.PHONY: help run test check format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest simulate lock clean
 
 help:
 	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
@@ -16,6 +16,7 @@ help:
 	@echo "make chaos-ingest KILLS=50   break gateways and Kafka under load; count what was lost or written twice"
 	@echo "make bench-ingest   what each gateway takes, what a record costs it, how soon it acknowledges"
 	@echo "make bench-failover   seconds without results when a runner, its JVM or the leading control service is killed"
+	@echo "make bench-recovery   seconds from kill -9 under load to results, beside plain Spark; exactly_once against none"
 	@echo "make simulate SEEDS=100000   histories of a job in memory, with kills, zombies and upgrades; count what is wrong"
 	@echo "make format  rewrite the code in the project's format"
 	@echo "make lock    resolve the dependencies again and write both lock files"
@@ -58,6 +59,9 @@ bench-ingest: $(VENV)/.test-ready
 
 bench-failover: $(VENV)/.test-ready
 	@$(BIN)/python -m tests.fault.failover_times --kills $(if $(filter command,$(firstword $(origin KILLS))),$(KILLS),5)
+
+bench-recovery: $(VENV)/.test-ready
+	@$(BIN)/python -m benchmarks.recovery
 
 SEEDS ?= 100000
 simulate: $(VENV)/.test-ready

@@ -68,6 +68,9 @@ class Settings(BaseSettings):
     scratch_dir: Path | None = None
     """Where Spark keeps its scratch checkpoint and state; lost without harm. Default: below the data directory.
     A tmpfs is faster."""
+    snapshot_dir: Path | None = None
+    """Where jobs with `recovery: snapshot` keep Spark's checkpoints, on storage that outlives the process. Default: `snapshots`
+    below the data directory. Where several control services share it, a job that moves from one to another resumes, too."""
     spark_master: str = "local[*,4]"
     """Where a job's Spark runs: `local[*,4]` is all cores of this machine and four tries of a task, or any Spark master URL."""
     spark_driver_memory: str = "1g"

@@ -42,3 +42,10 @@ class Journal(Part):
         with self._database.reading("read events") as connection:
             rows = connection.execute(wanted.order_by(events.c.id).limit(limit))
             return [EventRow(*row) for row in rows]
+
+    def last_event(self, job: str, kind: str) -> EventRow | None:
+        """The newest event of that kind about the job."""
+        wanted = sa.select(events).where(events.c.job == job, events.c.kind == kind)
+        with self._database.reading(f"read the last event {kind} of job {job}") as connection:
+            row = connection.execute(wanted.order_by(events.c.id.desc()).limit(1)).first()
+            return EventRow(*row) if row else None

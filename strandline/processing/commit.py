@@ -45,7 +45,9 @@ class SliceCommitter:
         refused: RefusedWriter,
         stream_execution: Callable[[], Any],
         index: LogIndex,
+        first_committed: Callable[[], None],
     ) -> None:
+        """`first_committed` is called once, after this run's first commit."""
         self._pipeline = pipeline
         self._version = version
         self._epoch = epoch
@@ -55,6 +57,8 @@ class SliceCommitter:
         self._stream_execution = stream_execution
         self._index = index
         self._streams_seen: set[str] = set()
+        self._first_committed = first_committed
+        self.has_committed = False
         self.failure: StrandlineError | None = None
 
     def __call__(self, results: DataFrame, batch: int) -> None:
@@ -93,6 +97,9 @@ class SliceCommitter:
         sliced = self._ledger.slices(self._pipeline.job, number, number)[0]
         self._require_same_watermark(execution, sliced, first=batch == 0)
         self.commit_slice(sliced, before, facts)
+        if not self.has_committed:
+            self.has_committed = True
+            self._first_committed()
         log.info(
             "slice committed",
             job=self._pipeline.job,

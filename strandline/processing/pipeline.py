@@ -177,9 +177,6 @@ class CheckpointSpec(DocumentModel):
 class PipelineSpec(DocumentModel):
     """A pipeline: one stream in, steps, results out."""
 
-    LATER: ClassVar[dict[str, str]] = {
-        "recovery": "'recovery' is not supported yet; a job always recovers by rewinding"
-    }
     pipeline: Name
     """The name, and the name of the job."""
     input: InputSpec
@@ -194,6 +191,8 @@ class PipelineSpec(DocumentModel):
     """What becomes of a record that can't be used; crash stops the job at its slice."""
     guarantee: Literal["exactly_once", "at_least_once", "none"] = "exactly_once"
     """What a failure may do to results: nothing; repeat some; or leave records out of open windows."""
+    recovery: Literal["rewind", "snapshot"] = "rewind"
+    """How a start comes to the state of open windows: it reads the log again, or goes on from Spark's checkpoint on disk."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """How often progress is recorded: {every, records}."""
 

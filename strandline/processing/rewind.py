@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # the rest of this module is pure
 
 Offsets = Mapping[str, Mapping[int, int]]
 
+RUN_BEGINS = "run_begins"
+"""The kind of the event that says how a run came to its state."""
 START_S = 4.0
 """What a start takes before the first record is read, when the Spark session is there already."""
 REPLAY_RECORDS_PER_S_MIN = 20_000
@@ -83,16 +85,21 @@ def plan_rewind(
 def plan_of_job(ledger: Ledger, pipeline: CheckedPipeline) -> RewindPlan:
     """Plan a run of this version of a job from what the ledger holds now. With the guarantee `none` nothing is replayed:
     windows that are open will lack what came before."""
+    plan = whole_plan_of_job(ledger, pipeline)
+    if pipeline.spec.guarantee == "none":
+        return replace(plan, slice_first=plan.slice_committed + 1, reaches_back_to_ms=None)
+    return plan
+
+
+def whole_plan_of_job(ledger: Ledger, pipeline: CheckedPipeline) -> RewindPlan:
+    """The same, whatever the guarantee: every open window is rebuilt."""
     checkpoint = ledger.last_checkpoint(pipeline.job)
-    plan = plan_rewind(
+    return plan_rewind(
         ledger.slices(pipeline.job, checkpoint.slice, checkpoint.slice)[0] if checkpoint else None,
         checkpoint,
         lambda event_ms: ledger.first_slice_reaching(pipeline.job, event_ms),
         {stage.name: stage.size_ms for stage in pipeline.stages},
     )
-    if pipeline.spec.guarantee == "none":
-        return replace(plan, slice_first=plan.slice_committed + 1, reaches_back_to_ms=None)
-    return plan
 
 
 @dataclass(frozen=True)

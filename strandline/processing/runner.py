@@ -19,10 +19,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Literal
 
+import pyspark
 import structlog
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -30,6 +32,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from strandline.core.errors import (
+    BadRecord,
     Conflict,
     Divergence,
     Fenced,
@@ -59,8 +62,16 @@ from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
 from strandline.processing.planner import PlannerSettings, is_drained
 from strandline.processing.refused import RefusedWriter
 from strandline.processing.result_streams import emitter_of, shut_out_older_runs
-from strandline.processing.rewind import RewindPlan, plan_of_job, require_log_holds, rewind_cost
+from strandline.processing.rewind import (
+    RUN_BEGINS,
+    RewindPlan,
+    plan_of_job,
+    require_log_holds,
+    rewind_cost,
+    whole_plan_of_job,
+)
 from strandline.processing.schema import arrow_type, field_specs
+from strandline.processing.snapshots import Bounds, Maker, Snapshot, Snapshots
 from strandline.processing.stages import build_stages
 from strandline.processing.warm_up import warm_up
 from strandline.processing.watermark import EventTimeRule, open_until
@@ -71,6 +82,9 @@ _ON_THE_WAY = {JobState.STOPPED: JobState.STOPPING, JobState.DRAINED: JobState.D
 _LOOK_S = 0.1
 FINISH_TRIES = 3
 """So many runs of a replaced version may fail over its last slice before the present one takes it."""
+SNAPSHOT_TRIES = 2
+"""After so many runs in a row that committed nothing the next one does not begin from a snapshot."""
+_FILE_CHECKSUM = "spark.sql.streaming.checkpoint.fileChecksum.enabled"
 _RAISED = re.compile(r"(?!(?:org|java|scala|py4j|pyspark)\.)(?:(?:\w+\.)+\w+|\w*(?:Error|Exception)): \S")
 """`module.Class: text` or `ValueError: text`, the last line of a Python traceback."""
 _OF_SPARK = re.compile(r"(?:Caused by: )?org\.apache\.spark\.SparkException: (\S.*)")
@@ -89,6 +103,12 @@ _TOLD_AS_TEXT: dict[str, type[StrandlineError]] = {
     )
 }
 """What planner and executors raise, by the name that Spark passes on."""
+
+
+class SnapshotFailed(StrandlineError):
+    """A run that began from a snapshot failed before its first commit, perhaps because of it. The job rewinds."""
+
+    code = "snapshot_failed"
 
 
 class Runner:
@@ -173,9 +193,10 @@ class Runner:
     def _run_version(self, run: RunRow, guard: Guard) -> str | None:
         """Run one version of the job; return the run's outcome, None when a new version is to follow at once.
 
-        1. Plan the rewind, and make sure that the log still holds what it needs.
-        2. Shut out what older runs may still write to streams of results.
-        3. Start a fresh Spark query there, with a fresh scratch checkpoint.
+        1. Plan the rewind.
+        2. With `recovery: snapshot`, begin from a snapshot where one fits; what it can't do, the rewind does.
+        3. Make sure that the log still holds what is needed, shut out what older runs may still write to streams of results,
+           and start a fresh Spark query there.
         4. Watch it until it shall stop, and say in the ledger how it ended.
 
         Raises StrandlineError.
@@ -183,16 +204,54 @@ class Runner:
         self._ledger.move_job(self._job, JobState.STARTING, epoch=run.epoch)
         pipeline = load_pipeline(self._ledger, self._job, run.version)
         failpoint("rewind.before_plan")
-        plan = self._plan(pipeline)
+        snapshots = self._snapshots(run, pipeline)
+        if snapshots is not None and (snapshot := self._choose(snapshots, run, pipeline)) is not None:
+            try:
+                return self._resume(snapshots, snapshot, run, pipeline, guard)
+            except SnapshotFailed as error:
+                self._say_unusable(run, f"the snapshot of run {snapshot.epoch} failed: {error}")
+                snapshots.remove_all()
+        plan = plan_of_job(self._ledger, pipeline)
+        self._prepare(run, pipeline, plan, None)
         failpoint("rewind.planned")
-        shut_out_older_runs(self._ledger, self._settings.kafka_bootstrap, run)
+        return self._run_query(run, pipeline, plan, self._begin_snapshot(snapshots, run), snapshots, guard)
+
+    def _resume(
+        self, snapshots: Snapshots, snapshot: Snapshot, run: RunRow, pipeline: CheckedPipeline, guard: Guard
+    ) -> str | None:
+        """Run from a snapshot. Raises SnapshotFailed when that may be the snapshot's fault, and nothing was committed."""
+        plan = replace(
+            whole_plan_of_job(self._ledger, pipeline), slice_first=snapshot.slice + 1, reaches_back_to_ms=None
+        )
+        epoch = self._last_committer()
+        try:
+            checkpoint = snapshots.begin(snapshot)
+            self._prepare(run, pipeline, plan, snapshot)
+            failpoint("rewind.planned")
+            return self._run_query(run, pipeline, plan, checkpoint, snapshots, guard)
+        except (StrandlineError, OSError) as error:
+            if _is_elsewhere(error) or self._last_committer() != epoch or not self._is_java_alive():
+                raise
+            raise SnapshotFailed(str(error)) from error
+
+    def _run_query(
+        self,
+        run: RunRow,
+        pipeline: CheckedPipeline,
+        plan: RewindPlan,
+        checkpoint: Path | None,
+        snapshots: Snapshots | None,
+        guard: Guard,
+    ) -> str | None:
+        """Start the query and watch it to its end; Spark's checkpoint is `checkpoint`, or none that outlives the run."""
         scratch = self._scratch / str(run.epoch)
-        scratch.mkdir(parents=True)
-        if self._spark is None:
-            self._spark = start_spark(self._settings, self._job, scratch)
-        spark = self._spark
+        scratch.mkdir(parents=True, exist_ok=True)
+        spark = self._session(scratch)
         committer: SliceCommitter | None = None
         try:
+            # On a scratch directory sums cost more than they save: nobody reads it again.
+            spark.conf.set(_FILE_CHECKSUM, "false" if checkpoint is None else "true")
+            shut_out_older_runs(self._ledger, self._settings.kafka_bootstrap, run)
             if any(stage.streams for stage in pipeline.stages):
                 self._ledger.set_run_slots(
                     self._job, run.epoch, int(spark.conf.get("spark.sql.shuffle.partitions") or 0)
@@ -214,12 +273,13 @@ class Runner:
                 refused,
                 lambda: streams.active()[0].streamingQuery(),
                 LogIndex(self._settings.kafka_bootstrap),
+                snapshots.remove_others if snapshots is not None else lambda: None,
             )
             frame = build_stages(spark.readStream.format(LogSource.name()).load(), pipeline, tap)
             failpoint("run.before_query")
             query = (
                 frame.writeStream.foreachBatch(committer)
-                .option("checkpointLocation", str(scratch / "checkpoint"))
+                .option("checkpointLocation", str(checkpoint or scratch / "checkpoint"))
                 .queryName(self._job)
                 .start()
             )
@@ -234,6 +294,75 @@ class Runner:
     def _stream_keys(self, pipeline: CheckedPipeline) -> dict[str, str | None]:
         names = [name for stage in pipeline.stages for name in stage.streams]
         return {name: StreamSpec.from_document(self._ledger.stream(name).document).key for name in names}
+
+    def _session(self, scratch: Path) -> SparkSession:
+        if self._spark is None:
+            self._spark = start_spark(self._settings, self._job, scratch)
+        return self._spark
+
+    def _is_java_alive(self) -> bool:
+        try:
+            return self._spark is None or bool(self._spark.version)
+        except (Py4JError, OSError):
+            return False
+
+    def _snapshots(self, run: RunRow, pipeline: CheckedPipeline) -> Snapshots | None:
+        """The job's snapshots; None when it keeps none, and then what it kept before is removed."""
+        root = self._settings.snapshot_dir or self._settings.data_dir / "snapshots"
+        maker = Maker(self._job, run.version, pyspark.__version__, shuffle_partitions())
+        snapshots = Snapshots(root, maker, run)
+        if pipeline.spec.recovery == "snapshot":
+            return snapshots
+        snapshots.remove_all()
+        return None
+
+    def _choose(self, snapshots: Snapshots, run: RunRow, pipeline: CheckedPipeline) -> Snapshot | None:
+        """The snapshot to begin from; None when the job is to rewind, and an event says why."""
+        checkpoint, last = self._ledger.last_checkpoint(self._job), self._ledger.last_slice(self._job)
+        if checkpoint is None or last is None:
+            return None  # nothing to recover
+        plan = whole_plan_of_job(self._ledger, pipeline)
+        runs = self._ledger.runs(self._job)
+        snapshot, refused = snapshots.choose(Bounds(plan.slice_first, plan.slice_committed, last.number), runs)
+        if snapshot is None:
+            self._say_unusable(run, "; ".join(refused) or "there is none")
+            return None
+        if plan.is_whole:
+            self._say_unusable(run, "windows that another version has left over are emitted by a rewind only")
+            return None
+        in_vain = [one for one in runs if checkpoint.epoch < one.epoch < run.epoch]
+        if len(in_vain) >= SNAPSHOT_TRIES and self._can_rewind(pipeline):
+            self._say_unusable(run, f"{len(in_vain)} runs have committed nothing since the last checkpoint")
+            return None
+        return snapshot
+
+    def _can_rewind(self, pipeline: CheckedPipeline) -> bool:
+        cost = rewind_cost(self._ledger, plan_of_job(self._ledger, pipeline), self._job)
+        stream = pipeline.spec.input.stream
+        try:
+            require_log_holds(self._job, cost.needed, {stream: LogIndex(self._settings.kafka_bootstrap).starts(stream)})
+        except LogTruncated:
+            return False
+        return True
+
+    def _begin_snapshot(self, snapshots: Snapshots | None, run: RunRow) -> Path | None:
+        """The directory of this run's own snapshot; None where it makes none."""
+        if snapshots is None:
+            return None
+        try:
+            return snapshots.begin(None)
+        except OSError as error:
+            self._say_unusable(run, f"no snapshot can be written: {error}")
+            return None
+
+    def _say_unusable(self, run: RunRow, why: str) -> None:
+        message = f"job {self._job} does not begin from a snapshot: {why}"
+        log.warning(message, job=self._job, epoch=run.epoch)
+        self._ledger.record_event("snapshot_unusable", message, self._job, run.epoch, {"reason": why})
+
+    def _last_committer(self) -> int:
+        checkpoint = self._ledger.last_checkpoint(self._job)
+        return checkpoint.epoch if checkpoint else 0
 
     def _end(self, run: RunRow, ended: JobState | Literal["interrupted", "replaced"]) -> str | None:
         """Say in the ledger how a run ended that did not fail."""
@@ -264,8 +393,9 @@ class Runner:
         self._ledger.record_event("slice_handed_on", message, job=self._job, epoch=run.epoch)
         return True
 
-    def _plan(self, pipeline: CheckedPipeline) -> RewindPlan:
-        plan = plan_of_job(self._ledger, pipeline)
+    def _prepare(self, run: RunRow, pipeline: CheckedPipeline, plan: RewindPlan, snapshot: Snapshot | None) -> None:
+        """Make sure that the log holds what the plan needs, and say in the ledger how the run begins. Raises LogTruncated,
+        Conflict."""
         stream = pipeline.spec.input.stream
         index = LogIndex(self._settings.kafka_bootstrap)
         known_id, present_id = self._ledger.stream(stream).topic_id, index.topic_id(stream)
@@ -277,15 +407,20 @@ class Runner:
             )
         cost = rewind_cost(self._ledger, plan, self._job)
         require_log_holds(self._job, cost.needed, {stream: index.starts(stream)})
-        log.info(
-            "rewind planned",
-            job=self._job,
-            slice_first=plan.slice_first,
-            slice_committed=plan.slice_committed,
-            reaches_back_to_ms=plan.reaches_back_to_ms,
-            records=cost.records,
+        way = "rewind" if snapshot is None else "snapshot"
+        facts = {
+            "epoch": run.epoch,
+            "way": way,
+            "slice_first": plan.slice_first,
+            "slice_committed": plan.slice_committed,
+            "records": cost.records,
+        }
+        log.info("rewind planned", job=self._job, reaches_back_to_ms=plan.reaches_back_to_ms, **facts)
+        source = "the log" if snapshot is None else f"the snapshot of run {snapshot.epoch} and the log"
+        message = (
+            f"run {run.epoch} begins from {source}, at slice {plan.slice_first}; {cost.records} records are read again"
         )
-        return plan
+        self._ledger.record_event(RUN_BEGINS, message, self._job, run.epoch, facts)
 
     def _watch(
         self, query: StreamingQuery, run: RunRow, rule: EventTimeRule, guard: Guard
@@ -400,7 +535,6 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
     # Spark asks for the machine's name before it reads its settings, and dies where the name has no address.
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["SPARK_LOCAL_HOSTNAME"] = "localhost"
-    cores = str(len(os.sched_getaffinity(0)))
     settings_of_spark = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
@@ -409,7 +543,7 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": cores,
+        "spark.sql.shuffle.partitions": str(shuffle_partitions()),
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # our idle slices do that, and are recorded
         "spark.sql.streaming.minBatchesToRetain": "2",
         "spark.sql.streaming.metricsEnabled": "false",
@@ -421,9 +555,9 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
         "spark.shuffle.compress": "false",
         "spark.shuffle.spill.compress": "false",
         "spark.shuffle.checksum.enabled": "false",
+        _FILE_CHECKSUM: "false",
         "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
         "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
-        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # What Spark keeps and prints for its own web page, which is off: at two batches a second it adds up.
         "spark.sql.maxPlanStringLength": "1000",
@@ -454,6 +588,17 @@ def failure_of(error: Exception) -> StrandlineError:
     name, _, message = sentence.partition(": ")
     kind = _TOLD_AS_TEXT.get(name.rpartition(".")[2])
     return kind(message) if kind is not None else StrandlineError(sentence)
+
+
+def shuffle_partitions() -> int:
+    """Into how many parts a job's state is cut: one a core."""
+    return len(os.sched_getaffinity(0))
+
+
+def _is_elsewhere(error: Exception) -> bool:
+    """Whether a failure has nothing to do with the snapshot that the run began from: a server is away, a newer run has taken
+    over, or a record is bad."""
+    return isinstance(error, TransientError | Fenced | BadRecord)
 
 
 def sentence_of(error: Exception) -> str:

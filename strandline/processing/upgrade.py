@@ -69,6 +69,8 @@ def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chang
         )
     if (before.spec.guarantee, before.spec.checkpoint) != (after.spec.guarantee, after.spec.checkpoint):
         yield Change("guarantee or checkpoint", Effect.SAFE, "counts from the next slice on")
+    if before.spec.recovery != after.spec.recovery:
+        yield Change("recovery", Effect.SAFE, "counts from the start after the next one on")
     if (before.spec.late, before.spec.on_error) != (after.spec.late, after.spec.on_error):
         yield Change("late or on_error", Effect.SAFE, "counts from the next slice on")
 

@@ -12,9 +12,9 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, JobRow, JobState, Offsets
 from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
-from strandline.processing.rewind import RewindCost, plan_of_job, rewind_cost
+from strandline.processing.rewind import RUN_BEGINS, RewindCost, plan_of_job, rewind_cost
 from strandline.services.log_facts import LogFacts, LogRange, lag_records
-from strandline.services.views import CountsView, JobView, LeaderView, Link, RewindView
+from strandline.services.views import CountsView, JobView, LastStartView, LeaderView, Link, RewindView
 
 RETENTION_LEFT_SHARE_MIN = 0.25
 """With less than this share of the retention left, the status warns."""
@@ -55,6 +55,7 @@ def job_view(ledger: Ledger, log: LogFacts, job: JobRow, ranges: dict[str, LogRa
         counts=CountsView(**vars(totals)),
         last_emission=checkpoint.emitted if checkpoint else {},
         rewind=rewind_view(cost, pipeline.stream.retention_ms) if last_slice else None,
+        last_start=_last_start(ledger, job),
         links=[Link(rel=verb, method="POST", href=f"/v1/jobs/{job.name}/{verb}") for verb in _VERBS[job.state]],
     )
 
@@ -86,6 +87,11 @@ def _checked(pipeline: str, stream: str) -> CheckedPipeline:
 def input_stream(ledger: Ledger, job: JobRow) -> str:
     """The stream that the job's present version reads."""
     return str(ledger.job_version(job.name, job.version).document["input"]["stream"])
+
+
+def _last_start(ledger: Ledger, job: JobRow) -> LastStartView | None:
+    event = ledger.last_event(job.name, RUN_BEGINS)
+    return LastStartView(at_ms=event.at_ms, **event.facts) if event else None
 
 
 def _leader(ledger: Ledger, job: JobRow) -> LeaderView | None:

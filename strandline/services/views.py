@@ -58,6 +58,21 @@ class RewindView(View):
     """What to do, when less than a quarter of the retention is left; else empty."""
 
 
+class LastStartView(View):
+    """How the newest run came to the state of its open windows."""
+
+    epoch: int
+    way: Literal["rewind", "snapshot"]
+    """It read the log again, or went on from Spark's checkpoint on disk (`recovery: snapshot`)."""
+    records: int
+    """That it read again, with those of a slice that was planned and not done."""
+    slice_first: int
+    """Where it began to read."""
+    slice_committed: int
+    """The last slice whose results were out."""
+    at_ms: int
+
+
 class JobPlanView(View):
     """What applying a pipeline would mean for its job."""
 
@@ -179,7 +194,9 @@ class JobView(View):
     last_emission: dict[str, int]
     """Stage -> end (ms) of the last window that it has emitted."""
     rewind: RewindView | None
-    """What a start would take now; null before the first slice."""
+    """What a rewind would take now; null before the first slice. From a snapshot a start takes less."""
+    last_start: LastStartView | None
+    """Null before the first run."""
     links: list[Link]
     """What may be done now."""
 

@@ -365,6 +365,14 @@ class TestEvents:
         assert running.events(after_id=written[1].id, limit=2) == written[2:4]
         assert running.events(after_id=written[-1].id) == []
 
+    def test_the_last_event_of_a_kind_is_found(self, running: Ledger) -> None:
+        assert running.last_event("power", "note") is None
+        running.submit_job("other", "", {})
+        written = [running.record_event("note", str(number), "power") for number in range(2)]
+        running.record_event("other", "of another kind", "power")
+        running.record_event("note", "of another job", "other")
+        assert running.last_event("power", "note") == written[1]
+
     def test_a_follower_misses_nothing_while_threads_write(self, running: Ledger) -> None:
         """An event never becomes visible behind the follower's back, below an id that it has already read."""
         writers, each = 4, 40

@@ -67,6 +67,7 @@ def run(
     *,
     only: list[str] | None = None,
     ledger: str = "sqlite",
+    recovery: str = "rewind",
     failpoints: Sequence[str] = (),
     faults_max_s: float = math.inf,
 ) -> Outcome:
@@ -75,7 +76,7 @@ def run(
     `faults_max_s`: no fault is begun later than so long after the first results.
     """
     outcome = Outcome()
-    stack = JobStack(directory, seed, ledger=ledger)
+    stack = JobStack(directory, seed, ledger=ledger, recovery=recovery)
     with contextlib.closing(stack):
         stack.arm("*=note")
         stack.start()
@@ -115,6 +116,7 @@ def main() -> int:
     parser.add_argument("--failpoint", action="append", choices=FAILPOINTS, metavar="NAME", help="only this one")
     parser.add_argument("--only", action="append", help="only this target (see the table for names)")
     parser.add_argument("--ledger", choices=["sqlite", "postgresql"], default="sqlite")
+    parser.add_argument("--recovery", choices=["rewind", "snapshot"], default="rewind", help="the job's")
     parser.add_argument(
         "--faults-max-s", type=float, default=math.inf, metavar="S", help="begin no fault after so long"
     )
@@ -139,6 +141,7 @@ def main() -> int:
             say,
             only=options.only,
             ledger=options.ledger,
+            recovery=options.recovery,
             failpoints=points,
             faults_max_s=options.faults_max_s,
         )

@@ -355,7 +355,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         ),
         ("steps:", "on_error: ignore\nsteps:", ":4: on_error: expected 'dead_letter' or 'crash', got 'ignore'"),
         ("steps:", "late: revise\nsteps:", ":4: late: expected 'dead_letter' or 'drop', got 'revise'"),
-        ("steps:", "recovery: snapshot\nsteps:", ":4: recovery: 'recovery' is not supported yet"),
+        ("steps:", "recovery: tape\nsteps:", ":4: recovery: expected 'rewind' or 'snapshot', got 'tape'"),
     ],
 )
 def test_what_is_wrong_in_a_pipeline_is_told_with_field_and_line(old: str, new: str, expected: str) -> None:

@@ -56,9 +56,10 @@ class Target:
 class JobStack:
     """Kafka, Elasticsearch, control service, HTTP gateway and one job in a directory of its own. `close` ends all."""
 
-    def __init__(self, directory: Path, seed: int, *, ledger: str = "sqlite") -> None:
-        """`ledger`: `sqlite` or `postgresql`."""
+    def __init__(self, directory: Path, seed: int, *, ledger: str = "sqlite", recovery: str = "rewind") -> None:
+        """`ledger`: `sqlite` or `postgresql`. `recovery`: the job's, `rewind` or `snapshot`."""
         self.directory = directory
+        self.recovery = recovery
         self.failpoints = directory / "failpoints"
         """While this file is there, it arms failpoints in every runner; see strandline/core/failpoints.py."""
         self.job, self.stream = "chaos", "chaos-readings"
@@ -93,7 +94,7 @@ class JobStack:
         Ledger.migrate(self.ledger_url)
         for starter in self._starters.values():
             starter()
-        text = DOCUMENTS.format(stream=self.stream, job=self.job)
+        text = DOCUMENTS.format(stream=self.stream, job=self.job) + f"recovery: {self.recovery}\n"
         with ControlClient(self.stack.addresses.api_url) as control:
             control.apply(text.encode(), "chaos.yaml")
         self.load = JobLoad(self.history, lambda: self.stack.ports.http, self.stream, seed=self._seed)

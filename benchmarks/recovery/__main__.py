@@ -1,0 +1,312 @@
+"""`python -m benchmarks.recovery`: seconds without results when a job under load is killed, beside plain Spark; and what
+`exactly_once` costs against `none`.
+
+Starts servers of its own in a temporary directory, prints tables and writes the `recovery` part of benchmarks/RESULTS.md;
+with `--quick` one kill of each kind, which writes only where `--output` says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.connector import connector_jars
+from benchmarks.recovery import guarantees
+from benchmarks.recovery.feed import Feed
+from benchmarks.recovery.sides import Kill, PlainSide, Recoveries, StrandlineSide
+from benchmarks.recovery.work import DEVICES, PRELOAD_DEVICES, PRELOAD_STEP_MS, RATE, Verdict, stream_text
+from benchmarks.report import RESULTS, Row, machine_text, markdown, put_part, show, written_by
+from benchmarks.servers import new_stack
+from strandline.core.documents import read_documents
+from strandline.core.settings import Settings
+from strandline.core.stream import StreamSpec
+from strandline.ingest.topics import Topics
+from strandline.ledger.ledger import Ledger
+
+PLAIN = "plain Spark with its checkpoint"
+GOAL_S = 10.0
+GOAL_SHARE = 0.9
+MINUTE_S = 65.0
+"""So long the minute's job runs before its first kill, so that a rewind has a minute to read."""
+
+
+@dataclass
+class Measured:
+    """All that a run of this benchmark found."""
+
+    preload: int
+    pair_records: int
+    recoveries: list[Recoveries] = field(default_factory=list)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    pair: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+
+
+class Run:
+    """One run, over one Kafka and one Elasticsearch."""
+
+    def __init__(
+        self, settings: Settings, directory: Path, kills: int, fill_s: float, measured: Measured, console: Console
+    ) -> None:
+        self._settings, self._directory, self._kills, self._fill_s = settings, directory, kills, fill_s
+        self._measured, self._console = measured, console
+        self._topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=1_000_000)
+
+    def minute(self) -> None:
+        """Reach 1 min: without and with a standby, by rewind and from a snapshot."""
+        feed = self._feed("minute", 0)
+        try:
+            side = self._strandline("minute", "1m", feed)
+            side.start_service(0)
+            began_s = time.monotonic()
+            side.apply("rewind")
+            time.sleep(max(0.0, began_s + self._fill_s - time.monotonic()))  # of load, not a hope
+            self._repeat("reach 1 min, rewind, no standby", lambda: side.kill("rewind"))
+            side.apply("snapshot")
+            self._repeat("reach 1 min, snapshot, no standby", lambda: side.kill("snapshot"))
+            side.start_service(1)
+            side.wait_until_fresh()
+            self._repeat("reach 1 min, snapshot, standby", lambda: side.kill("snapshot"))
+            side.apply("rewind")
+            self._repeat("reach 1 min, rewind, standby", lambda: side.kill("rewind"))
+            self._judge("Strandline, reach 1 min", side.end())
+        finally:
+            feed.kill()
+            side.stop_service()
+
+    def hour(self) -> None:
+        """Reach 1 h, over what is in the log beforehand: by rewind and from a snapshot, with a standby."""
+        feed = self._feed("hour", self._measured.preload)
+        try:
+            side = self._strandline("hour", "1h", feed)
+            side.start_service(1)
+            side.apply("rewind")
+            self._repeat("reach 1 h, rewind, standby", lambda: side.kill("rewind"))
+            side.apply("snapshot")
+            self._repeat("reach 1 h, snapshot, standby", lambda: side.kill("snapshot"))
+            self._judge("Strandline, reach 1 h", side.end())
+        finally:
+            feed.kill()
+            side.stop_service()
+
+    def plain(self) -> None:
+        feed = self._feed("plain", 0)
+        directory = self._directory / "plain"
+        directory.mkdir()
+        side = PlainSide(self._settings, connector_jars(self._settings.cache_dir), "plain", feed, directory)
+        try:
+            side.start()
+            side.wait_until_fresh()
+            self._repeat(PLAIN, side.kill)
+            self._judge(PLAIN, side.end())
+        finally:
+            feed.kill()
+            side.end_process()
+
+    def pair(self, repetitions: int) -> None:
+        directory = self._directory / "pair"
+        directory.mkdir()
+        found = guarantees.measure(self._settings, directory, self._measured.pair_records, repetitions)
+        self._measured.pair = found
+        for guarantee, passes in found.items():
+            self._console.print(f"{guarantee}: {', '.join(f'{rate:,.0f} records/s' for rate, _ in passes)}")
+
+    def _strandline(self, name: str, reach: str, feed: Feed) -> StrandlineSide:
+        directory = self._directory / name
+        directory.mkdir()
+        settings = self._settings.model_copy(
+            update={"data_dir": directory, "ledger_url": f"sqlite:///{directory / 'ledger.sqlite'}"}
+        )
+        Ledger.migrate(settings.ledger_url)
+        return StrandlineSide(settings, name, reach, feed)
+
+    def _feed(self, name: str, preload: int) -> Feed:
+        self._topics.ensure_stream_topic(StreamSpec.parse(read_documents(stream_text(name), "recovery.yaml")[0]))
+        return Feed(self._settings.kafka_bootstrap, name, preload, self._directory)
+
+    def _repeat(self, name: str, kill: Callable[[], Kill]) -> None:
+        recoveries = Recoveries(name)
+        self._measured.recoveries.append(recoveries)
+        for number in range(self._kills):
+            one = kill()
+            recoveries.kills.append(one)
+            again = "" if one.records is None else f", {one.records:,} records read again"
+            self._console.print(
+                f"{name}, kill {number + 1}: first result after {one.first_result_s:.1f} s, up to date after "
+                f"{one.fresh_s:.1f} s{again}",
+                highlight=False,
+            )
+
+    def _judge(self, name: str, verdict: Verdict) -> None:
+        self._measured.verdicts[name] = verdict
+        self._console.print(f"{name}: {verdict}")
+        if name != PLAIN and (verdict.repeated or verdict.lost or verdict.wrong):
+            raise RuntimeError(f"results of {name} are not right: {verdict}")
+
+
+def recovery_rows(measured: Measured) -> list[Row]:
+    """A header and a row for each kind of kill."""
+    rows: list[Row] = [
+        (
+            "killed",
+            "kills",
+            "first new result s, median",
+            "worst",
+            "up to date s, median",
+            "worst",
+            "records read again",
+        )
+    ]
+    for one in measured.recoveries:
+        first, fresh = [k.first_result_s for k in one.kills], [k.fresh_s for k in one.kills]
+        again = [k.records for k in one.kills if k.records is not None]
+        rows.append(
+            (
+                one.name,
+                str(len(one.kills)),
+                f"{statistics.median(first):.1f}",
+                f"{max(first):.1f}",
+                f"{statistics.median(fresh):.1f}",
+                f"{max(fresh):.1f}",
+                f"{min(again):,} to {max(again):,}" if again else "not told",
+            )
+        )
+    return rows
+
+
+def verdict_rows(measured: Measured) -> list[Row]:
+    rows: list[Row] = [("side", "kills", "results", "repeated", "lost", "wrong")]
+    for name, verdict in measured.verdicts.items():
+        reach = name.partition(", ")[2]
+        kills = sum(len(one.kills) for one in measured.recoveries if one.name == name or (reach and reach in one.name))
+        counts = (verdict.results, verdict.repeated, verdict.lost, verdict.wrong)
+        rows.append((name, str(kills), *(f"{count:,}" for count in counts)))
+    return rows
+
+
+def pair_rows(measured: Measured) -> list[Row]:
+    rows: list[Row] = [("guarantee", "records/s, median", "(least to most)", "CPU-s per M records, median")]
+    for guarantee, passes in measured.pair.items():
+        rates = [rate for rate, _ in passes]
+        cost = statistics.median(cpu_s for _, cpu_s in passes)
+        spread = f"{min(rates):,.0f} to {max(rates):,.0f}"
+        rows.append((guarantee, f"{statistics.median(rates):,.0f}", spread, f"{cost:.1f}"))
+    return rows
+
+
+def goal_sentences(measured: Measured) -> str:
+    """What was reached of the two goals."""
+    sentences = []
+    for one in measured.recoveries:
+        if one.name == "reach 1 min, rewind, standby":
+            median_s = statistics.median(kill.first_result_s for kill in one.kills)
+            verdict = "reached" if median_s <= GOAL_S else "missed"
+            sentences.append(
+                f"With a standby and a reach of 1 min the first new result comes after {median_s:.1f} s; the goal of "
+                f"{GOAL_S:g} s is {verdict}."
+            )
+    if measured.pair:
+        none, once = (statistics.median(rate for rate, _ in measured.pair[g]) for g in guarantees.GUARANTEES)
+        verdict = "reached" if once >= GOAL_SHARE * none else "missed"
+        sentences.append(
+            f"`exactly_once` has {once / none:.0%} of the throughput of `none`; the goal of at least {GOAL_SHARE:.0%} is "
+            f"{verdict}."
+        )
+    return "\n".join(sentences)
+
+
+def results_text(command: str, measured: Measured) -> str:
+    """The part of RESULTS.md about recovery."""
+    passes, minutes = len(next(iter(measured.pair.values()), [])), measured.preload * PRELOAD_STEP_MS / 60_000
+    return f"""\
+## Recovery
+
+{written_by(command)}
+
+{machine_text()}
+
+### From the kill to results
+
+{RATE:,} records/s straight into Kafka, by a program that keeps its pace whatever happens; {DEVICES:,} devices, event time
+at the pace of the clock; 1 s windows a device, then windows of 1 min or 1 h of those, both in Elasticsearch. Kafka,
+Elasticsearch, control service, runner, standby and load share this machine. At the moment when a search finds the results
+of a new window, the runner is killed with all its processes (`kill -9`). Seconds count from there until a search, after a
+refresh every 0.1 s, finds a result of a window of which none was there; *up to date* is when results are again at most 5 s
+of event time behind the newest record.
+
+The reach of 1 h is by replayed load: {measured.preload:,} records of {PRELOAD_DEVICES} devices,
+{minutes:.0f} min of event time, are in the log before the live feed begins, all of it in one open window of an hour.
+*Records read again* is what the job's status says of the start.
+
+Plain Spark computes the 1 s windows only, and a loop starts it again at once; its cold start is in the figure, as it is in
+those without a standby.
+
+{markdown(recovery_rows(measured))}
+
+### What was repeated or lost
+
+All results at the end of the run against what was sent, up to the last window. Strandline creates documents under ids that follow
+from the window; plain Spark appends in `foreachBatch`, with ids from Elasticsearch.
+
+{markdown(verdict_rows(measured))}
+
+### Throughput by guarantee
+
+Work W1, {measured.pair_records:,} records, from the log's start until it is drained, results in Elasticsearch, slices of
+at most {guarantees.ROWS_MAX:,} records; {passes} passes of each guarantee by turns over one warm Spark session. CPU time is
+of the runner's process tree.
+
+{markdown(pair_rows(measured))}
+
+{goal_sentences(measured)}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="one kill of each kind: does it work, are its results right"
+    )
+    parser.add_argument("--kills", type=int, help="of each kind (default 3)")
+    parser.add_argument("--parts", nargs="+", default=["minute", "hour", "plain", "pair"])
+    parser.add_argument(
+        "--output", type=Path, help=f"where the tables go (default {RESULTS.name}; with --quick nowhere)"
+    )
+    options = parser.parse_args()
+    kills = options.kills or (1 if options.quick else 3)
+    measured = Measured(
+        preload=200_000 if options.quick else 1_000_000, pair_records=100_000 if options.quick else 500_000
+    )
+    console = Console(soft_wrap=True)
+    with tempfile.TemporaryDirectory(prefix="strandline-bench-") as name:
+        directory = Path(name)
+        stack = new_stack(directory / "stack", console)
+        try:
+            stack.start_kafka()
+            stack.start_elasticsearch()
+            run = Run(stack.settings, directory, kills, 10.0 if options.quick else MINUTE_S, measured, console)
+            for part in options.parts:
+                if part == "pair":
+                    run.pair(1 if options.quick else 3)
+                else:
+                    getattr(run, part)()
+        finally:
+            stack.stop()
+    show(recovery_rows(measured), "From the kill to results", console)
+    show(verdict_rows(measured), "What was repeated or lost", console)
+    show(pair_rows(measured), "Throughput by guarantee", console)
+    console.print(goal_sentences(measured))
+    output = options.output or (None if options.quick else RESULTS)
+    if output is not None:
+        command = "python -m benchmarks.recovery --quick" if options.quick else "make bench-recovery"
+        put_part(output, "recovery", results_text(command, measured))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""What `exactly_once` costs against `none`: `python -m benchmarks.recovery.guarantees`, a process of its own.
+
+Work W1 from the log's start until it is drained, its results in the real results store, once with each guarantee by turns over
+one Spark session. The first pass warms up and does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.process_tree import tree_cpu_s
+from benchmarks.work_w1 import STREAM_TEXT, Readings, expected_outcome, pipeline_text
+from strandline.core.documents import read_documents
+from strandline.core.logs import configure_logs
+from strandline.core.settings import Settings
+from strandline.core.stream import StreamSpec
+from strandline.ingest.topics import Topics
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import Desired
+from strandline.processing.runner import Runner, start_spark
+from strandline.services.applying import Applier, ensure_templates
+from strandline.services.embedded.layout import settings_environment
+
+GUARANTEES = ("none", "exactly_once")
+ROWS_MAX = 100_000
+
+
+def measure(
+    settings: Settings, directory: Path, records: int, repetitions: int
+) -> dict[str, list[tuple[float, float]]]:
+    """Fill the topic and run the passes; per guarantee, records a second and CPU-seconds per million, a pair a pass.
+    Raises RuntimeError."""
+    readings = Readings.generate(records)
+    topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=1_000_000)
+    topics.ensure_stream_topic(StreamSpec.parse(read_documents(STREAM_TEXT, "w1.yaml")[0]))
+    readings.send(settings.kafka_bootstrap)
+    mine = settings.model_copy(
+        update={
+            "data_dir": directory,
+            "ledger_url": f"sqlite:///{directory / 'ledger.sqlite'}",
+            "slice_rows_max": ROWS_MAX,
+        }
+    )
+    Ledger.migrate(mine.ledger_url)
+    root, report = Path(__file__).parents[2], directory / "report"
+    arguments = ["--records", str(records), "--repetitions", str(repetitions), "--report", str(report)]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.recovery.guarantees", *arguments],
+        env=settings_environment(mine) | {"PYTHONPATH": os.pathsep.join([str(root), *sys.path[1:]])},
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"the passes ended with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}")
+    found: dict[str, list[tuple[float, float]]] = json.loads(report.read_text())
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--records", type=int, required=True)
+    parser.add_argument("--repetitions", type=int, required=True)
+    parser.add_argument("--report", type=Path, required=True)
+    options = parser.parse_args()
+    settings = Settings()
+    configure_logs(as_json=False)
+    ledger = Ledger.open(settings.ledger_url)
+    scratch = settings.data_dir / "spark"
+    scratch.mkdir()
+    spark = start_spark(settings, "w1", scratch)
+    expected = expected_outcome(Readings.generate(options.records))
+    found: dict[str, list[tuple[float, float]]] = {guarantee: [] for guarantee in GUARANTEES}
+
+    def run(guarantee: str, number: int) -> tuple[float, float]:
+        job = f"w1-{guarantee.replace('_', '-')}-{number}"
+        _apply(settings, ledger, job, guarantee)
+        began_s, spent_s = time.monotonic(), tree_cpu_s(os.getpid())
+        code = Runner(settings, job, spark).run()
+        took_s, spent_s = time.monotonic() - began_s, tree_cpu_s(os.getpid()) - spent_s
+        totals = ledger.totals(job)
+        if code != 0 or totals.accepted != options.records or totals.results["minute"] != expected.results:
+            raise SystemExit(f"the pass failed: exit {code}, {totals}, expected {expected}")
+        return options.records / took_s, spent_s * 1e6 / options.records
+
+    run("none", 0)
+    for number in range(1, options.repetitions + 1):
+        # Each goes first as often as the other: the second finds the store busier.
+        for guarantee in GUARANTEES if number % 2 else GUARANTEES[::-1]:
+            found[guarantee].append(run(guarantee, number))
+    options.report.write_text(json.dumps(found))
+    spark.stop()
+    ledger.close()
+
+
+def _apply(settings: Settings, ledger: Ledger, job: str, guarantee: str) -> None:
+    text = pipeline_text(job).replace(f"[{{counting: {job}}}]", f"[{{elasticsearch: {job}}}]")
+    topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=settings.record_bytes_max)
+    url = settings.elasticsearch_url
+    applier = Applier(ledger, topics, lambda pipeline: ensure_templates(url, pipeline), lambda stream: {})
+    applier.apply(f"{STREAM_TEXT}---\n{text}guarantee: {guarantee}\n".encode(), "w1.yaml")
+    ledger.set_desired(job, Desired.DRAINED)
+
+
+if __name__ == "__main__":
+    main()

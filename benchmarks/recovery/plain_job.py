@@ -1,0 +1,79 @@
+"""Plain Spark Structured Streaming as people write it: `python -m benchmarks.recovery.plain_job`. The first window of the work
+into Elasticsearch by foreachBatch, with ids that Elasticsearch gives out, and a checkpoint on disk."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import httpx
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from benchmarks.recovery.work import DELAY_MS
+from benchmarks.spark_pass import start_session
+
+_BULK_ROWS = 1_000
+
+
+def write_rows(url: str, index: str, rows: Iterable[Row]) -> None:
+    """Append the rows of one partition."""
+    lines: list[str] = []
+    with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
+
+        def flush() -> None:
+            answer = client.post(
+                f"/{index}/_bulk", content="\n".join(lines) + "\n", headers={"content-type": "application/x-ndjson"}
+            )
+            if answer.status_code != 200 or answer.json()["errors"]:
+                raise RuntimeError(f"Elasticsearch refused results: {answer.text[:500]}")
+            lines.clear()
+
+        for row in rows:
+            lines += ['{"index":{}}', json.dumps({"@timestamp": row.end_ms, "device": row.device, "n": row.n})]
+            if len(lines) >= 2 * _BULK_ROWS:
+                flush()
+        if lines:
+            flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("--bootstrap", "--stream", "--jars", "--url", "--index"):
+        parser.add_argument(name, required=True)
+    parser.add_argument("--directory", type=Path, required=True)
+    options = parser.parse_args()
+    spark = start_session(options.jars, "memory", options.directory)
+    records = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", options.bootstrap)
+        .option("subscribe", options.stream)
+        .option("startingOffsets", "earliest")
+        .load()
+        .select(F.from_json(F.col("value").cast("string"), "device string, ts long, temp double").alias("record"))
+        .select("record.device", F.timestamp_millis("record.ts").alias("ts"), "record.temp")
+    )
+    seconds = (
+        records.withWatermark("ts", f"{DELAY_MS} milliseconds")
+        .groupBy(F.window("ts", "1 second"), "device")
+        .agg(F.count("*").alias("n"), F.avg("temp").alias("mean"))
+        .select(F.unix_millis("window.end").alias("end_ms"), "device", "n", "mean")
+    )
+    url, index = options.url, options.index
+
+    def write(results: DataFrame, batch: int) -> None:
+        results.foreachPartition(lambda rows: write_rows(url, index, rows))
+
+    query = (
+        seconds.writeStream.foreachBatch(write)
+        .outputMode("append")
+        .option("checkpointLocation", str(options.directory / "checkpoint"))
+        .start()
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

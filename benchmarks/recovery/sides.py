@@ -1,0 +1,215 @@
+"""The two sides under the same load: a job of Strandline below its control service, and plain Spark below a loop that starts it
+again at once. Each is killed the moment a new result is found, again and again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from benchmarks.recovery.feed import Feed
+from benchmarks.recovery.results_index import ResultsIndex
+from benchmarks.recovery.work import Verdict, judge, pipeline_text, stream_text
+from strandline.core.settings import Settings
+from strandline.services.client import ControlClient
+from strandline.services.embedded.layout import settings_environment
+from strandline.services.families import MARK_VARIABLE, kill_family
+
+TIMEOUT_S = 240.0
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill; seconds from it."""
+
+    first_result_s: float
+    """Until a search finds a result of a window of which none was there."""
+    fresh_s: float
+    """Until results follow the feed as closely as before."""
+    records: int | None
+    """Read again, as the job's status says; None for plain Spark, which doesn't say."""
+
+
+@dataclass
+class Recoveries:
+    """The kills of one kind."""
+
+    name: str
+    kills: list[Kill] = field(default_factory=list)
+
+
+class StrandlineSide:
+    """One job, its control service, and its feed."""
+
+    def __init__(self, settings: Settings, name: str, reach: str, feed: Feed) -> None:
+        self._settings, self._name, self._reach, self._feed = settings, name, reach, feed
+        self._results = ResultsIndex(settings.elasticsearch_url, f"{name}-second")
+        self._service: subprocess.Popen[bytes] | None = None
+        self._control = ControlClient(f"http://127.0.0.1:{settings.control_port}")
+        self._standbys = 0
+
+    def start_service(self, standbys: int) -> None:
+        """Start the control service, in the place of the one before."""
+        self.stop_service()
+        self._standbys = standbys
+        settings = self._settings.model_copy(update={"standbys": standbys})
+        with (self._settings.data_dir / "control.log").open("ab") as log:
+            self._service = subprocess.Popen(
+                [sys.executable, "-m", "strandline.services.control"],
+                env=settings_environment(settings),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        _wait(self._answers, "the control service answers")
+
+    def stop_service(self) -> None:
+        if self._service is not None:
+            self._service.terminate()
+            self._service.wait(60)
+            self._service = None
+
+    def apply(self, recovery: str) -> None:
+        """Apply the job with this way of recovery, and wait until a run of it keeps up with the feed."""
+        before = self._start()
+        text = f"{stream_text(self._name)}---\n{pipeline_text(self._name, self._reach, recovery)}"
+        self._control.apply(text.encode(), "recovery.yaml")
+        _wait(lambda: self._start() != before, "a run of the new version")
+        self._results.wait_until_fresh(self._feed, TIMEOUT_S)
+
+    def wait_until_fresh(self) -> None:
+        self._results.wait_until_fresh(self._feed, TIMEOUT_S)
+
+    def kill(self, way: str) -> Kill:
+        """Kill the runner with its whole family once. `way` is how the next one must begin. Raises RuntimeError."""
+        if self._standbys:
+            _wait(self._has_warm_standby, "a warm standby")
+        self.wait_until_fresh()
+        mark = _mark_of(self._pids()[f"runner-{self._name}"])
+        self._results.wait_for_newer(self._results.newest_ms(), TIMEOUT_S)
+        killed_at = time.monotonic()
+        kill_family(mark)
+        # What the dying run had on its way is none of the next one's.
+        first_at = self._results.wait_for_newer(self._results.newest_ms(), TIMEOUT_S)
+        fresh_at = self._results.wait_until_fresh(self._feed, TIMEOUT_S)
+        start = self._control.job(self._name)["last_start"]
+        if start["way"] != way:
+            raise RuntimeError(f"the run began by {start['way']}, not by {way}")
+        return Kill(first_at - killed_at, fresh_at - killed_at, start["records"])
+
+    def end(self) -> Verdict:
+        """Stop the feed, drain the job, and hold its results against what was sent."""
+        sent = self._feed.end()
+        self._control.order(self._name, "drain")
+        self._control.wait_for_job(self._name, lambda job: job["state"] == "drained", "drained", TIMEOUT_S)
+        verdict = judge(sent, self._results.documents())
+        self._results.close()
+        self.stop_service()
+        return verdict
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(f"http://127.0.0.1:{self._settings.control_port}/healthz", trust_env=False).is_success
+        except httpx.TransportError:
+            return False
+
+    def _start(self) -> int:
+        """The epoch of the newest run, 0 before the first."""
+        jobs = self._control.get("/v1/jobs")["jobs"]
+        return next((job["last_start"]["epoch"] for job in jobs if job["name"] == self._name and job["last_start"]), 0)
+
+    def _pids(self) -> dict[str, int]:
+        found: dict[str, int] = json.loads((self._settings.data_dir / "pids.json").read_text())
+        return found
+
+    def _has_warm_standby(self) -> bool:
+        logs = [
+            self._settings.data_dir / "logs" / f"{name}.log" for name in self._pids() if name.startswith("standby-")
+        ]
+        return any(log.exists() and "standing by" in log.read_text(errors="replace") for log in logs)
+
+
+class PlainSide:
+    """Plain Spark with its checkpoint, and its feed."""
+
+    def __init__(self, settings: Settings, jars: list[Path], name: str, feed: Feed, directory: Path) -> None:
+        self._settings, self._jars, self._name, self._feed, self._directory = settings, jars, name, feed, directory
+        self._mark = f"plain:{directory}"
+        self._results = ResultsIndex(settings.elasticsearch_url, name)
+        with httpx.Client(base_url=settings.elasticsearch_url, trust_env=False, timeout=60) as index:
+            fields = {"@timestamp": {"type": "date"}, "device": {"type": "keyword"}, "n": {"type": "long"}}
+            body = {"mappings": {"properties": fields}, "settings": {"number_of_replicas": 0}}
+            index.put(f"/{name}", json=body).raise_for_status()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the program; it begins where its checkpoint ends."""
+        root = Path(__file__).parents[2]
+        arguments = ["--bootstrap", self._settings.kafka_bootstrap, "--stream", self._name, "--index", self._name]
+        arguments += ["--jars", ",".join(map(str, self._jars)), "--url", self._settings.elasticsearch_url]
+        with (self._directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.recovery.plain_job",
+                    *arguments,
+                    "--directory",
+                    str(self._directory),
+                ],
+                env=os.environ | {MARK_VARIABLE: self._mark, "PYTHONPATH": os.pathsep.join([str(root), *sys.path[1:]])},
+                cwd=root,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def kill(self) -> Kill:
+        """Kill the program with all that it started once, and start it again at once. Raises RuntimeError."""
+        self._results.wait_until_fresh(self._feed, TIMEOUT_S)
+        self._results.wait_for_newer(self._results.newest_ms(), TIMEOUT_S)
+        killed_at = time.monotonic()
+        self.end_process()
+        self.start()
+        first_at = self._results.wait_for_newer(self._results.newest_ms(), TIMEOUT_S)
+        return Kill(first_at - killed_at, self._results.wait_until_fresh(self._feed, TIMEOUT_S) - killed_at, None)
+
+    def wait_until_fresh(self) -> None:
+        self._results.wait_until_fresh(self._feed, TIMEOUT_S)
+
+    def end(self) -> Verdict:
+        """Stop the feed, let the program come to the log's end, and hold its results against what was sent."""
+        sent = self._feed.end()
+        self._results.wait_until_fresh(self._feed, TIMEOUT_S)
+        self.end_process()
+        verdict = judge(sent, self._results.documents())
+        self._results.close()
+        return verdict
+
+    def end_process(self) -> None:
+        kill_family(self._mark)
+        if self._process is not None:
+            self._process.wait()
+            self._process = None
+
+
+def _mark_of(pid: int) -> str:
+    """The family of a runner: one that was a standby carries another mark than one that was started for its job."""
+    entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    prefix = f"{MARK_VARIABLE}=".encode()
+    return next(entry.removeprefix(prefix).decode() for entry in entries if entry.startswith(prefix))
+
+
+def _wait(is_so: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"waited {TIMEOUT_S:g} s in vain: {what}")
+        time.sleep(_POLL_S)

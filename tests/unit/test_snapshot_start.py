@@ -1,0 +1,188 @@
+"""When a run begins from a snapshot, and when it leaves it for a rewind. Real ledger and directories; no Spark, no Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.core.errors import BadRecord, Divergence, Fenced, IndexUnavailable, LogTruncated, StrandlineError
+from strandline.core.settings import Settings
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import RunRow
+from strandline.processing import runner as module
+from strandline.processing.runner import Runner, shuffle_partitions
+from strandline.processing.snapshots import Maker
+from strandline.services.log_facts import LogRange
+from tests.support.control import BOTH, Api
+from tests.support.ledgers import a_checkpoint, a_slice
+from tests.unit.test_snapshots import made
+
+JOB = "power"
+Query = Callable[..., str]
+
+
+class Stage:
+    """A job whose first run has committed slice 1 and left a snapshot of it; and the next run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        url = f"sqlite:///{directory / 'ledger.sqlite'}"
+        self.ledger = Ledger.open(url)
+        assert Api(self.ledger).outcomes(f"{BOTH}recovery: snapshot\n") == ["created", "created"]
+        self.runner = Runner(Settings(data_dir=directory, ledger_url=url), JOB)
+        self.began: list[tuple[int, bool]] = []
+        """Of each query: where it began, and whether from a snapshot."""
+        self.run = self.begin()
+        self.ledger.plan_slice(a_slice(1))
+        self.ledger.commit_checkpoint(a_checkpoint(1))
+        self.keep(self.run)
+        self.run = self.begin()
+
+    @property
+    def snapshots(self) -> Path:
+        return self.directory / "snapshots"
+
+    def begin(self) -> RunRow:
+        return self.ledger.begin_run(JOB, 1)
+
+    def keep(self, run: RunRow) -> None:
+        maker = Maker(JOB, 1, module.pyspark.__version__, shuffle_partitions())
+        checkpoint = made(self.snapshots, run.epoch, 1, maker=maker)
+        made_by = checkpoint.parent / "made-by.json"
+        made_by.write_text(
+            made_by.read_text().replace(f'"run_started_ms": {run.epoch * 1_000}', f'"run_started_ms": {run.started_ms}')
+        )
+
+    def start(self, query: Query, monkeypatch: pytest.MonkeyPatch) -> str | None:
+        """Begin a run whose query is `query`: it gets the checkpoint directory."""
+
+        def run_query(run: Any, pipeline: Any, plan: Any, checkpoint: Path | None, *_: Any) -> str:
+            self.began.append((plan.slice_first, checkpoint is not None and (checkpoint / "offsets").exists()))
+            return query()
+
+        monkeypatch.setattr(self.runner, "_run_query", run_query)
+        monkeypatch.setattr(self.runner, "_prepare", lambda *_: None)
+        return self.runner._run_version(self.run, None)  # type: ignore[arg-type]
+
+    def unusable(self) -> list[str]:
+        return [one.facts["reason"] for one in self.ledger.events(JOB) if one.kind == "snapshot_unusable"]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(tmp_path)
+    yield stage
+    stage.ledger.close()
+    stage.runner._ledger.close()
+
+
+def failing(*errors: Exception) -> Query:
+    """A query that fails with each of these, and then ends in order."""
+    left = list(errors)
+
+    def run() -> str:
+        if left:
+            raise left.pop(0)
+        return "stopped"
+
+    return run
+
+
+def test_a_fitting_snapshot_is_taken(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stage.start(failing(), monkeypatch) == "stopped"
+    assert stage.began == [(2, True)]
+    assert stage.unusable() == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StrandlineError("java.io.FileNotFoundException: 7.delta"),
+        Divergence("differs"),
+        OSError(5, "input/output error"),
+    ],
+    ids=repr,
+)
+def test_what_fails_on_a_snapshot_is_done_by_a_rewind_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    assert stage.start(failing(error), monkeypatch) == "stopped"
+    assert stage.began == [(2, True), (1, False)]
+    assert str(error) in stage.unusable()[0]
+    assert [one.name for one in (stage.snapshots / JOB).iterdir()] == ["2"], "the bad ones are gone"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Fenced("a newer run"),
+        IndexUnavailable("away"),
+        BadRecord("decode", "not JSON"),
+        StrandlineError("strandline.core.errors.LogUnavailable: Kafka does not answer"),
+        StrandlineError("strandline.core.errors.Fenced: slice 3 was planned by run 4"),
+    ],
+    ids=repr,
+)
+def test_what_has_other_causes_costs_no_snapshot(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, error: StrandlineError
+) -> None:
+    with pytest.raises(type(error)):
+        stage.start(failing(error), monkeypatch)
+    assert stage.began == [(2, True)]
+    assert sorted(one.name for one in (stage.snapshots / JOB).iterdir()) == ["1", "2"]
+
+
+def test_a_dead_jvm_costs_no_snapshot(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage.runner, "_is_java_alive", lambda: False)
+    with pytest.raises(StrandlineError):
+        stage.start(failing(StrandlineError("An error occurred while calling o1.start")), monkeypatch)
+    assert stage.unusable() == []
+
+
+def test_a_run_that_has_committed_fails_like_any_other(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def commit_and_fail() -> str:
+        stage.ledger.plan_slice(a_slice(2, 2))
+        stage.ledger.commit_checkpoint(a_checkpoint(2, 2))
+        raise StrandlineError("no space left on device")
+
+    with pytest.raises(StrandlineError, match="no space"):
+        stage.start(commit_and_fail, monkeypatch)
+    assert stage.unusable() == []
+
+
+def test_after_two_runs_in_vain_the_third_rewinds(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage.runner, "_can_rewind", lambda _: True)
+    stage.run = stage.begin()
+    assert stage.start(failing(), monkeypatch) == "stopped"
+    stage.run = stage.begin()
+    assert stage.start(failing(), monkeypatch) == "stopped"
+    assert stage.began == [(2, True), (1, False)]
+    assert stage.unusable() == ["2 runs have committed nothing since the last checkpoint"]
+
+
+def test_where_the_log_holds_no_rewind_the_snapshot_is_tried_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def truncated(*_: Any) -> None:
+        raise LogTruncated("retention removed it")
+
+    monkeypatch.setattr(module, "require_log_holds", truncated)
+    monkeypatch.setattr(module, "LogIndex", lambda _: type("Index", (), {"starts": staticmethod(lambda stream: {})}))
+    for _ in range(3):
+        stage.run = stage.begin()
+    assert stage.start(failing(), monkeypatch) == "stopped"
+    assert stage.began == [(2, True)]
+
+
+def test_a_job_that_rewinds_keeps_no_snapshot(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api(stage.ledger)
+    api.log.ranges = {"turbines": LogRange({0: 0, 1: 0}, {0: 100, 1: 200})}
+    assert api.outcomes(BOTH) == ["unchanged", "changed"]
+    stage.run = stage.begin()
+    assert stage.run.version == 2
+    assert stage.start(failing(), monkeypatch) == "stopped"
+    assert stage.began == [(1, False)]
+    assert not list((stage.snapshots / JOB).iterdir())
