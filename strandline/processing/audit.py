@@ -9,7 +9,6 @@ Exit codes: 0 when the report was written, whatever it says; 1 when the audit co
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import time
 from collections import Counter
@@ -37,7 +36,7 @@ from strandline.processing.audit_frames import (
     recompute,
     sample_of,
 )
-from strandline.processing.audit_plan import AuditPlan, Stretch, aliases_of, plan_audit
+from strandline.processing.audit_plan import AuditPlan, Stretch, plan_audit
 from strandline.processing.audit_progress import Progress, tell
 from strandline.processing.audit_report import Account, AuditReport, Counts, letter_scope, make_report, store_scopes
 from strandline.processing.audit_source import (
@@ -48,9 +47,12 @@ from strandline.processing.audit_source import (
     letters_frame,
     stretch_frame,
 )
+from strandline.processing.batch_spark import batch_spark
 from strandline.processing.log_reader import LogIndex
+from strandline.processing.pipeline import aliases_of
 from strandline.processing.rewind import RewindPlan
-from strandline.processing.runner import load_pipeline, sentence_of, source_config, start_spark
+from strandline.processing.runner import sentence_of, source_config
+from strandline.processing.stored_pipeline import load_pipeline
 from strandline.results.held_documents import EndRange, close_snapshot, count_documents, open_snapshot
 from strandline.results.judgement import DIFFERENCES, Finding, Judge
 
@@ -58,7 +60,6 @@ log = structlog.get_logger()
 
 SAMPLE_MAX = 100
 """Differences that a report tells singly; of all others it tells the numbers."""
-_PARTITIONS_MAX = 2_000
 
 
 class Audit:
@@ -107,24 +108,11 @@ class Audit:
 
     @contextmanager
     def _spark(self, plan: AuditPlan) -> Iterator[SparkSession]:
-        """A Spark session for a batch: more partitions for more records, so that what a task holds stays bounded."""
         if self._given_spark is not None:
             yield self._given_spark
             return
-        # No job can have this name.
-        scratch = (self._settings.scratch_dir or self._settings.data_dir / "scratch") / f".audit-{self._job}"
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
-        try:
-            spark = start_spark(self._settings, f"{self._job}-audit", scratch)
-            try:
-                partitions = max(spark.sparkContext.defaultParallelism, plan.totals.records // TASK_ROWS)
-                spark.conf.set("spark.sql.shuffle.partitions", str(min(partitions, _PARTITIONS_MAX)))
-                yield spark
-            finally:
-                spark.stop()
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        with batch_spark(self._settings, self._job, "audit", plan.totals.records) as spark:
+            yield spark
 
     def _plan(self, letter_starts: dict[int, int]) -> tuple[str, AuditPlan]:
         job = self._ledger.job(self._job)

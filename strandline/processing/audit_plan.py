@@ -269,11 +269,3 @@ def _least(values: list[int | None]) -> int | None:
     """The least, where None is below all."""
     known = [value for value in values if value is not None]
     return min(known) if len(known) == len(values) else None
-
-
-def aliases_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
-    """Stage -> the aliases that it emits to."""
-    return {
-        stage.name: tuple(emit.name for emit in stage.emits if emit.kind == "elasticsearch")
-        for stage in pipeline.stages
-    }

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strandline.ledger.states import SliceRow
-from strandline.processing.audit_plan import AuditPlan, aliases_of
+from strandline.processing.audit_plan import AuditPlan
+from strandline.processing.pipeline import aliases_of
 from strandline.processing.watermark import emitted_up_to
 from strandline.results.judgement import (
     DEAD_LETTERS,

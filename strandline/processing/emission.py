@@ -72,8 +72,11 @@ class EmissionTap:
         )
 
 
-def document_shape(pipeline: CheckedPipeline, stage: Stage, emit: Emit, version: int) -> DocumentShape:
-    """What the documents of one emission have in common."""
+def document_shape(
+    pipeline: CheckedPipeline, stage: Stage, emit: Emit, version: int, generation: int = 1
+) -> DocumentShape:
+    """What the documents of one emission have in common. A backfill's have one id each, whatever the job's guarantee: every
+    attempt at it computes the same."""
     return DocumentShape(
         emit_name=emit.name,
         job=pipeline.job,
@@ -81,5 +84,6 @@ def document_shape(pipeline: CheckedPipeline, stage: Stage, emit: Emit, version:
         version=version,
         by=tuple(zip(stage.by, stage.by_types, strict=True)),
         aggregates=tuple((column.name, column.type) for column in stage.aggregates),
-        is_once=pipeline.spec.guarantee == "exactly_once",
+        is_once=generation > 1 or pipeline.spec.guarantee == "exactly_once",
+        generation=generation,
     )

@@ -19,6 +19,7 @@ from strandline.core.errors import InvalidDocument, Problem
 from strandline.core.stream import FIELD_NAMES_SCHEMA, DocumentModel, Duration, FieldName, Name, StreamSpec, names_alike
 from strandline.processing.expressions import ExpressionError, infer_type, parse_expression, refuse_unknown_columns
 from strandline.processing.watermark import EventTimeRule
+from strandline.results.document import check_emit_name
 
 
 def _expression_text(value: object) -> object:
@@ -115,6 +116,11 @@ class EmitSpec(DocumentModel):
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if (self.elasticsearch is None) == (self.counting is None):
             yield (), "expected exactly one of: elasticsearch"
+        if self.elasticsearch is not None:
+            try:
+                check_emit_name(self.elasticsearch)
+            except ValueError as error:
+                yield ("elasticsearch",), str(error)
 
     @property
     def kind(self) -> Literal["elasticsearch", "counting"]:
@@ -272,6 +278,14 @@ class CheckedPipeline:
     def event_time_rule(self) -> EventTimeRule:
         """How event time is treated."""
         return EventTimeRule(self.delay_ms, self.idle_timeout_ms, tuple(stage.size_ms for stage in self.stages))
+
+
+def aliases_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
+    """Stage -> the aliases that it emits to."""
+    return {
+        stage.name: tuple(emit.name for emit in stage.emits if emit.kind == "elasticsearch")
+        for stage in pipeline.stages
+    }
 
 
 def json_schema() -> dict[str, object]:

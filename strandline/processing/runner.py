@@ -33,7 +33,6 @@ from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, Permanen
 from strandline.core.failpoints import failpoint
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
-from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState, RunRow, SliceStatus
 from strandline.processing import worker_daemon
@@ -42,12 +41,13 @@ from strandline.processing.emission import EmissionTap
 from strandline.processing.guard import Guard, end_process_group
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.log_source import LogSource, SourceConfig, log_source
-from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
+from strandline.processing.pipeline import CheckedPipeline
 from strandline.processing.planner import PlannerSettings, is_drained
 from strandline.processing.refused import RefusedWriter
 from strandline.processing.rewind import RewindPlan, plan_of_job, require_log_holds, rewind_cost
 from strandline.processing.schema import arrow_type, field_specs
 from strandline.processing.stages import build_stages
+from strandline.processing.stored_pipeline import load_pipeline
 from strandline.processing.warm_up import warm_up
 from strandline.processing.watermark import EventTimeRule, open_until
 
@@ -304,13 +304,6 @@ class Runner:
         except (Fenced, LedgerUnavailable) as unsaid:
             log.error("could not say in the ledger how the run ended", job=self._job, epoch=epoch, error=str(unsaid))
         return EXIT_TRY_AGAIN
-
-
-def load_pipeline(ledger: Ledger, job: str, version: int) -> CheckedPipeline:
-    """One version of a job's pipeline, checked against its stream. Raises NotFound, InvalidDocument."""
-    spec = PipelineSpec.from_document(ledger.job_version(job, version).document)
-    stream = StreamSpec.from_document(ledger.stream(spec.input.stream).document)
-    return check(spec, stream)
 
 
 def source_config(

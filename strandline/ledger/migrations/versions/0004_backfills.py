@@ -45,9 +45,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["job", "slice"], ["slices.job", "slices.number"], name="fk_backfills_job_slice"),
         sa.PrimaryKeyConstraint("job", "generation", name="pk_backfills"),
     )
-    op.create_index(
-        "uq_backfills_open", "backfills", ["job"], unique=True, sqlite_where=_OPEN, postgresql_where=_OPEN
-    )
+    op.create_index("uq_backfills_open", "backfills", ["job"], unique=True, sqlite_where=_OPEN, postgresql_where=_OPEN)
 
 
 def downgrade() -> None:
