@@ -47,9 +47,10 @@ from strandline.processing.audit_source import (
     letters_frame,
     stretch_frame,
 )
+from strandline.processing.backfill_plan import Backfilled, complete_backfills
 from strandline.processing.batch_spark import batch_spark
 from strandline.processing.log_reader import LogIndex
-from strandline.processing.pipeline import aliases_of
+from strandline.processing.pipeline import CheckedPipeline, aliases_of
 from strandline.processing.rewind import RewindPlan
 from strandline.processing.runner import sentence_of, source_config
 from strandline.processing.stored_pipeline import load_pipeline
@@ -79,7 +80,7 @@ class Audit:
 
         1. Decide from the ledger what is audited: up to the last checkpoint now, whatever the job does meanwhile.
         2. Take a snapshot of the index, and the end of the dead-letter stream. What they hold was written by slices
-           that the ledger has by now.
+           that the ledger has by now; and no backfill was shown in between.
         3. Read the index; read the log and compute the windows anew.
         4. Close the account: the records of the slices against the ledger.
         5. Judge each result, document, refused record and dead letter by its id.
@@ -87,12 +88,15 @@ class Audit:
         began_s = time.monotonic()
         try:
             letters = dead_letter_topic(self._job)
-            stream, plan = self._plan(self._index.starts(letters))
+            backfills = complete_backfills(self._ledger, self._job, self._load)
+            stream, plan = self._plan(self._index.starts(letters), backfills)
             aliases = sorted(
                 {alias for s in plan.stretches for one in aliases_of(s.pipeline).values() for alias in one}
             )
             snapshots = {alias: open_snapshot(self._settings.elasticsearch_url, alias) for alias in aliases}
             try:
+                if complete_backfills(self._ledger, self._job, self._load) != backfills:
+                    raise Conflict(f"a backfill of job {self._job} has just become complete; audit it again")
                 letters_end = self._index.ends(letters)
                 last = self._ledger.last_slice(self._job)
                 assert last is not None, "a committed slice is there, so there is a last one"
@@ -114,9 +118,12 @@ class Audit:
         with batch_spark(self._settings, self._job, "audit", plan.totals.records) as spark:
             yield spark
 
-    def _plan(self, letter_starts: dict[int, int]) -> tuple[str, AuditPlan]:
+    def _load(self, version: int) -> CheckedPipeline:
+        return load_pipeline(self._ledger, self._job, version)
+
+    def _plan(self, letter_starts: dict[int, int], backfills: list[Backfilled]) -> tuple[str, AuditPlan]:
         job = self._ledger.job(self._job)
-        stream = load_pipeline(self._ledger, self._job, job.version).spec.input.stream
+        stream = self._load(job.version).spec.input.stream
         known_id, present_id = self._ledger.stream(stream).topic_id, self._index.topic_id(stream)
         if known_id is not None and known_id != present_id:
             raise Conflict(
@@ -126,10 +133,11 @@ class Audit:
         return stream, plan_audit(
             self._ledger,
             self._job,
-            lambda version: load_pipeline(self._ledger, self._job, version),
+            self._load,
             {stream: self._index.starts(stream)},
             letter_starts,
             self._asked,
+            backfills,
         )
 
     def _compute(
@@ -181,7 +189,8 @@ def _account(recomputed: Sequence[Recomputed]) -> Account:
     for one in recomputed:
         records += one.records()
         rejected.update(one.rejected())
-        results.update({stage: frame.count() for stage, frame in one.stages.items()})
+        if one.stretch.generation == 1:  # of the others, no slice is the result
+            results.update({stage: frame.count() for stage, frame in one.stages.items()})
     return Account(records, records - rejected.total(), dict(sorted(rejected.items())), dict(results))
 
 

@@ -24,6 +24,7 @@ from strandline.processing.log_source import (
     decoder_of,
     open_ledger,
 )
+from strandline.results.document import generation_of
 from strandline.results.held_documents import EndRange, read_documents, window_end_and_emission
 from strandline.results.judgement import DEAD_LETTERS, Row, Side, is_of_document
 
@@ -255,7 +256,7 @@ class _LetterReader:
         stage = headers.get("step", "").removeprefix("emit ")
         index = headers.get("index", "")
         # A document without an index has the same id under every alias of its stage.
-        own = [store for store in self.stores.get(stage, ()) if not index or index.startswith(f"{store}-")]
+        own = [store for store in self.stores.get(stage, ()) if not index or generation_of(store, index) is not None]
         for store in own:
             yield Row(store, headers.get("document", ""), Side.LETTER, index, end_ms, emission, reason.encode())
         if not own:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -252,7 +252,7 @@ def complete_backfills(ledger: Ledger, job: str, load: Load, swapping: int | Non
     return found
 
 
-def generations_by_store(backfills: list[Backfilled]) -> dict[str, list[Generation]]:
+def generations_by_store(backfills: Sequence[Backfilled]) -> dict[str, list[Generation]]:
     """Alias -> the generations that it shows beside the first, the oldest first."""
     stores: dict[str, list[Generation]] = defaultdict(list)
     for one in backfills:
