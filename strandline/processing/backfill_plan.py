@@ -184,14 +184,14 @@ def next_chunk(ledger: Ledger, row: BackfillRow, pipeline: CheckedPipeline, reco
     if after_ms >= end_ms:
         return None
     step_ms = math.lcm(*(stage.size_ms for stage in pipeline.stages))
-    up_to_ms = end_ms
-    closing = ledger.first_slice_closing(row.job, after_ms // step_ms * step_ms + step_ms)
-    if closing is not None:
-        first = _first_slice(ledger, row, _events_from(_clip(row, after_ms, end_ms), pipeline))
-        full = _slice_with(ledger, row, first, records_max)
-        (last,) = ledger.slices(row.job, max(closing, full), max(closing, full))
-        assert last.closes_ms is not None, "what a slice closes never falls"
-        up_to_ms = min(end_ms, last.closes_ms // step_ms * step_ms)
+    first = _first_slice(ledger, row, _events_from(_clip(row, after_ms, end_ms), pipeline))
+    # What closes one more window of each stage, however many records that takes.
+    closing = ledger.first_slice_closing(row.job, after_ms // step_ms * step_ms + step_ms) or row.slice
+    up_to_ms, last = end_ms, max(closing, _slice_with(ledger, row, first, records_max))
+    if last < row.slice:
+        closes_ms = ledger.slices(row.job, last, last)[0].closes_ms
+        assert closes_ms is not None, "what a slice closes never falls"
+        up_to_ms = min(end_ms, closes_ms // step_ms * step_ms)
     windows = _clip(row, after_ms, up_to_ms)
     events_from_ms = _events_from(windows, pipeline) if windows else up_to_ms
     slice_last = ledger.first_slice_closing(row.job, up_to_ms) or row.slice
