@@ -36,6 +36,8 @@ DEATHS_MAX = 5
 """So many processes in a row may end without a chunk before the backfill has failed. At its swap it never fails."""
 PAUSE_FIRST_S = 1.0
 PAUSE_MAX_S = 30.0
+END_PATIENCE_S = 30.0
+_NEVER_SHOWN = (BackfillState.CANCELLED, BackfillState.FAILED)
 
 
 def backfill_command(job: str, generation: int) -> Sequence[str]:
@@ -50,6 +52,8 @@ class _Work:
 
     row: BackfillRow
     process: subprocess.Popen[bytes]
+    end_by: float | None = None
+    """Monotonic time at which it is ended, once it has said how its work came out."""
 
 
 @dataclass
@@ -149,10 +153,10 @@ class Backfiller:
             work = None
         if work is not None:
             row = self._ledger.backfill(work.row.job, work.row.generation)
-            if row.state in OPEN_BACKFILLS and self._leads(row.job):
+            if self._leads(row.job) and not self._should_end(work, row):
                 return
             self._end(work)
-            if row.state is BackfillState.CANCELLED:
+            if row.state in _NEVER_SHOWN:
                 self._clear(row)
         self._forget_cancelled()
         for row in self._ledger.open_backfills():
@@ -160,6 +164,13 @@ class Backfiller:
             if self._leads(row.job) and (deaths is None or time.monotonic() >= deaths.next_start):
                 self._work = _Work(row, self._spawn(row))
                 return
+
+    def _should_end(self, work: _Work, row: BackfillRow) -> bool:
+        """Whether a process is to be ended. One that has said how its work came out ends by itself, within a time."""
+        if row.state in OPEN_BACKFILLS:
+            return False
+        work.end_by = work.end_by or time.monotonic() + END_PATIENCE_S
+        return row.state is BackfillState.CANCELLED or time.monotonic() > work.end_by
 
     def _forget_cancelled(self) -> None:
         """Clear those that were cancelled between two attempts."""
@@ -176,7 +187,7 @@ class Backfiller:
         row = self._ledger.backfill(work.row.job, work.row.generation)
         if row.state not in OPEN_BACKFILLS:
             logger.info("backfill ended", action="backfill", job=row.job, generation=row.generation, state=row.state)
-            if row.state in (BackfillState.CANCELLED, BackfillState.FAILED):
+            if row.state in _NEVER_SHOWN:
                 self._clear(row)
             self._deaths.pop((row.job, row.generation), None)
             return
