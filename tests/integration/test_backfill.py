@@ -7,7 +7,9 @@ show is computed here from what was sent, the slices in the ledger and the versi
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime
@@ -19,6 +21,8 @@ from confluent_kafka.admin import AdminClient
 from strandline.core.errors import Conflict, LogTruncated
 from strandline.ledger.states import BackfillState
 from tests.support.audit_lab import AuditLab
+from tests.support.platform import Platform
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
 NAME = "again"
@@ -239,3 +243,28 @@ def test_where_the_log_lost_its_beginning_it_says_from_when_it_could_begin(audit
     row = lab.request_backfill(NAME, possible_ms)
     assert row.windows["minute"].after_ms == possible_ms
     lab.ledger.move_backfill(NAME, row.generation, BackfillState.CANCELLED)
+
+
+def test_a_backfill_whose_process_is_killed_is_gone_on_with(platform: Platform) -> None:
+    """From the command's side: asked for over the REST API, its process killed, complete, and seen through the alias."""
+    job = "again-killed"
+    platform.apply(STREAM_TEXT.replace(STREAM, f"{job}-in") + "---" + text(1, job))
+    assert platform.send(f"{job}-in", lines(0, 2_400)) == 2_400
+    platform.wait_until_read(job)
+    emitted = platform.wait_for(job, lambda state: bool(state["last_emission"].get("minute")), "emitting")[
+        "last_emission"
+    ]
+    asked = platform.control.start_backfill(job, BASE_MS, emitted["minute"])
+    wait_until(lambda: platform.control.backfill(job, 2)["state"], lambda state: state == "running", "running", 60)
+    os.kill(json.loads((platform.stack.data_dir / "pids.json").read_text())[f"backfill-{job}"], signal.SIGKILL)
+    done = platform.control.wait_for_backfill(job, asked["generation"], lambda _: None)
+    assert (done["state"], done["attempts"]) == ("complete", 2)
+    assert set(done["windows"]) == set(done["results"]) == {"tens", "minute"}
+    for stage, window in done["windows"].items():
+        bounds = {"gt": window["after_ms"], "lte": window["up_to_ms"], "format": "epoch_millis"}
+        query = {"size": 5_000, "query": {"range": {"@timestamp": bounds}}}
+        hits = platform.index.post(f"/{job}-{stage}/_search", json=query).json()["hits"]["hits"]
+        assert len(hits) == done["results"][stage]
+        assert {hit["_index"].rpartition("-")[0] for hit in hits} == {f"{job}-{stage}.g2"}
+    assert platform.audit(job)["outcome"] == "clean"
+    platform.stop(job)
