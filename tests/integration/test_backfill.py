@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from strandline.core.errors import Conflict, LogTruncated
@@ -243,6 +243,54 @@ def test_where_the_log_lost_its_beginning_it_says_from_when_it_could_begin(audit
     row = lab.request_backfill(NAME, possible_ms)
     assert row.windows["minute"].after_ms == possible_ms
     lab.ledger.move_backfill(NAME, row.generation, BackfillState.CANCELLED)
+
+
+def test_a_result_that_the_index_refuses_is_counted_and_has_one_dead_letter(audit_lab: AuditLab) -> None:
+    """The sums of one device are infinite, which no document can hold. The first attempt is killed after its chunk."""
+    lab, job = audit_lab, "again-refused"
+    schema = "{device: string, ts: {type: timestamp, unit: ms}, weight: double}"
+    lab.apply(f"""
+stream: {job}-in
+partitions: 2
+schema: {schema}
+---
+pipeline: {job}
+input: {{stream: {job}-in}}
+event_time: {{field: ts, delay: 1s, max_ahead: null}}
+steps:
+  - window: {{name: tens, tumbling: 10s, by: [device], aggregate: {{total: sum(weight)}}}}
+    emit: [{{elasticsearch: {job}-tens}}]
+""")
+    rows = [{"device": f"d{n % 3}", "ts": BASE_MS + n * 200, "weight": 1e308 if n % 3 == 0 else n} for n in range(400)]
+    lab.send(f"{job}-in", [json.dumps(row).encode() for row in rows])
+    with lab.running(job, f"{job}-in"):
+        pass
+    row = lab.request_backfill(job, BASE_MS)
+    lab.backfill_killed_at(row, "backfill.chunk_written")
+    done = lab.backfill(row)
+    windows = (done.windows["tens"].up_to_ms - BASE_MS) // 10_000
+    assert windows > 4
+    assert (done.results, done.refused) == ({"tens": 3 * windows}, {"tens": windows})
+    (why,) = done.sample
+    assert "non_finite_number: total is inf" in why
+    report = lab.audit(job)
+    assert (report["outcome"], report["sample"]) == ("clean", []), report
+    (counts,) = [one["counts"] for one in report["stores"] if one["stage"]]
+    assert (counts["same"], counts["refused"]) == (2 * windows, windows)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": lab.settings.kafka_bootstrap,
+            "group.id": "again",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.assign([TopicPartition(f"{job}.dead-letter", 0, 0)])
+    places = []
+    while (message := consumer.poll(30.0)) is not None and message.error() is None:
+        places.append(dict(message.headers())["index"].decode().rpartition("-")[0])
+    consumer.close()
+    assert sorted(places) == [f"{job}-tens"] * windows + [f"{job}-tens.g2"] * windows
 
 
 def test_a_backfill_whose_process_is_killed_is_gone_on_with(platform: Platform) -> None:
