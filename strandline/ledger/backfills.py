@@ -105,7 +105,7 @@ class Backfills(Part):
             row = _locked(connection, job, generation)
             _refuse_ended(row)
             state = row.state if row.state is BackfillState.SWAPPING else BackfillState.RUNNING
-            return self._put(connection, replace(row, epoch=row.epoch + 1, state=state))
+            return self._put(connection, replace(row, epoch=row.epoch + 1, state=state, message=""))
 
     def record_backfill(
         self,

@@ -114,8 +114,9 @@ def test_a_new_attempt_fences_the_one_before(ledger: Ledger) -> None:
     ask(ledger)
     ledger.begin_backfill("power", 2)
     note(ledger, 1, 60_000)
+    ledger.move_backfill("power", 2, BackfillState.RUNNING, "Spark is gone", epoch=1)
     row = ledger.begin_backfill("power", 2)
-    assert (row.epoch, row.done_ms) == (2, 60_000), "it goes on where the other one was"
+    assert (row.epoch, row.done_ms, row.message) == (2, 60_000, ""), "it goes on where the other one was"
     with pytest.raises(Fenced, match="attempt 2 has begun"):
         note(ledger, 1, 120_000)
     with pytest.raises(Fenced):
