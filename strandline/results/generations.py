@@ -11,10 +11,11 @@ and one that was there keeps its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from strandline.core.errors import Conflict
 from strandline.results.document import generation_of, index_stem
 from strandline.results.elasticsearch_client import RequestRefused, request
 from strandline.results.mapping import template_path
@@ -59,25 +60,72 @@ def swap_aliases(url: str, stores: Mapping[str, Sequence[Generation]]) -> None:
     """Let each alias (store -> its complete backfills) show the newest generation of every window, all in one step.
 
     1. Make all that was written visible to searches, so that nothing is missing in the moment after.
-    2. List the indices of each store that there are.
-    3. One request sets the filter of each of them.
+    2. Find the mark of each store: on one of its indices an alias, which finds nothing, and whose name says which
+       generation was shown last.
+    3. One request sets the filter of every index and moves the marks. It is refused as a whole when a mark is no longer
+       where it was: so one that was held up has no effect once a later one was made.
 
-    Doing it again changes nothing. Raises IndexUnavailable, RequestRefused.
+    Doing it again changes nothing. Raises Conflict when a later generation is shown already, IndexUnavailable,
+    RequestRefused.
     """
-    actions = []
+    actions: list[dict[str, Any]] = []
     for store, generations in sorted(stores.items()):
+        held = _marked(url, store)
         shown = {1, *(one.number for one in generations)}
-        for index in _indices(url, store):
-            number = generation_of(store, index)
-            if number not in shown:
-                continue
-            if number > 1:
-                request(url, "POST", f"/{index}/_refresh", timeout_s=_TIMEOUT_S)
-            hidden = filter_of(generations, number)
-            action: dict[str, Any] = {"index": index, "alias": store}
-            actions.append({"add": action if hidden is None else {**action, "filter": hidden}})
+        numbers = {index: generation_of(store, index) for index in held}
+        for index, number in numbers.items():
+            if number is not None and number in shown:
+                if number > 1:
+                    request(url, "POST", f"/{index}/_refresh", timeout_s=_TIMEOUT_S)
+                hidden = filter_of(generations, number)
+                action: dict[str, Any] = {"index": index, "alias": store}
+                actions.append({"add": action if hidden is None else {**action, "filter": hidden}})
+        actions += _move_marks(store, held, max(shown))
     if actions:
         request(url, "POST", "/_aliases", timeout_s=_TIMEOUT_S, body={"actions": actions})
+
+
+def _marked(url: str, store: str) -> dict[str, set[str]]:
+    """Index -> aliases of the store's indices, one of which has a mark: a first one is set where there is none."""
+    held = _indices(url, store)
+    if held and not _marks(store, held):
+        first = {"actions": [{"add": _mark(store, next(iter(held)), 1)}]}
+        request(url, "POST", "/_aliases", timeout_s=_TIMEOUT_S, body=first)
+        held = _indices(url, store)
+    return held
+
+
+def _move_marks(store: str, held: Mapping[str, set[str]], newest: int) -> list[dict[str, Any]]:
+    """The actions that leave one mark, of generation `newest`; they need every mark that is there now to be there still."""
+    marks = _marks(store, held)
+    if not marks:
+        return []
+    present = max(number for _, number in marks)
+    if present > newest:
+        raise Conflict(
+            f"alias {store} shows generation {present} already; this swap, to generation {newest}, is overtaken"
+        )
+    removed = [{"remove": {"index": i, "alias": _mark_name(store, n), "must_exist": True}} for i, n in marks]
+    return [*removed, {"add": _mark(store, next(iter(held)), newest)}]
+
+
+def _marks(store: str, held: Mapping[str, set[str]]) -> list[tuple[str, int]]:
+    """(index, generation) of each mark."""
+    prefix = _mark_name(store, 0).removesuffix("0")
+    return [
+        (index, int(alias.removeprefix(prefix)))
+        for index, aliases in held.items()
+        for alias in sorted(aliases)
+        if alias.startswith(prefix) and alias.removeprefix(prefix).isdecimal()
+    ]
+
+
+def _mark(store: str, index: str, generation: int) -> dict[str, Any]:
+    return {"index": index, "alias": _mark_name(store, generation), "filter": {"match_none": {}}}
+
+
+def _mark_name(store: str, generation: int) -> str:
+    return f"{store}.shown.g{generation}"
 
 
 def discard_generation(url: str, store: str, generation: int) -> None:
@@ -92,11 +140,11 @@ def discard_generation(url: str, store: str, generation: int) -> None:
     _delete(url, template_path(index_stem(store, generation)))
 
 
-def _indices(url: str, store: str) -> Iterator[str]:
-    """The indices of the store, of all generations, by name."""
+def _indices(url: str, store: str) -> dict[str, set[str]]:
+    """The indices of the store, of all generations, by name, each with its aliases."""
     parameters = {"expand_wildcards": "all", "ignore_unavailable": "true"}
     held = request(url, "GET", f"/{store}-*,{store}.g*-*/_alias", timeout_s=_TIMEOUT_S, parameters=parameters)
-    return (index for index in sorted(held) if generation_of(store, index) is not None)
+    return {index: set(held[index]["aliases"]) for index in sorted(held) if generation_of(store, index) is not None}
 
 
 def _delete(url: str, path: str) -> None:

@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from strandline.core.errors import Conflict, LogTruncated
 from strandline.ledger.states import BackfillState
+from strandline.results.generations import Generation, swap_aliases
 from tests.support.audit_lab import AuditLab
 from tests.support.platform import Platform
 from tests.support.waiting import wait_until
@@ -216,6 +217,16 @@ def test_a_backfill_replaces_the_windows_of_its_range_and_no_other(audit_lab: Au
     require_shown(lab, ranges)
     report = lab.audit(NAME)
     assert (report["outcome"], report["sample"]) == ("clean", []), report
+
+    # A swap that was held up since then: Elasticsearch refuses it whole.
+    url, store = lab.settings.elasticsearch_url, f"{NAME}-tens"
+    with pytest.raises(Conflict, match="shows generation 3 already"):
+        swap_aliases(url, {store: [Generation(2, *ranges["tens"][0][1:])]})
+    first = f"{store}-2026.10"
+    stale = [{"remove": {"index": first, "alias": f"{store}.shown.g2", "must_exist": True}}]
+    stale += [{"add": {"index": first, "alias": store}}]
+    assert lab.index.post("/_aliases", json={"actions": stale}).status_code == 404
+    require_shown(lab, ranges)
     middle = lab.audit(NAME, part[0] - 30_000, part[0] + 60_000)
     assert middle["outcome"] == "clean", middle
 

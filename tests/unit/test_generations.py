@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from strandline.core.errors import Conflict
 from strandline.results import generations
 from strandline.results.document import DocumentShape, check_emit_name, generation_of, index_name, index_stem
 from strandline.results.elasticsearch_client import RequestRefused
@@ -65,23 +66,41 @@ def test_an_older_generation_is_shown_where_no_newer_one_replaced_it() -> None:
 
 
 class Index:
-    """Stands for Elasticsearch: holds names of indices, keeps what it was asked."""
+    """Stands for Elasticsearch: holds aliases of indices and changes them as a whole or not at all; keeps what it was asked."""
 
     def __init__(self, *names: str) -> None:
-        self.names = set(names)
+        self.aliases: dict[str, dict[str, Any]] = {name: {} for name in names}
         self.asked: list[tuple[str, str, Any]] = []
 
     def request(self, url: str, method: str, path: str, *, body: Any = None, **_: Any) -> Any:
         self.asked.append((method, path, body))
         if method == "GET":
-            return {name: {"aliases": {}} for name in self.names}
-        if method == "DELETE" and path.removeprefix("/") not in self.names:
+            return {name: {"aliases": dict(aliases)} for name, aliases in self.aliases.items()}
+        if method == "DELETE" and path.removeprefix("/") not in self.aliases:
             raise RequestRefused("there is none", 404, "index_not_found_exception")
+        if path == "/_aliases":
+            self.apply(body["actions"])
         return {}
+
+    def apply(self, actions: list[dict[str, Any]]) -> None:
+        changed = {name: dict(aliases) for name, aliases in self.aliases.items()}
+        for ((verb, action),) in (one.items() for one in actions):
+            aliases = changed[action["index"]]
+            if verb == "add":
+                aliases[action["alias"]] = action.get("filter")
+            elif action["alias"] in aliases:
+                del aliases[action["alias"]]
+            else:
+                raise RequestRefused("required alias does not exist", 404, "aliases_not_found_exception")
+        self.aliases = changed
+
+    def shown(self, alias: str) -> dict[str, Any]:
+        return {name: aliases[alias] for name, aliases in self.aliases.items() if alias in aliases}
 
 
 @pytest.fixture
 def index(monkeypatch: pytest.MonkeyPatch) -> Index:
+    """Generation 4 is not complete, and `farm-x` is another emission."""
     found = Index(
         "farm-2026.10", "farm-2026.11", "farm.g2-2026.10", "farm.g3-2026.10", "farm.g4-2026.10", "farm-x-2026.10"
     )
@@ -90,22 +109,50 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Index:
 
 
 def test_the_swap_is_one_request_that_can_be_repeated(index: Index) -> None:
-    """Generation 4 is not complete, and `farm-x` is another emission: neither is touched."""
     for _ in range(2):
         index.asked.clear()
         swap_aliases("http://index", {"farm": [SECOND, THIRD]})
         refreshed = [path for method, path, _ in index.asked if path.endswith("_refresh")]
         assert refreshed == ["/farm.g2-2026.10/_refresh", "/farm.g3-2026.10/_refresh"]
-        ((_, path, body),) = [one for one in index.asked if one[0] == "POST" and one[1] == "/_aliases"]
-        assert index.asked[-1][1] == path, "what is new can be searched before it is shown"
-        added = {one["add"]["index"]: one["add"].get("filter") for one in body["actions"]}
-        assert added == {
+        assert index.asked[-1][1] == "/_aliases", "what is new can be searched before it is shown"
+        assert index.shown("farm") == {
             "farm-2026.10": filter_of([SECOND, THIRD], 1),
             "farm-2026.11": filter_of([SECOND, THIRD], 1),
             "farm.g2-2026.10": filter_of([SECOND, THIRD], 2),
             "farm.g3-2026.10": None,
         }
-        assert {one["add"]["alias"] for one in body["actions"]} == {"farm"}
+        assert index.shown("farm.shown.g3") == {"farm-2026.10": {"match_none": {}}}
+        assert index.aliases["farm-x-2026.10"] == {}
+    asked = [path for method, path, _ in index.asked if method == "POST" and path == "/_aliases"]
+    assert len(asked) == 1
+
+
+def test_a_swap_that_was_held_up_has_no_effect_once_a_later_one_was_made(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The swap to generation 2 is sent while generation 3 is being shown; or only begins afterwards."""
+
+    def late(url: str, method: str, path: str, *, body: Any = None, **more: Any) -> Any:
+        if path == "/_aliases" and len(body["actions"]) > 1:
+            monkeypatch.setattr(generations, "request", index.request)
+            swap_aliases("http://index", {"farm": [SECOND]})
+            swap_aliases("http://index", {"farm": [SECOND, THIRD]})
+        return index.request(url, method, path, body=body, **more)
+
+    monkeypatch.setattr(generations, "request", late)
+    with pytest.raises(RequestRefused, match="required alias does not exist"):
+        swap_aliases("http://index", {"farm": [SECOND]})
+    after = index.aliases
+    with pytest.raises(Conflict, match="shows generation 3 already"):
+        swap_aliases("http://index", {"farm": [SECOND]})
+    assert index.aliases == after
+    assert index.shown("farm")["farm.g3-2026.10"] is None
+
+
+def test_where_nothing_was_ever_written_there_is_nothing_to_swap(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    index.aliases.clear()
+    swap_aliases("http://index", {"farm": [SECOND]})
+    assert [method for method, _, _ in index.asked] == ["GET"]
 
 
 def test_what_was_never_complete_is_deleted_and_nothing_else(index: Index) -> None:
