@@ -47,7 +47,15 @@ FAILPOINTS = (
     "checkpoint.before_commit",
     "checkpoint.committed",
 )
-"""Every name there is, in the order in which a run comes to them."""
+"""The names in a run, in the order in which it comes to them."""
+BACKFILL_FAILPOINTS = (
+    "backfill.begun",
+    "backfill.chunk_written",
+    "backfill.chunk_noted",
+    "backfill.before_swap",
+    "backfill.swapped",
+)
+"""Those of a backfill, likewise. Its writing meets `emit.before_write` and `emit.written`, too."""
 
 _VARIABLE = "STRANDLINE_FAILPOINTS"
 _FAMILY_VARIABLE = "STRANDLINE_RUNNER_OF"
@@ -57,13 +65,13 @@ _reached: Counter[str] = Counter()
 
 
 def failpoint(name: str) -> None:
-    """Do here what is armed for `name`, one of FAILPOINTS; mostly nothing. Raises ValueError for an unreadable order."""
+    """Do here what is armed for `name`, one of the names above; mostly nothing. Raises ValueError for an unreadable order."""
     if _armed:
         _reach(name)
 
 
 def _reach(name: str) -> None:
-    assert name in FAILPOINTS, f"{name} is not in the list of failpoints"
+    assert name in FAILPOINTS + BACKFILL_FAILPOINTS, f"{name} is not in the list of failpoints"
     file = Path(_armed[1:]) if _armed.startswith("@") else None
     try:
         text = file.read_text(encoding="utf-8") if file else _armed

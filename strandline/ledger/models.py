@@ -13,7 +13,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.ledger.states import Desired, JobState, SliceKind, SliceStatus
+from strandline.ledger.states import (
+    OPEN_BACKFILLS,
+    BackfillState,
+    Desired,
+    JobState,
+    SliceKind,
+    SliceStatus,
+    WindowRange,
+)
 
 metadata = sa.MetaData(
     naming_convention={
@@ -81,6 +89,23 @@ class JsonText(sa.types.TypeDecorator[dict[Any, Any]]):
             return None
         found: dict[str, Any] = json.loads(value)
         return self.restore(found) if self.restore else found
+
+
+def _ranges(value: dict[str, Any]) -> dict[str, WindowRange]:
+    return {stage: WindowRange(*ends) for stage, ends in value.items()}
+
+
+class JsonList(sa.types.TypeDecorator[list[str]]):
+    """A JSON list of texts as ASCII text."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: list[str] | None, dialect: sa.Dialect) -> str | None:
+        return None if value is None else json.dumps(value, separators=(",", ":"))
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> list[str] | None:
+        return None if value is None else list(json.loads(value))
 
 
 def _one_of(column: str, choices: type[StrEnum]) -> sa.CheckConstraint:
@@ -242,6 +267,44 @@ checkpoints = sa.Table(
     sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),
     sa.CheckConstraint("records >= 0 AND accepted >= 0", name="counts"),
     sa.Index(None, "job", "latest_event_ms", "slice"),
+)
+
+backfills = sa.Table(
+    "backfills",
+    metadata,
+    sa.Column("job", PlainText, sa.ForeignKey("jobs.name"), primary_key=True),
+    sa.Column("generation", sa.BigInteger, primary_key=True, autoincrement=False),
+    _number("version"),
+    _number("from_ms"),
+    _number("to_ms", nullable=True),
+    _json("windows", _ranges),
+    _number("slice"),
+    sa.Column("state", ChoiceText(BackfillState), nullable=False),
+    _number("epoch"),
+    _number("done_ms", nullable=True),
+    _number("records"),
+    _number("records_done"),
+    _json("results"),
+    _json("refused"),
+    sa.Column("sample", JsonList, nullable=False),
+    _text("message"),
+    _number("requested_ms"),
+    _number("updated_ms"),
+    _number("ended_ms", nullable=True),
+    sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),
+    sa.ForeignKeyConstraint(["job", "slice"], ["slices.job", "slices.number"]),
+    sa.CheckConstraint("generation >= 2", name="generation"),
+    sa.CheckConstraint("epoch >= 0", name="epoch"),
+    sa.CheckConstraint("records >= 0 AND records_done >= 0", name="counts"),
+    _one_of("state", BackfillState),
+)
+_is_open = f"state IN ({', '.join(repr(state.value) for state in OPEN_BACKFILLS)})"
+one_open_backfill = sa.Index(
+    "uq_backfills_open",
+    backfills.c.job,
+    unique=True,
+    sqlite_where=sa.text(_is_open),
+    postgresql_where=sa.text(_is_open),
 )
 
 events = sa.Table(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 Offsets = dict[str, dict[int, int]]
 """stream -> partition -> offset."""
@@ -71,6 +71,37 @@ class SliceKind(StrEnum):
 class SliceStatus(StrEnum):
     PLANNED = "planned"
     COMMITTED = "committed"
+
+
+class BackfillState(StrEnum):
+    """What has become of a backfill.
+
+        requested --> running --> swapping --> complete
+            |            |
+            +------------+--> cancelled, failed
+
+    From `swapping` on there is no way back: the alias may show the new generation already, so whoever finds a backfill
+    there swaps once more, which changes nothing if it was done.
+    """
+
+    REQUESTED = "requested"
+    RUNNING = "running"
+    SWAPPING = "swapping"
+    COMPLETE = "complete"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+BACKFILL_MOVES: dict[BackfillState, frozenset[BackfillState]] = {
+    BackfillState.REQUESTED: frozenset({BackfillState.FAILED, BackfillState.CANCELLED}),
+    BackfillState.RUNNING: frozenset({BackfillState.SWAPPING, BackfillState.FAILED, BackfillState.CANCELLED}),
+    BackfillState.SWAPPING: frozenset({BackfillState.COMPLETE}),
+    BackfillState.COMPLETE: frozenset(),
+    BackfillState.FAILED: frozenset(),
+    BackfillState.CANCELLED: frozenset(),
+}
+"""The legal moves, but for that to `running`, which every attempt makes. To stay is legal while it is open."""
+OPEN_BACKFILLS = (BackfillState.REQUESTED, BackfillState.RUNNING, BackfillState.SWAPPING)
 
 
 @dataclass(frozen=True)
@@ -198,6 +229,49 @@ class CheckpointRow:
     committed_ms: int
     result_offsets: Offsets = field(default_factory=dict)
     """Of each stream that the job emits to, or ever did, offset_next after the results of this slice: never falls."""
+
+
+class WindowRange(NamedTuple):
+    """Windows by their end: after `after_ms`, up to and with `up_to_ms`."""
+
+    after_ms: int
+    up_to_ms: int
+
+
+@dataclass(frozen=True)
+class BackfillRow:
+    """Windows of a job that are computed anew, under a generation of their own."""
+
+    job: str
+    generation: int
+    """Counted from 2; 1 is what the job itself writes."""
+    version: int
+    """Of the pipeline that computes them."""
+    from_ms: int
+    """As it was asked for, like `to_ms`."""
+    to_ms: int | None
+    windows: dict[str, WindowRange]
+    """stage -> its windows."""
+    slice: int
+    """The last committed slice when it was asked for: all windows are of slices up to it."""
+    state: BackfillState
+    epoch: int
+    """The newest attempt; 0 before the first. Only this one may change the row."""
+    done_ms: int | None
+    """All windows that end up to here are in the index; None: none yet."""
+    records: int
+    """To be read, about."""
+    records_done: int
+    results: dict[str, int]
+    """stage -> results."""
+    refused: dict[str, int]
+    """stage -> results that the index refused; each has a dead letter."""
+    sample: list[str]
+    """Why the first of them were."""
+    message: str
+    requested_ms: int
+    updated_ms: int
+    ended_ms: int | None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ Exit codes: 0 when the report was written, whatever it says; 1 when the audit co
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import time
 from collections import Counter
@@ -37,7 +36,7 @@ from strandline.processing.audit_frames import (
     recompute,
     sample_of,
 )
-from strandline.processing.audit_plan import AuditPlan, Stretch, aliases_of, plan_audit, stores_of, streams_of
+from strandline.processing.audit_plan import AuditPlan, Stretch, plan_audit, stores_of, streams_of
 from strandline.processing.audit_progress import Progress, tell
 from strandline.processing.audit_report import Account, AuditReport, Counts, letter_scope, make_report, store_scopes
 from strandline.processing.audit_source import (
@@ -49,9 +48,13 @@ from strandline.processing.audit_source import (
     results_frame,
     stretch_frame,
 )
+from strandline.processing.backfill_plan import Backfilled, complete_backfills
+from strandline.processing.batch_spark import batch_spark
 from strandline.processing.log_reader import LogIndex
+from strandline.processing.pipeline import CheckedPipeline, aliases_of
 from strandline.processing.rewind import RewindPlan
-from strandline.processing.runner import load_pipeline, sentence_of, source_config, start_spark
+from strandline.processing.runner import sentence_of, source_config
+from strandline.processing.stored_pipeline import load_pipeline
 from strandline.results.held_documents import EndRange, close_snapshot, count_documents, open_snapshot
 from strandline.results.judgement import DIFFERENCES, Finding, Judge
 
@@ -59,7 +62,6 @@ log = structlog.get_logger()
 
 SAMPLE_MAX = 100
 """Differences that a report tells singly; of all others it tells the numbers."""
-_PARTITIONS_MAX = 2_000
 
 
 class Audit:
@@ -79,7 +81,7 @@ class Audit:
 
         1. Decide from the ledger what is audited: up to the last checkpoint now, whatever the job does meanwhile.
         2. Take a snapshot of the index, and the ends of the streams of results and of dead letters. What they hold was
-           written by slices that the ledger has by now.
+           written by slices that the ledger has by now; and no backfill was shown in between.
         3. Read the results that are there; read the log and compute the windows anew.
         4. Close the account: the records of the slices against the ledger.
         5. Judge each result, document, refused record and dead letter by its id.
@@ -87,13 +89,16 @@ class Audit:
         began_s = time.monotonic()
         try:
             letters = dead_letter_topic(self._job)
-            stream, plan = self._plan(self._index.starts(letters))
+            backfills = complete_backfills(self._ledger, self._job, self._load)
+            stream, plan = self._plan(self._index.starts(letters), backfills)
             aliases = sorted(
                 {alias for s in plan.stretches for one in aliases_of(s.pipeline).values() for alias in one}
             )
             streams = {name for s in plan.stretches for one in streams_of(s.pipeline).values() for name in one}
             snapshots = {alias: open_snapshot(self._settings.elasticsearch_url, alias) for alias in aliases}
             try:
+                if complete_backfills(self._ledger, self._job, self._load) != backfills:
+                    raise Conflict(f"a backfill of job {self._job} has just become complete; audit it again")
                 letters_end = self._index.ends(letters)
                 held = {name: (self._index.starts(name), self._index.ends(name)) for name in streams}
                 last = self._ledger.last_slice(self._job)
@@ -110,28 +115,18 @@ class Audit:
 
     @contextmanager
     def _spark(self, plan: AuditPlan) -> Iterator[SparkSession]:
-        """A Spark session for a batch: more partitions for more records, so that what a task holds stays bounded."""
         if self._given_spark is not None:
             yield self._given_spark
             return
-        # No job can have this name.
-        scratch = (self._settings.scratch_dir or self._settings.data_dir / "scratch") / f".audit-{self._job}"
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
-        try:
-            spark = start_spark(self._settings, f"{self._job}-audit", scratch)
-            try:
-                partitions = max(spark.sparkContext.defaultParallelism, plan.totals.records // TASK_ROWS)
-                spark.conf.set("spark.sql.shuffle.partitions", str(min(partitions, _PARTITIONS_MAX)))
-                yield spark
-            finally:
-                spark.stop()
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        with batch_spark(self._settings, self._job, "audit", plan.totals.records) as spark:
+            yield spark
 
-    def _plan(self, letter_starts: dict[int, int]) -> tuple[str, AuditPlan]:
+    def _load(self, version: int) -> CheckedPipeline:
+        return load_pipeline(self._ledger, self._job, version)
+
+    def _plan(self, letter_starts: dict[int, int], backfills: list[Backfilled]) -> tuple[str, AuditPlan]:
         job = self._ledger.job(self._job)
-        stream = load_pipeline(self._ledger, self._job, job.version).spec.input.stream
+        stream = self._load(job.version).spec.input.stream
         known_id, present_id = self._ledger.stream(stream).topic_id, self._index.topic_id(stream)
         if known_id is not None and known_id != present_id:
             raise Conflict(
@@ -141,11 +136,12 @@ class Audit:
         return stream, plan_audit(
             self._ledger,
             self._job,
-            lambda version: load_pipeline(self._ledger, self._job, version),
+            self._load,
             {stream: self._index.starts(stream)},
             letter_starts,
             self._asked,
             {name: self._index.starts(name) for name in self._emitted_streams()},
+            backfills,
         )
 
     def _emitted_streams(self) -> list[str]:
@@ -207,7 +203,8 @@ def _account(recomputed: Sequence[Recomputed]) -> Account:
     for one in recomputed:
         records += one.records()
         rejected.update(one.rejected())
-        results.update({stage: frame.count() for stage, frame in one.stages.items()})
+        if one.stretch.generation == 1:  # of the others, no slice is the result
+            results.update({stage: frame.count() for stage, frame in one.stages.items()})
     return Account(records, records - rejected.total(), dict(sorted(rejected.items())), dict(results))
 
 

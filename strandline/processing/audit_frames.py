@@ -84,7 +84,9 @@ def recompute(records: DataFrame, stretch: Stretch) -> Recomputed:
         results = _aggregate(apply_steps(frame, stage.pre_steps), stage, []).persist(KEPT)
         stages[stage.name] = results
         kept.append(results)
-    inside = {name: frame.where(_ends_in(stretch.windows[name])) for name, frame in stages.items()}
+    inside = {
+        name: frame.where(_ends_in(stretch.windows[name])) for name, frame in stages.items() if name in stretch.windows
+    }
     return Recomputed(stretch, inside, refused, tuple(kept), read)
 
 
@@ -101,16 +103,20 @@ def _ends_in(ends: EndRange) -> Column:
 
 
 def expected_documents(recomputed: Recomputed) -> list[DataFrame]:
-    """The documents that the index and the streams must hold for a stretch, as rows to judge."""
-    pipeline, version = recomputed.stretch.pipeline, recomputed.stretch.version
-    return [
-        recomputed.stages[stage.name].mapInArrow(
-            ExpectedDocuments(document_shape(pipeline, stage, emit, version)), ROWS_DDL
-        )
-        for stage in pipeline.stages
-        for emit in stage.emits
-        if emit.kind in ("elasticsearch", "stream")
-    ]
+    """The documents that the index must show for a stretch, those that no later generation replaced, and that the streams must
+    hold, as rows to judge. A backfill writes to no stream."""
+    stretch = recomputed.stretch
+    frames = []
+    for stage in stretch.pipeline.stages:
+        for emit in stage.emits if stage.name in recomputed.stages else ():
+            if emit.kind not in ("elasticsearch", "stream") or (emit.kind == "stream" and stretch.generation > 1):
+                continue
+            shown = recomputed.stages[stage.name]
+            for newer in stretch.replaced.get(emit.name, ()) if emit.kind == "elasticsearch" else ():
+                shown = shown.where(~_ends_in(EndRange(newer.after_ms, newer.up_to_ms)))
+            shape = document_shape(stretch.pipeline, stage, emit, stretch.version, stretch.generation)
+            frames.append(shown.mapInArrow(ExpectedDocuments(shape), ROWS_DDL))
+    return frames
 
 
 def expected_letters(recomputed: Recomputed) -> DataFrame:

@@ -4,18 +4,24 @@ before anything is computed.
 A window is computed by the version that emitted it, from every slice that it can hold a record of. So committed slices
 fall into *stretches*, each of one version; a stretch reads the slices of its windows, which may begin in the one before,
 and closes the account of its own slices only.
+
+A complete backfill is a stretch more, of the version and the generation that the alias shows for its windows. It has no
+account: its records are in the account of the slices' own stretches, and those compute the windows that it replaced for
+their account, too, and expect no documents of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import NotFound
 from strandline.ledger.states import CheckpointRow, Offsets, Totals
-from strandline.processing.pipeline import CheckedPipeline
+from strandline.processing.backfill_plan import Backfilled, generations_by_store
+from strandline.processing.pipeline import CheckedPipeline, aliases_of
 from strandline.results.document import format_timestamp
+from strandline.results.generations import Generation, newer_than
 from strandline.results.held_documents import EndRange
 from strandline.results.judgement import STREAM_STORE
 
@@ -28,7 +34,7 @@ Bounds = Mapping[str, EndRange]
 
 @dataclass(frozen=True)
 class Stretch:
-    """Slices that one version of the pipeline committed, and the windows that they made final."""
+    """Slices that one version of the pipeline committed, and the windows that they made final; or those of a backfill."""
 
     version: int
     pipeline: CheckedPipeline
@@ -38,11 +44,19 @@ class Stretch:
     """The first slice whose records are accounted for here."""
     slice_last: int
     windows: Bounds
+    generation: int = 1
+    """Of its documents. From the second on it is a backfill, and no slice is its own."""
+    replaced: Mapping[str, tuple[Generation, ...]] = field(default_factory=dict)
+    """Alias -> the generations that it shows in place of this one's windows."""
 
     @property
     def events_from_ms(self) -> int:
         """The earliest event time that a window of the stretch can hold."""
-        return min(_first_start(self.windows[stage.name].after_ms, stage.size_ms) for stage in self.pipeline.stages)
+        return min(
+            _first_start(self.windows[stage.name].after_ms, stage.size_ms)
+            for stage in self.pipeline.stages
+            if stage.name in self.windows
+        )
 
     @property
     def events_before_ms(self) -> int:
@@ -75,6 +89,8 @@ class AuditPlan:
     """Where `slice_last` ends."""
     letters_from: Mapping[int, int] = field(default_factory=dict)
     """Where its dead letters begin at the earliest: partition -> offset."""
+    stores: Mapping[str, tuple[Generation, ...]] = field(default_factory=dict)
+    """Alias -> the generations that it shows beside the first."""
     incomplete: str = ""
     """What can't be audited any more, as a sentence; empty when all that was asked can."""
 
@@ -87,12 +103,14 @@ def plan_audit(
     letter_starts: Mapping[int, int],
     asked: EndRange,
     result_starts: Offsets | None = None,
+    backfills: Sequence[Backfilled] = (),
 ) -> AuditPlan:
     """Plan the audit of `job` up to its last checkpoint. `load` gives the pipeline of a version; the starts are what is still
-    held of the input, of the dead letters, and of each stream of results.
+    held of the input, of the dead letters, and of each stream of results; `backfills` are the complete ones, the oldest first.
 
     1. The last slice: that of the last checkpoint, or the first one that closes all the windows asked for.
-    2. The stretches up to it, by version; for each its windows, and the slices that can hold their records.
+    2. The stretches up to it, by version, and the backfills; for each its windows, and the slices that can hold their
+       records.
     3. Where the log, the dead-letter stream or a stream of results has lost its beginning: the windows that this can't have
        touched, alone.
 
@@ -109,24 +127,33 @@ def plan_audit(
     slice_of_results = _first_slice_with_results(ledger, job, slice_last, result_starts or {})
     slice_whole = max(slice_of_letters, slice_of_results)
     floors = dict(ledger.checkpoint(job, slice_whole - 1).emitted) if slice_whole > 1 else {}
-    stretches = _stretches(ledger, job, versions, asked, floors)
+    stores = {store: tuple(shown) for store, shown in generations_by_store(backfills).items()}
+
+    def stretches_above(floors: Mapping[str, int]) -> list[Stretch]:
+        again = [_stretch_of_backfill(ledger, job, one, asked, floors) for one in backfills]
+        own = [_stretch(ledger, job, one, asked, floors) for one in versions]
+        return [_without_replaced(stretch, stores) for stretch in (*again, *own) if stretch is not None]
+
+    stretches = stretches_above(floors)
     slice_held = ledger.first_slice_from(job, slice_last, log_starts)
     if any(stretch.slice_first < slice_held for stretch in stretches):
         # Every record before that slice has an event time of at most this.
         lost_up_to_ms = ledger.checkpoint(job, slice_held - 1).latest_event_ms or 0
-        for stage in (stage for one in versions for stage in one.pipeline.stages):
+        pipelines = [one.pipeline for one in versions] + [one.pipeline for one in backfills]
+        for stage in (stage for pipeline in pipelines for stage in pipeline.stages):
             floors[stage.name] = max(floors.get(stage.name, 0), _past(lost_up_to_ms, stage.size_ms))
-        stretches = _stretches(ledger, job, versions, asked, floors)
+        stretches = stretches_above(floors)
     floor_ms = max(floors.values(), default=0)
     is_cut = bool(floors) and (asked.after_ms is None or asked.after_ms < floor_ms)
     plan = AuditPlan(
         job=job,
         asked=asked,
         stretches=tuple(stretches),
-        slice_first=min((stretch.slice_own for stretch in stretches), default=slice_last + 1),
+        slice_first=min((one.slice_own for one in stretches if one.generation == 1), default=slice_last + 1),
         slice_last=slice_last,
         slice_committed=last.slice,
         is_whole=asked == EndRange() and not is_cut,
+        stores=stores,
         incomplete=_incomplete(floor_ms) if is_cut else "",
     )
     return _with_facts(ledger, plan, slice_of_letters) if stretches else plan
@@ -146,6 +173,8 @@ def _with_facts(ledger: Ledger, plan: AuditPlan, slice_of_letters: int) -> Audit
     names = dict.fromkeys(stage.name for stretch in stretches for stage in stretch.pipeline.stages)
     before = ledger.totals(job, plan.slice_first - 1)
     slice_letters = max(plan.slice_first, min(slice_of_letters, plan.slice_last))
+    offsets = ledger.slices(job, plan.slice_last, plan.slice_last)[0].offsets
+    accounted = ledger.slices(job, slice_letters, plan.slice_last)[:1]
     letters_from = ledger.checkpoint(job, slice_letters - 1).dead_letter_offsets if slice_letters > 1 else {}
     return replace(
         plan,
@@ -157,8 +186,8 @@ def _with_facts(ledger: Ledger, plan: AuditPlan, slice_of_letters: int) -> Audit
             for name in names
         },
         totals=_subtract(ledger.totals(job, plan.slice_last), before),
-        offsets_first=ledger.slices(job, slice_letters, slice_letters)[0].offsets_first,
-        offsets=ledger.slices(job, plan.slice_last, plan.slice_last)[0].offsets,
+        offsets_first=accounted[0].offsets_first if accounted else offsets,
+        offsets=offsets,
         letters_from=letters_from,
     )
 
@@ -238,13 +267,6 @@ def _meaning(pipeline: CheckedPipeline) -> tuple[object, ...]:
     )
 
 
-def _stretches(
-    ledger: Ledger, job: str, versions: list[_Versions], asked: EndRange, floors: Mapping[str, int]
-) -> list[Stretch]:
-    found = (_stretch(ledger, job, one, asked, floors) for one in versions)
-    return [stretch for stretch in found if stretch is not None]
-
-
 def _stretch(
     ledger: Ledger, job: str, versions: _Versions, asked: EndRange, floors: Mapping[str, int]
 ) -> Stretch | None:
@@ -274,6 +296,31 @@ def _stretch(
     return replace(stretch, slice_first=slice_reaching, slice_own=max(versions.first, slice_reaching))
 
 
+def _stretch_of_backfill(
+    ledger: Ledger, job: str, backfill: Backfilled, asked: EndRange, floors: Mapping[str, int]
+) -> Stretch | None:
+    """The stretch of a backfill's windows, None when none of them is to be audited."""
+    windows = {}
+    for stage, (after_ms, up_to_ms) in backfill.windows.items():
+        after = max(after_ms, asked.after_ms or 0, floors.get(stage, 0))
+        up_to = up_to_ms if asked.up_to_ms is None else min(up_to_ms, asked.up_to_ms)
+        if after < up_to:
+            windows[stage] = EndRange(after, up_to)
+    if not windows:
+        return None
+    found = Stretch(backfill.version, backfill.pipeline, 1, 1, 1, windows, backfill.generation)
+    slice_first = ledger.first_slice_reaching(job, found.events_from_ms)
+    slice_last = ledger.first_slice_closing(job, found.events_before_ms)
+    if slice_first is None or slice_last is None:
+        return None
+    return replace(found, slice_first=slice_first, slice_own=slice_last + 1, slice_last=slice_last)
+
+
+def _without_replaced(stretch: Stretch, stores: Mapping[str, tuple[Generation, ...]]) -> Stretch:
+    replaced = {store: newer_than(shown, stretch.generation) for store, shown in stores.items()}
+    return replace(stretch, replaced={store: newer for store, newer in replaced.items() if newer})
+
+
 def _holds_a_window(ends: EndRange) -> bool:
     return (ends.after_ms or 0) < (ends.up_to_ms or 0)
 
@@ -301,14 +348,6 @@ def _least(values: list[int | None]) -> int | None:
     """The least, where None is below all."""
     known = [value for value in values if value is not None]
     return min(known) if len(known) == len(values) else None
-
-
-def aliases_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
-    """Stage -> the aliases that it emits to."""
-    return {
-        stage.name: tuple(emit.name for emit in stage.emits if emit.kind == "elasticsearch")
-        for stage in pipeline.stages
-    }
 
 
 def streams_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:

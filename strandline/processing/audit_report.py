@@ -80,10 +80,18 @@ def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
     for stretch in plan.stretches:
         later = emitted_up_to([(stage.name, stage.size_ms) for stage in stretch.pipeline.stages], last.closes_ms)
         for stage, stores in stores_of(stretch.pipeline).items():
+            if stage not in stretch.windows:
+                continue
             ends = plan.scope[stage]
             for store in stores:
                 scopes[store] = StoreScope(
-                    stage, ends.after_ms, ends.up_to_ms, later.get(stage), plan.slice_committed, last.number
+                    stage,
+                    ends.after_ms,
+                    ends.up_to_ms,
+                    later.get(stage),
+                    plan.slice_committed,
+                    last.number,
+                    plan.stores.get(store, ()),
                 )
     return scopes
 

@@ -26,6 +26,7 @@ from strandline.processing.log_source import (
     decoder_of,
     open_ledger,
 )
+from strandline.results.document import generation_of
 from strandline.results.held_documents import EndRange, encode_result, read_documents, window_end_and_emission
 from strandline.results.judgement import DEAD_LETTERS, STREAM_STORE, Row, Side, is_of_document
 
@@ -252,12 +253,7 @@ class _LetterReader:
         stage = headers.get("step", "").removeprefix("emit ")
         index = headers.get("index", "")
         # A document without an index has the same id under every alias of its stage.
-        own = [
-            store
-            for store in self.stores.get(stage, ())
-            if store == STREAM_STORE + index
-            or (not store.startswith(STREAM_STORE) and (not index or index.startswith(f"{store}-")))
-        ]
+        own = [store for store in self.stores.get(stage, ()) if not index or _is_of_store(store, index)]
         for store in own:
             yield Row(store, headers.get("document", ""), Side.LETTER, index, end_ms, emission, reason.encode())
         if not own:
@@ -339,3 +335,10 @@ def rows_batch(rows: Sequence[Row]) -> pa.RecordBatch:
     columns = zip(*rows, strict=True) if rows else ((),) * len(ROWS_SCHEMA)
     arrays = [pa.array(list(values), item.type) for values, item in zip(columns, ROWS_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=ROWS_SCHEMA)
+
+
+def _is_of_store(store: str, index: str) -> bool:
+    """Whether a document that was refused for `index` was meant for this store: a stream, or an alias by its generations."""
+    return store == STREAM_STORE + index or (
+        not store.startswith(STREAM_STORE) and generation_of(store, index) is not None
+    )

@@ -87,8 +87,11 @@ class EmissionTap:
         return ResultStream(self._settings.kafka_bootstrap, shape, self._stream_keys[emit.name])
 
 
-def document_shape(pipeline: CheckedPipeline, stage: Stage, emit: Emit, version: int) -> DocumentShape:
-    """What the documents of one emission have in common."""
+def document_shape(
+    pipeline: CheckedPipeline, stage: Stage, emit: Emit, version: int, generation: int = 1
+) -> DocumentShape:
+    """What the documents of one emission have in common. A backfill's have one id each, whatever the job's guarantee: every
+    attempt at it computes the same."""
     return DocumentShape(
         emit_name=emit.name,
         job=pipeline.job,
@@ -97,5 +100,6 @@ def document_shape(pipeline: CheckedPipeline, stage: Stage, emit: Emit, version:
         by=tuple(zip(stage.by, stage.by_types, strict=True)),
         aggregates=tuple((column.name, column.type) for column in stage.aggregates),
         is_stream=emit.kind == "stream",
-        is_once=pipeline.spec.guarantee == "exactly_once",
+        is_once=generation > 1 or pipeline.spec.guarantee == "exactly_once",
+        generation=generation,
     )

@@ -19,7 +19,7 @@ from strandline.core.errors import InvalidDocument, Problem
 from strandline.core.stream import FIELD_NAMES_SCHEMA, DocumentModel, Duration, FieldName, Name, StreamSpec, names_alike
 from strandline.processing.expressions import ExpressionError, infer_type, parse_expression, refuse_unknown_columns
 from strandline.processing.watermark import EventTimeRule
-from strandline.results.document import WINDOW_FIELDS
+from strandline.results.document import WINDOW_FIELDS, check_emit_name
 
 
 def _expression_text(value: object) -> object:
@@ -120,6 +120,11 @@ class EmitSpec(DocumentModel):
             yield (), "expected exactly one of: elasticsearch, stream"
         if self.stream is not None and self.stream.endswith(".dead-letter"):
             yield ("stream",), "names that end in '.dead-letter' belong to the jobs; choose another"
+        if self.elasticsearch is not None:
+            try:
+                check_emit_name(self.elasticsearch)
+            except ValueError as error:
+                yield ("elasticsearch",), str(error)
 
     @property
     def kind(self) -> EmitKind:
@@ -289,6 +294,14 @@ class CheckedPipeline:
     def event_time_rule(self) -> EventTimeRule:
         """How event time is treated."""
         return EventTimeRule(self.delay_ms, self.idle_timeout_ms, tuple(stage.size_ms for stage in self.stages))
+
+
+def aliases_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
+    """Stage -> the aliases that it emits to."""
+    return {
+        stage.name: tuple(emit.name for emit in stage.emits if emit.kind == "elasticsearch")
+        for stage in pipeline.stages
+    }
 
 
 def json_schema() -> dict[str, object]:

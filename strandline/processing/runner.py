@@ -58,7 +58,7 @@ from strandline.processing.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, 
 from strandline.processing.guard import Guard, end_process_group
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.log_source import LogSource, SourceConfig, log_source
-from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
+from strandline.processing.pipeline import CheckedPipeline
 from strandline.processing.planner import PlannerSettings, is_drained
 from strandline.processing.refused import RefusedWriter
 from strandline.processing.result_streams import emitter_of, shut_out_older_runs
@@ -73,6 +73,7 @@ from strandline.processing.rewind import (
 from strandline.processing.schema import arrow_type, field_specs
 from strandline.processing.snapshots import Bounds, Maker, Snapshot, Snapshots
 from strandline.processing.stages import build_stages
+from strandline.processing.stored_pipeline import load_pipeline
 from strandline.processing.warm_up import warm_up
 from strandline.processing.watermark import EventTimeRule, open_until
 
@@ -482,13 +483,6 @@ class Runner:
         except (Fenced, LedgerUnavailable) as unsaid:
             log.error("could not say in the ledger how the run ended", job=self._job, epoch=epoch, error=str(unsaid))
         return EXIT_AWAY if isinstance(error, TransientError) else EXIT_TRY_AGAIN
-
-
-def load_pipeline(ledger: Ledger, job: str, version: int) -> CheckedPipeline:
-    """One version of a job's pipeline, checked against its stream. Raises NotFound, InvalidDocument."""
-    spec = PipelineSpec.from_document(ledger.job_version(job, version).document)
-    stream = StreamSpec.from_document(ledger.stream(spec.input.stream).document)
-    return check(spec, stream)
 
 
 def source_config(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -39,6 +39,8 @@ class StageEmission:
     emitted_ms: int | None
     """Windows that end at or before it were emitted by an earlier run."""
     kafka_bootstrap: str
+    slot: str = "result"
+    """Names the dead letters' transactions, which no two processes at work may share."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write each batch's new results and pass all of them on; returns from a batch when the store has confirmed it."""
@@ -47,17 +49,24 @@ class StageEmission:
         emission = int(context.getLocalProperty(SLICE_PROPERTY) or 0)
         writers = [*self.writers, *(self._stream_writer(stream, context) for stream in self.streams)]
         for batch in batches:
-            new = self._new(batch)
-            refused: list[Refused] = []
-            if new.num_rows:
-                failpoint("emit.before_write")
-                for writer in writers:
-                    refused += writer.write_batches([new], self.epoch, emission).refused
-                failpoint("emit.written")
-            if refused:
-                self._bury(refused, context)
+            refused = self._emit(writers, batch, context, emission)
             counts = pa.array([len(refused)] + [0] * (batch.num_rows - 1) if batch.num_rows else [], pa.int64())
             yield batch.append_column(REFUSED_RESULTS, counts)
+
+    def _emit(
+        self, writers: Sequence[ResultWriter], batch: pa.RecordBatch, context: TaskContext, emission: int
+    ) -> list[Refused]:
+        """Write what is new of the batch, and dead letters for what is refused; return the latter."""
+        new = self._new(batch)
+        refused: list[Refused] = []
+        if new.num_rows:
+            failpoint("emit.before_write")
+            for writer in writers:
+                refused += writer.write_batches([new], self.epoch, emission).refused
+            failpoint("emit.written")
+        if refused:
+            self._bury(refused, context)
+        return refused
 
     def _stream_writer(self, stream: ResultStream, context: TaskContext) -> ResultStreamWriter:
         ends = json.loads(context.getLocalProperty(RESULT_OFFSETS_PROPERTY) or "{}").get(stream.shape.emit_name, {})
@@ -88,7 +97,7 @@ class StageEmission:
         written_before = {
             int(p): o for p, o in json.loads(context.getLocalProperty(DEAD_LETTERS_PROPERTY) or "{}").items()
         }
-        slot = f"result-{self.stage}-{context.partitionId()}"
+        slot = f"{self.slot}-{self.stage}-{context.partitionId()}"
         letters = (
             DeadLetter.of_document(
                 one.index or "", one.id, one.source, REASON_RESULT, f"{one.type}: {one.reason}", f"emit {self.stage}"

@@ -85,12 +85,16 @@ def _all_present(inputs: Sequence[str]) -> Column:
 
 
 def build_stages(records: DataFrame, pipeline: CheckedPipeline, tap: Tap) -> DataFrame:
-    """The whole plan above the source: the first stage's steps over the records, then each window and its tap.
+    """The whole plan above the source of a running job: the watermark, then the stages.
 
-    Returns the last stage's tapped frame. Spark moves a cascade's watermark through the stages in one batch: a window of
-    every stage that ends at or before the watermark is emitted in that batch.
+    Spark moves a cascade's watermark through the stages in one batch: a window of every stage that ends at or before the
+    watermark is emitted in that batch.
     """
-    frame = with_watermark(records, pipeline.delay_ms)
+    return window_stages(with_watermark(records, pipeline.delay_ms), pipeline, tap)
+
+
+def window_stages(frame: DataFrame, pipeline: CheckedPipeline, tap: Tap) -> DataFrame:
+    """The first stage's steps over the records, then each window and its tap; returns the last stage's tapped frame."""
     for number, stage in enumerate(pipeline.stages):
         if stage.pre_steps:
             frame = apply_steps(frame, stage.pre_steps)

@@ -41,6 +41,7 @@ KeyValue = str | int | float | bool | Decimal | datetime | None
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EMIT_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _LIKE_AN_INDEX = re.compile(r".*-\d{4}\.\d{2}")
+_LIKE_A_GENERATION = re.compile(r".*\.g\d+")
 _TYPE = re.compile(r"string|long|integer|double|boolean|timestamp|decimal\(\d+,\s*\d+\)")
 _ARROW_TYPES: dict[str, Callable[[pa.DataType], bool]] = {
     "string": lambda arrow: pa.types.is_string(arrow) or pa.types.is_large_string(arrow),
@@ -95,6 +96,10 @@ def check_emit_name(emit_name: str) -> None:
         )
     if _LIKE_AN_INDEX.fullmatch(emit_name):
         raise ValueError(f"{emit_name!r} ends like a monthly index (-yyyy.MM), with which it could collide; rename it")
+    if _LIKE_A_GENERATION.fullmatch(emit_name):
+        raise ValueError(
+            f"{emit_name!r} ends like a generation of a backfill (.gN), with which it could collide; rename it"
+        )
 
 
 def check_field_name(name: str) -> None:
@@ -106,14 +111,25 @@ def check_field_name(name: str) -> None:
         )
 
 
-def index_name(emit_name: str, window_end_ms: int) -> str:
-    """Return the index of a window: `{emit name}-{yyyy.MM}`, the UTC month of its (exclusive) end.
+def index_stem(emit_name: str, generation: int) -> str:
+    """Return what the indices of a generation have in common: the emit name, from the second generation on with `.gN`."""
+    return emit_name if generation == 1 else f"{emit_name}.g{generation}"
+
+
+def generation_of(emit_name: str, index: str) -> int | None:
+    """Return the generation to which an index of this emit belongs; None for an index of something else."""
+    found = re.fullmatch(rf"{re.escape(emit_name)}(?:\.g(\d+))?-\d{{4}}\.\d{{2}}", index)
+    return None if found is None else int(found[1] or 1)
+
+
+def index_name(stem: str, window_end_ms: int) -> str:
+    """Return the index of a window: `{stem}-{yyyy.MM}`, the UTC month of its (exclusive) end.
 
     An id is unique only within an index, so the index follows from the window, never from the time of writing.
     Raises OverflowError for a window end outside the years 1 to 9999.
     """
     end = _EPOCH + timedelta(milliseconds=window_end_ms)
-    return f"{emit_name}-{end.year:04d}.{end.month:02d}"
+    return f"{stem}-{end.year:04d}.{end.month:02d}"
 
 
 def document_id(job: str, stage: str, window_start_ms: int, window_end_ms: int, key: tuple[KeyValue, ...]) -> str:
@@ -179,6 +195,8 @@ class DocumentShape:
     is_once: bool = True
     """Whether a result has one id, whichever run writes it. Else the run's epoch is a part of it, `ID.EPOCH`, and what two
     runs emit is there twice."""
+    generation: int = 1
+    """1 is what the job itself writes; a backfill writes into indices of its own."""
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -250,7 +268,8 @@ class DocumentShape:
         index: str | None = None
         problem = None
         try:
-            index = self.emit_name if self.is_stream else index_name(self.emit_name, end_ms)
+            stem = index_stem(self.emit_name, self.generation)
+            index = self.emit_name if self.is_stream else index_name(stem, end_ms)
             start, end = format_timestamp(start_ms * 1000), format_timestamp(end_ms * 1000)
         except OverflowError:
             start, end = str(start_ms), str(end_ms)

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from strandline.core.record import REASON_RESULT
 from strandline.results.comparison import differences
+from strandline.results.document import generation_of
+from strandline.results.generations import Generation, generation_shown
 
 DEAD_LETTERS = "(dead letters)"
 """The store of dead letters; no alias can have this name."""
@@ -85,6 +87,14 @@ class StoreScope:
     """The last committed slice when the audit began."""
     slice_planned: int
     """The last slice that may have written something."""
+    generations: tuple[Generation, ...] = ()
+    """What the alias shows beside the first generation."""
+
+    def is_shown(self, row: Row) -> bool:
+        """Whether the alias would show the document for which this dead letter stands: not one of a generation that was
+        replaced in its window, or never became complete."""
+        shown = 1 if row.end_ms is None else generation_shown(self.generations, row.end_ms)
+        return (generation_of(row.store, row.place) or 1) == shown
 
     def judge_unexpected(self, row: Row) -> Kind:
         """What a document is for which nothing was computed."""
@@ -168,7 +178,10 @@ class Judge:
     def _judge_document(self, group: list[Row]) -> Finding:
         computed = next((row for row in group if row.side == Side.COMPUTED), None)
         held = [row for row in group if row.side == Side.HELD]
-        letters = [row for row in group if row.side == Side.LETTER]
+        scope = self.stores[group[0].store]
+        letters = [row for row in group if row.side == Side.LETTER and scope.is_shown(row)]
+        if computed is None and not held and not letters:
+            return Finding(Kind.OUTSIDE, group[0].store, "", 1)
         one = (held or [computed or letters[0]])[0]
         kind, detail = self._compare(computed, held, letters)
         end_ms = computed.end_ms if computed else one.end_ms

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from strandline.core.errors import Conflict
-from strandline.results.document import DocumentShape
+from strandline.results.document import DocumentShape, index_stem
 from strandline.results.elasticsearch_client import RequestRefused, request
 
 _DATE = {"type": "date", "format": "strict_date_optional_time||epoch_millis"}
@@ -43,9 +43,11 @@ def build_mapping(shape: DocumentShape) -> dict[str, Any]:
 
 
 def ensure_index_template(
-    url: str, emit_name: str, mapping: dict[str, Any], *, shards: int = 1, replicas: int = 0
+    url: str, emit_name: str, mapping: dict[str, Any], *, generation: int = 1, shards: int = 1, replicas: int = 0
 ) -> None:
     """Make sure that every index of the emit, present and to come, takes documents of this mapping under the alias.
+
+    The indices of a later generation than the first get no alias: nobody sees them before they are complete.
 
     1. Compare with the indices that exist: a field that has another type there is a Conflict, and nothing is changed.
     2. Put the template, from which the first document of a month makes its index.
@@ -53,17 +55,26 @@ def ensure_index_template(
 
     Doing it again, or twice at the same time, changes nothing. Raises Conflict and IndexUnavailable.
     """
-    _find_lacking(url, emit_name, mapping)
-    _put(url, f"/_index_template/strandline-{emit_name}", _build_template(emit_name, mapping, shards, replicas))
-    for index in _find_lacking(url, emit_name, mapping):
+    stem = index_stem(emit_name, generation)
+    aliases: dict[str, Any] = {emit_name: {}} if generation == 1 else {}
+    _find_lacking(url, stem, mapping)
+    _put(url, template_path(stem), _build_template(stem, aliases, mapping, shards, replicas))
+    for index in _find_lacking(url, stem, mapping):
         _put(url, f"/{index}/_mapping", mapping)
 
 
-def _build_template(emit_name: str, mapping: dict[str, Any], shards: int, replicas: int) -> dict[str, Any]:
+def template_path(stem: str) -> str:
+    """Return where the index template lies from which the indices of this stem are made."""
+    return f"/_index_template/strandline-{stem}"
+
+
+def _build_template(
+    stem: str, aliases: dict[str, Any], mapping: dict[str, Any], shards: int, replicas: int
+) -> dict[str, Any]:
     return {
-        "index_patterns": [f"{emit_name}-*"],
+        "index_patterns": [f"{stem}-*"],
         # The pattern of `turbine` matches the indices of `turbine-minute` too: the longer name has to win.
-        "priority": _PRIORITY_MIN + len(emit_name),
+        "priority": _PRIORITY_MIN + len(stem),
         "template": {
             # Without coercion 3.7 in a long field is refused, not cut to 3.
             "settings": {
@@ -72,9 +83,9 @@ def _build_template(emit_name: str, mapping: dict[str, Any], shards: int, replic
                 "index.mapping.coerce": False,
             },
             "mappings": mapping,
-            "aliases": {emit_name: {}},
+            "aliases": aliases,
         },
-        "_meta": {"description": f"Results emitted as {emit_name}", "managed_by": "strandline"},
+        "_meta": {"description": f"Results emitted as {stem}", "managed_by": "strandline"},
     }
 
 

@@ -19,7 +19,7 @@ from strandline import __version__
 from strandline.services.door import LOOPBACK_NAMES, Door
 from strandline.services.parts import Parts
 from strandline.services.problems import MEDIA_TYPE, ProblemDetails, install_problem_handlers
-from strandline.services.routes import audits, documents, health, jobs, streams
+from strandline.services.routes import audits, backfills, documents, health, jobs, streams
 
 DESCRIPTION = "Register streams, submit pipelines, and lead the jobs that run them."
 _PROBLEM_ANSWER: dict[int | str, dict[str, Any]] = {
@@ -40,7 +40,9 @@ def create_app(parts: Parts | None, names: Collection[str] = LOOPBACK_NAMES) -> 
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         assert parts is not None
         await run_in_threadpool(parts.supervisor.start)
+        parts.backfiller.start()
         yield
+        await run_in_threadpool(parts.backfiller.close)
         await run_in_threadpool(parts.auditor.close)
         await run_in_threadpool(parts.supervisor.close)
 
@@ -56,7 +58,7 @@ def create_app(parts: Parts | None, names: Collection[str] = LOOPBACK_NAMES) -> 
         generate_unique_id_function=_operation_id,
     )
     app.state.parts = parts
-    for one in (documents, streams, jobs, audits, health):
+    for one in (documents, streams, jobs, audits, backfills, health):
         app.include_router(one.router)
     install_problem_handlers(app)
     app.add_middleware(Door, names=names)

@@ -110,6 +110,39 @@ class ControlClient:
                 return report
             time.sleep(POLL_S)
 
+    def start_backfill(self, name: str, from_ms: int, to_ms: int | None = None) -> Answer:
+        """Ask for a backfill; returns at once. Raises NotFound, Conflict."""
+        query = {"from_ms": from_ms} | ({} if to_ms is None else {"to_ms": to_ms})
+        return self._ask("POST", f"{_job_path(name)}/backfills", params=query)
+
+    def backfills(self, name: str) -> list[Answer]:
+        """The job's backfills, the oldest first. Raises NotFound."""
+        found: list[Answer] = self.get(f"{_job_path(name)}/backfills")["backfills"]
+        return found
+
+    def backfill(self, name: str, generation: int) -> Answer:
+        """One backfill as it is now. Raises NotFound."""
+        return self.get(f"{_job_path(name)}/backfills/{generation}")
+
+    def cancel_backfill(self, name: str, generation: int) -> Answer:
+        """Give a backfill up. Raises NotFound; Conflict when it has ended, or is just being shown."""
+        return self._ask("POST", f"{_job_path(name)}/backfills/{generation}/cancel")
+
+    def wait_for_backfill(self, name: str, generation: int, told: Callable[[Answer], None]) -> Answer:
+        """Poll a backfill until it is complete, and return it; `told` hears of every look. Raises PermanentError when it has
+        failed or was cancelled."""
+        while True:
+            backfill = self.backfill(name, generation)
+            told(backfill)
+            if backfill["state"] == "complete":
+                return backfill
+            if backfill["state"] in ("failed", "cancelled"):
+                raise PermanentError(
+                    f"backfill {generation} of job {name} is {backfill['state']} and nothing of it is shown: "
+                    f"{backfill['message']}"
+                )
+            time.sleep(POLL_S)
+
     def wait_for_job(self, name: str, is_so: Callable[[Answer], bool], what: str, timeout_s: float) -> Answer:
         """Poll the job until `is_so`. Raises PermanentError when it fails meanwhile, TransientError at the deadline."""
         deadline = time.monotonic() + timeout_s

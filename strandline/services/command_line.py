@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from strandline.core.errors import InvalidDocument, InvalidSettings, Problem, StrandlineError
+from strandline.core.errors import InvalidDocument, InvalidSettings, NotFound, Problem, StrandlineError
 from strandline.services import display
 from strandline.services.client import Answer, ControlClient
 
@@ -214,6 +214,41 @@ def audit_job(
         print(display.audit_sentence(report))
 
 
+@job_app.command("backfill")
+def backfill_job(
+    name: Name,
+    after: From = None,
+    up_to: To = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is complete.")] = True,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Give up the one that is under way.")] = False,
+    data_dir: DataDir = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute windows of the past anew with the job's present version, beside the running job, and show them when all are
+    there."""
+    from_ms, to_ms = _moment(after, "--from"), _moment(up_to, "--to")
+    if cancel != (from_ms is None) or (cancel and to_ms is not None):
+        raise typer.BadParameter("give --from TIME, and --to TIME where it shall end, or --cancel alone")
+    with _client(data_dir, url) as client:
+        if from_ms is None:
+            answer = client.cancel_backfill(name, _open_backfill(client, name))
+        else:
+            answer = client.start_backfill(name, from_ms, to_ms)
+        if wait and not cancel:
+            with _backfill_bar(as_json) as told:
+                answer = client.wait_for_backfill(name, answer["generation"], told)
+    _show(answer, as_json, lambda: [display.backfill_table(answer)])
+
+
+@job_app.command("backfills")
+def list_backfills(name: Name, data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
+    """The job's backfills, one a line."""
+    with _client(data_dir, url) as client:
+        answer = client.backfills(name)
+    _show({"backfills": answer}, as_json, lambda: [display.backfills_table(answer)])
+
+
 @stream_app.command("list")
 def list_streams(data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
     """All streams, one a line."""
@@ -378,6 +413,34 @@ def _audit_bar(as_json: bool) -> Iterator[Callable[[Answer], None]]:
             progress.update(bar, description=audit["step"], completed=audit["done"], total=audit["total"] or None)
 
         yield told
+
+
+@contextmanager
+def _backfill_bar(as_json: bool) -> Iterator[Callable[[Answer], None]]:
+    """A bar on a terminal: the state, and how many of the records are read. On no terminal, nothing."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
+        bar = progress.add_task("requested", total=None)
+
+        def told(backfill: Answer) -> None:
+            progress.update(
+                bar,
+                description=f"{backfill['state']}, records",
+                completed=backfill["records_done"],
+                total=backfill["records"] or None,
+            )
+
+        yield told
+
+
+def _open_backfill(client: ControlClient, job: str) -> int:
+    found = [one["generation"] for one in client.backfills(job) if one["ended_ms"] is None]
+    if not found:
+        raise NotFound(f"job {job} has no backfill under way; see all with: strandline job backfills {job}")
+    return int(found[0])
 
 
 def _is_in(*states: str) -> Callable[[Answer], bool]:

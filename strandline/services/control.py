@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -25,9 +26,11 @@ from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
+from strandline.results.generations import discard_generation
 from strandline.services.api import create_app
 from strandline.services.applying import Applier, ensure_templates
 from strandline.services.auditing import Auditor
+from strandline.services.backfilling import Backfiller
 from strandline.services.door import LOOPBACK_NAMES
 from strandline.services.leadership import ServiceIdentity
 from strandline.services.log_facts import LogFacts
@@ -100,7 +103,14 @@ def _parts(settings: ControlSettings, ledger: Ledger, name: str) -> Parts:
     supervisor = Supervisor(
         ledger, settings.data_dir, service=service, lease_s=settings.lease_s, standbys=settings.standbys
     )
-    return Parts(ledger, log, applier, supervisor, Auditor(ledger, settings.data_dir))
+    backfiller = Backfiller(
+        ledger,
+        settings.data_dir,
+        supervisor.leads,
+        lambda stream: log.range(stream).offset_first,
+        partial(discard_generation, settings.elasticsearch_url),
+    )
+    return Parts(ledger, log, applier, supervisor, Auditor(ledger, settings.data_dir), backfiller)
 
 
 def _address(settings: Settings) -> str:

@@ -251,6 +251,55 @@ def audit_sentence(report: Answer) -> str:
     return "; ".join(sentences + ([report["incomplete"]] if report["incomplete"] else []))
 
 
+def backfill_table(backfill: Answer) -> Table:
+    """One backfill, a fact a line."""
+    rows: list[tuple[str, str | Text]] = [
+        ("job", backfill["job"]),
+        ("generation", str(backfill["generation"])),
+        ("version", str(backfill["version"])),
+        ("state", _backfill_state(backfill["state"])),
+        ("message", backfill["message"] or "-"),
+    ]
+    rows += [
+        (f"windows: {stage}", f"after {show_time(one['after_ms'])}, up to {show_time(one['up_to_ms'])}")
+        for stage, one in backfill["windows"].items()
+    ]
+    rows += [
+        ("done up to", show_time(backfill["done_ms"])),
+        ("records read", f"{backfill['records_done']:,} of {backfill['records']:,}"),
+    ]
+    rows += [(f"results: {stage}", show_count(count)) for stage, count in backfill["results"].items()]
+    rows += [(f"refused: {stage}", show_count(count)) for stage, count in backfill["refused"].items()]
+    rows += [("refused, for example", one) for one in backfill["sample"][:1]]
+    return _facts(rows)
+
+
+def backfills_table(backfills: list[Answer]) -> Table:
+    """All backfills of a job, one a line."""
+    return table_of(
+        ("#GENERATION", "STATE", "#VERSION", "FROM", "TO", "DONE UP TO", "#RESULTS", "#REFUSED", "MESSAGE"),
+        (
+            (
+                str(one["generation"]),
+                _backfill_state(one["state"]),
+                str(one["version"]),
+                show_time(one["from_ms"]),
+                show_time(one["to_ms"]),
+                show_time(one["done_ms"]),
+                show_count(sum(one["results"].values())),
+                show_count(sum(one["refused"].values())),
+                one["message"] or "-",
+            )
+            for one in backfills
+        ),
+    )
+
+
+def _backfill_state(state: str) -> Text:
+    styles = {"complete": "green", "failed": "red", "cancelled": "dim"}
+    return Text(state, style=styles.get(state, "yellow"))
+
+
 def _facts(rows: list[tuple[str, str | Text]]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")

@@ -9,6 +9,7 @@ from fastapi import Request
 from strandline.ledger.ledger import Ledger
 from strandline.services.applying import Applier
 from strandline.services.auditing import Auditor
+from strandline.services.backfilling import Backfiller
 from strandline.services.log_facts import LogFacts
 from strandline.services.supervisor import Supervisor
 
@@ -22,6 +23,7 @@ class Parts:
     applier: Applier
     supervisor: Supervisor
     auditor: Auditor
+    backfiller: Backfiller
 
 
 def parts(request: Request) -> Parts:

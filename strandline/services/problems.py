@@ -19,6 +19,7 @@ from strandline.core.errors import (
     Conflict,
     Fenced,
     InvalidDocument,
+    LogTruncated,
     NotFound,
     Problem,
     StrandlineError,
@@ -34,6 +35,7 @@ _STATUS_OF_CLASS: tuple[tuple[type[StrandlineError], int], ...] = (
     (NotFound, 404),
     (Conflict, 409),
     (Fenced, 409),
+    (LogTruncated, 409),
     (TransientError, 503),
 )
 _CODE_OF_STATUS = {

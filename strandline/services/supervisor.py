@@ -152,6 +152,10 @@ class Supervisor:
     def is_alive(self) -> bool:
         return self._thread.is_alive() and self._leadership.is_alive()
 
+    def leads(self, job: str) -> bool:
+        """Whether this control service may act for the job now."""
+        return self._leadership.lease_of(job) is not None
+
     def _run(self) -> None:
         try:
             while not self._is_closing:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from strandline.ledger.states import Desired, JobState, SliceKind, SliceStatus
+from strandline.ledger.states import BackfillRow, BackfillState, Desired, JobState, SliceKind, SliceStatus
 from strandline.services.problems import ProblemError
 
 
@@ -354,6 +354,60 @@ class AuditView(View):
     """Why it failed."""
     report: AuditReportView | None
     """What it found, once it is done."""
+
+
+class WindowRangeView(View):
+    """Windows by their end."""
+
+    after_ms: int
+    """They end after it."""
+    up_to_ms: int
+    """The last one ends at it."""
+
+
+class BackfillView(View):
+    """Windows that are computed anew, under a generation of their own."""
+
+    job: str
+    generation: int
+    """Counted from 2; 1 is what the job itself writes. The indices are `{emit name}.gN-yyyy.MM`."""
+    version: int
+    """Of the pipeline that computes them."""
+    from_ms: int
+    to_ms: int | None
+    """As asked for; null: to what was emitted then."""
+    windows: dict[str, WindowRangeView]
+    """Stage -> its windows."""
+    state: BackfillState
+    message: str
+    """Why it is in this state; empty when there is nothing to say."""
+    done_ms: int | None
+    """All windows that end up to here are written; null while none are."""
+    records: int
+    """To be read, about."""
+    records_done: int
+    results: dict[str, int]
+    """Stage -> results."""
+    refused: dict[str, int]
+    """Stage -> results that the index refused; each has a dead letter."""
+    sample: list[str]
+    """Why the first of them were."""
+    attempts: int
+    """Processes that were at it."""
+    requested_ms: int
+    updated_ms: int
+    ended_ms: int | None
+
+
+class BackfillList(View):
+    backfills: list[BackfillView]
+
+
+def backfill_view(row: BackfillRow) -> BackfillView:
+    """A backfill as the API shows it."""
+    shown = {name: value for name, value in vars(row).items() if name in BackfillView.model_fields}
+    windows = {stage: WindowRangeView(**one._asdict()) for stage, one in row.windows.items()}
+    return BackfillView(**{**shown, "windows": windows, "attempts": row.epoch})
 
 
 class HealthView(View):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +22,13 @@ from pyspark import SparkContext
 from strandline.core.settings import Settings
 from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import Desired, SliceRow
+from strandline.ledger.states import BackfillRow, Desired, SliceRow
 from strandline.processing.audit import Audit
+from strandline.processing.backfill import Backfill
+from strandline.processing.backfill_plan import plan_backfill
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.runner import Runner, start_spark
+from strandline.processing.stored_pipeline import load_pipeline
 from strandline.results.held_documents import EndRange, open_snapshot, read_documents
 from strandline.services.applying import Applier, ensure_templates
 
@@ -88,6 +96,36 @@ class AuditLab:
     def audit(self, job: str, after_ms: int | None = None, up_to_ms: int | None = None) -> dict[str, Any]:
         """The report of an audit, as the process tells it."""
         return asdict(Audit(self.settings, job, EndRange(after_ms, up_to_ms), self.spark).run())
+
+    def request_backfill(self, job: str, from_ms: int, to_ms: int | None = None) -> BackfillRow:
+        """Ask for a backfill with the job's present version."""
+        starts = LogIndex(self.settings.kafka_bootstrap).starts
+        load = partial(load_pipeline, self.ledger, job)
+        plan = plan_backfill(self.ledger, job, load, starts, from_ms, to_ms)
+        return self.ledger.request_backfill(
+            job, plan.version, (from_ms, to_ms), plan.windows, plan.slice_committed, plan.records
+        )
+
+    def backfill(self, row: BackfillRow) -> BackfillRow:
+        """One attempt at a backfill, in this process; its row afterwards."""
+        Backfill(self.settings, row.job, row.generation, self.spark).run()
+        return self.ledger.backfill(row.job, row.generation)
+
+    def backfill_killed_at(self, row: BackfillRow, failpoint: str) -> BackfillRow:
+        """One attempt at a backfill, in a process that kills itself there; its row afterwards."""
+        settings = self.settings.model_dump(mode="json", exclude_none=True)
+        environment = {f"STRANDLINE_{name.upper()}": str(value) for name, value in settings.items()}
+        command = [sys.executable, "-m", "strandline.processing.backfill", "--job", row.job]
+        done = subprocess.run(
+            [*command, "--generation", str(row.generation)],
+            env={**os.environ, **environment, "STRANDLINE_FAILPOINTS": f"{failpoint}=kill"},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+        return self.ledger.backfill(row.job, row.generation)
 
     def documents(self, alias: str) -> dict[str, dict[str, Any]]:
         """Every document behind the alias, by its id."""

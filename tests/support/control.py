@@ -23,6 +23,7 @@ from strandline.processing.pipeline import CheckedPipeline
 from strandline.services.api import create_app
 from strandline.services.applying import Applier
 from strandline.services.auditing import Auditor
+from strandline.services.backfilling import Backfiller
 from strandline.services.door import LOOPBACK_NAMES
 from strandline.services.log_facts import DeadLetter, LogFacts, LogRange
 from strandline.services.parts import Parts
@@ -115,12 +116,19 @@ class IdleSupervisor(Supervisor):
     def is_alive(self) -> bool:
         return True
 
+    def leads(self, job: str) -> bool:
+        return True
+
 
 class Api:
     """The app, its doubles, and a way to call it."""
 
     def __init__(
-        self, ledger: Ledger, supervisor: IdleSupervisor | None = None, auditor: Auditor | None = None
+        self,
+        ledger: Ledger,
+        supervisor: IdleSupervisor | None = None,
+        auditor: Auditor | None = None,
+        backfiller: Backfiller | None = None,
     ) -> None:
         self.ledger = ledger
         self.topics, self.log, self.supervisor = Topics(), Log(), supervisor or IdleSupervisor()
@@ -130,7 +138,16 @@ class Api:
         applier = Applier(
             ledger, self.topics, self._ensure_templates, lambda stream: self.log.range(stream).offset_first
         )
-        self.app = create_app(Parts(ledger, self.log, applier, self.supervisor, self.auditor), LOOPBACK_NAMES)
+        self.discarded: list[tuple[str, int]] = []
+        self.backfiller = backfiller or Backfiller(
+            ledger,
+            Path("/nowhere"),
+            self.supervisor.leads,
+            lambda stream: self.log.range(stream).offset_first,
+            lambda store, generation: self.discarded.append((store, generation)),
+        )
+        parts = Parts(ledger, self.log, applier, self.supervisor, self.auditor, self.backfiller)
+        self.app = create_app(parts, LOOPBACK_NAMES)
 
     def _ensure_templates(self, pipeline: CheckedPipeline) -> None:
         if self.index_is_away:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from strandline.results.generations import Generation
 from strandline.results.judgement import (
     DEAD_LETTERS,
     Finding,
@@ -135,3 +136,26 @@ def test_differences_come_singly_and_all_else_as_numbers() -> None:
 def test_an_id_that_stands_a_thousand_times_is_counted_and_not_kept() -> None:
     finding = judge(letter(side=Side.COMPUTED), *[letter()] * 1_000)
     assert (finding.kind, finding.detail) == (Kind.DUPLICATE, "has 1000 dead letters")
+
+
+@pytest.mark.parametrize(
+    ("end_ms", "rows", "kind"),
+    [
+        (240_000, [computed(240_000, "minutes.g2-2026.11"), "minutes.g2-2026.11"], Kind.REFUSED),
+        (240_000, [computed(240_000, "minutes.g2-2026.11"), "minutes-2026.11"], Kind.MISSING),
+        (240_000, ["minutes-2026.11"], Kind.OUTSIDE),
+        (240_000, ["minutes.g2-2026.11"], Kind.EXTRA),
+        (240_000, ["minutes.g3-2026.11"], Kind.OUTSIDE),
+        (120_000, [computed(), "minutes-2026.11"], Kind.REFUSED),
+        (120_000, [computed(), "minutes.g2-2026.11"], Kind.MISSING),
+        (120_000, ["minutes.g2-2026.11"], Kind.OUTSIDE),
+    ],
+)
+def test_a_dead_letter_stands_for_a_document_of_its_own_generation(
+    end_ms: int, rows: list[Row | str], kind: Kind
+) -> None:
+    """Generation 2 replaced the windows from 180 to 300 s; generation 3 was never shown."""
+    shown = Judge({"minutes": replace(SCOPE, generations=(Generation(2, 180_000, 300_000),))}, LETTERS)
+    letters = [STANDS_FOR_A._replace(place=one, end_ms=end_ms) if isinstance(one, str) else one for one in rows]
+    (finding,) = shown.findings(letters)
+    assert finding.kind is kind

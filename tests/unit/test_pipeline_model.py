@@ -302,6 +302,11 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         ("max(peak)", "max(load) / rated", "'rated' at character 13 stands outside an aggregate"),
         (
             "elasticsearch: turbine-hour}",
+            "elasticsearch: turbine.g2}",
+            ":23: steps[4].emit[0].elasticsearch: 'turbine.g2' ends like a generation of a backfill",
+        ),
+        (
+            "elasticsearch: turbine-hour}",
             "elasticsearch: Hour}",
             ":23: steps[4].emit[0].elasticsearch: 'Hour' is not a name",
         ),

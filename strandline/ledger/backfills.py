@@ -1,0 +1,203 @@
+"""The part of the ledger that holds backfills: which windows were asked to be computed anew, and how far that has come.
+
+Invariants, each kept by a transaction that holds the job's row:
+- generations of a job are numbered from 2 without gaps; 1 is what the job itself writes;
+- a job has one open backfill at most;
+- only the newest attempt at a backfill changes its row, so a process that was overtaken is refused (Fenced);
+- what a closed backfill says stays.
+
+A write whose answer was lost may be repeated as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import sqlalchemy as sa
+
+from strandline.core.errors import Conflict, Fenced, NotFound
+from strandline.ledger.database import Part
+from strandline.ledger.models import backfills
+from strandline.ledger.registry import lock_job
+from strandline.ledger.states import BACKFILL_MOVES, OPEN_BACKFILLS, BackfillRow, BackfillState, WindowRange
+
+GENERATION_FIRST = 2
+SAMPLE_MAX = 20
+"""Refused results that a row tells singly."""
+
+
+class Backfills(Part):
+    """Backfills. Each method is one transaction."""
+
+    def request_backfill(
+        self,
+        job: str,
+        version: int,
+        asked: tuple[int, int | None],
+        windows: Mapping[str, WindowRange],
+        slice: int,
+        records: int,
+    ) -> BackfillRow:
+        """Ask for a backfill of `windows` (stage -> their ends) with this version of the job. `asked`: from and to, as the
+        caller said; `slice`: the last committed one, by which the windows were chosen; `records`: to be read.
+
+        The same again while it is open changes nothing. Raises Conflict while another one is open; NotFound.
+        """
+        with self._database.writing(f"ask for a backfill of job {job}") as connection:
+            lock_job(connection, job)
+            known = _read(connection, backfills.c.job == job)
+            for row in known:
+                if row.state in OPEN_BACKFILLS:
+                    if (row.version, row.from_ms, row.to_ms) == (version, *asked):
+                        return row
+                    raise Conflict(
+                        f"backfill {row.generation} of job {job} is {row.state.value}, and a job has one at a time; wait "
+                        "for its end, or cancel it"
+                    )
+            now_ms = self._clock_ms()
+            fresh = BackfillRow(
+                job=job,
+                generation=known[-1].generation + 1 if known else GENERATION_FIRST,
+                version=version,
+                from_ms=asked[0],
+                to_ms=asked[1],
+                windows=dict(windows),
+                slice=slice,
+                state=BackfillState.REQUESTED,
+                epoch=0,
+                done_ms=None,
+                records=records,
+                records_done=0,
+                results={},
+                refused={},
+                sample=[],
+                message="",
+                requested_ms=now_ms,
+                updated_ms=now_ms,
+                ended_ms=None,
+            )
+            connection.execute(sa.insert(backfills).values(vars(fresh)))
+            return fresh
+
+    def backfills(self, job: str) -> list[BackfillRow]:
+        """All backfills of a job, the oldest first."""
+        with self._database.reading(f"list the backfills of job {job}") as connection:
+            return _read(connection, backfills.c.job == job)
+
+    def backfill(self, job: str, generation: int) -> BackfillRow:
+        """Raises NotFound."""
+        with self._database.reading(f"read backfill {generation} of job {job}") as connection:
+            return _one(connection, job, generation)
+
+    def open_backfills(self) -> list[BackfillRow]:
+        """Those of all jobs that have not ended, by the time at which they were asked for."""
+        with self._database.reading("look for open backfills") as connection:
+            found = _read(connection, backfills.c.state.in_(OPEN_BACKFILLS))
+            return sorted(found, key=lambda row: (row.requested_ms, row.job))
+
+    def begin_backfill(self, job: str, generation: int) -> BackfillRow:
+        """Begin an attempt, and fence every earlier one. One that has come to its swap goes on there.
+
+        Raises Conflict when it has ended; NotFound.
+        """
+        with self._database.writing(f"begin backfill {generation} of job {job}") as connection:
+            row = _locked(connection, job, generation)
+            _refuse_ended(row)
+            state = row.state if row.state is BackfillState.SWAPPING else BackfillState.RUNNING
+            return self._put(connection, replace(row, epoch=row.epoch + 1, state=state, message=""))
+
+    def record_backfill(
+        self,
+        job: str,
+        generation: int,
+        epoch: int,
+        *,
+        done_ms: int,
+        records_done: int,
+        results: Mapping[str, int],
+        refused: Mapping[str, int],
+        sample: list[str],
+    ) -> BackfillRow:
+        """Note that all windows that end up to `done_ms` are in the index. `results` and `refused` (stage -> how many) are
+        those since the last note; `sample` says what was refused.
+
+        Raises Fenced when another attempt has begun; Conflict when it has ended, or was cancelled.
+        """
+        with self._database.writing(f"note how far backfill {generation} of job {job} is") as connection:
+            row = _locked(connection, job, generation)
+            _refuse_other_attempt(row, epoch)
+            if row.done_ms is not None and done_ms <= row.done_ms:
+                return row
+            return self._put(
+                connection,
+                replace(
+                    row,
+                    done_ms=done_ms,
+                    records_done=records_done,
+                    results=_add(row.results, results),
+                    refused=_add(row.refused, refused),
+                    sample=(row.sample + sample)[:SAMPLE_MAX],
+                ),
+            )
+
+    def move_backfill(
+        self, job: str, generation: int, to: BackfillState, message: str = "", epoch: int | None = None
+    ) -> BackfillRow:
+        """Change a backfill's state: the only way to, but for its beginning. With `epoch` the caller speaks for that attempt.
+
+        Raises Fenced when another attempt has begun; Conflict for a move that BACKFILL_MOVES doesn't hold; NotFound.
+        """
+        with self._database.writing(f"move backfill {generation} of job {job} to {to.value}") as connection:
+            row = _locked(connection, job, generation)
+            if row.state is to and (epoch is None or epoch == row.epoch):
+                return self._put(connection, replace(row, message=message)) if to in OPEN_BACKFILLS else row
+            if epoch is not None:
+                _refuse_other_attempt(row, epoch)
+            if to not in BACKFILL_MOVES[row.state]:
+                raise Conflict(
+                    f"backfill {generation} of job {job} is {row.state.value} and can't become {to.value} from there"
+                )
+            return self._put(connection, replace(row, state=to, message=message))
+
+    def _put(self, connection: sa.Connection, row: BackfillRow) -> BackfillRow:
+        now_ms = self._clock_ms()
+        row = replace(row, updated_ms=now_ms, ended_ms=None if row.state in OPEN_BACKFILLS else now_ms)
+        of_row = (backfills.c.job == row.job) & (backfills.c.generation == row.generation)
+        connection.execute(sa.update(backfills).where(of_row).values(vars(row)))
+        return row
+
+
+def _read(connection: sa.Connection, wanted: sa.ColumnElement[bool]) -> list[BackfillRow]:
+    rows = connection.execute(sa.select(backfills).where(wanted).order_by(backfills.c.job, backfills.c.generation))
+    return [BackfillRow(*row) for row in rows]
+
+
+def _one(connection: sa.Connection, job: str, generation: int) -> BackfillRow:
+    found = _read(connection, (backfills.c.job == job) & (backfills.c.generation == generation))
+    if not found:
+        raise NotFound(f"Job {job} has no backfill {generation}; list them with: strandline job backfills {job}")
+    return found[0]
+
+
+def _locked(connection: sa.Connection, job: str, generation: int) -> BackfillRow:
+    lock_job(connection, job)
+    return _one(connection, job, generation)
+
+
+def _refuse_ended(row: BackfillRow) -> None:
+    if row.state not in OPEN_BACKFILLS:
+        raise Conflict(f"backfill {row.generation} of job {row.job} is {row.state.value}: nothing of it is to be done")
+
+
+def _refuse_other_attempt(row: BackfillRow, epoch: int) -> None:
+    _refuse_ended(row)
+    if row.epoch != epoch:
+        raise Fenced(
+            f"Attempt {epoch} at backfill {row.generation} of job {row.job} is over, attempt {row.epoch} has begun: "
+            "stop this one now."
+        )
+
+
+def _add(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}

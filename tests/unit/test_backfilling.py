@@ -1,0 +1,262 @@
+"""Backfills as background work: through the API and the command line, over processes that compute nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.core.errors import IndexUnavailable
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import BackfillRow, BackfillState
+from strandline.services import command_line
+from strandline.services.backfilling import DEATHS_MAX, Backfiller, backfill_command
+from tests.support.control import BOTH, Api, ObedientSupervisor, serving
+from tests.support.ledgers import a_checkpoint, a_slice
+from tests.support.waiting import wait_until
+
+PATH = "/v1/jobs/power/backfills"
+
+
+class Lab:
+    """The API with a backfiller whose processes do as they are told, over a job with three committed slices."""
+
+    def __init__(self, ledger: Ledger, directory: Path) -> None:
+        self.ledger, self.directory = ledger, directory
+        self.started: list[tuple[str, int]] = []
+        self.discarded: list[tuple[str, int]] = []
+        self.index_is_away = False
+        self.leads = True
+        self.backfiller = Backfiller(
+            ledger,
+            directory,
+            lambda job: self.leads,
+            lambda stream: self.api.log.range(stream).offset_first,
+            self._discard,
+            command=self._command,
+            pause_first_s=0.01,
+        )
+        self.api = Api(ledger, ObedientSupervisor(ledger), backfiller=self.backfiller)
+        self.api.apply(BOTH)
+        self.api.log.ranges["turbines"].offset_first.update({0: 0, 1: 0})
+        for number in (1, 2, 3):
+            ledger.plan_slice(a_slice(number, closes_ms=60_000 * number))
+            ledger.commit_checkpoint(a_checkpoint(number, latest_event_ms=60_000 * number + 20_000))
+
+    def _command(self, job: str, generation: int) -> list[str]:
+        self.started.append((job, generation))
+        return [sys.executable, "-m", "tests.support.fake_backfill", str(self.directory / "say"), job, str(generation)]
+
+    def _discard(self, store: str, generation: int) -> None:
+        if self.index_is_away:
+            raise IndexUnavailable("Elasticsearch does not answer")
+        self.discarded.append((store, generation))
+
+    def say(self, what: str) -> None:
+        new = self.directory / "say.new"
+        new.write_text(what, encoding="utf-8")
+        new.rename(self.directory / "say")
+
+    def ask(self, from_ms: int = 0, **more: int) -> dict[str, Any]:
+        answer = self.api.ask("POST", PATH, params={"from_ms": from_ms, **more})
+        assert answer.status_code == 202, answer.text
+        return dict(answer.json())
+
+    def wait_for(self, is_so: Callable[[BackfillRow], bool], what: str, generation: int = 2) -> BackfillRow:
+        return wait_until(lambda: self.ledger.backfill("power", generation), is_so, what)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("STRANDLINE_LEDGER_URL", f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    ledger = Ledger.open(os.environ["STRANDLINE_LEDGER_URL"])
+    made = Lab(ledger, tmp_path)
+    yield made
+    made.backfiller.close()
+    ledger.close()
+
+
+def processes_of(lab: Lab) -> list[int]:
+    text, found = f"{lab.directory}:.backfill-power", []
+    for entry in os.scandir("/proc"):
+        try:
+            if entry.name.isdigit() and text.encode() in Path(entry.path, "environ").read_bytes():
+                found.append(int(entry.name))
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return found
+
+
+def is_running(row: BackfillRow) -> bool:
+    return row.state is BackfillState.RUNNING
+
+
+def test_a_backfill_is_asked_for_carried_out_and_shown(lab: Lab) -> None:
+    asked = lab.ask(30_000, to_ms=150_000)
+    assert (asked["generation"], asked["state"], asked["version"]) == (2, "requested", 1)
+    assert asked["windows"] == {"per_minute": {"after_ms": 0, "up_to_ms": 120_000}}
+    assert lab.ask(30_000, to_ms=150_000) == asked, "the same again is the same"
+    assert lab.api.ask("POST", PATH, params={"from_ms": 0}).status_code == 409
+    lab.backfiller.start()
+    lab.wait_for(is_running, "running")
+    assert "backfill-power" in json.loads((lab.directory / "pids.json").read_text())
+    lab.say("chunk")
+    lab.wait_for(lambda row: row.done_ms == 60_000, "a chunk further")
+    shown = lab.api.ask("GET", f"{PATH}/2").json()
+    assert (shown["done_ms"], shown["records_done"], shown["results"]) == (60_000, 10, {"per_minute": 4})
+    lab.say("complete")
+    lab.wait_for(lambda row: row.state is BackfillState.COMPLETE, "complete")
+    wait_until(lambda: processes_of(lab), lambda found: not found, "all gone")
+    (listed,) = lab.api.ask("GET", PATH).json()["backfills"]
+    assert (listed["state"], listed["attempts"], listed["ended_ms"] is not None) == ("complete", 1, True)
+    assert lab.discarded == []
+    kinds = [event.kind for event in lab.ledger.events("power")]
+    assert "backfill_requested" in kinds
+
+
+def test_a_process_that_dies_is_followed_by_one_that_goes_on(lab: Lab) -> None:
+    lab.backfiller.start()
+    lab.ask()
+    lab.wait_for(is_running, "running")
+    lab.say("chunk")
+    lab.wait_for(lambda row: row.done_ms == 60_000, "a chunk further")
+    os.kill(json.loads((lab.directory / "pids.json").read_text())["backfill-power"], signal.SIGKILL)
+    lab.wait_for(lambda row: row.epoch == 2, "at its second attempt")
+    lab.say("complete")
+    row = lab.wait_for(lambda row: row.state is BackfillState.COMPLETE, "complete")
+    assert (row.done_ms, row.results) == (60_000, {"per_minute": 4})
+    assert "backfill_died" in [event.kind for event in lab.ledger.events("power")]
+
+
+def test_after_five_attempts_without_a_chunk_it_has_failed(lab: Lab) -> None:
+    lab.backfiller.start()
+    lab.ask()
+    for attempt in range(1, DEATHS_MAX + 1):
+        lab.wait_for(lambda row, n=attempt: row.epoch == n, "at the next attempt")
+        lab.say("3")
+    row = lab.wait_for(lambda row: row.state is BackfillState.FAILED, "failed")
+    assert row.message.startswith("5 attempts in a row came to nothing; the last: its process ended with code 3")
+    wait_until(lambda: lab.discarded, lambda found: found == [("turbine-minute", 2)], "deleted")
+    assert len(lab.started) == DEATHS_MAX
+
+
+def test_one_that_fails_for_good_is_not_tried_again(lab: Lab) -> None:
+    lab.backfiller.start()
+    lab.ask()
+    lab.wait_for(is_running, "running")
+    lab.say("fail")
+    row = lab.wait_for(lambda row: row.state is BackfillState.FAILED, "failed")
+    assert row.message == "the log is gone"
+    wait_until(lambda: lab.discarded, bool, "deleted")
+    assert len(lab.started) == 1
+
+
+def test_one_that_is_cancelled_ends_at_once_and_leaves_nothing(lab: Lab) -> None:
+    lab.backfiller.start()
+    lab.ask()
+    lab.wait_for(is_running, "running")
+    answer = lab.api.ask("POST", f"{PATH}/2/cancel")
+    assert (answer.status_code, answer.json()["state"]) == (202, "cancelled")
+    wait_until(lambda: processes_of(lab), lambda found: not found, "all gone")
+    wait_until(lambda: lab.discarded, lambda found: found == [("turbine-minute", 2)], "deleted")
+    assert lab.ledger.open_backfills() == []
+    assert lab.api.ask("POST", f"{PATH}/3/cancel").status_code == 404
+    assert lab.ask()["generation"] == 3
+
+
+def test_one_that_is_cancelled_while_the_index_is_away_is_ended_all_the_same(lab: Lab) -> None:
+    lab.index_is_away = True
+    lab.backfiller.start()
+    lab.ask()
+    lab.wait_for(is_running, "running")
+    lab.api.ask("POST", f"{PATH}/2/cancel")
+    wait_until(lambda: processes_of(lab), lambda found: not found, "all gone")
+    assert lab.ask()["generation"] == 3
+    lab.wait_for(is_running, "running", 3)
+
+
+def test_only_who_leads_the_job_carries_it_out(lab: Lab) -> None:
+    lab.backfiller.start()
+    lab.leads = False
+    lab.ask()
+    # The next look after this one has seen it.
+    wait_until(lambda: lab.backfiller.is_alive() and lab.ledger.open_backfills(), bool, "asked for")
+    assert lab.started == []
+    lab.leads = True
+    lab.wait_for(is_running, "running")
+    lab.leads = False
+    wait_until(lambda: processes_of(lab), lambda found: not found, "all gone")
+    assert lab.ledger.backfill("power", 2).state is BackfillState.RUNNING, "it is the next leader's to go on with"
+    assert lab.discarded == []
+
+
+def test_a_service_that_begins_takes_up_what_is_open(lab: Lab) -> None:
+    lab.ask()
+    lab.ledger.begin_backfill("power", 2)
+    lab.backfiller.start()
+    assert lab.wait_for(lambda row: row.epoch == 2, "taken up").state is BackfillState.RUNNING
+    lab.backfiller.close()
+    assert processes_of(lab) == []
+
+
+def test_what_can_not_be_done_is_said(lab: Lab) -> None:
+    assert lab.api.ask("POST", "/v1/jobs/nobody/backfills", params={"from_ms": 0}).status_code == 404
+    assert lab.api.ask("POST", PATH).status_code == 422
+    assert lab.api.ask("GET", f"{PATH}/2").status_code == 404
+    assert lab.api.ask("GET", "/v1/jobs/nobody/backfills").status_code == 404
+    nothing = lab.api.ask("POST", PATH, params={"from_ms": 10**13})
+    assert (nothing.status_code, "nothing to compute" in nothing.json()["detail"]) == (409, True)
+    lab.api.log.ranges["turbines"].offset_first.update({0: 11})
+    lost = lab.api.ask("POST", PATH, params={"from_ms": 0})
+    assert (lost.status_code, lost.json()["code"]) == (409, "log_truncated")
+    assert "--from 1970-01-01T00:03:00.000Z" in lost.json()["detail"]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, url: str, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["strandline", "job", *arguments, "--url", url])
+    with pytest.raises(SystemExit) as ended:
+        command_line.main()
+    return int(ended.value.code or 0)
+
+
+def test_the_command_waits_shows_and_cancels(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with serving(lab.api.app) as url:
+        asked = ("backfill", "power", "--from", "1970-01-01T00:01:00Z")
+        lab.say("complete")  # at once, when it has begun
+        assert run(monkeypatch, url, *asked) == 0
+        assert "after 1970-01-01 00:01:00Z, up to 1970-01-01 00:03:00Z" in capsys.readouterr().out
+        assert run(monkeypatch, url, "backfill", "power", "--cancel") == 1
+        assert "has no backfill under way" in capsys.readouterr().err
+        assert run(monkeypatch, url, *asked, "--no-wait", "--json") == 0
+        assert json.loads(capsys.readouterr().out)["windows"]["per_minute"] == {"after_ms": 60_000, "up_to_ms": 180_000}
+        assert run(monkeypatch, url, "backfill", "power", "--cancel") == 0
+        assert run(monkeypatch, url, "backfills", "power") == 0
+        shown = capsys.readouterr().out
+        assert "complete" in shown
+        assert "cancelled as asked" in shown
+        for wrong in ((), ("--cancel", "--from", "1970-01-01"), ("--cancel", "--to", "1970-01-01"), ("--from", "soon")):
+            assert run(monkeypatch, url, "backfill", "power", *wrong) == 2
+
+
+def test_the_command_fails_with_the_backfill(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(lab.api.app) as url:
+        lab.say("fail")
+        assert run(monkeypatch, url, "backfill", "power", "--from", "1970-01-01") == 1
+        assert "is failed and nothing of it is shown: the log is gone" in capsys.readouterr().err
+
+
+def test_the_process_is_asked_for_what_was_asked() -> None:
+    module = "strandline.processing.backfill"
+    assert list(backfill_command("power", 3)[1:]) == ["-m", module, "--job", "power", "--generation", "3"]
