@@ -214,7 +214,6 @@ class Runner:
                 snapshots.remove_all()
         plan = plan_of_job(self._ledger, pipeline)
         self._prepare(run, pipeline, plan, None)
-        failpoint("rewind.planned")
         return self._run_query(run, pipeline, plan, self._begin_snapshot(snapshots, run), snapshots, guard)
 
     def _resume(
@@ -228,7 +227,6 @@ class Runner:
         try:
             checkpoint = snapshots.begin(snapshot)
             self._prepare(run, pipeline, plan, snapshot)
-            failpoint("rewind.planned")
             return self._run_query(run, pipeline, plan, checkpoint, snapshots, guard)
         except (StrandlineError, OSError) as error:
             if _is_elsewhere(error) or self._last_committer() != epoch or not self._is_java_alive():
@@ -422,6 +420,7 @@ class Runner:
             f"run {run.epoch} begins from {source}, at slice {plan.slice_first}; {cost.records} records are read again"
         )
         self._ledger.record_event(RUN_BEGINS, message, self._job, run.epoch, facts)
+        failpoint("rewind.planned")
 
     def _watch(
         self, query: StreamingQuery, run: RunRow, rule: EventTimeRule, guard: Guard
