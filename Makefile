@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 KIND ?=
+LONG ?=
 KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,50)
 .DEFAULT_GOAL := help
 .PHONY: help run test check format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest simulate lock clean
 
 help:
 	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
-	@echo "make test    run the tests (KIND=unit|property|contract|integration|migration|fault|simulation for one kind)"
+	@echo "make test    run the tests (KIND=unit|property|contract|integration|migration|fault|simulation for one kind; LONG=1: the long ones, too)"
 	@echo "make check   format, lint, types, import order"
 	@echo "make bench   work W1 side by side with plain Spark, and the latency from answer to result"
 	@echo "make chaos KILLS=100   kill every part of a running job again and again; check every result"
@@ -33,7 +34,7 @@ run: $(VENV)/.run-ready
 	@$(BIN)/strandline example
 
 test: $(VENV)/.test-ready
-	@$(BIN)/python -m pytest $(if $(KIND),tests/$(KIND),)
+	@$(BIN)/python -m pytest $(if $(KIND),tests/$(KIND),) $(if $(LONG),-m 'long or not long',)
 
 check: $(VENV)/.test-ready
 	@$(BIN)/ruff format --check .

@@ -46,6 +46,12 @@ def assert_epochs_never_fall(stage: Failover) -> None:
         assert all(before <= after for before, after in pairwise(epochs)), epochs
 
 
+ON_POSTGRESQL = pytest.mark.parametrize(
+    "ledger_url", [pytest.param("sqlite", marks=pytest.mark.long), "postgresql"], indirect=True
+)
+
+
+@ON_POSTGRESQL
 def test_a_killed_leader_is_replaced_within_ten_seconds(stage: Failover) -> None:
     leader, other = two_services(stage)
     left_over = leader.family()
@@ -61,6 +67,7 @@ def test_a_killed_leader_is_replaced_within_ten_seconds(stage: Failover) -> None
     assert "leader_changed" in [event.kind for event in stage.ledger.events(stage.job)]
 
 
+@ON_POSTGRESQL
 def test_a_leader_that_was_paused_with_its_runner_changes_nothing_when_it_wakes(stage: Failover) -> None:
     """As on another machine: the new leader can't reach the processes of the old one."""
     leader, other = two_services(stage)
@@ -89,7 +96,7 @@ def test_a_leader_that_was_paused_with_its_runner_changes_nothing_when_it_wakes(
 
 
 @pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("target", ["python", "java"])
+@pytest.mark.parametrize("target", [pytest.param("python", marks=pytest.mark.long), "java"])
 def test_a_runner_that_is_paused_is_replaced(stage: Failover, target: str) -> None:
     """It is there and does nothing: only its silence shows that. A paused JVM is noticed by its own runner."""
     leader = stage.start_service()
@@ -101,6 +108,7 @@ def test_a_runner_that_is_paused_is_replaced(stage: Failover, target: str) -> No
     assert_epochs_never_fall(stage)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
 def test_a_killed_jvm_is_replaced(stage: Failover) -> None:
     leader = stage.start_service()

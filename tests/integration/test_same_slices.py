@@ -153,7 +153,7 @@ def rejected(lab: AuditLab, job: str) -> dict[str, int]:
     return lab.ledger.totals(job).rejected
 
 
-@pytest.mark.parametrize(("shuffle_partitions", "restarts"), [(4, 4), (16, 2)])
+@pytest.mark.parametrize(("shuffle_partitions", "restarts"), [(4, 3), pytest.param(16, 2, marks=pytest.mark.long)])
 def test_the_same_slices_give_the_same_documents(
     audit_lab: AuditLab, log: str, shuffle_partitions: int, restarts: int
 ) -> None:
@@ -168,7 +168,7 @@ def test_the_same_slices_give_the_same_documents(
     assert len(audit_lab.ledger.runs(job)) == restarts + 1
 
 
-@pytest.mark.parametrize("slice_records", [SLICE_RECORDS, 300, 5_000])
+@pytest.mark.parametrize("slice_records", [SLICE_RECORDS, pytest.param(300, marks=pytest.mark.long), 5_000])
 def test_a_run_over_slices_of_any_size_audits_clean_against_its_own(
     audit_lab: AuditLab, log: str, slice_records: int
 ) -> None:
