@@ -62,26 +62,10 @@ class Place:
 
     slot: int
     """The task's number in its stage: the same place of any later attempt takes the slot over."""
-    attempt: int
-    """Which attempt of the task this is: no other has this number."""
     written_before: Mapping[int, int]
     """Where the stream ended at the last checkpoint: partition -> offset."""
 
 
-@dataclass
-class _Held:
-    """This process's producer of one slot, and the last write with it."""
-
-    producer: Producer
-    epoch: int
-    emission: int
-    attempt: int
-    present: set[str]
-    """Of the emission, the ids that were there when the slot was taken over."""
-
-
-_held: dict[str, _Held] = {}
-"""Transactional id -> what this process holds. Python workers are reused, so the next batch may find its slot here."""
 _readers: dict[tuple[str, int], tuple[LogIndex, LogReader]] = {}
 """(bootstrap, epoch) -> what this process reads with: an index remembers the partitions that a run began with."""
 
@@ -101,6 +85,8 @@ class ResultStreamWriter:
         self._stream = stream
         self._place = place
         self._require_present = require_present
+        self._producer: Producer | None = None
+        self._there: set[str] = set()
         shape = stream.shape
         self._id = transactional_id(shape.job, shape.stage, shape.emit_name, place.slot)
         self._find_key = key_finder(stream.key) if stream.key else lambda _source: None
@@ -132,39 +118,21 @@ class ResultStreamWriter:
     ) -> None:
         """Write those that are not in the stream, in one transaction.
 
-        1. With this process's producer of the slot, if nothing can have been written under the slot since its last write
-           (`_still_held`). If another process has taken the slot over since, that fails, and nothing was written.
-        2. Else take the slot over, see that the run is still the present one, and read what is there.
+        1. Before the attempt's first: take the slot over, see that the run is still the present one, and read what is there.
+           Nobody writes under the slot afterwards without taking it over in turn, and then this attempt commits nothing more.
+        2. Leave out what is there; write and commit the rest.
         """
-        held = self._still_held(epoch, emission)
-        if held is not None:
-            try:
-                self._commit(held, documents, epoch, emission, report)
-                return
-            except LogUnavailable:
-                pass  # most likely another worker of this run has had the slot meanwhile; the way below finds out
-        held = self._take_over(epoch, emission)
-        self._commit(held, documents, epoch, emission, report)
-
-    def _still_held(self, epoch: int, emission: int) -> _Held | None:
-        """What this process holds of the slot, where its last write ended well and was of this attempt, or of an earlier
-        emission: of those before nothing can be missing or left half done, and a producer that was not shut out proves that
-        nobody else has written under the slot."""
-        held = _held.get(self._id)
-        if held is None or held.epoch != epoch:
-            return None
-        if held.emission < emission:
-            held.emission, held.attempt = emission, self._place.attempt
-            held.present.clear()
-            return held
-        return held if (held.emission, held.attempt) == (emission, self._place.attempt) else None
-
-    def _take_over(self, epoch: int, emission: int) -> _Held:
-        _held.pop(self._id, None)
-        producer = take_over(self._stream.bootstrap, self._id)
-        failpoint("stream.taken_over")
-        self._require_present(epoch)
-        return _Held(producer, epoch, emission, self._place.attempt, self._present(epoch))
+        if self._producer is None:
+            producer = take_over(self._stream.bootstrap, self._id, self._stream.shape.emit_name)
+            failpoint("stream.taken_over")
+            self._require_present(epoch)
+            self._there = self._present(epoch)
+            self._producer = producer
+        missing = [one for one in documents if one[0].id not in self._there]
+        if missing:
+            self._write_transaction(self._producer, missing, epoch, emission)
+        report.created += len(missing)
+        report.already += len(documents) - len(missing)
 
     def _present(self, epoch: int) -> set[str]:
         """The ids in the stream since the last checkpoint. Reading to the end waits for the transactions of other slots,
@@ -183,23 +151,6 @@ class ResultStreamWriter:
             for messages in reader.read(OffsetRange(topic, partition, first, end)):
                 present.update(identity for message in messages if (identity := result_header(message, HEADER_ID)))
         return present
-
-    def _commit(
-        self,
-        held: _Held,
-        documents: Sequence[tuple[Document, bytes | None]],
-        epoch: int,
-        emission: int,
-        report: WriteReport,
-    ) -> None:
-        """Whatever fails here, the slot is not held any more: the next attempt takes it over."""
-        _held.pop(self._id, None)
-        missing = [one for one in documents if one[0].id not in held.present]
-        if missing:
-            self._write_transaction(held.producer, missing, epoch, emission)
-        report.created += len(missing)
-        report.already += len(documents) - len(missing)
-        _held[self._id] = held
 
     def _write_transaction(
         self, producer: Producer, documents: Sequence[tuple[Document, bytes | None]], epoch: int, emission: int
@@ -237,7 +188,7 @@ def result_header(message: Message, wanted: str) -> str:
     return ""
 
 
-def take_over(bootstrap: str, transactional_id: str) -> Producer:
+def take_over(bootstrap: str, transactional_id: str, topic: str) -> Producer:
     """A producer that holds the transactional id: what its holder before left open is ended, and it commits nothing more.
 
     Raises LogUnavailable.
@@ -251,20 +202,25 @@ def take_over(bootstrap: str, transactional_id: str) -> Producer:
             "message.max.bytes": _RECORD_BYTES_MAX,
             "compression.type": "lz4",
             "linger.ms": 5,
-            "log_level": 0,  # what fails is raised, and being shut out is no news
+            "log_level": 3,
         }
     )
     try:
+        # Asked before it is connected, librdkafka looks for the coordinator again only after half a second.
+        producer.list_topics(topic, timeout=_TIMEOUT_S)
         producer.init_transactions(_TIMEOUT_S)
     except KafkaException as error:
         raise _unavailable(bootstrap, transactional_id, error) from error
     return producer
 
 
-def take_over_all(bootstrap: str, transactional_ids: Sequence[str]) -> None:
-    """Take over each id, and let it go: no older holder commits anything after this returns. Raises LogUnavailable."""
-    with ThreadPoolExecutor(min(_TAKEN_OVER_AT_ONCE, max(1, len(transactional_ids)))) as pool:
-        for _ in pool.map(lambda one: take_over(bootstrap, one), transactional_ids):
+def take_over_all(bootstrap: str, slots: Sequence[tuple[str, str]]) -> None:
+    """Take over each (transactional id, topic) and let it go: no older holder commits anything after this returns.
+
+    Raises LogUnavailable.
+    """
+    with ThreadPoolExecutor(min(_TAKEN_OVER_AT_ONCE, max(1, len(slots)))) as pool:
+        for _ in pool.map(lambda slot: take_over(bootstrap, *slot), slots):
             pass
 
 

@@ -87,7 +87,7 @@ def shut_out_older_runs(ledger: Ledger, bootstrap: str, run: RunRow) -> int:
     for one in older:
         slots[one.version] = max(one.slots, slots.get(one.version, 0))
     ids = {
-        transactional_id(run.job, stage, stream, slot): None
+        transactional_id(run.job, stage, stream, slot): stream
         for version, count in slots.items()
         if count
         for stage, stream in emissions_to_streams(
@@ -95,5 +95,5 @@ def shut_out_older_runs(ledger: Ledger, bootstrap: str, run: RunRow) -> int:
         )
         for slot in range(count)
     }
-    take_over_all(bootstrap, list(ids))
+    take_over_all(bootstrap, list(ids.items()))
     return len(ids)

@@ -72,7 +72,6 @@ class StageEmission:
         ends = json.loads(context.getLocalProperty(RESULT_OFFSETS_PROPERTY) or "{}").get(stream.shape.emit_name, {})
         place = Place(
             slot=context.partitionId(),
-            attempt=context.taskAttemptId(),
             written_before={int(partition): offset for partition, offset in ends.items()},
         )
         return ResultStreamWriter(stream, place, self._require_present)

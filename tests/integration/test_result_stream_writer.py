@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import Message, Producer
 
-from strandline.core.errors import Fenced
-from strandline.processing import result_stream_writer
+from strandline.core.errors import Fenced, LogUnavailable
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.result_stream_writer import (
     Place,
@@ -39,17 +37,26 @@ class Stage:
         shape = DocumentShape(name, "job", "stage", 1, FIELDS[:1], FIELDS[1:], is_stream=True)
         self.stream = ResultStream(kafka, shape, "device")
 
+    def attempt(self, slot: int = 0, before: int = 0) -> ResultStreamWriter:
+        return ResultStreamWriter(self.stream, self.place(slot, before), self.require_present)
+
     def write(
-        self, devices: str, *, slot: int = 0, epoch: int = 1, emission: int = 1, attempt: int = 1, before: int = 0
+        self,
+        devices: str,
+        *,
+        slot: int = 0,
+        epoch: int = 1,
+        emission: int = 1,
+        attempt: ResultStreamWriter | None = None,
     ) -> WriteReport:
         """One result for each letter; those of later emissions are of later windows."""
-        writer = ResultStreamWriter(self.stream, self.place(slot, attempt, before), self.require_present)
+        writer = attempt or self.attempt(slot)
         starts_ms = [MAY_1_NOON_MS + emission * MINUTE_MS] * len(devices)
         rows = [(device, ord(device)) for device in devices]
         return writer.write_batches([stage_batch(FIELDS, rows, starts_ms=starts_ms)], epoch, emission)
 
-    def place(self, slot: int, attempt: int, before: int) -> Place:
-        return Place(slot, attempt, dict.fromkeys(range(PARTITIONS), before))
+    def place(self, slot: int, before: int = 0) -> Place:
+        return Place(slot, dict.fromkeys(range(PARTITIONS), before))
 
     def require_present(self, epoch: int) -> None:
         if epoch != self.epoch:
@@ -64,8 +71,8 @@ class Stage:
 
     def killed_after(self, devices: str, slot: int, *, has_committed: bool) -> Producer:
         """What an attempt wrote that then was killed. Keep it: it must not end its transaction by being forgotten."""
-        writer = ResultStreamWriter(self.stream, self.place(slot, 0, 0), self.require_present)
-        producer = take_over(self.kafka, transactional_id("job", "stage", self.name, slot))
+        writer = ResultStreamWriter(self.stream, self.place(slot), self.require_present)
+        producer = take_over(self.kafka, *self.slot(slot))
         batch = stage_batch(
             FIELDS, [(d, ord(d)) for d in devices], starts_ms=[MAY_1_NOON_MS + MINUTE_MS] * len(devices)
         )
@@ -78,15 +85,8 @@ class Stage:
             producer.commit_transaction(30)
         return producer
 
-    def forget(self) -> None:
-        """As in another process."""
-        result_stream_writer._held.clear()
-
-
-@pytest.fixture(autouse=True)
-def another_process() -> Iterator[None]:
-    yield
-    result_stream_writer._held.clear()
+    def slot(self, number: int) -> tuple[str, str]:
+        return transactional_id("job", "stage", self.name, number), self.name
 
 
 def test_a_result_is_a_record_with_key_headers_and_flat_times(kafka: str) -> None:
@@ -125,21 +125,19 @@ def test_equal_keys_stand_in_one_partition_where_gateways_put_them(kafka: str) -
 
 
 def test_twice_is_once(kafka: str) -> None:
-    """By the same process, by another one, and by another run."""
+    """By another attempt of the same run, and by another run."""
     stage = Stage(kafka, "results-twice")
     assert stage.write("abc").created == 3
-    assert stage.write("abc", attempt=2).already == 3
-    stage.forget()
-    report = stage.write("abcd", attempt=3)
+    report = stage.write("abcd")
     assert (report.created, report.already) == (1, 3)
-    stage.forget()
     stage.epoch = 2
     assert stage.write("abcd", epoch=2).already == 4
     assert stage.held() == [("1", device) for device in "abcd"]
 
 
-def test_one_attempt_may_write_many_batches_and_many_emissions(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And asks what is there only once, as long as nobody else has written."""
+def test_one_attempt_may_write_many_batches_and_looks_once_what_is_there(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks: list[int] = []
     present = ResultStreamWriter._present
 
@@ -149,25 +147,22 @@ def test_one_attempt_may_write_many_batches_and_many_emissions(kafka: str, monke
 
     monkeypatch.setattr(ResultStreamWriter, "_present", counted)
     stage = Stage(kafka, "results-many")
-    for emission, attempt in ((1, 1), (2, 2), (3, 3)):
-        assert stage.write("abc", emission=emission, attempt=attempt).created == 3
-        assert stage.write("def", emission=emission, attempt=attempt).created == 3
-    assert looks == [1]
-    assert len(stage.messages()) == 18
+    stage.write("ad")
+    attempt = stage.attempt()
+    assert [stage.write(devices, attempt=attempt).created for devices in ("abc", "def", "ghi")] == [2, 2, 3]
+    assert looks == [1, 1]
+    assert stage.held() == [("1", device) for device in "abcdefghi"]
 
 
-def test_a_slot_that_another_worker_of_the_run_has_had_meanwhile_is_taken_back(kafka: str) -> None:
-    stage = Stage(kafka, "results-workers")
-    stage.write("ab", emission=1)
-    mine = dict(result_stream_writer._held)
-    stage.forget()
-    stage.write("ab", emission=2, attempt=2)
-    theirs = dict(result_stream_writer._held)
-    result_stream_writer._held.update(mine)
-    stage.write("ab", emission=3, attempt=3)
-    result_stream_writer._held.update(theirs)
-    assert stage.write("ab", emission=3, attempt=4).already == 2
-    assert stage.held() == [(emission, device) for emission in "123" for device in "ab"]
+def test_of_two_attempts_at_one_slot_the_one_that_came_later_writes(kafka: str) -> None:
+    stage = Stage(kafka, "results-attempts")
+    first, second = stage.attempt(), stage.attempt()
+    stage.write("ab", attempt=first)
+    assert stage.write("abc", attempt=second).already == 2
+    with pytest.raises(LogUnavailable, match="fenced"):
+        stage.write("cd", attempt=first)
+    assert stage.write("d", attempt=second).created == 1
+    assert stage.held() == [("1", device) for device in "abcd"]
 
 
 def test_an_attempt_that_was_killed_after_its_commit_is_found(kafka: str) -> None:
@@ -190,7 +185,7 @@ def test_what_stands_behind_another_slots_open_transaction_is_found(kafka: str) 
         again = pool.submit(stage.write, "abcdef", slot=1)
         with pytest.raises(TimeoutError):
             again.result(2)
-        take_over_all(kafka, [transactional_id("job", "stage", stage.name, slot) for slot in (0, 1)][:1])
+        take_over_all(kafka, [stage.slot(0)])
         assert again.result(60).already == 6
     assert stage.held() == [("1", device) for device in "abcdef"]
     killed.clear()
@@ -199,16 +194,16 @@ def test_what_stands_behind_another_slots_open_transaction_is_found(kafka: str) 
 def test_an_older_run_gets_nothing_in_once_a_new_one_has_shut_it_out(kafka: str) -> None:
     """From whichever slot: with the producer that it holds, and by taking the slot over again."""
     stage = Stage(kafka, "results-zombie")
-    stage.write("a", slot=0, emission=1)
-    stage.write("b", slot=7, emission=1)
+    paused = [stage.attempt(0), stage.attempt(7)]
+    stage.write("a", emission=1, attempt=paused[0])
+    stage.write("b", emission=1, attempt=paused[1])
     stage.epoch = 2
-    take_over_all(kafka, [transactional_id("job", "stage", stage.name, slot) for slot in range(8)])
-    for slot in (0, 7):
-        with pytest.raises(Fenced):
-            stage.write("ab", slot=slot, emission=2)
-    stage.forget()
+    take_over_all(kafka, [stage.slot(number) for number in range(8)])
+    for attempt in paused:
+        with pytest.raises(LogUnavailable, match="fenced"):
+            stage.write("cd", emission=1, attempt=attempt)
     stage.write("ab", slot=3, epoch=2, emission=2)
-    for slot in (0, 7):
+    for slot in (0, 3, 7):
         with pytest.raises(Fenced):
             stage.write("ab", slot=slot, emission=2)
     assert stage.held() == [("1", "a"), ("1", "b"), ("2", "a"), ("2", "b")]
@@ -225,14 +220,14 @@ def test_the_end_of_a_stream_is_told_when_all_in_it_is_settled(kafka: str) -> No
         waiting = pool.submit(index.settled_ends, stage.name)
         with pytest.raises(TimeoutError):
             waiting.result(1)
-        take_over_all(kafka, [transactional_id("job", "stage", stage.name, 5)])
+        take_over_all(kafka, [stage.slot(5)])
         assert sum(waiting.result(30).values()) > sum(ends.values())
     del killed
 
 
 def test_a_result_that_no_record_can_hold_is_refused(kafka: str) -> None:
     stage = Stage(kafka, "results-large")
-    writer = ResultStreamWriter(stage.stream, stage.place(0, 1, 0), stage.require_present)
+    writer = ResultStreamWriter(stage.stream, stage.place(0), stage.require_present)
     report = writer.write_batches([stage_batch(FIELDS, [("x" * 1_000_000, 1), ("a", 1)])], 1, 1)
     assert [one.type for one in report.refused] == ["record_too_large"]
     assert report.created == 1 and report.rows == 2

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -52,15 +53,11 @@ steps:
     emit: [{{elasticsearch: {MINUTES}}}]
 """
 BASE_MS = 1_793_491_200_000
-STEP_MS = 100
-PIECE_RECORDS = 900
+STEP_MS = 200
+PIECE_RECORDS = 700
 DEVICES = 12
-KILLS: list[dict[str, str]] = [
-    {TENS: "stream.before_commit=kill-family"},
-    {TENS: "stream.committed=kill-family", MINUTES: "emit.written=kill-family"},
-    {TENS: "commit.before_checkpoint=kill-family", MINUTES: "checkpoint.committed=kill-family"},
-]
-"""A piece of the feed each, and the failpoint at which each job is killed with all its processes."""
+KILLS = {TENS: "stream.committed=kill-family", MINUTES: "emit.written=kill-family"}
+"""Where each job is killed with all its processes: its results are out, and nothing says so yet."""
 
 
 class Cascade:
@@ -85,7 +82,7 @@ class Cascade:
         """In order but for 2 s; of each hundred, five are late. In many log times, so that slices can be cut between."""
         chance = random.Random(self.sent)
         for number in range(self.sent, self.sent + count):
-            late_ms = 60_000 if number > 300 and chance.random() < 0.05 else 0
+            late_ms = 150_000 if number > 300 and chance.random() < 0.05 else 0
             record = {
                 "device": f"d{number % DEVICES}",
                 "ts": BASE_MS + number * STEP_MS - chance.randrange(2_000) - late_ms,
@@ -105,7 +102,7 @@ class Cascade:
             "STRANDLINE_KAFKA_BOOTSTRAP": self.settings.kafka_bootstrap,
             "STRANDLINE_ELASTICSEARCH_URL": self.settings.elasticsearch_url,
             "STRANDLINE_LEDGER_URL": self.settings.ledger_url,
-            "STRANDLINE_SLICE_ROWS_MAX": "300",
+            "STRANDLINE_SLICE_ROWS_MAX": "500",
             "STRANDLINE_SPARK_DRIVER_MEMORY": "600m",
             "STRANDLINE_FAILPOINTS": f"@{self.failpoints(job)}",
             MARK_VARIABLE: mark,
@@ -186,18 +183,17 @@ def cascade(kafka: str, elasticsearch: str, tmp_path: Path) -> Iterator[Cascade]
     cascade.close()
 
 
-def test_killed_again_and_again_the_stream_holds_each_result_once_and_its_reader_misses_none(cascade: Cascade) -> None:
+def test_both_jobs_killed_the_stream_holds_each_result_once_and_its_reader_misses_none(cascade: Cascade) -> None:
     cascade.apply()
     for job in (TENS, MINUTES):
         cascade.start(job)
-    for orders in KILLS:
-        cascade.kill_at(orders)
+    cascade.kill_at(KILLS)
     cascade.send(PIECE_RECORDS)
     cascade.drain(TENS)
     cascade.drain(MINUTES)
 
     groups, late = cascade.expected_tens()
-    assert late > 50
+    assert late > 20
     tens = {key: (sum(n for n, _ in rows), sum(cost for _, cost in rows), len(rows)) for key, rows in groups.items()}
     messages = cascade.messages(TENS, 4)
     assert Counter(Counter(result_header(one, "strandline-id") for one in messages).values()) == {1: len(tens)}
@@ -206,7 +202,7 @@ def test_killed_again_and_again_the_stream_holds_each_result_once_and_its_reader
     assert {key: (one["n"], Decimal(one["cost"])) for key, one in held.items()} == {
         key: (n, cost) for key, (n, cost, _) in tens.items()
     }
-    assert {one["strandline"]["epoch"] for one in results} > {1}  # more than one run has written
+    assert len({one["strandline"]["epoch"] for one in results}) > 1
     assert len(cascade.documents(TENS)) == len(tens)
 
     wanted: dict[tuple[str, int], list[tuple[int, Decimal, float]]] = defaultdict(list)
@@ -220,10 +216,8 @@ def test_killed_again_and_again_the_stream_holds_each_result_once_and_its_reader
         assert found[key]["peak"] == pytest.approx(max(means), rel=1e-9)
     totals = cascade.ledger.totals(MINUTES)
     assert (totals.records, totals.accepted, totals.rejected) == (len(tens), len(tens), {})
-    assert len(cascade.ledger.runs(TENS)) == 4 and len(cascade.ledger.runs(MINUTES)) == 3
+    assert len(cascade.ledger.runs(TENS)) == len(cascade.ledger.runs(MINUTES)) == 2
 
 
 def millis(timestamp: str) -> int:
-    from datetime import datetime
-
     return round(datetime.fromisoformat(timestamp).timestamp() * 1_000)

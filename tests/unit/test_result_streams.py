@@ -147,7 +147,7 @@ def test_a_new_run_shuts_out_each_slot_of_the_runs_since_the_one_that_committed_
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = api.ledger
-    taken: list[str] = []
+    taken: list[tuple[str, str]] = []
     monkeypatch.setattr(result_streams, "take_over_all", lambda _, ids: taken.extend(ids))
     api.apply(f"{STREAM}---\n{MINUTES}")
     assert shut_out_older_runs(ledger, "", ledger.begin_run("minutes", 1)) == 0
@@ -159,4 +159,5 @@ def test_a_new_run_shuts_out_each_slot_of_the_runs_since_the_one_that_committed_
             ledger.plan_slice(a_slice(1, 2, "minutes"))
             ledger.commit_checkpoint(a_checkpoint(1, 2, "minutes"))
     assert shut_out_older_runs(ledger, "", ledger.begin_run("minutes", 5)) == 3
-    assert taken == [f"minutes:result:per_minute:turbine-minute:{slot}" for slot in range(3)]
+    ids = [f"minutes:result:per_minute:turbine-minute:{slot}" for slot in range(3)]
+    assert taken == [(one, "turbine-minute") for one in ids]
