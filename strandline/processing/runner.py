@@ -24,20 +24,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
-import pyspark
 import structlog
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from strandline.core import errors
 from strandline.core.errors import (
-    BadRecord,
     Conflict,
     Fenced,
     LedgerUnavailable,
-    LogTruncated,
     PermanentError,
     StrandlineError,
     TransientError,
@@ -66,7 +62,8 @@ from strandline.processing.rewind import (
     whole_plan_of_job,
 )
 from strandline.processing.schema import arrow_type, field_specs
-from strandline.processing.snapshots import Bounds, Maker, Snapshot, Snapshots
+from strandline.processing.snapshot_choice import SnapshotChoice, SnapshotFailed, lies_elsewhere, shuffle_partitions
+from strandline.processing.snapshots import Snapshot
 from strandline.processing.stages import build_stages
 from strandline.processing.warm_up import warm_up
 from strandline.processing.watermark import EventTimeRule, open_until
@@ -78,17 +75,8 @@ _ON_THE_WAY = {JobState.STOPPED: JobState.STOPPING, JobState.DRAINED: JobState.D
 _LOOK_S = 0.1
 FINISH_TRIES = 3
 """So many runs of a replaced version may fail over its last slice before the present one takes it."""
-SNAPSHOT_TRIES = 2
-"""After so many runs in a row that committed nothing the next one does not begin from a snapshot."""
-_FILE_CHECKSUM = "spark.sql.streaming.checkpoint.fileChecksum.enabled"
 _RAISED = re.compile(r"[A-Za-z_][\w.]*: \S")
 """`ErrorClass: text`, the last line of a Python traceback."""
-
-
-class SnapshotFailed(StrandlineError):
-    """A run that began from a snapshot failed before its first commit, perhaps because of it. The job rewinds."""
-
-    code = "snapshot_failed"
 
 
 class Runner:
@@ -183,20 +171,19 @@ class Runner:
         self._ledger.move_job(self._job, JobState.STARTING, epoch=run.epoch)
         pipeline = load_pipeline(self._ledger, self._job, run.version)
         failpoint("rewind.before_plan")
-        snapshots = self._snapshots(run, pipeline)
-        if snapshots is not None and (snapshot := self._choose(snapshots, run, pipeline)) is not None:
+        snapshots = SnapshotChoice(self._ledger, self._settings, run, pipeline)
+        if (snapshot := snapshots.choose()) is not None:
             try:
                 return self._resume(snapshots, snapshot, run, pipeline, guard)
             except SnapshotFailed as error:
-                self._say_unusable(run, f"the snapshot of run {snapshot.epoch} failed: {error}")
-                snapshots.remove_all()
+                snapshots.give_up(f"the snapshot of run {snapshot.epoch} failed: {error}")
         plan = plan_of_job(self._ledger, pipeline)
         self._prepare(run, pipeline, plan, None)
         failpoint("rewind.planned")
-        return self._run_query(run, pipeline, plan, self._begin_snapshot(snapshots, run), snapshots, guard)
+        return self._run_query(run, pipeline, plan, snapshots.begin(), snapshots, guard)
 
     def _resume(
-        self, snapshots: Snapshots, snapshot: Snapshot, run: RunRow, pipeline: CheckedPipeline, guard: Guard
+        self, snapshots: SnapshotChoice, snapshot: Snapshot, run: RunRow, pipeline: CheckedPipeline, guard: Guard
     ) -> str | None:
         """Run from a snapshot. Raises SnapshotFailed when that may be the snapshot's fault, and nothing was committed."""
         plan = replace(
@@ -204,12 +191,12 @@ class Runner:
         )
         epoch = self._last_committer()
         try:
-            checkpoint = snapshots.begin(snapshot)
+            checkpoint = snapshots.begin_from(snapshot)
             self._prepare(run, pipeline, plan, snapshot)
             failpoint("rewind.planned")
             return self._run_query(run, pipeline, plan, checkpoint, snapshots, guard)
         except (StrandlineError, OSError) as error:
-            if _is_elsewhere(error) or self._last_committer() != epoch or not self._is_java_alive():
+            if lies_elsewhere(error) or self._last_committer() != epoch or not self._is_java_alive():
                 raise
             raise SnapshotFailed(str(error)) from error
 
@@ -219,7 +206,7 @@ class Runner:
         pipeline: CheckedPipeline,
         plan: RewindPlan,
         checkpoint: Path | None,
-        snapshots: Snapshots | None,
+        snapshots: SnapshotChoice,
         guard: Guard,
     ) -> str | None:
         """Start the query and watch it to its end; Spark's checkpoint is `checkpoint`, or none that outlives the run."""
@@ -228,8 +215,6 @@ class Runner:
         spark = self._session(scratch)
         committer: SliceCommitter | None = None
         try:
-            # On a scratch directory sums cost more than they save: nobody reads it again.
-            spark.conf.set(_FILE_CHECKSUM, "false" if checkpoint is None else "true")
             config = source_config(self._settings, pipeline, plan, run.version, run.epoch, spark)
             spark.dataSource.register(log_source(config))
             tap = EmissionTap(pipeline, run.version, run.epoch, plan.emitted, self._settings)
@@ -243,7 +228,7 @@ class Runner:
                 self._ledger,
                 refused,
                 lambda: streams.active()[0].streamingQuery(),
-                snapshots.remove_others if snapshots is not None else lambda: None,
+                snapshots.keep_newest,
             )
             frame = build_stages(spark.readStream.format(LogSource.name()).load(), pipeline, tap)
             failpoint("run.before_query")
@@ -271,60 +256,6 @@ class Runner:
             return self._spark is None or bool(self._spark.version)
         except (Py4JError, OSError):
             return False
-
-    def _snapshots(self, run: RunRow, pipeline: CheckedPipeline) -> Snapshots | None:
-        """The job's snapshots; None when it keeps none, and then what it kept before is removed."""
-        root = self._settings.snapshot_dir or self._settings.data_dir / "snapshots"
-        maker = Maker(self._job, run.version, pyspark.__version__, shuffle_partitions())
-        snapshots = Snapshots(root, maker, run)
-        if pipeline.spec.recovery == "snapshot":
-            return snapshots
-        snapshots.remove_all()
-        return None
-
-    def _choose(self, snapshots: Snapshots, run: RunRow, pipeline: CheckedPipeline) -> Snapshot | None:
-        """The snapshot to begin from; None when the job is to rewind, and an event says why."""
-        checkpoint, last = self._ledger.last_checkpoint(self._job), self._ledger.last_slice(self._job)
-        if checkpoint is None or last is None:
-            return None  # nothing to recover
-        plan = whole_plan_of_job(self._ledger, pipeline)
-        runs = self._ledger.runs(self._job)
-        snapshot, refused = snapshots.choose(Bounds(plan.slice_first, plan.slice_committed, last.number), runs)
-        if snapshot is None:
-            self._say_unusable(run, "; ".join(refused) or "there is none")
-            return None
-        if plan.is_whole:
-            self._say_unusable(run, "windows that another version has left over are emitted by a rewind only")
-            return None
-        in_vain = [one for one in runs if checkpoint.epoch < one.epoch < run.epoch]
-        if len(in_vain) >= SNAPSHOT_TRIES and self._can_rewind(pipeline):
-            self._say_unusable(run, f"{len(in_vain)} runs have committed nothing since the last checkpoint")
-            return None
-        return snapshot
-
-    def _can_rewind(self, pipeline: CheckedPipeline) -> bool:
-        cost = rewind_cost(self._ledger, plan_of_job(self._ledger, pipeline), self._job)
-        stream = pipeline.spec.input.stream
-        try:
-            require_log_holds(self._job, cost.needed, {stream: LogIndex(self._settings.kafka_bootstrap).starts(stream)})
-        except LogTruncated:
-            return False
-        return True
-
-    def _begin_snapshot(self, snapshots: Snapshots | None, run: RunRow) -> Path | None:
-        """The directory of this run's own snapshot; None where it makes none."""
-        if snapshots is None:
-            return None
-        try:
-            return snapshots.begin(None)
-        except OSError as error:
-            self._say_unusable(run, f"no snapshot can be written: {error}")
-            return None
-
-    def _say_unusable(self, run: RunRow, why: str) -> None:
-        message = f"job {self._job} does not begin from a snapshot: {why}"
-        log.warning(message, job=self._job, epoch=run.epoch)
-        self._ledger.record_event("snapshot_unusable", message, self._job, run.epoch, {"reason": why})
 
     def _last_committer(self) -> int:
         checkpoint = self._ledger.last_checkpoint(self._job)
@@ -519,7 +450,8 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
         "spark.shuffle.compress": "false",
         "spark.shuffle.spill.compress": "false",
         "spark.shuffle.checksum.enabled": "false",
-        _FILE_CHECKSUM: "false",
+        # Hadoop's own sums lie beside every file on a local or mounted disk, and are compared when it is read.
+        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
         "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
         "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -544,19 +476,6 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
         ) from error
     spark.sparkContext.setLogLevel("ERROR")
     return spark
-
-
-def shuffle_partitions() -> int:
-    """Into how many parts a job's state is cut: one a core."""
-    return len(os.sched_getaffinity(0))
-
-
-def _is_elsewhere(error: Exception) -> bool:
-    """Whether a failure has nothing to do with the snapshot that the run began from: a server is away, a newer run has taken
-    over, or a record is bad. What fails in a Python worker comes back as text, which begins with the error's class."""
-    names = [type(error).__name__, str(error).partition(":")[0].rpartition(".")[2]]
-    kinds = [kind for name in names if isinstance(kind := getattr(errors, name, None), type)]
-    return any(issubclass(kind, TransientError | Fenced | BadRecord) for kind in kinds)
 
 
 def sentence_of(error: Exception) -> str:
