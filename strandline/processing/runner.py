@@ -161,9 +161,9 @@ class Runner:
     def _run_version(self, run: RunRow, guard: Guard) -> str | None:
         """Run one version of the job; return the run's outcome, None when a new version is to follow at once.
 
-        1. Plan the rewind.
-        2. With `recovery: snapshot`, begin from a snapshot where one fits; what it can't do, the rewind does.
-        3. Make sure that the log still holds what is needed, and start a fresh Spark query there.
+        1. With `recovery: snapshot`, begin from a snapshot where one fits.
+        2. Otherwise, or when that fails before its first commit, plan the rewind.
+        3. Either way: make sure that the log still holds what is needed, and start the Spark query there.
         4. Watch it until it shall stop, and say in the ledger how it ended.
 
         Raises StrandlineError.
@@ -186,6 +186,7 @@ class Runner:
         self, snapshots: SnapshotChoice, snapshot: Snapshot, run: RunRow, pipeline: CheckedPipeline, guard: Guard
     ) -> str | None:
         """Run from a snapshot. Raises SnapshotFailed when that may be the snapshot's fault, and nothing was committed."""
+        # What is left out as emitted is the same; only what is read again begins later.
         plan = replace(
             whole_plan_of_job(self._ledger, pipeline), slice_first=snapshot.slice + 1, reaches_back_to_ms=None
         )
