@@ -22,6 +22,7 @@ from rich.console import Console
 from benchmarks.connector import connector_jars
 from benchmarks.recovery import guarantees
 from benchmarks.recovery.feed import Feed
+from benchmarks.recovery.results_index import FRESH_MS
 from benchmarks.recovery.sides import Kill, PlainSide, Recoveries, StrandlineSide
 from benchmarks.recovery.work import DEVICES, PRELOAD_DEVICES, PRELOAD_STEP_MS, RATE, Verdict, stream_text
 from benchmarks.report import RESULTS, Row, machine_text, markdown, put_part, show, written_by
@@ -240,8 +241,8 @@ def results_text(command: str, measured: Measured) -> str:
 at the pace of the clock; 1 s windows a device, then windows of 1 min or 1 h of those, both in Elasticsearch. Kafka,
 Elasticsearch, control service, runner, standby and load share this machine. At the moment when a search finds the results
 of a new window, the runner is killed with all its processes (`kill -9`). Seconds count from there until a search, after a
-refresh every 0.1 s, finds a result of a window of which none was there; *up to date* is when results are again at most 5 s
-of event time behind the newest record.
+refresh every 0.1 s, finds a result of a window of which none was there; *up to date* is when results are again at most
+{FRESH_MS / 1_000:g} s of event time behind the newest record.
 
 The reach of 1 h is by replayed load: {measured.preload:,} records of {PRELOAD_DEVICES} devices,
 {minutes:.0f} min of event time, are in the log before the live feed begins, all of it in one open window of an hour.
