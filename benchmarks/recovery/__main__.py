@@ -8,6 +8,7 @@ with `--quick` one kill of each kind, which writes only where `--output` says.
 from __future__ import annotations
 
 import argparse
+import signal
 import statistics
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 import httpx
 from rich.console import Console
@@ -36,6 +38,7 @@ from strandline.ledger.ledger import Ledger
 
 PARTS = ["minute", "plain", "pair", "hour"]
 PLAIN = "plain Spark with its checkpoint"
+_FAILURES = (RuntimeError, StrandlineError, httpx.HTTPError, OSError)
 GOAL_S = 10.0
 GOAL_SHARE = 0.9
 MINUTE_S = 65.0
@@ -57,10 +60,18 @@ class Run:
     """One run, over one Kafka and one Elasticsearch."""
 
     def __init__(
-        self, settings: Settings, directory: Path, kills: int, fill_s: float, measured: Measured, console: Console
+        self,
+        settings: Settings,
+        directory: Path,
+        kills: int,
+        fill_s: float,
+        measured: Measured,
+        save: Callable[[], None],
+        console: Console,
     ) -> None:
+        """`save` is called whenever something more was measured: the next takes minutes."""
         self._settings, self._directory, self._kills, self._fill_s = settings, directory, kills, fill_s
-        self._measured, self._console = measured, console
+        self._measured, self._save, self._console = measured, save, console
         self._topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=1_000_000)
 
     def minute(self) -> None:
@@ -68,17 +79,17 @@ class Run:
         feed = self._feed("minute", 0)
         try:
             side = self._strandline("minute", "1m", feed)
-            side.start_service(0)
+            side.start_service(1)
             began_s = time.monotonic()
             side.apply("rewind")
             time.sleep(max(0.0, began_s + self._fill_s - time.monotonic()))  # of load, not a hope
-            self._repeat("reach 1 min, rewind, no standby", lambda: side.kill("rewind"))
-            side.start_service(1)
             self._repeat("reach 1 min, rewind, standby", lambda: side.kill("rewind"))
             side.apply("snapshot")
             self._repeat("reach 1 min, snapshot, standby", lambda: side.kill("snapshot"))
             side.start_service(0)
             self._repeat("reach 1 min, snapshot, no standby", lambda: side.kill("snapshot"))
+            side.apply("rewind")
+            self._repeat("reach 1 min, rewind, no standby", lambda: side.kill("rewind"))
             self._judge("Strandline, reach 1 min", side.end())
         finally:
             feed.kill()
@@ -118,6 +129,7 @@ class Run:
         directory.mkdir()
         found = guarantees.measure(self._settings, directory, self._measured.pair_records, repetitions)
         self._measured.pair = found
+        self._save()
         for guarantee, passes in found.items():
             self._console.print(f"{guarantee}: {', '.join(f'{rate:,.0f} records/s' for rate, _ in passes)}")
 
@@ -146,9 +158,11 @@ class Run:
                 f"{one.fresh_s:.1f} s{again}",
                 highlight=False,
             )
+        self._save()
 
     def _judge(self, name: str, verdict: Verdict) -> None:
         self._measured.verdicts[name] = verdict
+        self._save()
         self._console.print(f"{name}: {verdict}")
         if name != PLAIN and (verdict.repeated or verdict.lost or verdict.wrong):
             raise RuntimeError(f"results of {name} are not right: {verdict}")
@@ -296,14 +310,24 @@ def main() -> int:
     console = Console(soft_wrap=True)
     failures: list[str] = []
     output = options.output or (None if options.quick else RESULTS)
-    command = "python -m benchmarks.recovery --quick" if options.quick else "make bench-recovery"
+    command = "make bench-recovery"
+    if options.quick or options.kills or options.parts != PARTS:
+        quick = " --quick" if options.quick else ""
+        command = f"python -m benchmarks.recovery{quick} --kills {kills} --parts {' '.join(options.parts)}"
+    signal.signal(signal.SIGTERM, _interrupt)  # however it is asked to end, it ends its servers first
+
+    def save() -> None:
+        if output is not None:
+            put_part(output, "recovery", results_text(command, measured))
+
     with tempfile.TemporaryDirectory(prefix="strandline-bench-") as name:
         directory = Path(name)
         stack = new_stack(directory / "stack", console)
         try:
             stack.start_kafka()
             stack.start_elasticsearch()
-            run = Run(stack.settings, directory, kills, 10.0 if options.quick else MINUTE_S, measured, console)
+            fill_s = 10.0 if options.quick else MINUTE_S
+            run = Run(stack.settings, directory, kills, fill_s, measured, save, console)
             parts: dict[str, Callable[[], None]] = {
                 "minute": run.minute,
                 "hour": run.hour,
@@ -313,16 +337,9 @@ def main() -> int:
             for part in options.parts:
                 try:
                     parts[part]()
-                except (
-                    RuntimeError,
-                    StrandlineError,
-                    httpx.HTTPError,
-                    OSError,
-                ) as error:  # the others are measured all the same
+                except _FAILURES as error:  # the others are measured all the same
                     failures.append(f"{part}: {error}")
                     console.print(failures[-1], markup=False)
-                if output is not None:  # after each part: the next ones take minutes
-                    put_part(output, "recovery", results_text(command, measured))
         finally:
             stack.stop()
     show(recovery_rows(measured), "From the kill to results", console)
@@ -330,6 +347,10 @@ def main() -> int:
     show(pair_rows(measured), "Throughput by guarantee", console)
     console.print(goal_sentences(measured))
     return 1 if failures else 0
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
