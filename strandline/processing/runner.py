@@ -191,11 +191,10 @@ class Runner:
             whole_plan_of_job(self._ledger, pipeline), slice_first=snapshot.slice + 1, reaches_back_to_ms=None
         )
         epoch = self._last_committer()
+        self._prepare(run, pipeline, plan, snapshot)  # a rewind would need the same of the log, and more
+        failpoint("rewind.planned")
         try:
-            checkpoint = snapshots.begin_from(snapshot)
-            self._prepare(run, pipeline, plan, snapshot)
-            failpoint("rewind.planned")
-            return self._run_query(run, pipeline, plan, checkpoint, snapshots, guard)
+            return self._run_query(run, pipeline, plan, snapshots.begin_from(snapshot), snapshots, guard)
         except (StrandlineError, OSError) as error:
             if lies_elsewhere(error) or self._last_committer() != epoch or not self._is_java_alive():
                 raise
