@@ -8,29 +8,37 @@ with `--quick` one kill of each kind, which writes only where `--output` says.
 from __future__ import annotations
 
 import argparse
+import signal
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
+import httpx
 from rich.console import Console
 
 from benchmarks.connector import connector_jars
 from benchmarks.recovery import guarantees
 from benchmarks.recovery.feed import Feed
+from benchmarks.recovery.results_index import FRESH_MS
 from benchmarks.recovery.sides import Kill, PlainSide, Recoveries, StrandlineSide
 from benchmarks.recovery.work import DEVICES, PRELOAD_DEVICES, PRELOAD_STEP_MS, RATE, Verdict, stream_text
 from benchmarks.report import RESULTS, Row, machine_text, markdown, put_part, show, written_by
 from benchmarks.servers import new_stack
 from strandline.core.documents import read_documents
+from strandline.core.errors import StrandlineError
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
 
+PARTS = ["minute", "plain", "pair", "hour"]
 PLAIN = "plain Spark with its checkpoint"
+_FAILURES = (RuntimeError, StrandlineError, httpx.HTTPError, OSError)
 GOAL_S = 10.0
 GOAL_SHARE = 0.9
 MINUTE_S = 65.0
@@ -52,10 +60,18 @@ class Run:
     """One run, over one Kafka and one Elasticsearch."""
 
     def __init__(
-        self, settings: Settings, directory: Path, kills: int, fill_s: float, measured: Measured, console: Console
+        self,
+        settings: Settings,
+        directory: Path,
+        kills: int,
+        fill_s: float,
+        measured: Measured,
+        save: Callable[[], None],
+        console: Console,
     ) -> None:
+        """`save` is called whenever something more was measured: the next takes minutes."""
         self._settings, self._directory, self._kills, self._fill_s = settings, directory, kills, fill_s
-        self._measured, self._console = measured, console
+        self._measured, self._save, self._console = measured, save, console
         self._topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=1_000_000)
 
     def minute(self) -> None:
@@ -63,18 +79,17 @@ class Run:
         feed = self._feed("minute", 0)
         try:
             side = self._strandline("minute", "1m", feed)
-            side.start_service(0)
+            side.start_service(1)
             began_s = time.monotonic()
             side.apply("rewind")
             time.sleep(max(0.0, began_s + self._fill_s - time.monotonic()))  # of load, not a hope
-            self._repeat("reach 1 min, rewind, no standby", lambda: side.kill("rewind"))
-            side.apply("snapshot")
-            self._repeat("reach 1 min, snapshot, no standby", lambda: side.kill("snapshot"))
-            side.start_service(1)
-            side.wait_until_fresh()
-            self._repeat("reach 1 min, snapshot, standby", lambda: side.kill("snapshot"))
-            side.apply("rewind")
             self._repeat("reach 1 min, rewind, standby", lambda: side.kill("rewind"))
+            side.apply("snapshot")
+            self._repeat("reach 1 min, snapshot, standby", lambda: side.kill("snapshot"))
+            side.start_service(0)
+            self._repeat("reach 1 min, snapshot, no standby", lambda: side.kill("snapshot"))
+            side.apply("rewind")
+            self._repeat("reach 1 min, rewind, no standby", lambda: side.kill("rewind"))
             self._judge("Strandline, reach 1 min", side.end())
         finally:
             feed.kill()
@@ -114,6 +129,7 @@ class Run:
         directory.mkdir()
         found = guarantees.measure(self._settings, directory, self._measured.pair_records, repetitions)
         self._measured.pair = found
+        self._save()
         for guarantee, passes in found.items():
             self._console.print(f"{guarantee}: {', '.join(f'{rate:,.0f} records/s' for rate, _ in passes)}")
 
@@ -142,9 +158,11 @@ class Run:
                 f"{one.fresh_s:.1f} s{again}",
                 highlight=False,
             )
+        self._save()
 
     def _judge(self, name: str, verdict: Verdict) -> None:
         self._measured.verdicts[name] = verdict
+        self._save()
         self._console.print(f"{name}: {verdict}")
         if name != PLAIN and (verdict.repeated or verdict.lost or verdict.wrong):
             raise RuntimeError(f"results of {name} are not right: {verdict}")
@@ -222,8 +240,8 @@ def goal_sentences(measured: Measured) -> str:
 
 
 def results_text(command: str, measured: Measured) -> str:
-    """The part of RESULTS.md about recovery."""
-    passes, minutes = len(next(iter(measured.pair.values()), [])), measured.preload * PRELOAD_STEP_MS / 60_000
+    """The part of RESULTS.md about recovery, as far as it was measured."""
+    minutes = measured.preload * PRELOAD_STEP_MS / 60_000
     return f"""\
 ## Recovery
 
@@ -237,8 +255,8 @@ def results_text(command: str, measured: Measured) -> str:
 at the pace of the clock; 1 s windows a device, then windows of 1 min or 1 h of those, both in Elasticsearch. Kafka,
 Elasticsearch, control service, runner, standby and load share this machine. At the moment when a search finds the results
 of a new window, the runner is killed with all its processes (`kill -9`). Seconds count from there until a search, after a
-refresh every 0.1 s, finds a result of a window of which none was there; *up to date* is when results are again at most 5 s
-of event time behind the newest record.
+refresh every 0.1 s, finds a result of a window of which none was there; *up to date* is when results are again at most
+{FRESH_MS / 1_000:g} s of event time behind the newest record.
 
 The reach of 1 h is by replayed load: {measured.preload:,} records of {PRELOAD_DEVICES} devices,
 {minutes:.0f} min of event time, are in the log before the live feed begins, all of it in one open window of an hour.
@@ -255,7 +273,15 @@ All results at the end of the run against what was sent, up to the last window. 
 from the window; plain Spark appends in `foreachBatch`, with ids from Elasticsearch.
 
 {markdown(verdict_rows(measured))}
+{pair_text(measured) if measured.pair else ""}
+{goal_sentences(measured)}
+"""
 
+
+def pair_text(measured: Measured) -> str:
+    """The section about guarantees."""
+    passes = len(measured.pair["none"])
+    return f"""
 ### Throughput by guarantee
 
 Work W1, {measured.pair_records:,} records, from the log's start until it is drained, results in Elasticsearch, slices of
@@ -263,50 +289,69 @@ at most {guarantees.ROWS_MAX:,} records; {passes} passes of each guarantee by tu
 of the runner's process tree.
 
 {markdown(pair_rows(measured))}
-
-{goal_sentences(measured)}
 """
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="one kill of each kind: does it work, are its results right"
     )
-    parser.add_argument("--kills", type=int, help="of each kind (default 3)")
-    parser.add_argument("--parts", nargs="+", default=["minute", "hour", "plain", "pair"])
+    parser.add_argument("--kills", type=int, help="of each kind (default 2)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument(
         "--output", type=Path, help=f"where the tables go (default {RESULTS.name}; with --quick nowhere)"
     )
     options = parser.parse_args()
-    kills = options.kills or (1 if options.quick else 3)
+    kills = options.kills or (1 if options.quick else 2)
     measured = Measured(
         preload=200_000 if options.quick else 1_000_000, pair_records=100_000 if options.quick else 500_000
     )
     console = Console(soft_wrap=True)
+    failures: list[str] = []
+    output = options.output or (None if options.quick else RESULTS)
+    command = "make bench-recovery"
+    if options.quick or options.kills or options.parts != PARTS:
+        quick = " --quick" if options.quick else ""
+        command = f"python -m benchmarks.recovery{quick} --kills {kills} --parts {' '.join(options.parts)}"
+    signal.signal(signal.SIGTERM, _interrupt)  # however it is asked to end, it ends its servers first
+
+    def save() -> None:
+        if output is not None:
+            put_part(output, "recovery", results_text(command, measured))
+
     with tempfile.TemporaryDirectory(prefix="strandline-bench-") as name:
         directory = Path(name)
         stack = new_stack(directory / "stack", console)
         try:
             stack.start_kafka()
             stack.start_elasticsearch()
-            run = Run(stack.settings, directory, kills, 10.0 if options.quick else MINUTE_S, measured, console)
+            fill_s = 10.0 if options.quick else MINUTE_S
+            run = Run(stack.settings, directory, kills, fill_s, measured, save, console)
+            parts: dict[str, Callable[[], None]] = {
+                "minute": run.minute,
+                "hour": run.hour,
+                "plain": run.plain,
+                "pair": lambda: run.pair(1 if options.quick else 3),
+            }
             for part in options.parts:
-                if part == "pair":
-                    run.pair(1 if options.quick else 3)
-                else:
-                    getattr(run, part)()
+                try:
+                    parts[part]()
+                except _FAILURES as error:  # the others are measured all the same
+                    failures.append(f"{part}: {error}")
+                    console.print(failures[-1], markup=False)
         finally:
             stack.stop()
     show(recovery_rows(measured), "From the kill to results", console)
     show(verdict_rows(measured), "What was repeated or lost", console)
     show(pair_rows(measured), "Throughput by guarantee", console)
     console.print(goal_sentences(measured))
-    output = options.output or (None if options.quick else RESULTS)
-    if output is not None:
-        command = "python -m benchmarks.recovery --quick" if options.quick else "make bench-recovery"
-        put_part(output, "recovery", results_text(command, measured))
+    return 1 if failures else 0
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

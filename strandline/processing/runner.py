@@ -24,7 +24,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
-import pyspark
 import structlog
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -32,7 +31,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from strandline.core.errors import (
-    BadRecord,
     Conflict,
     Divergence,
     Fenced,
@@ -71,7 +69,8 @@ from strandline.processing.rewind import (
     whole_plan_of_job,
 )
 from strandline.processing.schema import arrow_type, field_specs
-from strandline.processing.snapshots import Bounds, Maker, Snapshot, Snapshots
+from strandline.processing.snapshot_choice import SnapshotChoice, SnapshotFailed, lies_elsewhere, shuffle_partitions
+from strandline.processing.snapshots import Snapshot
 from strandline.processing.stages import build_stages
 from strandline.processing.stored_pipeline import load_pipeline
 from strandline.processing.warm_up import warm_up
@@ -83,9 +82,6 @@ _ON_THE_WAY = {JobState.STOPPED: JobState.STOPPING, JobState.DRAINED: JobState.D
 _LOOK_S = 0.1
 FINISH_TRIES = 3
 """So many runs of a replaced version may fail over its last slice before the present one takes it."""
-SNAPSHOT_TRIES = 2
-"""After so many runs in a row that committed nothing the next one does not begin from a snapshot."""
-_FILE_CHECKSUM = "spark.sql.streaming.checkpoint.fileChecksum.enabled"
 _RAISED = re.compile(r"(?!(?:org|java|scala|py4j|pyspark)\.)(?:(?:\w+\.)+\w+|\w*(?:Error|Exception)): \S")
 """`module.Class: text` or `ValueError: text`, the last line of a Python traceback."""
 _OF_SPARK = re.compile(r"(?:Caused by: )?org\.apache\.spark\.SparkException: (\S.*)")
@@ -104,12 +100,6 @@ _TOLD_AS_TEXT: dict[str, type[StrandlineError]] = {
     )
 }
 """What planner and executors raise, by the name that Spark passes on."""
-
-
-class SnapshotFailed(StrandlineError):
-    """A run that began from a snapshot failed before its first commit, perhaps because of it. The job rewinds."""
-
-    code = "snapshot_failed"
 
 
 class Runner:
@@ -194,10 +184,10 @@ class Runner:
     def _run_version(self, run: RunRow, guard: Guard) -> str | None:
         """Run one version of the job; return the run's outcome, None when a new version is to follow at once.
 
-        1. Plan the rewind.
-        2. With `recovery: snapshot`, begin from a snapshot where one fits; what it can't do, the rewind does.
-        3. Make sure that the log still holds what is needed, shut out what older runs may still write to streams of results,
-           and start a fresh Spark query there.
+        1. With `recovery: snapshot`, begin from a snapshot where one fits.
+        2. Otherwise, or when that fails before its first commit, plan the rewind.
+        3. Either way: make sure that the log still holds what is needed, shut out what older runs may still write to streams of
+           results, and start the Spark query there.
         4. Watch it until it shall stop, and say in the ledger how it ended.
 
         Raises StrandlineError.
@@ -205,31 +195,30 @@ class Runner:
         self._ledger.move_job(self._job, JobState.STARTING, epoch=run.epoch)
         pipeline = load_pipeline(self._ledger, self._job, run.version)
         failpoint("rewind.before_plan")
-        snapshots = self._snapshots(run, pipeline)
-        if snapshots is not None and (snapshot := self._choose(snapshots, run, pipeline)) is not None:
+        snapshots = SnapshotChoice(self._ledger, self._settings, run, pipeline)
+        if (snapshot := snapshots.choose()) is not None:
             try:
                 return self._resume(snapshots, snapshot, run, pipeline, guard)
             except SnapshotFailed as error:
-                self._say_unusable(run, f"the snapshot of run {snapshot.epoch} failed: {error}")
-                snapshots.remove_all()
+                snapshots.give_up(f"the snapshot of run {snapshot.epoch} failed: {error}")
         plan = plan_of_job(self._ledger, pipeline)
         self._prepare(run, pipeline, plan, None)
-        return self._run_query(run, pipeline, plan, self._begin_snapshot(snapshots, run), snapshots, guard)
+        return self._run_query(run, pipeline, plan, snapshots.begin(), snapshots, guard)
 
     def _resume(
-        self, snapshots: Snapshots, snapshot: Snapshot, run: RunRow, pipeline: CheckedPipeline, guard: Guard
+        self, snapshots: SnapshotChoice, snapshot: Snapshot, run: RunRow, pipeline: CheckedPipeline, guard: Guard
     ) -> str | None:
         """Run from a snapshot. Raises SnapshotFailed when that may be the snapshot's fault, and nothing was committed."""
+        # What is left out as emitted is the same; only what is read again begins later.
         plan = replace(
             whole_plan_of_job(self._ledger, pipeline), slice_first=snapshot.slice + 1, reaches_back_to_ms=None
         )
         epoch = self._last_committer()
+        self._prepare(run, pipeline, plan, snapshot)  # a rewind would need the same of the log, and more
         try:
-            checkpoint = snapshots.begin(snapshot)
-            self._prepare(run, pipeline, plan, snapshot)
-            return self._run_query(run, pipeline, plan, checkpoint, snapshots, guard)
+            return self._run_query(run, pipeline, plan, snapshots.begin_from(snapshot), snapshots, guard)
         except (StrandlineError, OSError) as error:
-            if _is_elsewhere(error) or self._last_committer() != epoch or not self._is_java_alive():
+            if lies_elsewhere(error) or self._last_committer() != epoch or not self._is_java_alive():
                 raise
             raise SnapshotFailed(str(error)) from error
 
@@ -239,7 +228,7 @@ class Runner:
         pipeline: CheckedPipeline,
         plan: RewindPlan,
         checkpoint: Path | None,
-        snapshots: Snapshots | None,
+        snapshots: SnapshotChoice,
         guard: Guard,
     ) -> str | None:
         """Start the query and watch it to its end; Spark's checkpoint is `checkpoint`, or none that outlives the run."""
@@ -248,8 +237,6 @@ class Runner:
         spark = self._session(scratch)
         committer: SliceCommitter | None = None
         try:
-            # On a scratch directory sums cost more than they save: nobody reads it again.
-            spark.conf.set(_FILE_CHECKSUM, "false" if checkpoint is None else "true")
             shut_out_older_runs(self._ledger, self._settings.kafka_bootstrap, run)
             if any(stage.streams for stage in pipeline.stages):
                 self._ledger.set_run_slots(
@@ -272,7 +259,7 @@ class Runner:
                 refused,
                 lambda: streams.active()[0].streamingQuery(),
                 LogIndex(self._settings.kafka_bootstrap),
-                snapshots.remove_others if snapshots is not None else lambda: None,
+                snapshots.keep_newest,
             )
             frame = build_stages(spark.readStream.format(LogSource.name()).load(), pipeline, tap)
             failpoint("run.before_query")
@@ -304,60 +291,6 @@ class Runner:
             return self._spark is None or bool(self._spark.version)
         except (Py4JError, OSError):
             return False
-
-    def _snapshots(self, run: RunRow, pipeline: CheckedPipeline) -> Snapshots | None:
-        """The job's snapshots; None when it keeps none, and then what it kept before is removed."""
-        root = self._settings.snapshot_dir or self._settings.data_dir / "snapshots"
-        maker = Maker(self._job, run.version, pyspark.__version__, shuffle_partitions())
-        snapshots = Snapshots(root, maker, run)
-        if pipeline.spec.recovery == "snapshot":
-            return snapshots
-        snapshots.remove_all()
-        return None
-
-    def _choose(self, snapshots: Snapshots, run: RunRow, pipeline: CheckedPipeline) -> Snapshot | None:
-        """The snapshot to begin from; None when the job is to rewind, and an event says why."""
-        checkpoint, last = self._ledger.last_checkpoint(self._job), self._ledger.last_slice(self._job)
-        if checkpoint is None or last is None:
-            return None  # nothing to recover
-        plan = whole_plan_of_job(self._ledger, pipeline)
-        runs = self._ledger.runs(self._job)
-        snapshot, refused = snapshots.choose(Bounds(plan.slice_first, plan.slice_committed, last.number), runs)
-        if snapshot is None:
-            self._say_unusable(run, "; ".join(refused) or "there is none")
-            return None
-        if plan.is_whole:
-            self._say_unusable(run, "windows that another version has left over are emitted by a rewind only")
-            return None
-        in_vain = [one for one in runs if checkpoint.epoch < one.epoch < run.epoch]
-        if len(in_vain) >= SNAPSHOT_TRIES and self._can_rewind(pipeline):
-            self._say_unusable(run, f"{len(in_vain)} runs have committed nothing since the last checkpoint")
-            return None
-        return snapshot
-
-    def _can_rewind(self, pipeline: CheckedPipeline) -> bool:
-        cost = rewind_cost(self._ledger, plan_of_job(self._ledger, pipeline), self._job)
-        stream = pipeline.spec.input.stream
-        try:
-            require_log_holds(self._job, cost.needed, {stream: LogIndex(self._settings.kafka_bootstrap).starts(stream)})
-        except LogTruncated:
-            return False
-        return True
-
-    def _begin_snapshot(self, snapshots: Snapshots | None, run: RunRow) -> Path | None:
-        """The directory of this run's own snapshot; None where it makes none."""
-        if snapshots is None:
-            return None
-        try:
-            return snapshots.begin(None)
-        except OSError as error:
-            self._say_unusable(run, f"no snapshot can be written: {error}")
-            return None
-
-    def _say_unusable(self, run: RunRow, why: str) -> None:
-        message = f"job {self._job} does not begin from a snapshot: {why}"
-        log.warning(message, job=self._job, epoch=run.epoch)
-        self._ledger.record_event("snapshot_unusable", message, self._job, run.epoch, {"reason": why})
 
     def _last_committer(self) -> int:
         checkpoint = self._ledger.last_checkpoint(self._job)
@@ -548,7 +481,8 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
         "spark.shuffle.compress": "false",
         "spark.shuffle.spill.compress": "false",
         "spark.shuffle.checksum.enabled": "false",
-        _FILE_CHECKSUM: "false",
+        # Hadoop's own sums lie beside every file on a local or mounted disk, and are compared when it is read.
+        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
         "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
         "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -581,17 +515,6 @@ def failure_of(error: Exception) -> StrandlineError:
     name, _, message = sentence.partition(": ")
     kind = _TOLD_AS_TEXT.get(name.rpartition(".")[2])
     return kind(message) if kind is not None else StrandlineError(sentence)
-
-
-def shuffle_partitions() -> int:
-    """Into how many parts a job's state is cut: one a core."""
-    return len(os.sched_getaffinity(0))
-
-
-def _is_elsewhere(error: Exception) -> bool:
-    """Whether a failure has nothing to do with the snapshot that the run began from: a server is away, a newer run has taken
-    over, or a record is bad."""
-    return isinstance(error, TransientError | Fenced | BadRecord)
 
 
 def sentence_of(error: Exception) -> str:

@@ -20,8 +20,9 @@ from strandline.core.errors import (
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import RunRow
-from strandline.processing import runner as module
-from strandline.processing.runner import Runner, shuffle_partitions
+from strandline.processing import snapshot_choice as module
+from strandline.processing.runner import Runner
+from strandline.processing.snapshot_choice import SnapshotChoice, shuffle_partitions
 from strandline.processing.snapshots import Maker
 from strandline.services.log_facts import LogRange
 from tests.support.control import BOTH, Api
@@ -161,7 +162,7 @@ def test_a_run_that_has_committed_fails_like_any_other(stage: Stage, monkeypatch
 
 
 def test_after_two_runs_in_vain_the_third_rewinds(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage.runner, "_can_rewind", lambda _: True)
+    monkeypatch.setattr(SnapshotChoice, "_can_rewind", lambda _: True)
     stage.run = stage.begin()
     assert stage.start(failing(), monkeypatch) == "stopped"
     stage.run = stage.begin()
