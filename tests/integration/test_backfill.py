@@ -147,7 +147,7 @@ def require_shown(lab: AuditLab, ranges: dict[str, list[tuple[int, int, int]]]) 
             if of_window:
                 assert now[stage][1][end] == {version}
         assert now[stage][0] == expected
-        assert len(expected) > 10
+        assert len(expected) > 5
 
 
 def test_a_backfill_replaces_the_windows_of_its_range_and_no_other(audit_lab: AuditLab) -> None:
