@@ -25,6 +25,7 @@ DEAD_LETTERS_PROPERTY = "strandline.dead_letters"
 RESULT_OFFSETS_PROPERTY = "strandline.result_offsets"
 """Spark local property: where the streams of results ended at the last checkpoint, as JSON."""
 REFUSED_RESULTS = "_strandline_refused_results"
+REFUSED_SAMPLE = "_strandline_refused_sample"
 
 
 @dataclass(frozen=True)
@@ -104,3 +105,32 @@ class StageEmission:
             for one in refused
         )
         DeadLetterWriter(self.kafka_bootstrap, self.job, slot).write(letters, written_before)
+
+
+@dataclass(frozen=True)
+class BackfillEmission(StageEmission):
+    """Emits the windows of one chunk, and says of one refused result a batch why."""
+
+    up_to_ms: int = 0
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        emission = int(context.getLocalProperty(SLICE_PROPERTY) or 0)
+        for batch in batches:
+            refused = self._emit(self.writers, batch, context, emission)
+            sample = [_describe(self.stage, refused[0])] if refused else [None]
+            nothing = [None] * (batch.num_rows - 1)
+            counts = [len(refused)] + [0] * (batch.num_rows - 1)
+            yield batch.append_column(
+                REFUSED_RESULTS, pa.array(counts if batch.num_rows else [], pa.int64())
+            ).append_column(REFUSED_SAMPLE, pa.array(sample + nothing if batch.num_rows else [], pa.string()))
+
+    def _new(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        new = super()._new(batch)
+        ends_us = pc.struct_field(new.column("window"), "end").cast(pa.int64())
+        return new.filter(pc.less_equal(ends_us, self.up_to_ms * 1000))
+
+
+def _describe(stage: str, refused: Refused) -> str:
+    return f"{stage} {refused.index or ''}/{refused.id}: {refused.type}: {refused.reason}"
