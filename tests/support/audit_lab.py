@@ -134,6 +134,18 @@ class AuditLab:
         return {one.id: self.index.get(f"/{one.index}/_source/{one.id}").json() for page in pages for one in page}
 
 
+def end_java() -> None:
+    """End this process's JVM, if it has one, so that the next session starts another."""
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
+    process = gateway.proc  # type: ignore[attr-defined]  # set by pyspark, which otherwise leaves it to the end
+    process.stdin.close()  # upon which it exits
+    process.wait(60)
+
+
 @pytest.fixture(scope="module")
 def audit_lab(kafka: str, elasticsearch: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditLab]:
     directory: Path = tmp_path_factory.mktemp("audit")
@@ -146,9 +158,7 @@ def audit_lab(kafka: str, elasticsearch: str, tmp_path_factory: pytest.TempPathF
     )
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("STRANDLINE_LEDGER_URL", settings.ledger_url)
-        if SparkContext._gateway is not None:  # a JVM of earlier tests has their environment
-            SparkContext._gateway.shutdown()
-            SparkContext._gateway = SparkContext._jvm = None
+        end_java()  # one of earlier tests has their environment
         ledger = Ledger.open(settings.ledger_url)
         (directory / "spark").mkdir()
         spark = start_spark(settings, "lab", directory / "spark")
