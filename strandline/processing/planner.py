@@ -56,9 +56,9 @@ class SlicePlanner:
         self._index = index
         self._now_ms = now_ms
         self._drain_ends: Vector | None = None
-        self._origin: Vector | None = None
-        """Where a job without slices begins: as the run's first look found it, else `latest` would pass over what comes between
-        two looks."""
+        self._latest: Vector | None = None
+        """Where a job without slices begins that starts at `latest`: where the run's first look found the end. Looked up each
+        time, it would pass over all that comes between two looks."""
 
     def next_slice(self) -> SliceRow | None:
         """Plan, record and return the next slice; None when there is nothing to do now.
@@ -130,10 +130,11 @@ class SlicePlanner:
         return None
 
     def _look_for_origin(self) -> Vector:
-        if self._origin is None:
-            latest = self._settings.start == "latest"
-            self._origin = self._ends() if latest else self._index.starts(self._settings.stream)
-        return dict(self._origin)
+        if self._settings.start != "latest":
+            return self._index.starts(self._settings.stream)
+        if self._latest is None:
+            self._latest = self._ends()
+        return dict(self._latest)
 
     def _ends(self) -> Vector:
         """How far the stream may be read now: to its end, and where another job emits to it, to the end of that job's last

@@ -44,6 +44,7 @@ _HEADERS_BYTES_MAX = 2_048
 _END_BYTES = len('{"@timestamp":"2024-05-01T12:01:00.000Z"')
 """A document begins with its window's end."""
 _TAKEN_OVER_AT_ONCE = 8
+_CONNECTED_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -206,8 +207,9 @@ def take_over(bootstrap: str, transactional_id: str, topic: str) -> Producer:
         }
     )
     try:
-        # Asked before it is connected, librdkafka looks for the coordinator again only after half a second.
+        # Asked in its first moments, librdkafka often looks for the coordinator again only after half a second.
         producer.list_topics(topic, timeout=_TIMEOUT_S)
+        producer.poll(_CONNECTED_S)
         producer.init_transactions(_TIMEOUT_S)
     except KafkaException as error:
         raise _unavailable(bootstrap, transactional_id, error) from error

@@ -10,6 +10,7 @@ import pytest
 from strandline.ledger.ledger import Ledger
 from strandline.processing import result_streams
 from strandline.processing.result_streams import emitter_of, shut_out_older_runs
+from strandline.services.checking import check_without_stack
 from tests.support.control import STREAM, Api
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.unit.test_api import problem_of
@@ -161,3 +162,14 @@ def test_a_new_run_shuts_out_each_slot_of_the_runs_since_the_one_that_committed_
     assert shut_out_older_runs(ledger, "", ledger.begin_run("minutes", 5)) == 3
     ids = [f"minutes:result:per_minute:turbine-minute:{slot}" for slot in range(3)]
     assert taken == [(one, "turbine-minute") for one in ids]
+
+
+def test_a_cascade_over_two_jobs_is_checked_without_a_stack() -> None:
+    """The stream between them is in no document, and nobody has to be asked for it."""
+    both = check_without_stack("---\n".join((STREAM, MINUTES, HOURS)).encode(), "farm.yaml")
+    assert both is not None and both.valid
+    assert [stage.emits for stage in both.stages] == [
+        ["stream: turbine-minute", "elasticsearch: turbine-minute"],
+        ["stream: turbine-hour"],
+    ]
+    assert check_without_stack(HOURS.encode(), "farm.yaml") is None
