@@ -241,7 +241,6 @@ def goal_sentences(measured: Measured) -> str:
 
 def results_text(command: str, measured: Measured) -> str:
     """The part of RESULTS.md about recovery, as far as it was measured."""
-    minutes = measured.preload * PRELOAD_STEP_MS / 60_000
     return f"""\
 ## Recovery
 
@@ -258,12 +257,7 @@ of a new window, the runner is killed with all its processes (`kill -9`). Second
 refresh every 0.1 s, finds a result of a window of which none was there; *up to date* is when results are again at most
 {FRESH_MS / 1_000:g} s of event time behind the newest record.
 
-The reach of 1 h is by replayed load: {measured.preload:,} records of {PRELOAD_DEVICES} devices,
-{minutes:.0f} min of event time, are in the log before the live feed begins, all of it in one open window of an hour.
-*Records read again* is what the job's status says of the start.
-
-Plain Spark computes the 1 s windows only, and a loop starts it again at once; its cold start is in the figure, as it is in
-those without a standby.
+*Records read again* is what the job's status says of the start.{hour_text(measured)}{plain_text(measured)}
 
 {markdown(recovery_rows(measured))}
 
@@ -276,6 +270,27 @@ from the window; plain Spark appends in `foreachBatch`, with ids from Elasticsea
 {pair_text(measured) if measured.pair else ""}
 {goal_sentences(measured)}
 """
+
+
+def hour_text(measured: Measured) -> str:
+    """What is to be said where an hour's reach was measured."""
+    if not any("reach 1 h" in one.name for one in measured.recoveries):
+        return ""
+    minutes = measured.preload * PRELOAD_STEP_MS / 60_000
+    return f"""
+
+The reach of 1 h is by replayed load: {measured.preload:,} records of {PRELOAD_DEVICES} devices, {minutes:.0f} min of
+event time, are in the log before the live feed begins, all of it in one open window of an hour."""
+
+
+def plain_text(measured: Measured) -> str:
+    """What is to be said where plain Spark was measured."""
+    if not any(one.name == PLAIN for one in measured.recoveries):
+        return ""
+    return """
+
+Plain Spark computes the 1 s windows only, and a loop starts it again at once; its cold start is in the figure, as it is in
+those without a standby."""
 
 
 def pair_text(measured: Measured) -> str:

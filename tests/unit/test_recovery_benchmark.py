@@ -58,4 +58,6 @@ def test_the_tables_say_median_worst_and_goals() -> None:
     text = goal_sentences(measured)
     assert "after 9.0 s; the goal of 10 s is reached" in text
     assert "89% of the throughput of `none`; the goal of at least 90% is missed" in text
-    assert "50 min of event time" in results_text("x", measured)
+    assert "of event time, are in the log before" not in results_text("x", measured)
+    measured.recoveries.append(Recoveries("reach 1 h, rewind, standby", kills))
+    assert "10 devices, 50 min of" in results_text("x", measured)
