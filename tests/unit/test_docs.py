@@ -24,6 +24,8 @@ def test_every_setting_is_in_the_docs_and_no_other():
 
 def test_each_guarantee_names_a_test_that_exists():
     text = (ROOT / "docs" / "guarantees.md").read_text()
+    numbers = re.findall(r"^\| (G\d+) \|", text, re.MULTILINE)
+    assert sorted(numbers) == sorted(set(numbers)), "each number names one promise"
     promises = re.findall(r"^\| (G\d+) \|.*$", text, re.MULTILINE)
     assert promises, "no promise found"
     for line in re.findall(r"^\| G\d+ \|.*$", text, re.MULTILINE):
