@@ -95,8 +95,9 @@ def test_a_leader_that_was_paused_with_its_runner_changes_nothing_when_it_wakes(
     assert leader.process.poll() is None, "the service itself goes on"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("target", [pytest.param("python", marks=pytest.mark.long), "java"])
+@pytest.mark.parametrize("target", ["python", "java"])
 def test_a_runner_that_is_paused_is_replaced(stage: Failover, target: str) -> None:
     """It is there and does nothing: only its silence shows that. A paused JVM is noticed by its own runner."""
     leader = stage.start_service()

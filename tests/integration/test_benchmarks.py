@@ -14,6 +14,7 @@ from benchmarks.work_w1 import DELAY_MS, START_MS, Outcome, Readings, expected_o
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_quick_run_checks_its_results_and_writes_them(tmp_path: Path) -> None:
     """Every pass compares what came out with an independent count, and fails the run where it differs."""
@@ -37,6 +38,7 @@ def test_quick_run_checks_its_results_and_writes_them(tmp_path: Path) -> None:
         assert row in text
 
 
+@pytest.mark.long
 def test_quick_ingest_run_loses_nothing_and_writes_its_part(tmp_path: Path) -> None:
     """Each case compares the topic with what was acknowledged, and fails the run where they differ."""
     output = tmp_path / "RESULTS.md"

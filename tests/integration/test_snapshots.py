@@ -189,7 +189,7 @@ def expect_rewind(work: Work, why: str) -> None:
     assert work.check() > 0
 
 
-@pytest.mark.parametrize("how", ["cut", "changed"])
+@pytest.mark.parametrize("how", ["cut", pytest.param("changed", marks=pytest.mark.long)])
 def test_a_torn_state_file_leads_to_a_rewind_in_the_same_process(work: Work, how: str) -> None:
     epochs = work.lab.ledger.job(JOB).epoch
     files = [*newest(work).glob("state/*/*/*.delta"), *newest(work).glob("state/*/*/*.snapshot")]

@@ -46,6 +46,7 @@ def test_a_job_starts_on_the_standby(stage: Failover) -> None:
     assert stage.check() > 0
 
 
+@pytest.mark.long
 def test_a_standby_ends_with_its_control_service(stage: Failover) -> None:
     """Even when that is killed: the end of its stdin tells it."""
     service = stage.start_service()
