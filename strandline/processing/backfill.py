@@ -7,8 +7,7 @@ goes on beside it.
 It may be killed at any time and begun again: what is in the index is found there by its ids, since every result is a
 pure function of the log. Who begins it fences whoever was at it before.
 
-Exit codes: 0 complete, or there is nothing to do any more; 1 failed for good (its row says why); 3 failed in a way that a
-new attempt may mend.
+Exit codes are those of `exit_codes.py`: done is complete, or nothing to do any more; what failed for good says why in its row.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ from strandline.processing.backfill_plan import (
     windows_left,
 )
 from strandline.processing.batch_spark import batch_spark
+from strandline.processing.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.log_source import EVENT_TIME
 from strandline.processing.pipeline import CheckedPipeline
@@ -58,7 +58,6 @@ from strandline.results.mapping import build_mapping, ensure_index_template
 
 log = structlog.get_logger()
 
-EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN = 0, 1, 3
 CHUNK_SLICES = 4
 """A chunk holds the records of about so many of the largest slices."""
 

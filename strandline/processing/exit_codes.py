@@ -1,4 +1,4 @@
-"""With what codes a runner ends: its agreement with whoever started it. Imports nothing."""
+"""With what codes a runner, or the process of a backfill, ends: its agreement with whoever started it. Imports nothing."""
 
 from __future__ import annotations
 
