@@ -16,10 +16,9 @@ from strandline.core.errors import LogUnavailable
 from strandline.core.failpoints import failpoint
 from strandline.core.record import dead_letter_topic
 from strandline.processing.log_reader import LogIndex, LogReader, OffsetRange
+from strandline.processing.transactions import produce, take_over_id
 
 DEAD_LETTERS_A_TRANSACTION = 5_000
-_TRANSACTION_TIMEOUT_S = 15
-"""Kafka ends a transaction that was left open for so long, looking every 10 s: before LogReader gives up waiting for that."""
 
 
 @dataclass(frozen=True)
@@ -83,21 +82,10 @@ class DeadLetterWriter:
         return given
 
     def _take_over(self) -> Producer:
-        producer = Producer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "transactional.id": self._transactional_id,
-                "transaction.timeout.ms": _TRANSACTION_TIMEOUT_S * 1000,
-                "compression.type": "lz4",
-                "linger.ms": 5,
-                "log_level": 3,
-            }
-        )
         try:
-            producer.init_transactions(self._timeout_s)
+            return take_over_id(self._bootstrap, self._transactional_id, self._topic, self._timeout_s)
         except KafkaException as error:
             raise self._unavailable(error) from error
-        return producer
 
     def _present(self, written_before: Mapping[int, int]) -> set[bytes]:
         index = LogIndex(self._bootstrap)
@@ -119,13 +107,8 @@ class DeadLetterWriter:
         try:
             producer.begin_transaction()
             for letter in letters:
-                headers: list[tuple[str, str | bytes | None]] = [(name, text.encode()) for name, text in letter.headers]
-                while True:
-                    try:
-                        producer.produce(self._topic, value=letter.value, key=letter.identity.encode(), headers=headers)
-                        break
-                    except BufferError:
-                        producer.poll(0.1)  # the bounded queue is full: let it drain
+                headers = [(name, text.encode()) for name, text in letter.headers]
+                produce(producer, self._topic, letter.value, letter.identity.encode(), headers)
             failpoint("dead_letters.before_commit")
             producer.commit_transaction(self._timeout_s)
             failpoint("dead_letters.committed")

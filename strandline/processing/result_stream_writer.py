@@ -31,20 +31,18 @@ from strandline.core.record import (
 )
 from strandline.ingest.framing import key_finder
 from strandline.processing.log_reader import LogIndex, LogReader, OffsetRange
+from strandline.processing.transactions import produce, take_over_id
 from strandline.results.document import Document, DocumentShape
 from strandline.results.writer import Refused, WriteReport
 
 RESULTS_A_TRANSACTION = 5_000
 _TIMEOUT_S = 60.0
-_TRANSACTION_TIMEOUT_S = 15
-"""Kafka ends a transaction that was left open for so long, looking every 10 s: before LogReader gives up waiting for that."""
 _RECORD_BYTES_MAX = 1_000_000
 """The producer's own limit, headers and all."""
 _HEADERS_BYTES_MAX = 2_048
 _END_BYTES = len('{"@timestamp":"2024-05-01T12:01:00.000Z"')
 """A document begins with its window's end."""
 _TAKEN_OVER_AT_ONCE = 8
-_CONNECTED_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -167,12 +165,7 @@ class ResultStreamWriter:
             producer.begin_transaction()
             for document, key in documents:
                 headers = [*common, (HEADER_ID, document.id.encode())]
-                while True:
-                    try:
-                        producer.produce(shape.emit_name, value=document.source, key=key, headers=headers)
-                        break
-                    except BufferError:
-                        producer.poll(0.1)  # the bounded queue is full: let it drain
+                produce(producer, shape.emit_name, document.source, key, headers)
             producer.flush(_TIMEOUT_S)
             failpoint("stream.before_commit")
             producer.commit_transaction(_TIMEOUT_S)
@@ -194,26 +187,12 @@ def take_over(bootstrap: str, transactional_id: str, topic: str) -> Producer:
 
     Raises LogUnavailable.
     """
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "transactional.id": transactional_id,
-            "transaction.timeout.ms": _TRANSACTION_TIMEOUT_S * 1000,
-            "partitioner": "murmur2_random",  # as the gateways place keys
-            "message.max.bytes": _RECORD_BYTES_MAX,
-            "compression.type": "lz4",
-            "linger.ms": 5,
-            "log_level": 3,
-        }
-    )
+    # Placed as the gateways place keys.
+    settings: dict[str, str | int] = {"partitioner": "murmur2_random", "message.max.bytes": _RECORD_BYTES_MAX}
     try:
-        # Asked in its first moments, librdkafka often looks for the coordinator again only after half a second.
-        producer.list_topics(topic, timeout=_TIMEOUT_S)
-        producer.poll(_CONNECTED_S)
-        producer.init_transactions(_TIMEOUT_S)
+        return take_over_id(bootstrap, transactional_id, topic, _TIMEOUT_S, settings)
     except KafkaException as error:
         raise _unavailable(bootstrap, transactional_id, error) from error
-    return producer
 
 
 def take_over_all(bootstrap: str, slots: Sequence[tuple[str, str]]) -> None:
