@@ -51,8 +51,8 @@ class BackfillTap:
             epoch=row.epoch,
             emitted_ms=window.after_ms,
             kafka_bootstrap=self.settings.kafka_bootstrap,
-            slot="backfill",
             up_to_ms=window.up_to_ms,
+            generation=row.generation,
         )
         fields = [StructField(f.name, f.dataType, f.nullable) for f in frame.schema.fields]
         schema = StructType(

@@ -1,23 +1,25 @@
 """Dead letters: a record or result that could not be used, with its bytes, the reason and where it came from.
 
 A dead letter's key is its identity: the source coordinates of a record, or index and id of a refused document. It is
-written once however often a slice is replayed: under a transactional id that shuts out an older attempt first, and
-leaving out what the stream already holds since the last checkpoint.
+written once however often a slice is replayed: by transactions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaException, Producer
+import pyarrow as pa
+from confluent_kafka import Message
+from pyspark import TaskContext
 
-from strandline.core.errors import LogUnavailable
-from strandline.core.failpoints import failpoint
 from strandline.core.record import dead_letter_topic
-from strandline.processing.log_reader import LogIndex, LogReader, OffsetRange
-from strandline.processing.transactions import produce, take_over_id
+from strandline.processing.log_source import BYTES, MESSAGE, REASON, SOURCE_COLUMNS
+from strandline.processing.present_run import require_present
+from strandline.processing.transactions import Entry, Slot, Writing
 
+STEP = "_strandline_step"
+"""Column of a refused record: the step that refused it."""
 DEAD_LETTERS_A_TRANSACTION = 5_000
 
 
@@ -48,77 +50,85 @@ class DeadLetter:
         headers = {"reason": reason, "message": message, "step": step, "index": index, "document": document_id}
         return cls(f"{index}/{document_id}", value, tuple(headers.items()))
 
+    @property
+    def entry(self) -> Entry:
+        """As a record of the dead-letter stream."""
+        headers = [(name, text.encode()) for name, text in self.headers]
+        return Entry(self.identity, self.value, self.identity.encode(), headers)
+
+
+def slot_of_records(slot: int) -> str:
+    """The place from which a run's task of this number writes what became of records."""
+    return f"record-{slot}"
+
+
+def slot_of_results(stage: str, slot: int) -> str:
+    """Likewise, of a stage's refused results."""
+    return f"result-{stage}-{slot}"
+
+
+def dead_letter_id(job: str, slot: str) -> str:
+    """The transactional id of a slot."""
+    return f"{dead_letter_topic(job)}.{slot}"
+
 
 class DeadLetterWriter:
-    """Writes one task's dead letters. `slot` names the task's place in its batch: the same place of any later attempt
-    takes over its transactional id, which ends what an older attempt left open."""
+    """Writes the dead letters of one attempt of one task. No two processes at work may share a `slot`.
 
-    def __init__(self, bootstrap: str, job: str, slot: str, timeout_s: float = 60.0) -> None:
-        self._bootstrap = bootstrap
-        self._topic = dead_letter_topic(job)
-        self._slot = slot
-        self._timeout_s = timeout_s
-        self._transactional_id = f"{self._topic}.{slot}"
+    `require_present` raises Fenced unless the run `epoch` is still the present one.
+    """
+
+    def __init__(self, bootstrap: str, job: str, slot: str, epoch: int, require_present: Callable[[int], None]) -> None:
+        self._writing = Writing(
+            bootstrap, dead_letter_topic(job), epoch, require_present, identity_of=_key_of, failpoints="dead_letters"
+        )
+        self._id = dead_letter_id(job, slot)
 
     def write(self, letters: Iterator[DeadLetter], written_before: Mapping[int, int]) -> int:
-        """Write those that are not in the stream yet; return how many letters were given.
-
-        1. Take over the transactional id: an older attempt can no longer commit.
-        2. Read what the stream holds since `written_before` (partition -> offset, of the last checkpoint), to its very end.
-        3. Write the others, in transactions of bounded size.
-        """
+        """Write those that are not in the stream since `written_before` (partition -> offset, of the last checkpoint), in
+        transactions of bounded size; return how many letters were given. Raises LogUnavailable, Fenced."""
         given = 0
-        producer: Producer | None = None
-        present: set[bytes] = set()
+        slot = Slot(self._writing, self._id, written_before)
         for chunk in _chunks(letters, DEAD_LETTERS_A_TRANSACTION):
-            if producer is None:
-                producer = self._take_over()
-                failpoint("dead_letters.taken_over")
-                present = self._present(written_before)
             given += len(chunk)
-            missing = [letter for letter in chunk if letter.identity.encode() not in present]
-            if missing:
-                self._write_transaction(producer, missing)
+            slot.write([letter.entry for letter in chunk])
         return given
 
-    def _take_over(self) -> Producer:
-        try:
-            return take_over_id(self._bootstrap, self._transactional_id, self._topic, self._timeout_s)
-        except KafkaException as error:
-            raise self._unavailable(error) from error
 
-    def _present(self, written_before: Mapping[int, int]) -> set[bytes]:
-        index = LogIndex(self._bootstrap)
-        # Not only up to the first open transaction: a killed attempt may have left one open in another slot, and letters
-        # of this slot committed behind it. The reader waits until that slot is taken over too, or Kafka ends it.
-        starts, ends = index.starts(self._topic), index.ends_with_open(self._topic)
-        reader = LogReader(self._bootstrap)
-        try:
-            present: set[bytes] = set()
-            for partition, end in ends.items():
-                first = max(written_before.get(partition, 0), starts[partition])
-                for messages in reader.read(OffsetRange(self._topic, partition, first, end)):
-                    present.update(key for message in messages if isinstance(key := message.key(), bytes))
-            return present
-        finally:
-            reader.close()
+@dataclass(frozen=True)
+class DeadLetterTask:
+    """Writes the dead letters of a slice's refused records; travels to the executors. Yields reason and count."""
 
-    def _write_transaction(self, producer: Producer, letters: Sequence[DeadLetter]) -> None:
-        try:
-            producer.begin_transaction()
-            for letter in letters:
-                headers = [(name, text.encode()) for name, text in letter.headers]
-                produce(producer, self._topic, letter.value, letter.identity.encode(), headers)
-            failpoint("dead_letters.before_commit")
-            producer.commit_transaction(self._timeout_s)
-            failpoint("dead_letters.committed")
-        except KafkaException as error:
-            raise self._unavailable(error) from error
+    bootstrap: str
+    job: str
+    epoch: int
+    written_before: Mapping[int, int]
 
-    def _unavailable(self, error: KafkaException) -> LogUnavailable:
-        return LogUnavailable(
-            f"dead letters could not be written to {self._topic} at {self._bootstrap} (slot {self._slot}): {error.args[0].str()}"
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        counts: dict[str, int] = {}
+        writer = DeadLetterWriter(
+            self.bootstrap,
+            self.job,
+            slot_of_records(context.partitionId()),
+            self.epoch,
+            lambda epoch: require_present(self.job, epoch),
         )
+        writer.write(self._letters(batches, counts), self.written_before)
+        yield pa.RecordBatch.from_pydict({"reason": list(counts), "count": pa.array(counts.values(), pa.int64())})
+
+    def _letters(self, batches: Iterator[pa.RecordBatch], counts: dict[str, int]) -> Iterator[DeadLetter]:
+        for batch in batches:
+            columns = [batch.column(name).to_pylist() for name in (*SOURCE_COLUMNS, BYTES, REASON, MESSAGE, STEP)]
+            for stream, partition, offset, value, reason, message, step in zip(*columns, strict=True):
+                counts[reason] = counts.get(reason, 0) + 1
+                yield DeadLetter.of_record(stream, partition, offset, value, reason, message, step)
+
+
+def _key_of(message: Message) -> str:
+    key = message.key()
+    return key.decode("utf-8", "replace") if isinstance(key, bytes) else ""
 
 
 def _chunks(letters: Iterator[DeadLetter], size: int) -> Iterator[list[DeadLetter]]:

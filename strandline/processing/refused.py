@@ -2,54 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from strandline.core.errors import BadRecord
 from strandline.core.record import REASON_EXPRESSION, REASON_LATE, dead_letter_topic
-from strandline.processing.dead_letters import DeadLetter, DeadLetterWriter
+from strandline.processing.dead_letters import STEP, DeadLetterTask
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.log_source import BYTES, MESSAGE, REASON, SOURCE_COLUMNS, LogSource
 from strandline.processing.pipeline import CheckedPipeline
 from strandline.processing.stages import PROBLEM, apply_steps, can_fail
-
-STEP = "_strandline_step"
-
-
-@dataclass(frozen=True)
-class DeadLetterTask:
-    """What a task needs to write dead letters; travels to the executors."""
-
-    bootstrap: str
-    job: str
-    written_before: Mapping[int, int]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
-        counts: dict[str, int] = {}
-        writer = DeadLetterWriter(self.bootstrap, self.job, f"record-{context.partitionId()}")
-        writer.write(self._letters(batches, counts), self.written_before)
-        yield pa.RecordBatch.from_pydict({"reason": list(counts), "count": pa.array(counts.values(), pa.int64())})
-
-    def _letters(self, batches: Iterator[pa.RecordBatch], counts: dict[str, int]) -> Iterator[DeadLetter]:
-        for batch in batches:
-            columns = [batch.column(name).to_pylist() for name in (*SOURCE_COLUMNS, BYTES, REASON, MESSAGE, STEP)]
-            for stream, partition, offset, value, reason, message, step in zip(*columns, strict=True):
-                counts[reason] = counts.get(reason, 0) + 1
-                yield DeadLetter.of_record(stream, partition, offset, value, reason, message, step)
 
 
 class RefusedWriter:
     """Finds a slice's refused records and writes their dead letters. Decides nothing anew: the same decoder, watermark and
     expressions give the same refusals as in the main plan."""
 
-    def __init__(self, spark: SparkSession, pipeline: CheckedPipeline, bootstrap: str) -> None:
+    def __init__(self, spark: SparkSession, pipeline: CheckedPipeline, bootstrap: str, epoch: int) -> None:
+        self._epoch = epoch
         self._spark = spark
         self._pipeline = pipeline
         self._bootstrap = bootstrap
@@ -57,8 +29,10 @@ class RefusedWriter:
 
     def write(self, number: int, written_before: Mapping[int, int]) -> tuple[dict[str, int], dict[int, int]]:
         """Write the dead letters of slice `number`; return reason -> count and where the dead-letter stream ends now."""
-        task = DeadLetterTask(self._bootstrap, self._pipeline.job, dict(written_before))
-        rows = self._refused(number).mapInArrow(task, "reason string, count long").collect()
+        task = DeadLetterTask(self._bootstrap, self._pipeline.job, self._epoch, dict(written_before))
+        # No more tasks than there are slots.
+        refused = self._refused(number).coalesce(self._spark.sparkContext.defaultParallelism)
+        rows = refused.mapInArrow(task, "reason string, count long").collect()
         counts: dict[str, int] = {}
         for row in rows:  # a few rows a task
             counts[row["reason"]] = counts.get(row["reason"], 0) + row["count"]

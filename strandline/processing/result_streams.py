@@ -1,5 +1,5 @@
-"""Streams of results as documents and ledger show them: who emits to which, what a stage's stream looks like, and how a new
-run shuts out the runs before it. The writing itself is in `result_stream_writer.py`."""
+"""Streams of results as documents and ledger show them: who emits to which, and what a stage's stream looks like. The writing
+itself is in `result_stream_writer.py`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 from strandline.core.stream import StreamSpec
 from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, Stage
-from strandline.processing.result_stream_writer import take_over_all, transactional_id
 from strandline.results.document import WINDOW_FIELDS
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
-    from strandline.ledger.states import RunRow
 
 
 def emissions_to_streams(pipeline: PipelineSpec) -> Iterator[tuple[str, str]]:
@@ -73,27 +71,3 @@ def misfits(stream: StreamSpec, stage: Stage) -> list[str]:
         found.append(f"its key {stream.key} is no field of the results")
     found += [f"{what} leads into it" for _, what in stream.entrances()]
     return found
-
-
-def shut_out_older_runs(ledger: Ledger, bootstrap: str, run: RunRow) -> int:
-    """Take over every slot from which an older run may still write results, and return how many those were.
-
-    Called when the run has begun, before its first task. The run that committed last has done the same before, so only it and
-    the runs after it can have anything open. Raises LogUnavailable.
-    """
-    last = ledger.last_checkpoint(run.job)
-    older = [one for one in ledger.runs(run.job) if (last.epoch if last else 0) <= one.epoch < run.epoch]
-    slots: dict[int, int] = {}
-    for one in older:
-        slots[one.version] = max(one.slots, slots.get(one.version, 0))
-    ids = {
-        transactional_id(run.job, stage, stream, slot): stream
-        for version, count in slots.items()
-        if count
-        for stage, stream in emissions_to_streams(
-            PipelineSpec.from_document(ledger.job_version(run.job, version).document)
-        )
-        for slot in range(count)
-    }
-    take_over_all(bootstrap, list(ids.items()))
-    return len(ids)

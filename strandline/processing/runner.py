@@ -56,10 +56,11 @@ from strandline.processing.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, 
 from strandline.processing.guard import Guard, end_process_group
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.log_source import LogSource, SourceConfig, log_source
+from strandline.processing.older_runs import shut_out_older_runs
 from strandline.processing.pipeline import CheckedPipeline
 from strandline.processing.planner import PlannerSettings, is_drained
 from strandline.processing.refused import RefusedWriter
-from strandline.processing.result_streams import emitter_of, shut_out_older_runs
+from strandline.processing.result_streams import emitter_of
 from strandline.processing.rewind import (
     RUN_BEGINS,
     RewindPlan,
@@ -78,6 +79,9 @@ from strandline.processing.watermark import EventTimeRule, open_until
 
 log = structlog.get_logger()
 
+_CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_CHECKSUMS = "spark.sql.streaming.checkpoint.fileChecksum.enabled"
+"""Sums of checkpoint files, in files beside them, compared when they are read."""
 _ON_THE_WAY = {JobState.STOPPED: JobState.STOPPING, JobState.DRAINED: JobState.DRAINING}
 _LOOK_S = 0.1
 FINISH_TRIES = 3
@@ -235,20 +239,18 @@ class Runner:
         scratch = self._scratch / str(run.epoch)
         scratch.mkdir(parents=True, exist_ok=True)
         spark = self._session(scratch)
+        spark.conf.set(_CHECKSUMS, str(checkpoint is not None).lower())
         committer: SliceCommitter | None = None
         try:
             shut_out_older_runs(self._ledger, self._settings.kafka_bootstrap, run)
-            if any(stage.streams for stage in pipeline.stages):
-                self._ledger.set_run_slots(
-                    self._job, run.epoch, int(spark.conf.get("spark.sql.shuffle.partitions") or 0)
-                )
+            self._ledger.set_run_slots(self._job, run.epoch, slots_of(spark))
             emitter = emitter_of(self._ledger, pipeline.spec.input.stream)
             config = source_config(self._settings, pipeline, plan, run.version, run.epoch, spark, emitter)
             spark.dataSource.register(log_source(config))
             tap = EmissionTap(
                 pipeline, run.version, run.epoch, plan.emitted, self._settings, self._stream_keys(pipeline)
             )
-            refused = RefusedWriter(spark, pipeline, self._settings.kafka_bootstrap)
+            refused = RefusedWriter(spark, pipeline, self._settings.kafka_bootstrap, run.epoch)
             streams = spark._jsparkSession.streams()  # the way to what Spark's listeners only hear afterwards
             committer = SliceCommitter(
                 pipeline,
@@ -481,8 +483,10 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
         "spark.shuffle.compress": "false",
         "spark.shuffle.spill.compress": "false",
         "spark.shuffle.checksum.enabled": "false",
-        # Hadoop's own sums lie beside every file on a local or mounted disk, and are compared when it is read.
-        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+        # Hadoop's default starts a process for the mode, and two for the rename, of each of a batch's dozen files.
+        "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_FILES,
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        _CHECKSUMS: "false",  # but for what outlives a run
         "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
         "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -507,6 +511,11 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
         ) from error
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def slots_of(spark: SparkSession) -> int:
+    """From how many places at most a run's tasks write to Kafka."""
+    return max(spark.sparkContext.defaultParallelism, int(spark.conf.get("spark.sql.shuffle.partitions") or 0))
 
 
 def failure_of(error: Exception) -> StrandlineError:

@@ -10,11 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from strandline.core.errors import Fenced
 from strandline.core.failpoints import failpoint
 from strandline.core.record import REASON_RESULT
-from strandline.processing.dead_letters import DeadLetter, DeadLetterWriter
-from strandline.processing.log_source import open_ledger
+from strandline.processing.dead_letters import DeadLetter, DeadLetterWriter, slot_of_results
+from strandline.processing.present_run import require_present, require_present_attempt
 from strandline.processing.result_stream_writer import Place, ResultStream, ResultStreamWriter
 from strandline.results.writer import Refused, ResultWriter
 
@@ -40,8 +39,6 @@ class StageEmission:
     emitted_ms: int | None
     """Windows that end at or before it were emitted by an earlier run."""
     kafka_bootstrap: str
-    slot: str = "result"
-    """Names the dead letters' transactions, which no two processes at work may share."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write each batch's new results and pass all of them on; returns from a batch when the store has confirmed it."""
@@ -79,13 +76,10 @@ class StageEmission:
 
     def _require_present(self, epoch: int) -> None:
         """Raises Fenced when a newer run of the job has begun."""
-        ledger = open_ledger()
-        try:
-            present = ledger.job(self.job).epoch
-        finally:
-            ledger.close()
-        if present != epoch:
-            raise Fenced(f"Run {epoch} of job {self.job} no longer owns it, run {present} does: stop this run now.")
+        require_present(self.job, epoch)
+
+    def _dead_letter_slot(self, task: int) -> str:
+        return slot_of_results(self.stage, task)
 
     def _new(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.emitted_ms is None:
@@ -97,14 +91,15 @@ class StageEmission:
         written_before = {
             int(p): o for p, o in json.loads(context.getLocalProperty(DEAD_LETTERS_PROPERTY) or "{}").items()
         }
-        slot = f"{self.slot}-{self.stage}-{context.partitionId()}"
+        slot = self._dead_letter_slot(context.partitionId())
         letters = (
             DeadLetter.of_document(
                 one.index or "", one.id, one.source, REASON_RESULT, f"{one.type}: {one.reason}", f"emit {self.stage}"
             )
             for one in refused
         )
-        DeadLetterWriter(self.kafka_bootstrap, self.job, slot).write(letters, written_before)
+        writer = DeadLetterWriter(self.kafka_bootstrap, self.job, slot, self.epoch, self._require_present)
+        writer.write(letters, written_before)
 
 
 @dataclass(frozen=True)
@@ -112,6 +107,7 @@ class BackfillEmission(StageEmission):
     """Emits the windows of one chunk, and says of one refused result a batch why."""
 
     up_to_ms: int = 0
+    generation: int = 0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -125,6 +121,13 @@ class BackfillEmission(StageEmission):
             yield batch.append_column(
                 REFUSED_RESULTS, pa.array(counts if batch.num_rows else [], pa.int64())
             ).append_column(REFUSED_SAMPLE, pa.array(sample + nothing if batch.num_rows else [], pa.string()))
+
+    def _require_present(self, epoch: int) -> None:
+        """Raises Fenced when a newer attempt at the backfill has begun."""
+        require_present_attempt(self.job, self.generation, epoch)
+
+    def _dead_letter_slot(self, task: int) -> str:
+        return f"backfill-{self.stage}-{task}"  # the job's own run is at work, too
 
     def _new(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         new = super()._new(batch)

@@ -16,6 +16,7 @@ _NEEDED_BY_WORKERS = (
     "strandline.processing.log_source",
     "strandline.processing.stage_emission",
     "strandline.results.elasticsearch_writer",
+    "strandline.ledger.ledger",
 )
 
 if __name__ == "__main__":

@@ -5,10 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
-from strandline.processing.dead_letters import DeadLetter, DeadLetterWriter
+from strandline.core.errors import Fenced
+from strandline.processing.dead_letters import DeadLetter, DeadLetterWriter, dead_letter_id
 from strandline.processing.log_reader import LogIndex, LogReader, OffsetRange
+from strandline.processing.transactions import take_over, take_over_all
 from tests.integration.test_log_reader import make_topic
 
 
@@ -16,8 +18,14 @@ def letter(number: int) -> DeadLetter:
     return DeadLetter.of_record("readings", 0, number, b"no record", "decode", "not JSON", "decode")
 
 
-def write(kafka: str, job: str, slot: str, *numbers: int) -> int:
-    return DeadLetterWriter(kafka, job, slot).write(map(letter, numbers), {0: 0})
+def write(kafka: str, job: str, slot: str, *numbers: int, epoch: int = 1, present: int = 1) -> int:
+    """As a task of run `epoch` while `present` is the present one."""
+
+    def require_present(asked: int) -> None:
+        if asked != present:
+            raise Fenced(f"run {asked} is over")
+
+    return DeadLetterWriter(kafka, job, slot, epoch, require_present).write(map(letter, numbers), {0: 0})
 
 
 def numbers_in(kafka: str, topic: str) -> list[int]:
@@ -32,7 +40,7 @@ def numbers_in(kafka: str, topic: str) -> list[int]:
 def killed_after(kafka: str, job: str, slot: str, number: int, *, has_committed: bool) -> Producer:
     """What an attempt wrote that then was killed, before or after the end of its transaction. Keep it: it must not end
     its transaction now by being forgotten."""
-    producer = DeadLetterWriter(kafka, job, slot)._take_over()
+    producer = take_over(kafka, dead_letter_id(job, slot), f"{job}.dead-letter")
     producer.begin_transaction()
     producer.produce(f"{job}.dead-letter", b"no record", key=letter(number).identity.encode())
     assert producer.flush(30) == 0
@@ -68,3 +76,17 @@ def test_a_transaction_that_nobody_takes_over_ends_before_readers_give_up(kafka:
     assert write(kafka, "abandoned", "record-1", 2) == 1
     assert numbers_in(kafka, topic) == [2]
     del killed
+
+
+def test_an_older_run_with_more_tasks_gets_nothing_in_once_a_new_one_has_shut_it_out(kafka: str) -> None:
+    """Neither what it had begun in a slot that the new run doesn't use, nor anything by taking that slot over again."""
+    topic = "older.dead-letter"
+    make_topic(kafka, topic)
+    paused = killed_after(kafka, "older", "record-7", 1, has_committed=False)
+    take_over_all(kafka, [(dead_letter_id("older", f"record-{slot}"), topic) for slot in range(8)])
+    assert write(kafka, "older", "record-0", 1, 2, epoch=2, present=2) == 2
+    with pytest.raises(KafkaException):
+        paused.commit_transaction(30)
+    with pytest.raises(Fenced):
+        write(kafka, "older", "record-7", 1, epoch=1, present=2)
+    assert numbers_in(kafka, topic) == [1, 2]

@@ -14,10 +14,9 @@ from strandline.processing.result_stream_writer import (
     ResultStream,
     ResultStreamWriter,
     result_header,
-    take_over,
-    take_over_all,
     transactional_id,
 )
+from strandline.processing.transactions import Slot, take_over, take_over_all
 from strandline.results.document import DocumentShape
 from strandline.results.writer import WriteReport
 from tests.integration.test_log_reader import make_topic
@@ -138,19 +137,19 @@ def test_twice_is_once(kafka: str) -> None:
 def test_one_attempt_may_write_many_batches_and_looks_once_what_is_there(
     kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks: list[int] = []
-    present = ResultStreamWriter._present
+    looks: list[Slot] = []
+    look = Slot._read_there
 
-    def counted(self: ResultStreamWriter, epoch: int) -> set[str]:
-        looks.append(epoch)
-        return present(self, epoch)
+    def counted(self: Slot) -> set[str]:
+        looks.append(self)
+        return look(self)
 
-    monkeypatch.setattr(ResultStreamWriter, "_present", counted)
+    monkeypatch.setattr(Slot, "_read_there", counted)
     stage = Stage(kafka, "results-many")
     stage.write("ad")
     attempt = stage.attempt()
     assert [stage.write(devices, attempt=attempt).created for devices in ("abc", "def", "ghi")] == [2, 2, 3]
-    assert looks == [1, 1]
+    assert len(looks) == 2, "one for each attempt"
     assert stage.held() == [("1", device) for device in "abcdefghi"]
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from strandline.ledger.ledger import Ledger
-from strandline.processing import result_streams
-from strandline.processing.result_streams import emitter_of, shut_out_older_runs
+from strandline.processing.older_runs import slots_of_older_runs
+from strandline.processing.result_streams import emitter_of
 from strandline.services.checking import check_without_stack
 from tests.support.control import STREAM, Api
 from tests.support.ledgers import a_checkpoint, a_slice
@@ -144,14 +144,10 @@ def test_those_that_read_a_stream_are_restarted_when_another_job_emits_to_it(api
     assert (api.ledger.job("hours").restarts, emitter_of(api.ledger, "turbine-minute")) == (2, None)
 
 
-def test_a_new_run_shuts_out_each_slot_of_the_runs_since_the_one_that_committed_last(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_run_shuts_out_each_slot_of_the_runs_since_the_one_that_committed_last(api: Api) -> None:
     ledger = api.ledger
-    taken: list[tuple[str, str]] = []
-    monkeypatch.setattr(result_streams, "take_over_all", lambda _, ids: taken.extend(ids))
     api.apply(f"{STREAM}---\n{MINUTES}")
-    assert shut_out_older_runs(ledger, "", ledger.begin_run("minutes", 1)) == 0
+    assert slots_of_older_runs(ledger, ledger.begin_run("minutes", 1)) == []
     for epoch, slots in ((1, 8), (2, 3), (3, 0), (4, 2)):
         if epoch > 1:
             ledger.begin_run("minutes", epoch)
@@ -159,9 +155,16 @@ def test_a_new_run_shuts_out_each_slot_of_the_runs_since_the_one_that_committed_
         if epoch == 2:
             ledger.plan_slice(a_slice(1, 2, "minutes"))
             ledger.commit_checkpoint(a_checkpoint(1, 2, "minutes"))
-    assert shut_out_older_runs(ledger, "", ledger.begin_run("minutes", 5)) == 3
-    ids = [f"minutes:result:per_minute:turbine-minute:{slot}" for slot in range(3)]
-    assert taken == [(one, "turbine-minute") for one in ids]
+    dead = "minutes.dead-letter"
+    assert slots_of_older_runs(ledger, ledger.begin_run("minutes", 5)) == [
+        place
+        for slot in range(3)
+        for place in (
+            (f"{dead}.record-{slot}", dead),
+            (f"{dead}.result-per_minute-{slot}", dead),
+            (f"minutes:result:per_minute:turbine-minute:{slot}", "turbine-minute"),
+        )
+    ]
 
 
 def test_a_cascade_over_two_jobs_is_checked_without_a_stack() -> None:

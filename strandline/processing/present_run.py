@@ -1,0 +1,28 @@
+"""Whether a run is still its job's present one, as a task asks it in an executor's Python worker."""
+
+from __future__ import annotations
+
+from strandline.core.errors import Fenced
+from strandline.processing.log_source import open_ledger
+
+
+def require_present(job: str, epoch: int) -> None:
+    """Raises Fenced when a newer run of the job has begun."""
+    ledger = open_ledger()
+    try:
+        present = ledger.job(job).epoch
+    finally:
+        ledger.close()
+    if present != epoch:
+        raise Fenced(f"Run {epoch} of job {job} no longer owns it, run {present} does: stop this run now.")
+
+
+def require_present_attempt(job: str, generation: int, epoch: int) -> None:
+    """Raises Fenced when a newer attempt at the backfill has begun."""
+    ledger = open_ledger()
+    try:
+        present = ledger.backfill(job, generation).epoch
+    finally:
+        ledger.close()
+    if present != epoch:
+        raise Fenced(f"Attempt {epoch} at backfill {generation} of job {job} is over, attempt {present} is at work.")
