@@ -21,6 +21,8 @@ from strandline.core.errors import LogTruncated, LogUnavailable, NotFound
 
 MESSAGES_A_FETCH = 10_000
 """Messages taken from librdkafka's queue at once: the unit in which records are decoded."""
+_GATHER_S = 0.02
+"""So long at most, messages are gathered that are handed on together."""
 _ASK_AGAIN_S = 0.2
 _SETTLED_TIMEOUT_S = 60.0
 _SETTLED_POLL_S = 0.01
@@ -51,7 +53,7 @@ class LogReader:
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",  # a missing offset is a failure to report, never a place to jump from
                 "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 50,
+                "fetch.wait.max.ms": 10,  # only at the end of a partition does the broker wait
                 "queued.min.messages": 50_000,
                 "queued.max.messages.kbytes": 65_536,
                 "log_level": 3,
@@ -73,10 +75,11 @@ class LogReader:
         self._consumer.assign([partition])
         try:
             offset_last = offset_range.offset_next - 1
+            left = offset_range.offset_next - offset_range.offset_first
             deadline = time.monotonic() + self._timeout_s
             done = False
             while not done:
-                messages = self._consume(place)
+                messages = self._consume(min(left, MESSAGES_A_FETCH), place)
                 if not messages:
                     if time.monotonic() > deadline:
                         raise LogUnavailable(
@@ -86,6 +89,7 @@ class LogReader:
                     continue
                 deadline = time.monotonic() + self._timeout_s
                 tail = messages[-1]
+                left = max(1, offset_last - offset_of(tail))
                 if offset_of(tail) < offset_last and all(message.error() is None for message in messages):
                     yield messages
                     continue
@@ -114,9 +118,10 @@ class LogReader:
             done = done or offset == offset_last
         return kept, done
 
-    def _consume(self, place: str) -> list[Message]:
+    def _consume(self, count: int, place: str) -> list[Message]:
+        """Up to so many messages. The client waits until it has them all, so where the range has holes this waits in vain."""
         try:
-            return self._consumer.consume(MESSAGES_A_FETCH, 0.2)
+            return self._consumer.consume(count, _GATHER_S)
         except KafkaException as error:
             raise _read_failure(error.args[0], place) from error
 
