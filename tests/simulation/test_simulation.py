@@ -19,17 +19,18 @@ from strandline.core.failpoints import FAILPOINTS
 from tests.simulation.world import simulate
 
 SEEDS = int(os.environ.get("STRANDLINE_SIMULATION_SEEDS", "10000"))
-KILLS_A_FAILPOINT = 20
-SIMULATED = [name for name in FAILPOINTS if not name.startswith("stream.")]
-"""The simulated job emits to an index only."""
+TIMES_A_FAILPOINT = 20
 _CHUNK = 5_000
-MISTAKES = [
-    "replays from the latest",
-    "emits again",
-    "buries again",
-    "late by Spark's watermark",
-]
-"""Each of them is built into every run of a history; one alone must be found."""
+MISTAKES = {
+    "replays from the latest": "",
+    "emits again": "",
+    "writes again": "",
+    "late by Spark's watermark": "",
+    "asks nobody": "slice.before_action",
+    "shuts nobody out": "produce",
+}
+"""Each of them is built into every run of a history, and one alone must be found: some of them easily, others where a run is
+held at a step while another begins."""
 
 
 Found = tuple[int, int, list[tuple[int, list[str]]]]
@@ -80,20 +81,30 @@ def test_a_seed_is_a_history():
     assert len({simulate(seed)[0].hash for seed in range(20)}) == 20
 
 
-@pytest.mark.parametrize("failpoint", SIMULATED)
+@pytest.mark.parametrize("failpoint", FAILPOINTS)
 def test_a_kill_at_a_failpoint_changes_no_result(failpoint):
-    """Twenty histories in which a run was killed there; some end before a run has come there often enough."""
-    killed, seed = 0, 0
-    while killed < KILLS_A_FAILPOINT:
-        world, findings = simulate(seed, kill_at=failpoint)
+    require_the_same_results(kill_at=failpoint)
+
+
+@pytest.mark.parametrize("failpoint", [name for name in FAILPOINTS if not name.startswith("plan.")])
+def test_a_run_that_is_held_at_a_failpoint_while_another_begins_changes_no_result(failpoint):
+    """It goes on later as if nothing had happened. Planning is one step here, so nothing can come between."""
+    require_the_same_results(pause_at=failpoint)
+
+
+def require_the_same_results(**what):
+    """Twenty histories in which it happened; some end before a run has come there often enough."""
+    happened, seed = 0, 0
+    while happened < TIMES_A_FAILPOINT:
+        world, findings = simulate(seed, **what)
         assert findings == [], f"seed {seed}"
-        killed, seed = killed + (not world.comes_to_kill), seed + 1
-        assert seed < 10 * KILLS_A_FAILPOINT, f"only {killed} of {seed} histories come there"
+        happened, seed = happened + (not world.comes_to_it), seed + 1
+        assert seed < 10 * TIMES_A_FAILPOINT, f"only {happened} of {seed} histories come there"
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_found(mistake):
-    found = [seed for seed in range(200) if simulate(seed, broken=mistake)[1]]
+@pytest.mark.parametrize(("mistake", "pause_at"), MISTAKES.items())
+def test_a_mistake_is_found(mistake, pause_at):
+    found = [seed for seed in range(200) if simulate(seed, broken=mistake, pause_at=pause_at)[1]]
     assert len(found) >= 3, f"only seeds {found} of 200 find it"
 
 

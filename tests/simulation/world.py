@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import random
+import zlib
 from collections import defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,18 +21,26 @@ from itertools import pairwise
 from typing import Any
 from unittest import mock
 
-from strandline.core.documents import read_documents
-from strandline.core.errors import Fenced, LedgerUnavailable
+from strandline.core.documents import Document, read_documents
+from strandline.core.errors import Fenced, LedgerUnavailable, LogUnavailable
+from strandline.core.record import dead_letter_topic
 from strandline.core.stream import StreamSpec
-from strandline.ledger.states import CheckpointRow, Desired, SliceRow, SliceStatus
+from strandline.ledger.states import CheckpointRow, Desired, RunRow, SliceRow, SliceStatus
 from strandline.processing import planner as planner_module
+from strandline.processing.dead_letters import dead_letter_id, slot_of_records
+from strandline.processing.older_runs import slots_of_older_runs
 from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
 from strandline.processing.planner import PlannerSettings, SlicePlanner, is_drained
+from strandline.processing.result_stream_writer import transactional_id
 from strandline.processing.rewind import RewindPlan, plan_of_job
 from strandline.processing.watermark import emitted_up_to, greatest, open_until, tick_of_batch
+from tests.simulation.topic import Topic
 from tests.support.twin_ledger import TwinLedger
 
-JOB, STREAM = "j", "s"
+JOB, STREAM, RESULTS = "j", "s", "shorts"
+TASK_TRIES = 4
+ENTRIES_A_TRANSACTION = 3
+PAUSED_TURNS = 300
 MAX_AHEAD_MS = 60_000
 START_MS = 1_700_000_040_000  # the beginning of a minute
 TEXT = """
@@ -44,15 +53,16 @@ event_time: {{field: ts, delay: {delay}ms, idle_timeout: {idle}, max_ahead: 1m}}
 steps:
   - where: power < {below}
   - window: {{name: short, tumbling: {short}s, by: [device], aggregate: {{n: count(*), total: sum(power)}}}}
-    emit: [{{elasticsearch: short}}]
+    emit: [{{elasticsearch: short}}, {{stream: shorts}}]
   - window: {{name: minute, tumbling: 1m, by: [device], aggregate: {{n: sum(n), total: sum(total)}}}}
     emit: [{{elasticsearch: minute}}]
 """
 
-Step = Generator[str, None, None]
+Step = Generator[str]
 """One actor: it yields before each step that others could come between. Where the runner has a failpoint, its name."""
 Key = tuple[str, int, int, str]
 """Of a result: stage, window start and end, device."""
+Results = dict[Key, tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -105,9 +115,25 @@ class Log:
 
 @cache
 def pipeline_of(version: Version, delay_ms: int, idle: str) -> CheckedPipeline:
-    text = TEXT.format(delay=delay_ms, idle=idle, below=version.below, short=version.short_ms // 1_000)
-    stream, pipeline = read_documents(text, "simulation.yaml")
+    stream, pipeline = documents_of(version, delay_ms, idle)
     return check(PipelineSpec.parse(pipeline), StreamSpec.parse(stream))
+
+
+def document_of(version: Version, delay_ms: int, idle: str) -> dict[str, Any]:
+    return dict(documents_of(version, delay_ms, idle)[1].data)
+
+
+def documents_of(version: Version, delay_ms: int, idle: str) -> list[Document]:
+    text = TEXT.format(delay=delay_ms, idle=idle, below=version.below, short=version.short_ms // 1_000)
+    return read_documents(text, "simulation.yaml")
+
+
+def spread(all_of_them: dict[Any, Any], slots: int, number: Callable[[Any], int]) -> dict[int, dict[Any, Any]]:
+    """Slot -> its part, without the empty ones."""
+    parts: dict[int, dict[Any, Any]] = defaultdict(dict)
+    for key, value in all_of_them.items():
+        parts[number(key) % slots][key] = value
+    return dict(parts)
 
 
 @dataclass
@@ -156,24 +182,27 @@ class Killed(Exception):
 
 
 class World:
-    """One history. `broken` names a mistake that is built into the runs, to see that it is found; `kill_at` a failpoint at
-    which a run is killed, some time or other."""
+    """One history. `broken` names a mistake that is built into the runs, to see that it is found; `kill_at` a step at which a
+    run is killed, some time or other, and `pause_at` one at which a run is held, while another begins."""
 
-    def __init__(self, seed: int, *, records: int = 220, broken: str = "", kill_at: str = "") -> None:
+    def __init__(
+        self, seed: int, *, records: int = 220, broken: str = "", kill_at: str = "", pause_at: str = ""
+    ) -> None:
         self.chance = random.Random(seed)
         self.broken = broken
         self.kill_at = kill_at
-        self.comes_to_kill = self.chance.randint(1, 4)
-        """How often runs come to `kill_at` until one is killed there; 0 when it was."""
+        self.pause_at = pause_at
+        self.comes_to_it = self.chance.randint(1, 4)
+        """How often runs come to `kill_at` or `pause_at` until it happens there; 0 when it has."""
         self.now_ms = START_MS
         self.records_left = records
         self.log = Log(self.chance.choice([1, 2, 4]))
         self.ledger = TwinLedger()
         self.index: dict[Key, Held] = {}
-        self.dead: list[tuple[int, int, str]] = []
-        """Dead letters: partition, offset, reason."""
-        self.dead_epoch = 0
-        """Of the newest dead-letter producer: Kafka refuses the older ones."""
+        self.dead = Topic()
+        """Dead letters: partition and offset, with the reason."""
+        self.results = Topic()
+        """Of the first stage, which emits to the index, too."""
         self.findings: list[str] = []
         self.faults = 0
         self.runs: dict[int, Step] = {}
@@ -186,7 +215,7 @@ class World:
         """The epoch of each write to the ledger."""
         self._digest = hashlib.sha256(repr((seed, records)).encode())
         self._event_ms = START_MS
-        self.ledger.submit_job(JOB, "", vars(self.versions[0]))
+        self._submit()
 
     @property
     def hash(self) -> str:
@@ -214,6 +243,9 @@ class World:
         still_open_ms = open_until(self._pipeline().event_time_rule, self.ledger.last_checkpoint(JOB))
         return last is not None and last.status is SliceStatus.COMMITTED and is_drained(last, still_open_ms)
 
+    def _submit(self) -> None:
+        self.ledger.submit_job(JOB, "", document_of(self.versions[-1], self.delay_ms, self.idle))
+
     def _pipeline(self, version: int | None = None) -> CheckedPipeline:
         number = version or self.ledger.job(JOB).version
         return pipeline_of(self.versions[number - 1], self.delay_ms, self.idle)
@@ -225,6 +257,8 @@ class World:
             self._feed()
         elif dice < 0.25:
             self.now_ms += self.chance.choice([1, 10, 100, 1_000, 8_000])
+            self.dead.end_stale(self.now_ms)
+            self.results.end_stale(self.now_ms)
         elif dice < 0.29 and self.records_left:
             self._break()
         elif not self.runs:
@@ -270,43 +304,47 @@ class World:
             self._start()
         elif kind == "upgrade" and len(self.versions) < 4:
             self.versions.append(Version(self.chance.choice([50, 90]), self.chance.choice([10_000, 15_000, 20_000])))
-            self.ledger.submit_job(JOB, "", {"number": len(self.versions)})
+            self._submit()
             if self.chance.random() < 0.5:
                 self.asleep |= {epoch: self.chance.choice([5, 50]) for epoch in self.runs}
                 self._start()
 
     def _start(self) -> None:
         run = self.ledger.begin_run(JOB, 1)
-        self.runs[run.epoch] = self._job_run(run.epoch, run.version)
+        self.runs[run.epoch] = self._job_run(run)
         self.note("start", run.epoch, run.version)
 
     def _advance(self, epoch: int) -> None:
         try:
             step = next(self.runs[epoch])
             self.note(epoch, step)
-            if step == self.kill_at and self._is_killed_here():
+            if step == self.kill_at and self._happens_here():
                 del self.runs[epoch]
-        except (StopIteration, Fenced, LedgerUnavailable, Killed) as error:
+            elif step == self.pause_at and self._happens_here():
+                self.asleep[epoch] = PAUSED_TURNS
+                self._start()
+        except (StopIteration, Fenced, LedgerUnavailable, LogUnavailable, Killed) as error:
             self.note(epoch, "ends", type(error).__name__)
             del self.runs[epoch]
         except Divergence as error:
             self.findings.append(str(error))
             del self.runs[epoch]
 
-    def _is_killed_here(self) -> bool:
-        self.comes_to_kill = max(0, self.comes_to_kill - 1)
-        if self.comes_to_kill:
+    def _happens_here(self) -> bool:
+        self.comes_to_it = max(0, self.comes_to_it - 1)
+        if self.comes_to_it:
             return False
-        self.note("killed at", self.kill_at)
-        self.kill_at = ""
+        self.note("it happens at", self.kill_at, self.pause_at)
+        self.kill_at = self.pause_at = ""
         return True
 
     def _reach_in_planner(self, name: str) -> None:
-        if name == self.kill_at and self._is_killed_here():
+        if name == self.kill_at and self._happens_here():
             raise Killed(name)
 
-    def _job_run(self, epoch: int, version: int) -> Step:
+    def _job_run(self, run: RunRow) -> Step:
         """A run, as `Runner._run_version` and `SliceCommitter` do it."""
+        epoch, version = run.epoch, run.version
         pipeline = self._pipeline(version)
         rule = pipeline.event_time_rule
         yield "run.begun"
@@ -315,6 +353,13 @@ class World:
         if self.broken == "replays from the latest":
             plan = RewindPlan(plan.slice_committed + 1, plan.slice_committed, plan.emitted)
         yield "rewind.planned"
+        topics = {dead_letter_topic(JOB): self.dead, RESULTS: self.results}
+        for slot, topic in slots_of_older_runs(self.ledger, run):  # type: ignore[arg-type]  # a twin
+            yield "shut an older run out"
+            if self.broken != "shuts nobody out":
+                topics[topic].take_over(slot)
+        slots = self.chance.choice([1, 2, 3])
+        self.ledger.set_run_slots(JOB, epoch, slots)
         spark = SparkModel(self.versions[version - 1], self.delay_ms)
         settings = PlannerSettings(JOB, version, epoch, STREAM, "earliest", self.chance.choice([15, 60, 10_000]), rule)
         planner = SlicePlanner(settings, self.ledger, self.log, lambda: self.now_ms)  # type: ignore[arg-type]
@@ -342,13 +387,14 @@ class World:
                 if planned is None or planned.number <= done:
                     continue
                 end = planned.number
-            yield from self._batch(epoch, version, plan, spark, done + 1, end, is_first=is_first)
+            yield from self._batch(run, slots, plan, spark, done + 1, end, is_first=is_first)
             done, is_first = end, False
 
     def _batch(
-        self, epoch: int, version: int, plan: RewindPlan, spark: SparkModel, first: int, end: int, *, is_first: bool
+        self, run: RunRow, slots: int, plan: RewindPlan, spark: SparkModel, first: int, end: int, *, is_first: bool
     ) -> Step:
         yield "slice.before_action"
+        epoch, version = run.epoch, run.version
         pipeline = self._pipeline(version)
         slices = self.ledger.slices(JOB, first, end)
         last = slices[-1]
@@ -364,15 +410,20 @@ class World:
             counted += all_here
         spark_watermark_ms = spark.watermark_ms
         results = spark.process(rows, tick_of_batch(last, self.ledger.checkpoint(JOB, end) if is_replay else None))
+        new: dict[str, Results] = {"short": {}, "minute": {}}
         for key, value in results:
             stage, _, window_end_ms, _ = key
             if self.broken != "emits again" and window_end_ms <= plan.emitted.get(stage, -1):
                 continue
             if end <= plan.slice_committed and self.broken != "emits again":
                 self.findings.append(f"a replayed slice emits {key}")
-            yield "emit.before_write"
-            self._create(key, value, version, epoch)
-            yield "emit.written"
+            new[stage][key] = value
+        emitted_to = before.result_offsets.get(RESULTS, {}).get(0, 0) if before else 0
+        for stage, of_stage in new.items():
+            yield from self._tasks(
+                spread(of_stage, slots, lambda key: zlib.crc32(key[3].encode())),
+                lambda slot, part, stage=stage: self._emit(run, stage, slot, part, emitted_to),
+            )
         yield "slice.written"
         if end <= plan.slice_committed:
             yield "rewind.replayed"
@@ -383,18 +434,18 @@ class World:
             self.findings.append(f"slice {end}: Spark's watermark is {spark_watermark_ms}, the ledger's {in_ledger_ms}")
         dead_end = before.dead_letter_offsets.get(0, 0) if before else 0
         if refused:
-            yield "open the dead-letter producer"
-            self.dead_epoch = max(self.dead_epoch, epoch)
-            yield "dead_letters.taken_over"
-            there = set(self.dead[dead_end:])
-            for letter in refused:
-                yield "dead_letters.before_commit"
-                if self.dead_epoch > epoch:
-                    raise Fenced("a newer dead-letter producer")
-                if letter not in there or self.broken == "buries again":
-                    self.dead.append(letter)
-                yield "dead_letters.committed"
-            dead_end = len(self.dead)
+            letters = {(partition, offset): reason for partition, offset, reason in refused}
+            yield from self._tasks(
+                spread(letters, slots, lambda place: place[0]),
+                lambda slot, part: self._write_once(
+                    self.dead, dead_letter_id(JOB, slot_of_records(slot)), part, dead_end, epoch, "dead_letters"
+                ),
+            )
+            dead_end = self.dead.settled_end()
+        result_end = len(self.results.entries)
+        while self.results.settled_end() < result_end:
+            yield "wait until results are settled"
+        result_end = self.results.settled_end()
         yield "commit.before_checkpoint"
         yield "checkpoint.before_commit"  # within the transaction: what is killed here was never there
         reasons = [reason for _, _, reason in refused]
@@ -416,6 +467,7 @@ class World:
                 rejected={reason: reasons.count(reason) for reason in sorted(set(reasons))},
                 results={},
                 dead_letter_offsets={0: dead_end},
+                result_offsets={RESULTS: {0: result_end}},
                 committed_ms=self.now_ms,
             )
         )
@@ -424,6 +476,56 @@ class World:
             self.faults += 1
             raise LedgerUnavailable("the answer to the commit was lost")
         yield "checkpoint.committed"
+
+    def _tasks(self, parts: dict[int, dict[Any, Any]], start: Callable[[int, dict[Any, Any]], Step]) -> Step:
+        """One task for each slot, all at once. One whose worker dies is tried again."""
+        at_work = {slot: start(slot, part) for slot, part in parts.items()}
+        tries = dict.fromkeys(at_work, 1)
+        while at_work:
+            slot = self.chance.choice(sorted(at_work))
+            step = next(at_work[slot], None)
+            if step is None:
+                del at_work[slot]
+                continue
+            yield step
+            if self.chance.random() < 0.01 and tries[slot] < TASK_TRIES:
+                self.faults += 1
+                tries[slot] += 1
+                at_work[slot] = start(slot, parts[slot])
+                yield "a worker dies"
+
+    def _emit(self, run: RunRow, stage: str, slot: int, results: Results, written_before: int) -> Step:
+        """One task of a stage, as `StageEmission` does it."""
+        yield "emit.before_write"
+        for key, value in results.items():
+            self._create(key, value, run.version, run.epoch)
+            yield "a document"
+        if stage == "short":
+            place = transactional_id(JOB, stage, RESULTS, slot)
+            yield from self._write_once(self.results, place, results, written_before, run.epoch, "stream")
+        yield "emit.written"
+
+    def _write_once(
+        self, topic: Topic, place: str, entries: dict[Any, Any], written_before: int, epoch: int, failpoints: str
+    ) -> Step:
+        """As `transactions.Slot` does it."""
+        hold = topic.take_over(place)
+        yield f"{failpoints}.taken_over"
+        if self.ledger.job(JOB).epoch != epoch and self.broken != "asks nobody":
+            raise Fenced("a newer run")
+        yield "look where it ends"
+        end = len(topic.entries)
+        while topic.settled_end() < end:
+            yield "wait for open transactions"
+        there = dict(topic.committed(written_before, end))
+        missing = [one for one in entries.items() if one[0] not in there or self.broken == "writes again"]
+        for first in range(0, len(missing), ENTRIES_A_TRANSACTION):
+            for identity, value in missing[first : first + ENTRIES_A_TRANSACTION]:
+                yield "produce"
+                topic.append(hold, identity, value, self.now_ms)
+            yield f"{failpoints}.before_commit"
+            topic.commit(hold)
+            yield f"{failpoints}.committed"
 
     def _judge(self, one: SliceRow, spark: SparkModel) -> tuple[list[Record], list[tuple[int, int, str]], list[Record]]:
         accepted, refused, everything = [], [], []
@@ -486,8 +588,9 @@ def check_world(world: World) -> list[str]:
                     accepted.append(record)
     if seen != sum(map(len, world.log.records)):
         findings.append(f"{seen} records are in slices, {sum(map(len, world.log.records))} in the log")
-    if sorted(dead) != sorted(world.dead):
-        findings.append(f"{len(dead)} dead letters are due, {len(world.dead)} are there")
+    letters = sorted((partition, offset, reason) for (partition, offset), reason in world.dead.committed(0))
+    if sorted(dead) != letters:
+        findings.append(f"{len(dead)} dead letters are due, {len(letters)} are there")
     totals = world.ledger.totals(JOB)
     if (totals.records, totals.accepted) != (seen, len(accepted)):
         findings.append(f"the ledger counts {totals}, there are {seen} records, {len(accepted)} accepted")
@@ -498,6 +601,10 @@ def check_world(world: World) -> list[str]:
     findings += uncovered(world, accepted)
     expected = expected_index(world, slices, accepted)
     found = {key: held.value for key, held in world.index.items()}
+    in_stream = sorted(world.results.committed(0))
+    of_short = sorted(one for one in expected.items() if one[0][0] == "short")
+    if in_stream != of_short:
+        findings.append(f"{len(of_short)} results are due in the stream, {len(in_stream)} are there, or others")
     findings += [f"missing {key}" for key in sorted(expected.keys() - found.keys())]
     findings += [f"extra {key}" for key in sorted(found.keys() - expected.keys())]
     findings += [

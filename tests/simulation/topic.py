@@ -1,0 +1,82 @@
+"""A topic of one partition with transactional producers, as far as Kafka promises: who takes an id over ends what its holder had
+open and lets it do nothing more, readers of committed records see nothing behind an open transaction, and one that stays
+open for too long is ended."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from strandline.core.errors import LogUnavailable
+
+OPEN_MAX_MS = 15_000
+
+
+class State(Enum):
+    OPEN = auto()
+    COMMITTED = auto()
+    ENDED = auto()
+
+
+@dataclass
+class Transaction:
+    opened_ms: int
+    state: State = State.OPEN
+
+
+@dataclass(frozen=True)
+class Hold:
+    """What a producer knows of itself."""
+
+    id: str
+    number: int
+
+
+@dataclass
+class Topic:
+    entries: list[tuple[Hashable, object, Transaction]] = field(default_factory=list)
+    """Identity, value, and the transaction that holds it."""
+    _newest: dict[str, int] = field(default_factory=dict)
+    _open: dict[str, Transaction] = field(default_factory=dict)
+
+    def take_over(self, transactional_id: str) -> Hold:
+        self._end(transactional_id)
+        self._newest[transactional_id] = self._newest.get(transactional_id, 0) + 1
+        return Hold(transactional_id, self._newest[transactional_id])
+
+    def append(self, hold: Hold, identity: Hashable, value: object, now_ms: int) -> None:
+        """Into the producer's open transaction, which begins with it. Raises LogUnavailable where another holds the id."""
+        self._require(hold)
+        transaction = self._open.setdefault(hold.id, Transaction(now_ms))
+        self.entries.append((identity, value, transaction))
+
+    def commit(self, hold: Hold) -> None:
+        self._require(hold)
+        self._open.pop(hold.id).state = State.COMMITTED
+
+    def end_stale(self, now_ms: int) -> None:
+        """End what has been open for too long; its producer can do nothing more."""
+        for transactional_id, transaction in list(self._open.items()):
+            if now_ms - transaction.opened_ms > OPEN_MAX_MS:
+                self.take_over(transactional_id)
+
+    def settled_end(self) -> int:
+        """Up to where readers of committed records see: the first open transaction, or the end."""
+        is_open = (at for at, (_, _, transaction) in enumerate(self.entries) if transaction.state is State.OPEN)
+        return next(is_open, len(self.entries))
+
+    def committed(self, first: int, end: int | None = None) -> list[tuple[Hashable, object]]:
+        return [
+            (identity, value)
+            for identity, value, transaction in self.entries[first:end]
+            if transaction.state is State.COMMITTED
+        ]
+
+    def _end(self, transactional_id: str) -> None:
+        if transactional_id in self._open:
+            self._open.pop(transactional_id).state = State.ENDED
+
+    def _require(self, hold: Hold) -> None:
+        if self._newest[hold.id] != hold.number:
+            raise LogUnavailable(f"{hold.id} was taken over")
