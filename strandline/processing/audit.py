@@ -53,7 +53,7 @@ from strandline.processing.batch_spark import batch_spark
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.pipeline import CheckedPipeline, aliases_of
 from strandline.processing.rewind import RewindPlan
-from strandline.processing.runner import sentence_of, source_config
+from strandline.processing.runner import failure_of, source_config
 from strandline.processing.stored_pipeline import load_pipeline
 from strandline.results.held_documents import EndRange, close_snapshot, count_documents, open_snapshot
 from strandline.results.judgement import DIFFERENCES, Finding, Judge
@@ -221,7 +221,7 @@ def main(arguments: list[str] | None = None) -> int:
     except StrandlineError as error:
         return _failed(options.job, error)
     except (PySparkException, Py4JError) as error:
-        return _failed(options.job, StrandlineError(sentence_of(error)))
+        return _failed(options.job, failure_of(error))
     tell("report", asdict(report))
     return 0
 

@@ -49,7 +49,7 @@ from strandline.processing.log_reader import LogIndex
 from strandline.processing.log_source import EVENT_TIME
 from strandline.processing.pipeline import CheckedPipeline
 from strandline.processing.rewind import RewindPlan
-from strandline.processing.runner import sentence_of, source_config
+from strandline.processing.runner import failure_of, source_config
 from strandline.processing.stage_emission import DEAD_LETTERS_PROPERTY, SLICE_PROPERTY
 from strandline.processing.stages import window_stages
 from strandline.processing.stored_pipeline import load_pipeline
@@ -86,7 +86,7 @@ class Backfill:
         except StrandlineError as error:
             return self._failed(row, error)
         except (PySparkException, Py4JError) as error:
-            return self._failed(row, StrandlineError(sentence_of(error)))
+            return self._failed(row, failure_of(error))
         finally:
             self._ledger.close()
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from strandline.core.stream import StreamSpec
+from strandline.processing.log_reader import MESSAGES_A_FETCH
 from strandline.processing.log_source import EVENT_TIME, FACTS, SourceConfig, read_accepted
 from strandline.processing.log_source import LogPartition as Task
 from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, Stage, check
@@ -32,6 +33,9 @@ log = structlog.get_logger()
 
 BATCHES = 3
 _BATCH_MS = 60_000
+_ROWS = 50_000
+"""In each task: enough that the JVM has compiled the loops over rows, which a rewind spends its time in."""
+_DEVICES = 1_000
 _STREAM: dict[str, object] = {
     "stream": "warm-up",
     "partitions": 1,
@@ -116,7 +120,7 @@ def _warm_source(config: SourceConfig) -> type[DataSource]:
 
 
 class WarmSource(DataSource):
-    """Slices of a few made-up records, a minute of event time each."""
+    """Slices of made-up records, a minute of event time each."""
 
     bound: SourceConfig
 
@@ -150,15 +154,18 @@ class WarmReader(DataSourceStreamReader):
         assert isinstance(partition, Task)
         config, tick_ms = self._config, partition.tick_ms or 0
         schema = config.arrow_schema()
-        rows = 8
-        made = {
-            "device": pa.array([f"device-{row}" for row in range(rows)]),
-            "ts": pa.array([datetime.fromtimestamp(tick_ms / 1000 + row, UTC) for row in range(rows)]),
-            "value": pa.array([float(row) for row in range(rows)]),
-            EVENT_TIME: pa.array([(tick_ms + row * 1000) * 1000 for row in range(rows)], pa.int64()),
-            FACTS: pa.nulls(rows, pa.list_(pa.int64())),
-        }
-        yield pa.RecordBatch.from_arrays([made[item.name].cast(item.type) for item in schema], schema=schema)
+        devices = pa.array([f"device-{number}" for number in range(_DEVICES)])
+        for first in range(0, _ROWS, MESSAGES_A_FETCH):
+            rows = np.arange(first, min(first + MESSAGES_A_FETCH, _ROWS))
+            times_us = tick_ms * 1_000 + rows * (_BATCH_MS * 1_000 // _ROWS)
+            made = {
+                "device": devices.take(pa.array(rows % _DEVICES)),
+                "ts": pa.array(times_us),
+                "value": pa.array(rows.astype(float)),
+                EVENT_TIME: pa.array(times_us),
+                FACTS: pa.nulls(len(rows), pa.list_(pa.int64())),
+            }
+            yield pa.RecordBatch.from_arrays([made[item.name].cast(item.type) for item in schema], schema=schema)
         yield from read_accepted(config, partition)
 
 
