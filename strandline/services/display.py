@@ -99,6 +99,10 @@ def job_table(job: Answer) -> Table:
             rows.append(("kept for it", format_about(max(0, left_ms))))
         if job["rewind"]["warning"]:
             rows.append(("warning", Text(job["rewind"]["warning"], style="red")))
+    if job["backfill"]:
+        one = job["backfill"]
+        read = f"{one['records_done']:,} of {one['records']:,} records read"
+        rows.append(("backfill", f"generation {one['generation']}, {one['state']}, {read}"))
     rows.append(("may be done now", ", ".join(link["rel"] for link in job["links"])))
     return _facts(rows)
 

@@ -14,7 +14,15 @@ from strandline.ledger.states import CheckpointRow, JobRow, JobState, Offsets
 from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
 from strandline.processing.rewind import RUN_BEGINS, RewindCost, plan_of_job, rewind_cost
 from strandline.services.log_facts import LogFacts, LogRange, lag_records
-from strandline.services.views import CountsView, JobView, LastStartView, LeaderView, Link, RewindView
+from strandline.services.views import (
+    CountsView,
+    JobView,
+    LastStartView,
+    LeaderView,
+    Link,
+    RewindView,
+    backfill_view,
+)
 
 RETENTION_LEFT_SHARE_MIN = 0.25
 """With less than this share of the retention left, the status warns."""
@@ -56,6 +64,7 @@ def job_view(ledger: Ledger, log: LogFacts, job: JobRow, ranges: dict[str, LogRa
         last_emission=checkpoint.emitted if checkpoint else {},
         rewind=rewind_view(cost, pipeline.stream.retention_ms) if last_slice else None,
         last_start=_last_start(ledger, job),
+        backfill=next((backfill_view(row) for row in ledger.open_backfills() if row.job == job.name), None),
         links=[Link(rel=verb, method="POST", href=f"/v1/jobs/{job.name}/{verb}") for verb in _VERBS[job.state]],
     )
 

@@ -197,6 +197,8 @@ class JobView(View):
     """What a rewind would take now; null before the first slice. From a snapshot a start takes less."""
     last_start: LastStartView | None
     """Null before the first run."""
+    backfill: BackfillView | None
+    """The one that is asked for or at work."""
     links: list[Link]
     """What may be done now."""
 

@@ -162,11 +162,14 @@ def test_one_that_is_cancelled_ends_at_once_and_leaves_nothing(lab: Lab) -> None
     lab.backfiller.start()
     lab.ask()
     lab.wait_for(is_running, "running")
+    status = lab.api.ask("GET", PATH.rpartition("/")[0]).json()
+    assert (status["backfill"]["generation"], status["backfill"]["state"]) == (2, "running")
     answer = lab.api.ask("POST", f"{PATH}/2/cancel")
     assert (answer.status_code, answer.json()["state"]) == (202, "cancelled")
     wait_until(lambda: processes_of(lab), lambda found: not found, "all gone")
     wait_until(lambda: lab.discarded, lambda found: found == [("turbine-minute", 2)], "deleted")
     assert lab.ledger.open_backfills() == []
+    assert lab.api.ask("GET", PATH.rpartition("/")[0]).json()["backfill"] is None
     assert lab.api.ask("POST", f"{PATH}/3/cancel").status_code == 404
     assert lab.ask()["generation"] == 3
 
