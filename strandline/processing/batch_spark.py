@@ -12,7 +12,7 @@ from strandline.core.settings import Settings
 from strandline.processing.audit_source import TASK_ROWS
 from strandline.processing.runner import start_spark
 
-_PARTITIONS_MAX = 2_000
+_PARTITIONS_MIN, _PARTITIONS_MAX = 4, 2_000
 
 
 @contextmanager
@@ -28,8 +28,9 @@ def batch_spark(settings: Settings, job: str, purpose: str, records: int) -> Ite
     try:
         spark = start_spark(settings, f"{job}-{purpose}", scratch)
         try:
-            partitions = max(spark.sparkContext.defaultParallelism, records // TASK_ROWS)
-            spark.conf.set("spark.sql.shuffle.partitions", str(min(partitions, _PARTITIONS_MAX)))
+            # The same on every machine: an attempt at a backfill must not spread results otherwise than the one before.
+            partitions = min(max(_PARTITIONS_MIN, records // TASK_ROWS), _PARTITIONS_MAX)
+            spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
             yield spark
         finally:
             spark.stop()

@@ -209,7 +209,7 @@ class SliceStreamReader(DataSourceStreamReader):
 def open_ledger() -> Ledger:
     """The ledger, whose address (and password) comes from the environment, never through Spark.
 
-    Imported here: only the planner needs SQL, and the other Python workers start half a second sooner without it.
+    Imported here: whoever only reads the log starts sooner without SQL.
     """
     from strandline.core.settings import Settings
     from strandline.ledger.ledger import Ledger

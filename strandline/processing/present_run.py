@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from strandline.core.errors import Fenced
+from strandline.ledger.states import OPEN_BACKFILLS
 from strandline.processing.log_source import open_ledger
 
 
@@ -18,11 +19,14 @@ def require_present(job: str, epoch: int) -> None:
 
 
 def require_present_attempt(job: str, generation: int, epoch: int) -> None:
-    """Raises Fenced when a newer attempt at the backfill has begun."""
+    """Raises Fenced when a newer attempt at the backfill has begun, or the backfill has ended."""
     ledger = open_ledger()
     try:
-        present = ledger.backfill(job, generation).epoch
+        present = ledger.backfill(job, generation)
     finally:
         ledger.close()
-    if present != epoch:
-        raise Fenced(f"Attempt {epoch} at backfill {generation} of job {job} is over, attempt {present} is at work.")
+    if present.epoch != epoch or present.state not in OPEN_BACKFILLS:
+        raise Fenced(
+            f"Attempt {epoch} at backfill {generation} of job {job} is over: it is {present.state.value}, and attempt "
+            f"{present.epoch} was the last to begin."
+        )

@@ -20,8 +20,10 @@ class RefusedWriter:
     """Finds a slice's refused records and writes their dead letters. Decides nothing anew: the same decoder, watermark and
     expressions give the same refusals as in the main plan."""
 
-    def __init__(self, spark: SparkSession, pipeline: CheckedPipeline, bootstrap: str, epoch: int) -> None:
+    def __init__(self, spark: SparkSession, pipeline: CheckedPipeline, bootstrap: str, epoch: int, slots: int) -> None:
+        """`slots`: from how many places at most the run `epoch` writes."""
         self._epoch = epoch
+        self._slots = slots
         self._spark = spark
         self._pipeline = pipeline
         self._bootstrap = bootstrap
@@ -30,8 +32,7 @@ class RefusedWriter:
     def write(self, number: int, written_before: Mapping[int, int]) -> tuple[dict[str, int], dict[int, int]]:
         """Write the dead letters of slice `number`; return reason -> count and where the dead-letter stream ends now."""
         task = DeadLetterTask(self._bootstrap, self._pipeline.job, self._epoch, dict(written_before))
-        # No more tasks than there are slots.
-        refused = self._refused(number).coalesce(self._spark.sparkContext.defaultParallelism)
+        refused = self._refused(number).coalesce(self._slots)
         rows = refused.mapInArrow(task, "reason string, count long").collect()
         counts: dict[str, int] = {}
         for row in rows:  # a few rows a task

@@ -79,9 +79,12 @@ from strandline.processing.watermark import EventTimeRule, open_until
 
 log = structlog.get_logger()
 
-_CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-_CHECKSUMS = "spark.sql.streaming.checkpoint.fileChecksum.enabled"
-"""Sums of checkpoint files, in files beside them, compared when they are read."""
+_CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+_FILES_OF_RUN = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""For files that end with the run. Hadoop's default starts a process for the mode of each file, and more for its rename: dozens
+in a batch."""
+_FILES_OF_SNAPSHOT = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
+"""For files that outlive it: Hadoop's sums lie beside them on a local or mounted disk, and are compared when they are read."""
 _ON_THE_WAY = {JobState.STOPPED: JobState.STOPPING, JobState.DRAINED: JobState.DRAINING}
 _LOOK_S = 0.1
 FINISH_TRIES = 3
@@ -190,8 +193,8 @@ class Runner:
 
         1. With `recovery: snapshot`, begin from a snapshot where one fits.
         2. Otherwise, or when that fails before its first commit, plan the rewind.
-        3. Either way: make sure that the log still holds what is needed, shut out what older runs may still write to streams of
-           results, and start the Spark query there.
+        3. Either way: make sure that the log still holds what is needed, shut out what older runs may still write to Kafka, and
+           start the Spark query there.
         4. Watch it until it shall stop, and say in the ledger how it ended.
 
         Raises StrandlineError.
@@ -239,18 +242,19 @@ class Runner:
         scratch = self._scratch / str(run.epoch)
         scratch.mkdir(parents=True, exist_ok=True)
         spark = self._session(scratch)
-        spark.conf.set(_CHECKSUMS, str(checkpoint is not None).lower())
+        spark.conf.set(_CHECKPOINT_FILES, _FILES_OF_RUN if checkpoint is None else _FILES_OF_SNAPSHOT)
         committer: SliceCommitter | None = None
         try:
             shut_out_older_runs(self._ledger, self._settings.kafka_bootstrap, run)
-            self._ledger.set_run_slots(self._job, run.epoch, slots_of(spark))
+            slots = slots_of(spark)
+            self._ledger.set_run_slots(self._job, run.epoch, slots)
             emitter = emitter_of(self._ledger, pipeline.spec.input.stream)
             config = source_config(self._settings, pipeline, plan, run.version, run.epoch, spark, emitter)
             spark.dataSource.register(log_source(config))
             tap = EmissionTap(
                 pipeline, run.version, run.epoch, plan.emitted, self._settings, self._stream_keys(pipeline)
             )
-            refused = RefusedWriter(spark, pipeline, self._settings.kafka_bootstrap, run.epoch)
+            refused = RefusedWriter(spark, pipeline, self._settings.kafka_bootstrap, run.epoch, slots)
             streams = spark._jsparkSession.streams()  # the way to what Spark's listeners only hear afterwards
             committer = SliceCommitter(
                 pipeline,
@@ -483,10 +487,9 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
         "spark.shuffle.compress": "false",
         "spark.shuffle.spill.compress": "false",
         "spark.shuffle.checksum.enabled": "false",
-        # Hadoop's default starts a process for the mode, and two for the rename, of each of a batch's dozen files.
-        "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_FILES,
-        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-        _CHECKSUMS: "false",  # but for what outlives a run
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",  # what _FILES_OF_RUN uses
+        # Spark's own sums, of state files only.
+        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
         "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
         "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
         "spark.ui.showConsoleProgress": "false",

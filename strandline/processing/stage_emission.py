@@ -123,11 +123,12 @@ class BackfillEmission(StageEmission):
             ).append_column(REFUSED_SAMPLE, pa.array(sample + nothing if batch.num_rows else [], pa.string()))
 
     def _require_present(self, epoch: int) -> None:
-        """Raises Fenced when a newer attempt at the backfill has begun."""
+        """Raises Fenced when a newer attempt at the backfill has begun, or it has ended."""
         require_present_attempt(self.job, self.generation, epoch)
 
     def _dead_letter_slot(self, task: int) -> str:
-        return f"backfill-{self.stage}-{task}"  # the job's own run is at work, too
+        # Whichever attempt writes a letter, it does so from the same slot: all have as many tasks.
+        return f"backfill-{self.generation}-{self.stage}-{task}"
 
     def _new(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         new = super()._new(batch)

@@ -73,11 +73,13 @@ class Slot:
         """Write those that are not in the topic, in one transaction; return how many that were. Raises LogUnavailable, Fenced.
 
         1. At first: take the slot over, see that the run is still the present one, and read what is there. Nobody writes under
-           the slot afterwards without taking it over in turn, and then this attempt commits nothing more.
+           the slot afterwards without taking it over in turn, and then this attempt commits nothing more. Asked before as well,
+           a run that is over takes nothing from the present one.
         2. Leave out what is there; write and commit the rest.
         """
         writing = self._writing
         if self._producer is None:
+            writing.require_present(writing.epoch)
             producer = take_over(writing.bootstrap, self._id, writing.topic, writing.settings)
             failpoint(f"{writing.failpoints}.taken_over")
             writing.require_present(writing.epoch)
@@ -161,9 +163,12 @@ def take_over_all(bootstrap: str, slots: Sequence[tuple[str, str]]) -> None:
 
     Raises LogUnavailable.
     """
+
+    def take(slot: tuple[str, str]) -> None:
+        take_over(bootstrap, *slot)
+
     with ThreadPoolExecutor(min(_TAKEN_OVER_AT_ONCE, max(1, len(slots)))) as pool:
-        for _ in pool.map(lambda slot: take_over(bootstrap, *slot), slots):
-            pass
+        list(pool.map(take, slots))
 
 
 def _produce(producer: Producer, topic: str, entry: Entry) -> None:

@@ -25,6 +25,7 @@ MISTAKES = {
     "replays from the latest": "",
     "emits again": "",
     "writes again": "",
+    "takes nothing over": "",
     "late by Spark's watermark": "",
     "asks nobody": "slice.before_action",
     "shuts nobody out": "produce",

@@ -45,6 +45,10 @@ class Topic:
         self._newest[transactional_id] = self._newest.get(transactional_id, 0) + 1
         return Hold(transactional_id, self._newest[transactional_id])
 
+    def hold(self, transactional_id: str) -> Hold:
+        """As the one who has it, without ending anything: what no producer can do."""
+        return Hold(transactional_id, self._newest.setdefault(transactional_id, 1))
+
     def append(self, hold: Hold, identity: Hashable, value: object, now_ms: int) -> None:
         """Into the producer's open transaction, which begins with it. Raises LogUnavailable where another holds the id."""
         self._require(hold)
@@ -53,7 +57,8 @@ class Topic:
 
     def commit(self, hold: Hold) -> None:
         self._require(hold)
-        self._open.pop(hold.id).state = State.COMMITTED
+        if hold.id in self._open:
+            self._open.pop(hold.id).state = State.COMMITTED
 
     def end_stale(self, now_ms: int) -> None:
         """End what has been open for too long; its producer can do nothing more."""

@@ -478,10 +478,17 @@ class World:
         yield "checkpoint.committed"
 
     def _tasks(self, parts: dict[int, dict[Any, Any]], start: Callable[[int, dict[Any, Any]], Step]) -> Step:
-        """One task for each slot, all at once. One whose worker dies is tried again."""
+        """One task for each slot, all at once. One whose worker dies, or is lost sight of, is tried again."""
+        lost: list[Step] = []
         at_work = {slot: start(slot, part) for slot, part in parts.items()}
         tries = dict.fromkeys(at_work, 1)
         while at_work:
+            if lost and self.chance.random() < 0.3:
+                try:
+                    yield next(lost[-1])
+                except (StopIteration, LogUnavailable):
+                    lost.pop()
+                continue
             slot = self.chance.choice(sorted(at_work))
             step = next(at_work[slot], None)
             if step is None:
@@ -491,6 +498,8 @@ class World:
             if self.chance.random() < 0.01 and tries[slot] < TASK_TRIES:
                 self.faults += 1
                 tries[slot] += 1
+                if self.chance.random() < 0.5:
+                    lost.append(at_work[slot])
                 at_work[slot] = start(slot, parts[slot])
                 yield "a worker dies"
 
@@ -509,7 +518,10 @@ class World:
         self, topic: Topic, place: str, entries: dict[Any, Any], written_before: int, epoch: int, failpoints: str
     ) -> Step:
         """As `transactions.Slot` does it."""
-        hold = topic.take_over(place)
+        if self.ledger.job(JOB).epoch != epoch and self.broken != "asks nobody":
+            raise Fenced("a newer run")
+        yield "take a slot over"
+        hold = topic.hold(place) if self.broken == "takes nothing over" else topic.take_over(place)
         yield f"{failpoints}.taken_over"
         if self.ledger.job(JOB).epoch != epoch and self.broken != "asks nobody":
             raise Fenced("a newer run")

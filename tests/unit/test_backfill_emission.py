@@ -59,7 +59,7 @@ def test_it_writes_the_windows_of_its_range_and_passes_all_on(monkeypatch: pytes
     monkeypatch.setattr(stage_emission, "TaskContext", Task)
     monkeypatch.setattr(BackfillEmission, "_bury", lambda self, refused, context: buried.extend(refused))
     writer = RefusingWriter(refused_ms=40)
-    emission = BackfillEmission((writer,), (), "power", "tens", 3, 20, "nowhere", "backfill", up_to_ms=50)
+    emission = BackfillEmission((writer,), (), "power", "tens", 3, 20, "nowhere", up_to_ms=50)
     passed = list(emission(iter([batch_of(10, 20, 30, 40), batch_of(), batch_of(50, 60)])))
     assert writer.ends_ms == [30, 40, 50]
     assert [batch.column("n").to_pylist() for batch in passed] == [[10, 20, 30, 40], [], [50, 60]]
