@@ -21,7 +21,8 @@ from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired
 from strandline.processing import emission as emission_module
-from strandline.processing.runner import Runner, start_spark
+from strandline.processing.runner import Runner
+from strandline.processing.spark_session import start_spark
 from strandline.results.writer import WriteReport
 from strandline.services.applying import Applier
 

@@ -23,7 +23,8 @@ from strandline.core.stream import StreamSpec
 from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired
-from strandline.processing.runner import Runner, start_spark
+from strandline.processing.runner import Runner
+from strandline.processing.spark_session import start_spark
 from strandline.services.applying import Applier, ensure_templates
 from strandline.services.embedded.layout import settings_environment
 

@@ -50,10 +50,11 @@ from strandline.processing.audit_source import (
 )
 from strandline.processing.backfill_plan import Backfilled, complete_backfills
 from strandline.processing.batch_spark import batch_spark
+from strandline.processing.failures import failure_of
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.pipeline import CheckedPipeline, aliases_of
 from strandline.processing.rewind import RewindPlan
-from strandline.processing.runner import failure_of, source_config
+from strandline.processing.runner import source_config
 from strandline.processing.stored_pipeline import load_pipeline
 from strandline.results.held_documents import EndRange, close_snapshot, count_documents, open_snapshot
 from strandline.results.judgement import DIFFERENCES, Finding, Judge

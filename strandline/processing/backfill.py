@@ -45,11 +45,12 @@ from strandline.processing.backfill_plan import (
 )
 from strandline.processing.batch_spark import batch_spark
 from strandline.processing.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
+from strandline.processing.failures import failure_of
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.log_source import EVENT_TIME
 from strandline.processing.pipeline import CheckedPipeline
 from strandline.processing.rewind import RewindPlan
-from strandline.processing.runner import failure_of, source_config
+from strandline.processing.runner import source_config
 from strandline.processing.stage_emission import DEAD_LETTERS_PROPERTY, SLICE_PROPERTY
 from strandline.processing.stages import window_stages
 from strandline.processing.stored_pipeline import load_pipeline

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from strandline.core.settings import Settings
 from strandline.processing.audit_source import TASK_ROWS
-from strandline.processing.runner import start_spark
+from strandline.processing.spark_session import start_spark
 
 _PARTITIONS_MIN, _PARTITIONS_MAX = 4, 2_000
 

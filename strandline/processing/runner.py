@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import json
 import os
-import re
 import select
 import shutil
 import signal
@@ -32,13 +31,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from strandline.core.errors import (
     Conflict,
-    Divergence,
     Fenced,
-    IndexUnavailable,
     LedgerUnavailable,
-    LogTruncated,
-    LogUnavailable,
-    NotFound,
     PermanentError,
     StrandlineError,
     TransientError,
@@ -49,10 +43,10 @@ from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState, RunRow, SliceStatus
-from strandline.processing import worker_daemon
 from strandline.processing.commit import SliceCommitter
 from strandline.processing.emission import EmissionTap
 from strandline.processing.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
+from strandline.processing.failures import failure_of
 from strandline.processing.guard import Guard, end_process_group
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.log_source import LogSource, SourceConfig, log_source
@@ -70,8 +64,9 @@ from strandline.processing.rewind import (
     whole_plan_of_job,
 )
 from strandline.processing.schema import arrow_type, field_specs
-from strandline.processing.snapshot_choice import SnapshotChoice, SnapshotFailed, lies_elsewhere, shuffle_partitions
+from strandline.processing.snapshot_choice import SnapshotChoice, SnapshotFailed, lies_elsewhere
 from strandline.processing.snapshots import Snapshot
+from strandline.processing.spark_session import CHECKPOINT_FILES, FILES_OF_RUN, FILES_OF_SNAPSHOT, slots_of, start_spark
 from strandline.processing.stages import build_stages
 from strandline.processing.stored_pipeline import load_pipeline
 from strandline.processing.warm_up import warm_up
@@ -79,34 +74,10 @@ from strandline.processing.watermark import EventTimeRule, open_until
 
 log = structlog.get_logger()
 
-_CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
-_FILES_OF_RUN = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-"""For files that end with the run. Hadoop's default starts a process for the mode of each file, and more for its rename: dozens
-in a batch."""
-_FILES_OF_SNAPSHOT = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
-"""For files that outlive it: Hadoop's sums lie beside them on a local or mounted disk, and are compared when they are read."""
 _ON_THE_WAY = {JobState.STOPPED: JobState.STOPPING, JobState.DRAINED: JobState.DRAINING}
 _LOOK_S = 0.1
 FINISH_TRIES = 3
 """So many runs of a replaced version may fail over its last slice before the present one takes it."""
-_RAISED = re.compile(r"(?!(?:org|java|scala|py4j|pyspark)\.)(?:(?:\w+\.)+\w+|\w*(?:Error|Exception)): \S")
-"""`module.Class: text` or `ValueError: text`, the last line of a Python traceback."""
-_OF_SPARK = re.compile(r"(?:Caused by: )?org\.apache\.spark\.SparkException: (\S.*)")
-_TOLD_AS_TEXT: dict[str, type[StrandlineError]] = {
-    kind.__name__: kind
-    for kind in (
-        LogUnavailable,
-        IndexUnavailable,
-        LedgerUnavailable,
-        PermanentError,
-        NotFound,
-        Conflict,
-        Fenced,
-        Divergence,
-        LogTruncated,
-    )
-}
-"""What planner and executors raise, by the name that Spark passes on."""
 
 
 class Runner:
@@ -242,7 +213,7 @@ class Runner:
         scratch = self._scratch / str(run.epoch)
         scratch.mkdir(parents=True, exist_ok=True)
         spark = self._session(scratch)
-        spark.conf.set(_CHECKPOINT_FILES, _FILES_OF_RUN if checkpoint is None else _FILES_OF_SNAPSHOT)
+        spark.conf.set(CHECKPOINT_FILES, FILES_OF_RUN if checkpoint is None else FILES_OF_SNAPSHOT)
         committer: SliceCommitter | None = None
         try:
             shut_out_older_runs(self._ledger, self._settings.kafka_bootstrap, run)
@@ -458,84 +429,6 @@ def source_config(
         kafka_bootstrap=settings.kafka_bootstrap,
         slice_interval_ms=settings.slice_interval_ms if checkpoint.every is None else checkpoint.every,
     )
-
-
-def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
-    """A Spark session for one job. State lives in memory: it is rebuilt from the log, never from a disk."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    # Spark asks for the machine's name before it reads its settings, and dies where the name has no address.
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["SPARK_LOCAL_HOSTNAME"] = "localhost"
-    settings_of_spark = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": settings.spark_driver_memory,
-        "spark.local.dir": str(scratch / "local"),
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(shuffle_partitions()),
-        "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # our idle slices do that, and are recorded
-        "spark.sql.streaming.minBatchesToRetain": "2",
-        "spark.sql.streaming.metricsEnabled": "false",
-        "spark.sql.streaming.numRecentProgressUpdates": "2",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-        "spark.python.daemon.module": worker_daemon.MODULE,
-        "spark.sql.adaptive.enabled": "false",
-        # Shuffle files and state lie on this machine and are read once or never: packing and sums cost more than they save.
-        "spark.shuffle.compress": "false",
-        "spark.shuffle.spill.compress": "false",
-        "spark.shuffle.checksum.enabled": "false",
-        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",  # what _FILES_OF_RUN uses
-        # Spark's own sums, of state files only.
-        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-        "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
-        "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
-        "spark.ui.showConsoleProgress": "false",
-        # What Spark keeps and prints for its own web page, which is off: at two batches a second it adds up.
-        "spark.sql.maxPlanStringLength": "1000",
-        "spark.sql.ui.retainedExecutions": "4",
-        "spark.ui.retainedJobs": "4",
-        "spark.ui.retainedStages": "4",
-        "spark.ui.retainedTasks": "100",
-        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch}",
-    }
-    builder = SparkSession.builder.appName(f"strandline-{job}").master(settings.spark_master)
-    for name, value in settings_of_spark.items():
-        builder = builder.config(name, value)
-    try:
-        spark = builder.getOrCreate()
-    except (PySparkException, Py4JError) as error:
-        raise StrandlineError(
-            f"Spark could not be started for job {job}: {sentence_of(error)} What its Java process said is in the job's "
-            "runner log. Check that `java -version` says 17 or newer and that memory is free "
-            f"(STRANDLINE_SPARK_DRIVER_MEMORY={settings.spark_driver_memory})."
-        ) from error
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
-
-
-def slots_of(spark: SparkSession) -> int:
-    """From how many places at most a run's tasks write to Kafka."""
-    return max(spark.sparkContext.defaultParallelism, int(spark.conf.get("spark.sql.shuffle.partitions") or 0))
-
-
-def failure_of(error: Exception) -> StrandlineError:
-    """What a Spark query failed of, as the error that was raised where it happened: Spark passes on only its text."""
-    sentence = sentence_of(error)
-    name, _, message = sentence.partition(": ")
-    kind = _TOLD_AS_TEXT.get(name.rpartition(".")[2])
-    return kind(message) if kind is not None else StrandlineError(sentence)
-
-
-def sentence_of(error: Exception) -> str:
-    """The line of a failure's text that a person needs: what the Python side raised, else what Spark names as the cause,
-    else what it says first."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    raised = [line for line in lines if _RAISED.match(line)]
-    causes = [found[1] for line in lines if (found := _OF_SPARK.match(line))]
-    return (raised or causes or lines[:1] or ["the Spark query failed without a word; see the runner's log"])[-1]
 
 
 def main(arguments: list[str] | None = None) -> int:

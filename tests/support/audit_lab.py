@@ -27,7 +27,8 @@ from strandline.processing.audit import Audit
 from strandline.processing.backfill import Backfill
 from strandline.processing.backfill_plan import plan_backfill
 from strandline.processing.log_reader import LogIndex
-from strandline.processing.runner import Runner, start_spark
+from strandline.processing.runner import Runner
+from strandline.processing.spark_session import start_spark
 from strandline.processing.stored_pipeline import load_pipeline
 from strandline.results.held_documents import EndRange, open_snapshot, read_documents
 from strandline.services.applying import Applier, ensure_templates

@@ -1,0 +1,86 @@
+"""The Spark session of a runner, an audit or a backfill."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from strandline.core.errors import StrandlineError
+from strandline.core.settings import Settings
+from strandline.processing import worker_daemon
+from strandline.processing.failures import sentence_of
+from strandline.processing.snapshot_choice import shuffle_partitions
+
+CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+"""Spark's setting: what writes and reads checkpoint files."""
+FILES_OF_RUN = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""For files that end with the run. Hadoop's default starts a process for the mode of each file, and more for its rename: dozens
+in a batch."""
+FILES_OF_SNAPSHOT = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
+"""For files that outlive it: Hadoop's sums lie beside them on a local or mounted disk, and are compared when they are read."""
+
+
+def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
+    """A Spark session for one job. State lives in memory: it is rebuilt from the log, never from a disk."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Spark asks for the machine's name before it reads its settings, and dies where the name has no address.
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_LOCAL_HOSTNAME"] = "localhost"
+    settings_of_spark = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": settings.spark_driver_memory,
+        "spark.local.dir": str(scratch / "local"),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(shuffle_partitions()),
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # our idle slices do that, and are recorded
+        "spark.sql.streaming.minBatchesToRetain": "2",
+        "spark.sql.streaming.metricsEnabled": "false",
+        "spark.sql.streaming.numRecentProgressUpdates": "2",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.python.daemon.module": worker_daemon.MODULE,
+        "spark.sql.adaptive.enabled": "false",
+        # Shuffle files and state lie on this machine and are read once or never: packing and sums cost more than they save.
+        "spark.shuffle.compress": "false",
+        "spark.shuffle.spill.compress": "false",
+        "spark.shuffle.checksum.enabled": "false",
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",  # what FILES_OF_RUN uses
+        # Spark's own sums, of state files only.
+        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+        "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+        "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # What Spark keeps and prints for its own web page, which is off: at two batches a second it adds up.
+        "spark.sql.maxPlanStringLength": "1000",
+        "spark.sql.ui.retainedExecutions": "4",
+        "spark.ui.retainedJobs": "4",
+        "spark.ui.retainedStages": "4",
+        "spark.ui.retainedTasks": "100",
+        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch}",
+    }
+    builder = SparkSession.builder.appName(f"strandline-{job}").master(settings.spark_master)
+    for name, value in settings_of_spark.items():
+        builder = builder.config(name, value)
+    try:
+        spark = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise StrandlineError(
+            f"Spark could not be started for job {job}: {sentence_of(error)} What its Java process said is in the job's "
+            "runner log. Check that `java -version` says 17 or newer and that memory is free "
+            f"(STRANDLINE_SPARK_DRIVER_MEMORY={settings.spark_driver_memory})."
+        ) from error
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def slots_of(spark: SparkSession) -> int:
+    """From how many places at most a run's tasks write to Kafka."""
+    return max(spark.sparkContext.defaultParallelism, int(spark.conf.get("spark.sql.shuffle.partitions") or 0))
