@@ -53,7 +53,7 @@ from strandline.processing.batch_spark import batch_spark
 from strandline.processing.failures import failure_of
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.pipeline import CheckedPipeline, aliases_of
-from strandline.processing.rewind import RewindPlan
+from strandline.processing.rewind import RewindPlan, require_same_topic
 from strandline.processing.runner import source_config
 from strandline.processing.stored_pipeline import load_pipeline
 from strandline.results.held_documents import EndRange, close_snapshot, count_documents, open_snapshot
@@ -128,12 +128,13 @@ class Audit:
     def _plan(self, letter_starts: dict[int, int], backfills: list[Backfilled]) -> tuple[str, AuditPlan]:
         job = self._ledger.job(self._job)
         stream = self._load(job.version).spec.input.stream
-        known_id, present_id = self._ledger.stream(stream).topic_id, self._index.topic_id(stream)
-        if known_id is not None and known_id != present_id:
-            raise Conflict(
-                f"stream {stream} is another topic than the one that job {self._job} has read: it was deleted and made "
-                "again, so the records that its results came from are gone and can't be audited"
-            )
+        require_same_topic(
+            self._job,
+            stream,
+            self._ledger.stream(stream).topic_id,
+            self._index.topic_id(stream),
+            "The records that its results came from are gone and can't be audited.",
+        )
         return stream, plan_audit(
             self._ledger,
             self._job,

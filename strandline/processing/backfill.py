@@ -49,7 +49,7 @@ from strandline.processing.failures import failure_of
 from strandline.processing.log_reader import LogIndex
 from strandline.processing.log_source import EVENT_TIME
 from strandline.processing.pipeline import CheckedPipeline
-from strandline.processing.rewind import RewindPlan
+from strandline.processing.rewind import RewindPlan, require_same_topic
 from strandline.processing.runner import source_config
 from strandline.processing.stage_emission import DEAD_LETTERS_PROPERTY, SLICE_PROPERTY
 from strandline.processing.stages import window_stages
@@ -173,12 +173,13 @@ class Backfill:
 
     def _require_log(self, row: BackfillRow, pipeline: CheckedPipeline) -> None:
         stream = pipeline.spec.input.stream
-        known_id, present_id = self._ledger.stream(stream).topic_id, self._index.topic_id(stream)
-        if known_id is not None and known_id != present_id:
-            raise Conflict(
-                f"stream {stream} is another topic than the one that job {self._job} has read: it was deleted and made "
-                "again, so the records to compute from are gone"
-            )
+        require_same_topic(
+            self._job,
+            stream,
+            self._ledger.stream(stream).topic_id,
+            self._index.topic_id(stream),
+            "The records to compute from are gone.",
+        )
         left = windows_left(row)
         if left:
             require_records(

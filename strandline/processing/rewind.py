@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from strandline.core.errors import LogTruncated
+from strandline.core.errors import Conflict, LogTruncated
 from strandline.ledger.states import CheckpointRow, SliceRow
 
 if TYPE_CHECKING:  # the rest of this module is pure
@@ -142,6 +142,15 @@ def _records_per_s(ledger: Ledger, job: str) -> float:
         return 0.0
     planned_ms = {row.number: row.planned_ms for row in ledger.slices(job, checkpoints[-1].slice, checkpoints[0].slice)}
     return max(1_000 * row.records / max(1, row.committed_ms - planned_ms[row.slice]) for row in checkpoints)
+
+
+def require_same_topic(job: str, stream: str, known_id: str | None, present_id: str, what_now: str) -> None:
+    """Raise Conflict if the topic is not the one that the job has read. `known_id` is None where none was noted yet."""
+    if known_id is not None and known_id != present_id:
+        raise Conflict(
+            f"stream {stream} is another topic than the one that job {job} has read (topic id {present_id}, known is "
+            f"{known_id}): it was deleted and made again, so offsets mean other records now. {what_now}"
+        )
 
 
 def require_log_holds(job: str, needed: Offsets, log_starts: Offsets) -> None:

@@ -30,7 +30,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from strandline.core.errors import (
-    Conflict,
     Fenced,
     LedgerUnavailable,
     PermanentError,
@@ -60,6 +59,7 @@ from strandline.processing.rewind import (
     RewindPlan,
     plan_of_job,
     require_log_holds,
+    require_same_topic,
     rewind_cost,
     whole_plan_of_job,
 )
@@ -307,13 +307,13 @@ class Runner:
         Conflict."""
         stream = pipeline.spec.input.stream
         index = LogIndex(self._settings.kafka_bootstrap)
-        known_id, present_id = self._ledger.stream(stream).topic_id, index.topic_id(stream)
-        if known_id is not None and known_id != present_id:
-            raise Conflict(
-                f"stream {stream} is another topic than the one that job {self._job} has read (topic id {present_id}, "
-                f"known is {known_id}): it was deleted and made again, so offsets mean other records now. "
-                "Submit the pipeline under another name."
-            )
+        require_same_topic(
+            self._job,
+            stream,
+            self._ledger.stream(stream).topic_id,
+            index.topic_id(stream),
+            "Submit the pipeline under another name.",
+        )
         cost = rewind_cost(self._ledger, plan, self._job)
         require_log_holds(self._job, cost.needed, {stream: index.starts(stream)})
         way = "rewind" if snapshot is None else "snapshot"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from strandline.core.errors import LogTruncated
-from strandline.processing.rewind import RewindPlan, plan_rewind, require_log_holds
+from strandline.core.errors import Conflict, LogTruncated
+from strandline.processing.rewind import RewindPlan, plan_rewind, require_log_holds, require_same_topic
 from tests.unit.test_watermark import checkpoint_row, slice_row
 
 SIZES_MS = {"minute": 60_000, "hour": 3_600_000}
@@ -69,3 +69,10 @@ def test_a_log_with_a_hole_stops_the_job():
         require_log_holds("j", {"s": {0: 10}}, {"s": {0: 11}})
     with pytest.raises(LogTruncated, match="no such partition"):
         require_log_holds("j", {"s": {3: 0}}, {"s": {0: 0}})
+
+
+def test_a_topic_that_was_made_again_is_another_one():
+    require_same_topic("power", "readings", None, "abc", "")
+    require_same_topic("power", "readings", "abc", "abc", "")
+    with pytest.raises(Conflict, match=r"readings is another topic.*power.*topic id new, known is old.*Do that\.$"):
+        require_same_topic("power", "readings", "old", "new", "Do that.")
