@@ -19,6 +19,7 @@ from strandline.processing.log_reader import LogIndex
 from strandline.processing.pipeline import CheckedPipeline
 from strandline.processing.refused import RefusedWriter
 from strandline.processing.rewind import RewindPlan
+from strandline.processing.slice_offset import slice_of_offset
 from strandline.processing.stage_emission import DEAD_LETTERS_PROPERTY, RESULT_OFFSETS_PROPERTY, SLICE_PROPERTY
 from strandline.processing.watermark import emitted_up_to, greatest
 
@@ -72,7 +73,7 @@ class SliceCommitter:
         """Run one batch: a replayed one rebuilds state and ends there, a new one is committed."""
         started = time.monotonic()
         execution = self._stream_execution()
-        number = int(json.loads(execution.availableOffsets().values().head().json())["slice"])
+        number = slice_of_offset(json.loads(execution.availableOffsets().values().head().json()))
         before = self._ledger.last_checkpoint(self._pipeline.job)
         context = results.sparkSession.sparkContext
         context.setLocalProperty(SLICE_PROPERTY, str(number))

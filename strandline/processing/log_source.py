@@ -22,6 +22,7 @@ from strandline.ledger.states import SliceRow, SliceStatus
 from strandline.processing.decoder import Decoded, Decoder, FieldSpec
 from strandline.processing.log_reader import LogIndex, LogReader, OffsetRange, offset_of
 from strandline.processing.planner import PlannerSettings, SlicePlanner
+from strandline.processing.slice_offset import offset_of_slice, slice_of_offset
 from strandline.processing.topic_fields import TopicFields
 from strandline.processing.watermark import greatest, tick_of_batch
 
@@ -146,16 +147,16 @@ class SliceStreamReader(DataSourceStreamReader):
         self._planned_at_s = 0.0
 
     def initialOffset(self) -> dict[str, int]:
-        return {"slice": self._config.slice_first - 1}
+        return offset_of_slice(self._config.slice_first - 1)
 
     def latestOffset(self, start: dict[str, int], limit: object = None) -> dict[str, int]:
-        """The number of the last slice of the next batch; `start` itself when there is nothing to do.
+        """The last slice of the next batch; `start` itself when there is nothing to do.
 
         Waits a little for records, so that Spark's loop doesn't spin.
         """
-        number = start["slice"]
+        number = slice_of_offset(start)
         if number < self._config.slice_committed:
-            return {"slice": self._merge_from(number + 1)}
+            return offset_of_slice(self._merge_from(number + 1))
         config = self._config
         planner = self._planner or SlicePlanner(config.planner, self._open_ledger(), LogIndex(config.kafka_bootstrap))
         self._planner = planner
@@ -168,12 +169,12 @@ class SliceStreamReader(DataSourceStreamReader):
         if planned is None or planned.number <= number:
             return start
         self._planned_at_s = time.monotonic()
-        return {"slice": planned.number}
+        return offset_of_slice(planned.number)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         if start == end:
             return []
-        slices = self._open_ledger().slices(self._config.planner.job, start["slice"] + 1, end["slice"])
+        slices = self._open_ledger().slices(self._config.planner.job, slice_of_offset(start) + 1, slice_of_offset(end))
         return partition_slices(self._config, slices, self._tick(slices[-1]))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

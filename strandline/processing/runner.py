@@ -66,7 +66,7 @@ from strandline.processing.rewind import (
 from strandline.processing.schema import arrow_type, field_specs
 from strandline.processing.snapshot_choice import SnapshotChoice, SnapshotFailed, lies_elsewhere
 from strandline.processing.snapshots import Snapshot
-from strandline.processing.spark_session import CHECKPOINT_FILES, FILES_OF_RUN, FILES_OF_SNAPSHOT, slots_of, start_spark
+from strandline.processing.spark_session import slots_of, start_spark
 from strandline.processing.stages import build_stages
 from strandline.processing.stored_pipeline import load_pipeline
 from strandline.processing.warm_up import warm_up
@@ -213,7 +213,6 @@ class Runner:
         scratch = self._scratch / str(run.epoch)
         scratch.mkdir(parents=True, exist_ok=True)
         spark = self._session(scratch)
-        spark.conf.set(CHECKPOINT_FILES, FILES_OF_RUN if checkpoint is None else FILES_OF_SNAPSHOT)
         committer: SliceCommitter | None = None
         try:
             shut_out_older_runs(self._ledger, self._settings.kafka_bootstrap, run)

@@ -20,14 +20,17 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from strandline.core.errors import StrandlineError
 from strandline.ledger.states import RunRow
+from strandline.processing.slice_offset import slice_of_offset
 
-FORMAT = 1
+FORMAT = 2
 """Raise it whenever the plan over the source changes (stages.py, emission.py): older state would mean something else."""
 _MADE_BY = "made-by.json"
 _CHECKPOINT = "checkpoint"
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK}
 """Another file system, one that knows no hard links, or too many of them."""
 
@@ -142,7 +145,7 @@ def read_snapshot(directory: Path, run: RunRow, maker: Maker, bounds: Bounds) ->
     """The snapshot in the directory of `run`. Raises SnapshotUnusable when it doesn't fit maker, ledger, or itself."""
     _require_made_by(directory / _MADE_BY, _made_by(maker, run))
     checkpoint = directory / _CHECKPOINT
-    committed, pending = _read_logs(checkpoint)
+    committed, pending = _read_logs(checkpoint, maker)
     if committed > bounds.slice_committed:
         raise SnapshotUnusable(f"it holds slice {committed}, and the ledger's last is {bounds.slice_committed}")
     if committed + 1 < bounds.slice_first:
@@ -173,7 +176,7 @@ def _require_made_by(file: Path, wanted: dict[str, object]) -> None:
             raise SnapshotUnusable(f"it was made with {name} {found[name]}, and now it is {value}")
 
 
-def _read_logs(checkpoint: Path) -> tuple[int, int | None]:
+def _read_logs(checkpoint: Path, maker: Maker) -> tuple[int, int | None]:
     """By Spark's logs of offsets and commits: the last slice of the last batch that was committed, and of the one begun after
     it, if any.
 
@@ -189,8 +192,8 @@ def _read_logs(checkpoint: Path) -> tuple[int, int | None]:
             f"its logs don't fit together: batch {last} is committed, {max(begun, default='none')} begun"
         )
     _lines(checkpoint / "commits" / str(last), 2)
-    pending = _slice_of(checkpoint / "offsets" / str(last + 1)) if last + 1 in begun else None
-    return _slice_of(checkpoint / "offsets" / str(last)), pending
+    pending = _slice_of(checkpoint / "offsets" / str(last + 1), maker) if last + 1 in begun else None
+    return _slice_of(checkpoint / "offsets" / str(last), maker), pending
 
 
 def _batches(log: Path) -> set[int]:
@@ -200,14 +203,18 @@ def _batches(log: Path) -> set[int]:
         raise SnapshotUnusable(f"it has no log {log.name}: {error}") from error
 
 
-def _slice_of(file: Path) -> int:
+def _slice_of(file: Path, maker: Maker) -> int:
+    _, metadata, offset = _lines(file, 3)
     try:
-        return int(_lines(file, 3)[2]["slice"])
+        # Spark would follow this one, not its session's.
+        if int(metadata["conf"][_SHUFFLE_PARTITIONS]) != maker.shuffle_partitions:
+            raise ValueError(f"{_SHUFFLE_PARTITIONS} is not {maker.shuffle_partitions}")
+        return slice_of_offset(offset)
     except (KeyError, TypeError, ValueError) as error:
-        raise SnapshotUnusable(f"its log file offsets/{file.name} names no slice") from error
+        raise SnapshotUnusable(f"its log file offsets/{file.name} is not as it was written: {error!r}") from error
 
 
-def _lines(file: Path, count: int) -> list[dict[str, int]]:
+def _lines(file: Path, count: int) -> list[dict[str, Any]]:
     """The lines of a log file: a version first, then JSON objects."""
     try:
         version, *lines = file.read_text(encoding="utf-8").splitlines()

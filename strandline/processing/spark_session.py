@@ -16,14 +16,6 @@ from strandline.processing import worker_daemon
 from strandline.processing.failures import sentence_of
 from strandline.processing.snapshot_choice import shuffle_partitions
 
-CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
-"""Spark's setting: what writes and reads checkpoint files."""
-FILES_OF_RUN = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-"""For files that end with the run. Hadoop's default starts a process for the mode of each file, and more for its rename: dozens
-in a batch."""
-FILES_OF_SNAPSHOT = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
-"""For files that outlive it: Hadoop's sums lie beside them on a local or mounted disk, and are compared when they are read."""
-
 
 def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
     """A Spark session for one job. State lives in memory: it is rebuilt from the log, never from a disk."""
@@ -52,8 +44,13 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
         "spark.shuffle.compress": "false",
         "spark.shuffle.spill.compress": "false",
         "spark.shuffle.checksum.enabled": "false",
-        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",  # what FILES_OF_RUN uses
-        # Spark's own sums, of state files only.
+        # Spark's default for these files starts a process for the mode of each, and more for its rename: dozens in a batch. It
+        # writes Hadoop's sums beside them, which nothing compares: the file system that adds them does not when it reads.
+        "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
+        "FileSystemBasedCheckpointFileManager",
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        # State files are packed in LZ4 blocks, and each block's own sum is compared when it is read: no other is needed.
+        "spark.sql.streaming.stateStore.compression.codec": "lz4",
         "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
         "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
         "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",

@@ -204,6 +204,22 @@ def test_a_torn_state_file_leads_to_a_rewind_in_the_same_process(work: Work, how
     assert work.lab.ledger.job(JOB).epoch == epochs + 1, "one run did both"
 
 
+@pytest.mark.long
+def test_a_log_that_names_another_slice_leads_to_a_rewind(work: Work) -> None:
+    """It still can be read, and fits the ledger; going on from it would put a slice into the state twice."""
+    last = max((newest(work) / "offsets").glob("[0-9]*"), key=lambda one: int(one.name))
+    text = last.read_text()
+    number = json.loads(text.splitlines()[-1])["slice"]
+    last.unlink()
+    last.write_text(
+        text.replace(f'"slice": {number}', f'"slice": {number - 1}').replace(
+            f'"slice":{number}', f'"slice":{number - 1}'
+        )
+    )
+    assert last.read_text() != text
+    expect_rewind(work, "is not as it was written")
+
+
 def test_a_new_version_rewinds(work: Work) -> None:
     work.lab.apply(text(", low: min(power)"))
     expect_rewind(work, "it was made with version 1, and now it is 2")

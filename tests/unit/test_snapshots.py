@@ -11,6 +11,7 @@ import pytest
 
 from strandline.ledger.states import RunRow
 from strandline.processing import snapshots as module
+from strandline.processing.slice_offset import offset_of_slice
 from strandline.processing.snapshots import Bounds, Maker, Snapshots, SnapshotUnusable, link_tree
 
 MAKER = Maker(job="power", version=3, spark="4.2.0", shuffle_partitions=2)
@@ -39,8 +40,13 @@ def made(
 
 def write_batch(checkpoint: Path, log: str, batch: int, number: int | None) -> None:
     (checkpoint / log).mkdir(exist_ok=True)
-    offset = "" if number is None else "\n" + json.dumps({"slice": number})
-    (checkpoint / log / str(batch)).write_text(f'v1\n{{"nextBatchWatermarkMs":0}}{offset}')
+    content = b"v1\n{}" if number is None else offsets_file(2, offset_of_slice(number))
+    (checkpoint / log / str(batch)).write_bytes(content)
+
+
+def offsets_file(shuffle_partitions: int, offset: dict[str, int]) -> bytes:
+    metadata = {"conf": {"spark.sql.shuffle.partitions": str(shuffle_partitions)}}
+    return f"v1\n{json.dumps(metadata)}\n{json.dumps(offset)}".encode()
 
 
 def chosen(root: Path, epoch: int = 9, bounds: Bounds = BOUNDS) -> tuple[tuple[int, int] | None, list[str]]:
@@ -97,7 +103,7 @@ def test_a_slice_that_the_ledger_does_not_know_is_not_run_again(tmp_path: Path) 
         (replace(MAKER, version=2), "it was made with version 2, and now it is 3"),
         (replace(MAKER, spark="4.1.1"), "it was made with spark 4.1.1, and now it is 4.2.0"),
         (replace(MAKER, shuffle_partitions=4), "it was made with shuffle_partitions 4, and now it is 2"),
-        (replace(MAKER, format=0), "it was made with format 0, and now it is 1"),
+        (replace(MAKER, format=0), "it was made with format 0, and now it is 2"),
     ],
 )
 def test_a_snapshot_of_another_maker_is_refused(tmp_path: Path, other: Maker, why: str) -> None:
@@ -147,7 +153,10 @@ def spoil(checkpoint: Path, name: str, content: bytes | None) -> None:
         ("offsets/7", b"", "its log file offsets/7 can't be read"),
         ("offsets/7", b'v1\n{}\n{"slice": 5', "its log file offsets/7 can't be read"),
         ("offsets/7", b'v2\n{}\n{"slice": 50}', "its log file offsets/7 can't be read"),
-        ("offsets/7", b'v1\n{}\n{"slices": 50}', "its log file offsets/7 names no slice"),
+        ("offsets/7", offsets_file(2, {"slices": 50}), "its log file offsets/7 is not as it was written"),
+        ("offsets/7", offsets_file(2, offset_of_slice(50) | {"slice": 49}), "{'slice': 49, 'sum'"),
+        ("offsets/7", offsets_file(4, offset_of_slice(50)), "spark.sql.shuffle.partitions is not 2"),
+        ("offsets/8", offsets_file(4, offset_of_slice(51)), "spark.sql.shuffle.partitions is not 2"),
         ("offsets/8", b"v1\n", "its log file offsets/8 can't be read"),
         ("offsets/9", b'v1\n{}\n{"slice": 51}', "its logs don't fit together"),
         ("commits/7", None, "it holds no committed batch yet"),

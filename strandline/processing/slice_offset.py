@@ -1,0 +1,26 @@
+"""What Spark keeps as the offset of the log source: the number of a batch's last slice, with a sum over it.
+
+Spark writes it into its log of offsets, from which a run that begins from a snapshot learns which slices the state holds. A
+number that was changed on the disk would put a slice into the state twice, or leave one out, and nothing else would tell.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+
+
+def offset_of_slice(number: int) -> dict[str, int]:
+    return {"slice": number, "sum": _sum_of(number)}
+
+
+def slice_of_offset(offset: Mapping[str, int]) -> int:
+    """The slice number of an offset. Raises ValueError when it isn't one that `offset_of_slice` gave."""
+    number = offset.get("slice")
+    if not isinstance(number, int) or offset != offset_of_slice(number):
+        raise ValueError(f"{dict(offset)} is not an offset of the log source: it names no slice, or its sum differs")
+    return number
+
+
+def _sum_of(number: int) -> int:
+    return zlib.crc32(b"slice %d" % number)
