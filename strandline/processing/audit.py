@@ -128,13 +128,8 @@ class Audit:
     def _plan(self, letter_starts: dict[int, int], backfills: list[Backfilled]) -> tuple[str, AuditPlan]:
         job = self._ledger.job(self._job)
         stream = self._load(job.version).spec.input.stream
-        require_same_topic(
-            self._job,
-            stream,
-            self._ledger.stream(stream).topic_id,
-            self._index.topic_id(stream),
-            "The records that its results came from are gone and can't be audited.",
-        )
+        what_now = "The records that its results came from are gone and can't be audited."
+        require_same_topic(self._job, self._ledger.stream(stream), self._index.topic_id(stream), what_now)
         return stream, plan_audit(
             self._ledger,
             self._job,

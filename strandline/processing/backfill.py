@@ -173,13 +173,8 @@ class Backfill:
 
     def _require_log(self, row: BackfillRow, pipeline: CheckedPipeline) -> None:
         stream = pipeline.spec.input.stream
-        require_same_topic(
-            self._job,
-            stream,
-            self._ledger.stream(stream).topic_id,
-            self._index.topic_id(stream),
-            "The records to compute from are gone.",
-        )
+        what_now = "The records to compute from are gone."
+        require_same_topic(self._job, self._ledger.stream(stream), self._index.topic_id(stream), what_now)
         left = windows_left(row)
         if left:
             require_records(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from strandline.core.errors import Fenced
 from strandline.ledger.states import OPEN_BACKFILLS
 from strandline.processing.log_source import open_ledger
@@ -9,22 +11,16 @@ from strandline.processing.log_source import open_ledger
 
 def require_present(job: str, epoch: int) -> None:
     """Raises Fenced when a newer run of the job has begun."""
-    ledger = open_ledger()
-    try:
+    with closing(open_ledger()) as ledger:
         present = ledger.job(job).epoch
-    finally:
-        ledger.close()
     if present != epoch:
         raise Fenced(f"Run {epoch} of job {job} no longer owns it, run {present} does: stop this run now.")
 
 
 def require_present_attempt(job: str, generation: int, epoch: int) -> None:
     """Raises Fenced when a newer attempt at the backfill has begun, or the backfill has ended."""
-    ledger = open_ledger()
-    try:
+    with closing(open_ledger()) as ledger:
         present = ledger.backfill(job, generation)
-    finally:
-        ledger.close()
     if present.epoch != epoch or present.state not in OPEN_BACKFILLS:
         raise Fenced(
             f"Attempt {epoch} at backfill {generation} of job {job} is over: it is {present.state.value}, and attempt "

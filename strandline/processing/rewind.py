@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import Conflict, LogTruncated
-from strandline.ledger.states import CheckpointRow, SliceRow
+from strandline.ledger.states import CheckpointRow, SliceRow, StreamRow
 
 if TYPE_CHECKING:  # the rest of this module is pure
     from strandline.ledger.ledger import Ledger
@@ -144,12 +144,12 @@ def _records_per_s(ledger: Ledger, job: str) -> float:
     return max(1_000 * row.records / max(1, row.committed_ms - planned_ms[row.slice]) for row in checkpoints)
 
 
-def require_same_topic(job: str, stream: str, known_id: str | None, present_id: str, what_now: str) -> None:
-    """Raise Conflict if the topic is not the one that the job has read. `known_id` is None where none was noted yet."""
-    if known_id is not None and known_id != present_id:
+def require_same_topic(job: str, stream: StreamRow, present_id: str, what_now: str) -> None:
+    """Raise Conflict if the topic, whose id is `present_id`, is not the one that the job has read."""
+    if stream.topic_id is not None and stream.topic_id != present_id:
         raise Conflict(
-            f"stream {stream} is another topic than the one that job {job} has read (topic id {present_id}, known is "
-            f"{known_id}): it was deleted and made again, so offsets mean other records now. {what_now}"
+            f"stream {stream.name} is another topic than the one that job {job} has read (topic id {present_id}, known is "
+            f"{stream.topic_id}): it was deleted and made again, so offsets mean other records now. {what_now}"
         )
 
 

@@ -306,13 +306,8 @@ class Runner:
         Conflict."""
         stream = pipeline.spec.input.stream
         index = LogIndex(self._settings.kafka_bootstrap)
-        require_same_topic(
-            self._job,
-            stream,
-            self._ledger.stream(stream).topic_id,
-            index.topic_id(stream),
-            "Submit the pipeline under another name.",
-        )
+        what_now = "Submit the pipeline under another name."
+        require_same_topic(self._job, self._ledger.stream(stream), index.topic_id(stream), what_now)
         cost = rewind_cost(self._ledger, plan, self._job)
         require_log_holds(self._job, cost.needed, {stream: index.starts(stream)})
         way = "rewind" if snapshot is None else "snapshot"

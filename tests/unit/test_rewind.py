@@ -3,10 +3,15 @@
 import pytest
 
 from strandline.core.errors import Conflict, LogTruncated
+from strandline.ledger.states import StreamRow
 from strandline.processing.rewind import RewindPlan, plan_rewind, require_log_holds, require_same_topic
 from tests.unit.test_watermark import checkpoint_row, slice_row
 
 SIZES_MS = {"minute": 60_000, "hour": 3_600_000}
+
+
+def stream_row(topic_id):
+    return StreamRow("readings", {}, 1, topic_id, 0)
 
 
 def never(event_ms):
@@ -72,7 +77,7 @@ def test_a_log_with_a_hole_stops_the_job():
 
 
 def test_a_topic_that_was_made_again_is_another_one():
-    require_same_topic("power", "readings", None, "abc", "")
-    require_same_topic("power", "readings", "abc", "abc", "")
+    require_same_topic("power", stream_row(None), "abc", "")
+    require_same_topic("power", stream_row("abc"), "abc", "")
     with pytest.raises(Conflict, match=r"readings is another topic.*power.*topic id new, known is old.*Do that\.$"):
-        require_same_topic("power", "readings", "old", "new", "Do that.")
+        require_same_topic("power", stream_row("old"), "new", "Do that.")
