@@ -42,6 +42,7 @@ from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState, RunRow, SliceStatus
+from strandline.processing.class_archive import provide_archive
 from strandline.processing.commit import SliceCommitter
 from strandline.processing.emission import EmissionTap
 from strandline.processing.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
@@ -456,7 +457,7 @@ def _run_job(
 def _stand_by(settings: Settings, alive_fd: int | None) -> int:
     """Warm up, wait for a job, run it.
 
-    1. Start Spark and run a small query, step by step, until a job comes.
+    1. Have the class archive made if there is none, start Spark, run a small query, step by step, until a job comes.
     2. Take the job from stdin: one line of JSON. Its end without one is the end of the control service, and of this.
     3. Run the job on the session that is there.
     """
@@ -465,6 +466,7 @@ def _stand_by(settings: Settings, alive_fd: int | None) -> int:
     shutil.rmtree(scratch, ignore_errors=True)  # of another process that had this number
     scratch.mkdir(parents=True)
     try:
+        provide_archive(settings, _is_job_waiting)
         spark = start_spark(settings, "standby", scratch)
         warm_up(spark, settings.kafka_bootstrap, scratch, _is_job_waiting)
         log.info("standing by")

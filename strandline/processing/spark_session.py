@@ -13,12 +13,16 @@ from pyspark.sql import SparkSession
 from strandline.core.errors import StrandlineError
 from strandline.core.settings import Settings
 from strandline.processing import worker_daemon
+from strandline.processing.class_archive import use_archive
 from strandline.processing.failures import sentence_of
 from strandline.processing.snapshot_choice import shuffle_partitions
 
 
-def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
-    """A Spark session for one job. State lives in memory: it is rebuilt from the log, never from a disk."""
+def start_spark(settings: Settings, job: str, scratch: Path, java_options: str | None = None) -> SparkSession:
+    """A Spark session for one job. State lives in memory: it is rebuilt from the log, never from a disk.
+
+    `java_options` take the place of those for the class archive. Raises StrandlineError.
+    """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # Spark asks for the machine's name before it reads its settings, and dies where the name has no address.
@@ -61,7 +65,8 @@ def start_spark(settings: Settings, job: str, scratch: Path) -> SparkSession:
         "spark.ui.retainedJobs": "4",
         "spark.ui.retainedStages": "4",
         "spark.ui.retainedTasks": "100",
-        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch}",
+        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch} "
+        + (use_archive(settings.cache_dir) if java_options is None else java_options),
     }
     builder = SparkSession.builder.appName(f"strandline-{job}").master(settings.spark_master)
     for name, value in settings_of_spark.items():

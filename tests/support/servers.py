@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -12,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from strandline.core.settings import Settings
+from strandline.processing import class_archive
 from strandline.services.embedded.layout import Ports
 from strandline.services.embedded.machine import is_free
 from strandline.services.embedded.stack import Stack
@@ -29,7 +32,13 @@ def free_port_offset() -> int:
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Stack]:
-    """A stack of which nothing runs yet; what the tests start of it is stopped at the end."""
+    """A stack of which nothing runs yet; what the tests start of it is stopped at the end.
+
+    The class archive is made first, as a standby would: most of what takes long here is JVMs that start.
+    """
+    made = subprocess.run([sys.executable, "-m", class_archive.__name__], capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        print(made.stdout, made.stderr)
     with tempfile.TemporaryDirectory(prefix="strandline-test-") as directory:
         stack = Stack(Settings(standbys=0), Path(directory), free_port_offset(), Console())
         try:

@@ -1,0 +1,99 @@
+"""The class archive with a real JVM: made once, used by the next, and never in the way."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from strandline.core.settings import Settings
+from strandline.processing import class_archive
+from strandline.processing.class_archive import find_archive, provide_archive, use_archive
+from strandline.services.embedded.stack import Stack
+
+pytestmark = pytest.mark.timeout(600)
+
+_MAKE = [sys.executable, "-m", class_archive.__name__]
+_START = """
+import sys
+from pathlib import Path
+from strandline.core.settings import Settings
+from strandline.processing.spark_session import start_spark
+spark = start_spark(Settings(), "classes", Path(sys.argv[1]))
+java = spark._jvm.java.lang.ProcessHandle.current().pid()
+print("mapped" if "/java-classes/" in Path(f"/proc/{java}/maps").read_text() else "not mapped", spark.range(3).count())
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own, with nothing in it."""
+    monkeypatch.setenv("STRANDLINE_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def archive(servers: Stack, cache: Path) -> Path:
+    """A copy of the one that was made for this run of the tests."""
+    made = find_archive(servers.settings.cache_dir)
+    assert made is not None
+    copy = cache / made.parent.name / made.name
+    copy.parent.mkdir()
+    return Path(shutil.copy2(made, copy))
+
+
+def started(directory: Path) -> str:
+    """What a process said that started Spark: whether its JVM has mapped an archive, and what it counted."""
+    command = [sys.executable, "-c", _START, str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_spark_maps_it(archive: Path, tmp_path: Path) -> None:
+    assert archive.stat().st_size > 10_000_000
+    assert started(tmp_path) == "mapped 3"
+
+
+def test_without_one_spark_starts_all_the_same(cache: Path) -> None:
+    assert started(cache) == "not mapped 3"
+
+
+def test_it_is_made_once(archive: Path) -> None:
+    made = archive.stat()
+    subprocess.run(_MAKE, check=True, timeout=300)
+    assert find_archive(archive.parent.parent) == archive
+    assert archive.stat().st_mtime_ns == made.st_mtime_ns
+
+
+@pytest.mark.parametrize("how", ["cut", "changed"])
+def test_one_that_is_not_as_it_was_written_is_removed(archive: Path, how: str) -> None:
+    """A JVM dies of it."""
+    cache = archive.parent.parent
+    assert str(archive) in use_archive(cache)
+    content = bytearray(archive.read_bytes())
+    if how == "cut":
+        del content[len(content) // 2 :]
+    else:
+        content[len(content) // 2] ^= 1
+    archive.write_bytes(content)
+    assert use_archive(cache) == ""
+    assert not archive.exists(), "so the next standby makes it anew"
+
+
+def test_an_empty_one_says_that_this_java_makes_none(archive: Path) -> None:
+    archive.write_bytes(b"")
+    assert use_archive(archive.parent.parent) == ""
+    provide_archive(Settings(), lambda: False)
+    assert archive.stat().st_size == 0
+
+
+def test_a_standby_that_is_awaited_does_not_wait_for_it(cache: Path) -> None:
+    began = time.monotonic()
+    provide_archive(Settings(), lambda: time.monotonic() > began + 1)
+    assert time.monotonic() < began + 30
+    assert find_archive(cache) is None
