@@ -1,0 +1,97 @@
+"""`python -m benchmarks.cold_start`: what a cold start of Spark takes, without and with the class archive, by turns.
+
+Each time a new process starts Spark as a runner does and runs the warm-up query, with few rows: classes, plans and generated
+code, and next to nothing else. Writes the `cold-start` part of RESULTS.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.process_tree import cpu_by_role
+from benchmarks.report import RESULTS, machine_text, markdown, put_part, show, written_by
+from strandline.core.settings import Settings
+from strandline.processing import class_archive, warm_up
+from strandline.processing.spark_session import start_spark
+
+WITHOUT, WITH = "without the archive", "with it"
+_ROWS = 1_000
+_NO_KAFKA = "127.0.0.1:1"
+"""The query reads no topic."""
+
+
+def measure_here(with_archive: bool) -> None:
+    """Start Spark in this process, run the query, and print seconds and CPU-seconds as JSON."""
+    warm_up._ROWS = _ROWS
+    with tempfile.TemporaryDirectory(prefix="strandline-bench-") as scratch:
+        began = time.monotonic()
+        spark = start_spark(Settings(), "cold", Path(scratch), java_options=None if with_archive else "")
+        warm_up.warm_up(spark, _NO_KAFKA, Path(scratch), lambda: False)
+        took_s = time.monotonic() - began
+        print(json.dumps({"seconds": took_s, "jvm_cpu_s": cpu_by_role(os.getpid())["jvm"]}), flush=True)
+        spark.stop()
+
+
+def measure(times: int) -> dict[str, list[dict[str, float]]]:
+    """So many starts of each kind, by turns."""
+    found: dict[str, list[dict[str, float]]] = {WITHOUT: [], WITH: []}
+    for _ in range(times):
+        for kind, argument in ((WITHOUT, "without"), (WITH, "with")):
+            command = [sys.executable, "-m", "benchmarks.cold_start", "--here", argument]
+            told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+            found[kind].append(json.loads(told.stdout.splitlines()[-1]))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Start Spark again and again, without and with the class archive.")
+    parser.add_argument("--times", type=int, default=5, help="starts of each kind (default %(default)s)")
+    parser.add_argument("--here", choices=["without", "with"], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.here:
+        measure_here(options.here == "with")
+        return 0
+    console = Console()
+    class_archive.make_archive(Settings())
+    found = measure(options.times)
+    rows = [("start", "times", "seconds, median", "(least to most)", "CPU-s of the JVM, median")]
+    for kind, starts in found.items():
+        took = [one["seconds"] for one in starts]
+        rows.append(
+            (
+                kind,
+                str(len(took)),
+                f"{statistics.median(took):.1f}",
+                f"{min(took):.1f} to {max(took):.1f}",
+                f"{statistics.median(one['jvm_cpu_s'] for one in starts):.1f}",
+            )
+        )
+    show(rows, "cold start", console)
+    text = f"""\
+## Cold start
+
+{written_by(f"python -m benchmarks.cold_start --times {options.times}")}
+
+{machine_text()}
+
+From nothing to a Spark session that has run a small query with two stages of windows, as a runner's first batches are: a new
+process each time.
+
+{markdown(rows)}
+"""
+    put_part(RESULTS, "cold-start", text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
