@@ -91,6 +91,8 @@ class StrandlineSide:
         """Kill the runner with its whole family once. `way` is how the next one must begin. Raises RuntimeError."""
         if self._standbys:
             _wait(self._has_warm_standby, "a warm standby")
+        # Results may still be fresh by the run of the service before.
+        _wait(lambda: f"runner-{self._name}" in self._pids(), "a runner")
         self.wait_until_fresh()
         mark = _mark_of(self._pids()[f"runner-{self._name}"])
         self._results.wait_for_newer(self._results.newest_ms(), TIMEOUT_S)
