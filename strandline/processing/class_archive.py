@@ -1,7 +1,7 @@
 """An archive of the classes that Spark loads, so that a JVM maps them instead of reading, checking and linking each again.
 
 It is a dynamic archive of the JVM (JEP 350), made once for a Java and a Spark in the cache, by a JVM that runs the warm-up query
-and writes down at its end what it has loaded. A third of the CPU time of a cold start goes into that otherwise. The JVM
+and writes down at its end what it has loaded. A good part of a cold start's CPU time goes into that otherwise. The JVM
 itself checks that an archive fits, and goes on without one that doesn't.
 
 `python -m strandline.processing.class_archive` makes it if it is not there.
