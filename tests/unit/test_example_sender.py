@@ -5,12 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
+from typing import BinaryIO
 
 import httpx
 import pytest
 
 from strandline.core.errors import PermanentError
-from strandline.services.example.carriers import HttpCarrier, UdpCarrier
+from strandline.services.example.carriers import HttpCarrier, MqttCarrier, UdpCarrier
 from strandline.services.example.fleet import SITES, TICK_MS, Fleet
 from strandline.services.example.sender import EventClock, FleetSender
 
@@ -35,6 +36,42 @@ class Gateway:
         if isinstance(answer, Exception):
             raise answer
         return answer(request.content.count(b"\n") + 1)
+
+
+class SlowBroker(threading.Thread):
+    """Takes one MQTT 3.1.1 client and some messages, and acknowledges none of them until told to."""
+
+    def __init__(self, messages: int) -> None:
+        super().__init__(daemon=True)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._messages = messages
+        self.url = f"mqtt://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.got_all = threading.Event()
+        self.acknowledge = threading.Event()
+
+    def run(self) -> None:
+        client, _ = self._listener.accept()
+        with self._listener, client, client.makefile("rb") as packets:
+            self._packet(packets)
+            client.sendall(b"\x20\x02\x00\x00")
+            numbers = []
+            for _ in range(self._messages):
+                body = self._packet(packets)
+                begin = 2 + int.from_bytes(body[:2])
+                numbers.append(body[begin : begin + 2])
+            self.got_all.set()
+            self.acknowledge.wait(DEADLINE_S)
+            client.sendall(b"".join(b"\x40\x02" + number for number in numbers))
+            client.recv(1)
+
+    @staticmethod
+    def _packet(packets: BinaryIO) -> bytes:
+        packets.read(1)
+        size, shift = 0, 0
+        while (digit := packets.read(1)[0]) & 0x80:
+            size |= (digit & 0x7F) << shift
+            shift += 7
+        return packets.read(size | digit << shift)
 
 
 def accepted(count: int) -> httpx.Response:
@@ -138,3 +175,17 @@ def test_each_site_has_its_way_and_what_nobody_acknowledges_is_counted_apart():
     assert sent.by_protocol == {"HTTP": 90, "UDP": 30}
     reports = {report.line for tick in range(3) for report in Fleet().reports(START_MS // TICK_MS + tick, False)}
     assert {*datagrams, *gateway.bodies[0].split(b"\n")} == reports
+
+
+def test_what_the_broker_acknowledges_after_the_stop_counts_too():
+    broker = SlowBroker(messages=30)
+    broker.start()
+    carriers = {**by_http(Gateway(accepted)), SITES[2]: MqttCarrier(broker.url)}
+    sender = FleetSender(carriers, Fleet(), EventClock(START_MS, START_MS, 1.0), wall_ms=lambda: START_MS + 3 * TICK_MS)
+    sender.start()
+    assert broker.got_all.wait(DEADLINE_S)
+    # `stop` waits for the sender, so the broker answers from a timer.
+    threading.Timer(0.5, broker.acknowledge.set).start()
+    sender.stop()
+    sent = sender.sent()
+    assert (sent.sent, sent.acknowledged, sent.by_protocol["MQTT"]) == (120, 120, 30)

@@ -149,9 +149,10 @@ def test_the_plain_line_holds_the_main_facts():
             True,
             "3 records are not in the log: UDP promises nothing",
         ),
+        (replace(FACTS, job=None, trouble="the API is away"), True, "is not known: the API is away"),
         (FACTS, False, "had not yet read everything"),
     ],
-    ids=["equal", "different", "different after repeats", "lost on the way of UDP", "not caught up"],
+    ids=["equal", "different", "different after repeats", "lost on the way of UDP", "no answer", "not caught up"],
 )
 def test_the_account_compares_what_was_spoiled_with_the_dead_letters(facts, is_caught_up, expected):
     text = "\n".join(account(facts, is_caught_up))

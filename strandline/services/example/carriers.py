@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
+import time
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -17,6 +19,8 @@ from strandline.services.example.fleet import Report
 RETRY_S = 1.0
 RETRY_S_MAX = 10.0
 ANSWER_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10.0
+"""How long the broker may take to acknowledge what it was sent before the fleet was stopped."""
 _WAIT_S = 0.2
 
 
@@ -34,8 +38,8 @@ class Carrier(Protocol):
         """Begin to send, or send."""
 
     def wait(self, stopping: threading.Event) -> bool:
-        """Return True when what was handed over is acknowledged, as far as the protocol does that; False when stopped
-        before. Raises PermanentError when it never will be."""
+        """Return True when what was handed over is acknowledged, as far as the protocol does that; False when stopped, and
+        what is under way was not acknowledged within a bounded time. Raises PermanentError when it never will be."""
 
     def close(self) -> None: ...
 
@@ -123,12 +127,14 @@ class MqttCarrier:
             self._client.publish(f"farm/{report.site}/turbine/{report.turbine}", report.line, qos=1)
 
     def wait(self, stopping: threading.Event) -> bool:
+        # The broker has most likely got them: to give up at once would call records unknown that are in the log.
+        give_up_s = math.inf
         with self._moved:
-            while self._acknowledged < self._published:
-                if stopping.is_set():
-                    return False
+            while self._acknowledged < self._published and time.monotonic() < give_up_s:
+                if stopping.is_set() and give_up_s == math.inf:
+                    give_up_s = time.monotonic() + STOP_TIMEOUT_S
                 self._moved.wait(_WAIT_S)
-        return True
+            return self._acknowledged >= self._published
 
     def close(self) -> None:
         self._client.disconnect()

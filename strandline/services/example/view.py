@@ -98,6 +98,8 @@ def account(facts: Facts, is_caught_up: bool) -> list[str]:
     ]
     if not is_caught_up:
         lines.append("the job had not yet read everything; it goes on where it stopped when the stack is started again")
+    elif facts.job is None:
+        lines.append(f"what the job has counted is not known: {facts.trouble}")
     elif dead == spoiled:
         lines.append("every spoiled record is a dead letter, for its reason, and no other record is")
     elif 0 < (lost := sent.acknowledged + sent.unacknowledged - facts.counts["records"]) <= sent.unacknowledged:
