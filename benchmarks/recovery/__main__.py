@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -38,9 +39,11 @@ from strandline.ledger.ledger import Ledger
 
 PARTS = ["minute", "plain", "pair", "hour"]
 PLAIN = "plain Spark with its checkpoint"
-_FAILURES = (RuntimeError, StrandlineError, httpx.HTTPError, OSError)
+_FAILURES = (RuntimeError, StrandlineError, httpx.HTTPError, OSError, subprocess.SubprocessError)
 GOAL_S = 10.0
 GOAL_SHARE = 0.9
+PAIRS = 8
+"""Passes of the same guarantee differ by a third on a machine of two cores that also runs the servers."""
 MINUTE_S = 65.0
 """So long the minute's job runs before its first kill, so that a rewind has a minute to read."""
 
@@ -218,6 +221,13 @@ def pair_rows(measured: Measured) -> list[Row]:
     return rows
 
 
+def pair_shares(pair: dict[str, list[tuple[float, float]]]) -> tuple[list[float], list[float]]:
+    """Of each pair of passes, which ran one after the other, what `exactly_once` had of the throughput of `none`, and of
+    its CPU time. A machine's slow minutes hit both of a pair."""
+    both = list(zip(*(pair[guarantee] for guarantee in guarantees.GUARANTEES), strict=True))
+    return [once[0] / none[0] for none, once in both], [once[1] / none[1] for none, once in both]
+
+
 def goal_sentences(measured: Measured) -> str:
     """What was reached of the two goals."""
     sentences = []
@@ -230,11 +240,12 @@ def goal_sentences(measured: Measured) -> str:
                 f"{GOAL_S:g} s is {verdict}."
             )
     if measured.pair:
-        none, once = (statistics.median(rate for rate, _ in measured.pair[g]) for g in guarantees.GUARANTEES)
-        verdict = "reached" if once >= GOAL_SHARE * none else "missed"
+        rates, costs = pair_shares(measured.pair)
+        verdict = "reached" if statistics.median(rates) >= GOAL_SHARE else "missed"
         sentences.append(
-            f"`exactly_once` has {once / none:.0%} of the throughput of `none`; the goal of at least {GOAL_SHARE:.0%} is "
-            f"{verdict}."
+            f"Pair by pair `exactly_once` has {statistics.median(rates):.0%} of the throughput of `none` (median of "
+            f"{len(rates)} pairs, {min(rates):.0%} to {max(rates):.0%}) and {statistics.median(costs):.0%} of its CPU time "
+            f"({min(costs):.0%} to {max(costs):.0%}); the goal of at least {GOAL_SHARE:.0%} of the throughput is {verdict}."
         )
     return "\n".join(sentences)
 
@@ -347,7 +358,7 @@ def main() -> int:
                 "minute": run.minute,
                 "hour": run.hour,
                 "plain": run.plain,
-                "pair": lambda: run.pair(1 if options.quick else 3),
+                "pair": lambda: run.pair(1 if options.quick else PAIRS),
             }
             for part in options.parts:
                 try:

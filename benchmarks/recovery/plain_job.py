@@ -1,12 +1,16 @@
 """Plain Spark Structured Streaming as people write it: `python -m benchmarks.recovery.plain_job`. The first window of the work
-into Elasticsearch by foreachBatch, with ids that Elasticsearch gives out, and a checkpoint on disk."""
+into Elasticsearch by foreachBatch, with ids that Elasticsearch gives out, and a checkpoint on disk. On SIGTERM it reads what
+is in the log and ends."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
+import threading
 from collections.abc import Iterable
 from pathlib import Path
+from types import FrameType
 
 import httpx
 from pyspark.sql import DataFrame, Row
@@ -16,6 +20,7 @@ from benchmarks.recovery.work import DELAY_MS
 from benchmarks.spark_pass import start_session
 
 _BULK_ROWS = 1_000
+_POLL_S = 0.2
 
 
 def write_rows(url: str, index: str, rows: Iterable[Row]) -> None:
@@ -45,6 +50,12 @@ def main() -> None:
         parser.add_argument(name, required=True)
     parser.add_argument("--directory", type=Path, required=True)
     options = parser.parse_args()
+    is_over = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        is_over.set()
+
+    signal.signal(signal.SIGTERM, end)
     spark = start_session(options.jars, "memory", options.directory)
     records = (
         spark.readStream.format("kafka")
@@ -72,7 +83,10 @@ def main() -> None:
         .option("checkpointLocation", str(options.directory / "checkpoint"))
         .start()
     )
-    query.awaitTermination()
+    while not is_over.is_set():
+        query.awaitTermination(_POLL_S)  # raises what the query died of
+    query.processAllAvailable()
+    query.stop()
 
 
 if __name__ == "__main__":

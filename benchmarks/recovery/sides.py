@@ -187,9 +187,14 @@ class PlainSide:
         self._results.wait_until_fresh(self._feed, TIMEOUT_S)
 
     def end(self) -> Verdict:
-        """Stop the feed, let the program come to the log's end, and hold its results against what was sent."""
+        """Stop the feed, let the program come to the log's end, and hold its results against what was sent. Raises
+        RuntimeError."""
         sent = self._feed.end()
-        self._results.wait_until_fresh(self._feed, TIMEOUT_S)
+        assert self._process is not None, "it was started"
+        # Not a kill: of a batch that is cut off by one, windows are missing that the next start would write.
+        self._process.terminate()
+        if self._process.wait(TIMEOUT_S) != 0:
+            raise RuntimeError(f"plain Spark ended with {self._process.returncode}; see {self._directory / 'log'}")
         self.end_process()
         verdict = judge(sent, self._results.documents())
         self._results.close()

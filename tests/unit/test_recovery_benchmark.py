@@ -57,7 +57,8 @@ def test_the_tables_say_median_worst_and_goals() -> None:
     assert verdict_rows(measured)[1] == ("Strandline, reach 1 min", "3", "9", "0", "0", "0")
     text = goal_sentences(measured)
     assert "after 9.0 s; the goal of 10 s is reached" in text
-    assert "89% of the throughput of `none`; the goal of at least 90% is missed" in text
+    assert "89% of the throughput of `none` (median of 1 pairs, 89% to 89%) and 100% of its CPU time" in text
+    assert "the goal of at least 90% of the throughput is missed" in text
     assert "of event time, are in the log before" not in results_text("x", measured)
     measured.recoveries.append(Recoveries("reach 1 h, rewind, standby", kills))
     assert "10 devices, 50 min of" in results_text("x", measured)
