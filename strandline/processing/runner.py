@@ -42,7 +42,7 @@ from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState, RunRow, SliceStatus
-from strandline.processing.class_archive import provide_archive
+from strandline.processing.class_archive_maker import provide_archive
 from strandline.processing.commit import SliceCommitter
 from strandline.processing.emission import EmissionTap
 from strandline.processing.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN

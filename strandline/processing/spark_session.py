@@ -65,7 +65,9 @@ def start_spark(settings: Settings, job: str, scratch: Path, java_options: str |
         "spark.ui.retainedJobs": "4",
         "spark.ui.retainedStages": "4",
         "spark.ui.retainedTasks": "100",
-        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch} "
+        # A JVM that dies tells of it in its working directory otherwise, which is the user's.
+        "spark.driver.extraJavaOptions": f'"-XX:ErrorFile={settings.data_dir}/logs/java-crash-%p.log" '
+        f"-XX:+UseSerialGC -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch} "
         + (use_archive(settings.cache_dir) if java_options is None else java_options),
     }
     builder = SparkSession.builder.appName(f"strandline-{job}").master(settings.spark_master)

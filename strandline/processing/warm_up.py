@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 BATCHES = 3
 _BATCH_MS = 60_000
-_ROWS = 50_000
+ROWS = 50_000
 """In each task: enough that the JVM has compiled the loops over rows, which a rewind spends its time in."""
 _DEVICES = 1_000
 _STREAM: dict[str, object] = {
@@ -66,13 +66,15 @@ _PIPELINE: dict[str, object] = {
 }
 
 
-def warm_up(spark: SparkSession, kafka_bootstrap: str, scratch: Path, is_awaited: Callable[[], bool]) -> None:
-    """Run the small query to its end, or until a job `is_awaited`."""
+def warm_up(
+    spark: SparkSession, kafka_bootstrap: str, scratch: Path, is_awaited: Callable[[], bool], rows: int = ROWS
+) -> None:
+    """Run the small query to its end, or until a job `is_awaited`; `rows` in each task of a batch."""
     began = time.monotonic()
     if is_awaited():
         return
     pipeline = check(PipelineSpec.from_document(_PIPELINE), StreamSpec.from_document(_STREAM))
-    spark.dataSource.register(_warm_source(_config(pipeline, kafka_bootstrap, spark)))
+    spark.dataSource.register(_warm_source(_config(pipeline, kafka_bootstrap, spark), rows))
     batches: list[int] = []
 
     def process(results: DataFrame, batch: int) -> None:
@@ -112,9 +114,10 @@ def _config(pipeline: CheckedPipeline, kafka_bootstrap: str, spark: SparkSession
     )
 
 
-def _warm_source(config: SourceConfig) -> type[DataSource]:
+def _warm_source(config: SourceConfig, rows: int) -> type[DataSource]:
     class BoundWarmSource(WarmSource):
         bound = config
+        rows_bound = rows
 
     return BoundWarmSource
 
@@ -123,6 +126,7 @@ class WarmSource(DataSource):
     """Slices of made-up records, a minute of event time each."""
 
     bound: SourceConfig
+    rows_bound: int
 
     @classmethod
     def name(cls) -> str:
@@ -134,12 +138,13 @@ class WarmSource(DataSource):
         return from_arrow_schema(self.bound.arrow_schema())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return WarmReader(self.bound)
+        return WarmReader(self.bound, self.rows_bound)
 
 
 class WarmReader(DataSourceStreamReader):
-    def __init__(self, config: SourceConfig) -> None:
+    def __init__(self, config: SourceConfig, rows: int) -> None:
         self._config = config
+        self._rows = rows
 
     def initialOffset(self) -> dict[str, int]:
         return {"slice": 0}
@@ -155,9 +160,9 @@ class WarmReader(DataSourceStreamReader):
         config, tick_ms = self._config, partition.tick_ms or 0
         schema = config.arrow_schema()
         devices = pa.array([f"device-{number}" for number in range(_DEVICES)])
-        for first in range(0, _ROWS, MESSAGES_A_FETCH):
-            rows = np.arange(first, min(first + MESSAGES_A_FETCH, _ROWS))
-            times_us = tick_ms * 1_000 + rows * (_BATCH_MS * 1_000 // _ROWS)
+        for first in range(0, self._rows, MESSAGES_A_FETCH):
+            rows = np.arange(first, min(first + MESSAGES_A_FETCH, self._rows))
+            times_us = tick_ms * 1_000 + rows * (_BATCH_MS * 1_000 // self._rows)
             made = {
                 "device": devices.take(pa.array(rows % _DEVICES)),
                 "ts": pa.array(times_us),

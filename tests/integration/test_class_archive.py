@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from strandline.core.settings import Settings
-from strandline.processing import class_archive
-from strandline.processing.class_archive import find_archive, provide_archive, use_archive
+from strandline.processing import class_archive_maker
+from strandline.processing.class_archive import find_archive, use_archive
+from strandline.processing.class_archive_maker import provide_archive
 from strandline.services.embedded.stack import Stack
 
 pytestmark = pytest.mark.timeout(600)
 
-_MAKE = [sys.executable, "-m", class_archive.__name__]
+_MAKE = [sys.executable, "-m", class_archive_maker.__name__]
 _START = """
 import sys
 from pathlib import Path

@@ -56,7 +56,7 @@ def test_the_tables_say_median_worst_and_goals() -> None:
     assert recovery_rows(measured)[1] == ("reach 1 min, rewind, standby", "3", "9.0", "10.5", "20.0", "30.0", "5 to 7")
     assert verdict_rows(measured)[1] == ("Strandline, reach 1 min", "3", "9", "0", "0", "0")
     text = goal_sentences(measured)
-    assert "after 9.0 s; the goal of 10 s is reached" in text
+    assert "after 9.0 s by rewind; the goal of 10 s is reached" in text
     assert "89% of the throughput of `none` (median of 1 pairs, 89% to 89%) and 100% of its CPU time" in text
     assert "the goal of at least 90% of the throughput is missed" in text
     assert "of event time, are in the log before" not in results_text("x", measured)
