@@ -24,12 +24,12 @@ from benchmarks.work_w1 import STREAM_TEXT, Readings, pipeline_text
 from strandline.core.documents import read_documents
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
-from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired
-from strandline.services.applying import Applier, ensure_templates
-from strandline.services.auditing import audit_command
-from strandline.services.embedded.layout import settings_environment
+from strandline.log.topics import Topics
+from strandline.services.embedded.addresses import settings_environment
+from strandline.services.rest.apply_documents import Applier, ensure_templates
+from strandline.services.supervision.audit_jobs import audit_command
 
 JOB = "w1-audited"
 
@@ -74,7 +74,7 @@ def _run_job(settings: Settings, topics: Topics, url: str) -> None:
         ledger.set_desired(JOB, Desired.DRAINED)
     finally:
         ledger.close()
-    command = [sys.executable, "-m", "strandline.processing.runner", "--job", JOB]
+    command = [sys.executable, "-m", "strandline.processing.run.runner", "--job", JOB]
     done = subprocess.run(command, env=settings_environment(settings), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"the job ended with {done.returncode}: {done.stderr[-4000:]}")

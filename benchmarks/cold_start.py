@@ -21,10 +21,10 @@ from rich.console import Console
 from benchmarks.process_tree import cpu_by_role
 from benchmarks.report import RESULTS, machine_text, markdown, put_part, show, written_by
 from strandline.core.settings import Settings
-from strandline.processing.class_archive import use_archive
-from strandline.processing.class_archive_maker import make_archive
-from strandline.processing.spark_session import start_spark
-from strandline.processing.warm_up import warm_up
+from strandline.processing.spark.class_archive import use_archive
+from strandline.processing.spark.class_archive_maker import make_archive
+from strandline.processing.spark.session import start_spark
+from strandline.processing.spark.warm_up import warm_up
 
 WITHOUT, WITH = "without the archive", "with it"
 _ROWS = 1_000

@@ -9,7 +9,7 @@ import random
 import time
 from datetime import UTC, datetime
 
-from strandline.processing.decoder import Decoder, FieldSpec
+from strandline.processing.source.decoder import Decoder, FieldSpec
 
 RECORDS = 10_000
 ROUNDS = 50

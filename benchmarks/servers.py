@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from strandline.core.settings import Settings
-from strandline.services.embedded.layout import Ports
-from strandline.services.embedded.machine import is_free
+from strandline.services.embedded.addresses import Ports
+from strandline.services.embedded.preflight import is_free
 from strandline.services.embedded.stack import Stack
 
 

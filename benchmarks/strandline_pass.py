@@ -17,14 +17,14 @@ from benchmarks.measured import measure
 from benchmarks.work_w1 import STREAM, STREAM_TEXT, Outcome, pipeline_text
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
-from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired
-from strandline.processing import emission as emission_module
-from strandline.processing.runner import Runner
-from strandline.processing.spark_session import start_spark
+from strandline.log.topics import Topics
+from strandline.processing.emission import tap as emission_module
+from strandline.processing.run.runner import Runner
+from strandline.processing.spark.session import start_spark
 from strandline.results.writer import WriteReport
-from strandline.services.applying import Applier
+from strandline.services.rest.apply_documents import Applier
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from benchmarks.work_w1 import DELAY_MS, STREAM_TEXT, Readings, expected_outcome
 from strandline.core.documents import read_documents
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
-from strandline.ingest.topics import Topics
-from strandline.services.embedded.layout import settings_environment
+from strandline.log.topics import Topics
+from strandline.services.embedded.addresses import settings_environment
 from strandline.services.embedded.stack import Stack
 
 ROWS_MAX = 250_000

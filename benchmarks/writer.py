@@ -17,9 +17,9 @@ from rich.console import Console
 
 from benchmarks.servers import new_stack
 from strandline.core.stream import StreamSpec
-from strandline.ingest.spool import Spool
-from strandline.ingest.topics import Topics
-from strandline.ingest.writer import LogWriter
+from strandline.ingest.append.spool import Spool
+from strandline.ingest.append.writer import LogWriter
+from strandline.log.topics import Topics
 
 VALUE = (
     b'{"device":"device-0001","ts":1700000000000,"temperature":21.5,"humidity":44.0,"pressure":1013.2,"battery":3.71}'

@@ -20,8 +20,8 @@ from benchmarks.report import RESULTS, machine_text, markdown, put_part, show, w
 from benchmarks.servers import new_stack
 from strandline.core.documents import read_documents
 from strandline.core.stream import StreamSpec
-from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
+from strandline.log.topics import Topics
 from strandline.services.embedded.stack import Stack
 
 FEEDS: dict[str, Callable[[Stack, float, Console], list[Measured]]] = {

@@ -9,7 +9,7 @@ from benchmarks.ingest.load import ceiling, full_and_half, require_complete
 from benchmarks.ingest.results import Goal, Measured
 from benchmarks.ingest.work import KEYED_STREAM, STREAM, line_requests, single_requests
 from strandline.services.embedded.stack import Stack
-from strandline.services.pids import PidFile
+from strandline.services.processes.pids import PidFile
 
 SINGLE_CONNECTIONS = 128
 LINES_CONNECTIONS = 32

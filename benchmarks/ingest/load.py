@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.process_tree import machine_cpu_s, tree_cpu_s
-from strandline.services.embedded.machine import is_free
+from strandline.services.embedded.preflight import is_free
 
 WARM_UP_S = 3.0
 TICK_S = 0.001

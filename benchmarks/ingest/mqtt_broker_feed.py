@@ -24,10 +24,10 @@ from benchmarks.ingest.load import WARM_UP_S, Load
 from benchmarks.ingest.results import Goal, Measured
 from benchmarks.ingest.work import STREAM, mqtt_topic
 from benchmarks.process_tree import machine_cpu_s, tree_cpu_s
-from strandline.services.embedded.layout import settings_environment
-from strandline.services.embedded.machine import is_free
+from strandline.services.embedded.addresses import settings_environment
+from strandline.services.embedded.preflight import is_free
 from strandline.services.embedded.stack import Stack
-from strandline.services.pids import PidFile
+from strandline.services.processes.pids import PidFile
 
 CONNECTIONS = 50
 _ROOT = Path(__file__).parents[2]
@@ -124,7 +124,7 @@ def _gateway(stack: Stack, port: int) -> Iterator[int]:
     own = {"STRANDLINE_MQTT_URL": f"mqtt://127.0.0.1:{port}", "STRANDLINE_MQTT_PAGES_PORT": str(pages)}
     with (stack.data_dir / "logs" / "gateway-mqtt.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "strandline.ingest.mqtt_gateway"],
+            [sys.executable, "-m", "strandline.ingest.mqtt.bridge"],
             env=settings_environment(stack.settings) | own, stdout=log, stderr=log,
         )  # fmt: skip
     try:

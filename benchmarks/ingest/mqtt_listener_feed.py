@@ -9,7 +9,7 @@ from benchmarks.ingest.load import ceiling, full_and_half, require_complete
 from benchmarks.ingest.results import Goal, Measured
 from benchmarks.ingest.work import KEYED_STREAM, STREAM, mqtt_topic
 from strandline.services.embedded.stack import Stack
-from strandline.services.pids import PidFile
+from strandline.services.processes.pids import PidFile
 
 CONNECTIONS = 200
 _LOAD, _RESPONDER = "benchmarks.ingest.mqtt_load", "benchmarks.ingest.mqtt_responder"

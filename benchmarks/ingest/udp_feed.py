@@ -17,7 +17,7 @@ from benchmarks.ingest.udp_load import Sent
 from benchmarks.ingest.work import DATAGRAM_STREAM, UDP_PORT
 from benchmarks.process_tree import machine_cpu_s, tree_cpu_s
 from strandline.services.embedded.stack import Stack
-from strandline.services.pids import PidFile
+from strandline.services.processes.pids import PidFile
 
 RATE = 100_000
 _GOAL = Goal(records_a_second=RATE * 0.998, lost_share=0.002)

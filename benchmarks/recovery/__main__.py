@@ -34,8 +34,8 @@ from strandline.core.documents import read_documents
 from strandline.core.errors import StrandlineError
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
-from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
+from strandline.log.topics import Topics
 
 PARTS = ["minute", "plain", "pair", "hour"]
 PLAIN = "plain Spark with its checkpoint"

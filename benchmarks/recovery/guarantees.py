@@ -20,13 +20,13 @@ from strandline.core.documents import read_documents
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
-from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired
-from strandline.processing.runner import Runner
-from strandline.processing.spark_session import start_spark
-from strandline.services.applying import Applier, ensure_templates
-from strandline.services.embedded.layout import settings_environment
+from strandline.log.topics import Topics
+from strandline.processing.run.runner import Runner
+from strandline.processing.spark.session import start_spark
+from strandline.services.embedded.addresses import settings_environment
+from strandline.services.rest.apply_documents import Applier, ensure_templates
 
 GUARANTEES = ("none", "exactly_once")
 ROWS_MAX = 100_000

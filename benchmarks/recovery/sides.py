@@ -19,8 +19,8 @@ from benchmarks.recovery.results_index import ResultsIndex
 from benchmarks.recovery.work import Verdict, judge, pipeline_text, stream_text
 from strandline.core.settings import Settings
 from strandline.services.client import ControlClient
-from strandline.services.embedded.layout import settings_environment
-from strandline.services.families import MARK_VARIABLE, kill_family
+from strandline.services.embedded.addresses import settings_environment
+from strandline.services.processes.process_tree import MARK_VARIABLE, kill_family
 
 TIMEOUT_S = 240.0
 _POLL_S = 0.1

@@ -1,1 +1,1 @@
-"""From the log to results: pipeline model, slice planner, log source, stages, rewind, commit of a slice, runner."""
+"""From the log to results: pipelines, slices, the source, operators, emission, and the run that drives them."""

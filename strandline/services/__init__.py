@@ -1,0 +1,1 @@
+"""What people and programs meet: the REST API, the command line, the supervision of runners, the embedded stack."""

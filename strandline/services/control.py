@@ -24,18 +24,18 @@ from pydantic import ValidationError
 from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
-from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
+from strandline.log.kafka_status import LogFacts
+from strandline.log.topics import Topics
 from strandline.results.generations import discard_generation
-from strandline.services.api import create_app
-from strandline.services.applying import Applier, ensure_templates
-from strandline.services.auditing import Auditor
-from strandline.services.backfilling import Backfiller
-from strandline.services.door import LOOPBACK_NAMES
-from strandline.services.leadership import ServiceIdentity
-from strandline.services.log_facts import LogFacts
-from strandline.services.parts import Parts
-from strandline.services.supervisor import Supervisor
+from strandline.services.rest.api import create_app
+from strandline.services.rest.apply_documents import Applier, ensure_templates
+from strandline.services.rest.dependencies import Parts
+from strandline.services.rest.host_guard import LOOPBACK_NAMES
+from strandline.services.supervision.audit_jobs import Auditor
+from strandline.services.supervision.backfill_jobs import Backfiller
+from strandline.services.supervision.leadership import ServiceIdentity
+from strandline.services.supervision.supervisor import Supervisor
 
 logger = structlog.get_logger()
 

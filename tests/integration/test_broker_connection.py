@@ -14,7 +14,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from strandline.ingest.broker_connection import BrokerConnection, BrokerOptions, BrokerUnavailable, Message
+from strandline.ingest.mqtt.client import BrokerConnection, BrokerOptions, BrokerUnavailable, Message
 from tests.support.gateways import DEADLINE_S, MOSQUITTO, Mosquitto, free_port
 
 SIZES = (0, 1, 121, 16_000, 70_000, 1_000_000)

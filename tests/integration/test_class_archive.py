@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from strandline.core.settings import Settings
-from strandline.processing import class_archive_maker
-from strandline.processing.class_archive import find_archive, use_archive
-from strandline.processing.class_archive_maker import provide_archive
+from strandline.processing.spark import class_archive_maker
+from strandline.processing.spark.class_archive import find_archive, use_archive
+from strandline.processing.spark.class_archive_maker import provide_archive
 from strandline.services.embedded.stack import Stack
 
 pytestmark = pytest.mark.timeout(600)
@@ -23,7 +23,7 @@ _START = """
 import sys
 from pathlib import Path
 from strandline.core.settings import Settings
-from strandline.processing.spark_session import start_spark
+from strandline.processing.spark.session import start_spark
 spark = start_spark(Settings(), "classes", Path(sys.argv[1]))
 java = spark._jvm.java.lang.ProcessHandle.current().pid()
 print("mapped" if "/java-classes/" in Path(f"/proc/{java}/maps").read_text() else "not mapped", spark.range(3).count())

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from strandline.core.errors import NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.services.client import ControlClient
-from strandline.services.families import MARK_VARIABLE, family_mark
+from strandline.services.processes.process_tree import MARK_VARIABLE, family_mark
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)

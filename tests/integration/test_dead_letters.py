@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from strandline.core.errors import Fenced
-from strandline.processing.dead_letters import DeadLetter, DeadLetterWriter, dead_letter_id
-from strandline.processing.log_reader import LogIndex, LogReader, OffsetRange
-from strandline.processing.transactions import take_over, take_over_all
+from strandline.log.reader import LogIndex, LogReader, OffsetRange
+from strandline.log.transactions import take_over, take_over_all
+from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter, dead_letter_id
 from tests.integration.test_log_reader import make_topic
 
 

@@ -20,8 +20,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from strandline.ledger.ledger import Ledger
-from strandline.services.embedded.layout import Ports, StackAddresses
-from strandline.services.pids import PidFile
+from strandline.services.embedded.addresses import Ports, StackAddresses
+from strandline.services.processes.pids import PidFile
 from tests.support.servers import free_port_offset
 
 STRANDLINE = str(Path(sys.executable).parent / "strandline")

@@ -14,9 +14,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.core.settings import Settings
-from strandline.processing.expressions import ExpressionError, infer_type, parse_expression
-from strandline.processing.safe_sql import safe_sql
-from strandline.processing.spark_session import start_spark
+from strandline.processing.operators.safe_sql import safe_sql
+from strandline.processing.pipelines.expressions import ExpressionError, infer_type, parse_expression
+from strandline.processing.spark.session import start_spark
 
 COLUMNS = {
     "s": "string",

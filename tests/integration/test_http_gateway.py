@@ -23,8 +23,8 @@ from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from strandline.core.stream import StreamSpec
-from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
+from strandline.log.topics import Topics
 
 DEADLINE_S = 60
 JSON = {"content-type": "application/json"}
@@ -67,7 +67,7 @@ class Gateway:
         environment = os.environ | {f"STRANDLINE_{name.upper()}": str(value) for name, value in values.items()}
         with self.log_file.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "strandline.ingest.http_gateway"], env=environment, stdout=log, stderr=log
+                [sys.executable, "-m", "strandline.ingest.http.gateway"], env=environment, stdout=log, stderr=log
             )
         self.client = httpx.Client(base_url=self.url, timeout=DEADLINE_S)
         wait_until(self.is_healthy, self)
@@ -535,7 +535,7 @@ def test_an_idle_gateway_stops_at_once_on_either_signal(kafka, tmp_path):
 def test_a_taken_port_is_one_clear_sentence(gateway):
     environment = os.environ | {"STRANDLINE_HTTP_PORT": str(gateway.port), "STRANDLINE_LEDGER_URL": gateway.ledger_url}
     ended = subprocess.run(
-        [sys.executable, "-m", "strandline.ingest.http_gateway"],
+        [sys.executable, "-m", "strandline.ingest.http.gateway"],
         env=environment,
         capture_output=True,
         text=True,

@@ -7,7 +7,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from strandline.core.errors import LogTruncated, NotFound
-from strandline.processing.log_reader import LogIndex, LogReader, OffsetRange
+from strandline.log.reader import LogIndex, LogReader, OffsetRange
 
 
 def make_topic(kafka: str, name: str, partitions: int = 1) -> None:

@@ -11,10 +11,10 @@ from confluent_kafka import Producer
 
 from strandline.core.errors import LogUnavailable
 from strandline.core.stream import StreamSpec
-from strandline.ingest.log_errors import LogAway
-from strandline.ingest.topics import Topics
-from strandline.ingest.writer import LogWriter
-from strandline.services.pids import PidFile
+from strandline.ingest.append.errors import LogAway
+from strandline.ingest.append.writer import LogWriter
+from strandline.log.topics import Topics
+from strandline.services.processes.pids import PidFile
 from tests.support.topic_reader import read_messages
 
 DEADLINE_S = 60

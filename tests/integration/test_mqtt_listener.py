@@ -24,15 +24,15 @@ from paho.mqtt.properties import Properties
 from prometheus_client.parser import text_string_to_metric_families
 
 from strandline.core.stream import StreamSpec
-from strandline.ingest.mqtt_passwords import write_password
-from strandline.ingest.topics import Topics
+from strandline.ingest.mqtt.passwords import write_password
 from strandline.ledger.ledger import Ledger
-from strandline.processing import log_source
-from strandline.processing.log_reader import OffsetRange
-from strandline.processing.log_source import LogPartition, Piece, SourceConfig, read_accepted
-from strandline.processing.planner import PlannerSettings
-from strandline.processing.schema import field_specs
-from strandline.processing.watermark import EventTimeRule
+from strandline.log.reader import OffsetRange
+from strandline.log.topics import Topics
+from strandline.processing.pipelines.schema import field_specs
+from strandline.processing.slices.planner import PlannerSettings
+from strandline.processing.slices.watermark import EventTimeRule
+from strandline.processing.source import data_source as log_source
+from strandline.processing.source.data_source import LogPartition, Piece, SourceConfig, read_accepted
 from tests.support import mqtt_client_packets as client
 from tests.support.waiting import wait_until
 
@@ -68,7 +68,7 @@ class Listener:
         environment = os.environ | {f"STRANDLINE_{name.upper()}": str(value) for name, value in self._settings.items()}
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "strandline.ingest.mqtt_listener"], env=environment, stdout=log, stderr=log
+                [sys.executable, "-m", "strandline.ingest.mqtt.server"], env=environment, stdout=log, stderr=log
             )
         wait_until(self._is_listening, bool, "listening", DEADLINE_S)
 
@@ -525,7 +525,7 @@ def test_what_would_not_be_safe_does_not_start(tmp_path, settings, sentence):
     environment |= {"STRANDLINE_DATA_DIR": str(tmp_path), "STRANDLINE_MQTT_LISTENER_PAGES_PORT": str(free_port())}
     environment |= {"STRANDLINE_MQTT_LISTENER_PORT": str(free_port())}
     done = subprocess.run(
-        [sys.executable, "-m", "strandline.ingest.mqtt_listener"],
+        [sys.executable, "-m", "strandline.ingest.mqtt.server"],
         env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 1

@@ -15,11 +15,11 @@ import pytest
 from rich.console import Console
 
 from strandline.core.errors import StackError
-from strandline.services.embedded.layout import StackAddresses
-from strandline.services.embedded.processes import Program, start, stop
+from strandline.services.embedded.addresses import StackAddresses
+from strandline.services.embedded.progress_display import Cancelled, Steps
 from strandline.services.embedded.stack import down
-from strandline.services.embedded.steps import Cancelled, Steps
-from strandline.services.pids import PidFile, process_identity
+from strandline.services.processes.child_process import Program, start, stop
+from strandline.services.processes.pids import PidFile, process_identity
 from tests.support.waiting import wait_until
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
@@ -86,7 +86,7 @@ def test_child_deaf_to_term_is_killed(pids: PidFile, tmp_path: Path) -> None:
 
 
 def test_large_log_of_earlier_runs_is_put_aside(pids: PidFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strandline.services.embedded.processes.LOG_BYTES_MAX", 4)
+    monkeypatch.setattr("strandline.services.processes.child_process.LOG_BYTES_MAX", 4)
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "mqtt.log").write_text("older")
     child = start(python_program(tmp_path, "input()"), pids, lambda: None)

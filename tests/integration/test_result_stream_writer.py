@@ -8,15 +8,15 @@ import pytest
 from confluent_kafka import Message, Producer
 
 from strandline.core.errors import Fenced, LogUnavailable
-from strandline.processing.log_reader import LogIndex
-from strandline.processing.result_stream_writer import (
+from strandline.log.reader import LogIndex
+from strandline.log.transactions import Slot, take_over, take_over_all
+from strandline.processing.emission.result_stream_writer import (
     Place,
     ResultStream,
     ResultStreamWriter,
     result_header,
     transactional_id,
 )
-from strandline.processing.transactions import Slot, take_over, take_over_all
 from strandline.results.document import DocumentShape
 from strandline.results.writer import WriteReport
 from tests.integration.test_log_reader import make_topic

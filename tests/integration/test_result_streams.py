@@ -20,14 +20,14 @@ import pytest
 from confluent_kafka import Message, Producer
 
 from strandline.core.settings import Settings
-from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired
-from strandline.processing.log_reader import LogIndex
-from strandline.processing.result_stream_writer import result_header
-from strandline.results.held_documents import EndRange, open_snapshot, read_documents
-from strandline.services.applying import Applier, ensure_templates
-from strandline.services.families import MARK_VARIABLE, family_mark, kill_family
+from strandline.log.reader import LogIndex
+from strandline.log.topics import Topics
+from strandline.processing.audit.index_reader import EndRange, open_snapshot, read_documents
+from strandline.processing.emission.result_stream_writer import result_header
+from strandline.services.processes.process_tree import MARK_VARIABLE, family_mark, kill_family
+from strandline.services.rest.apply_documents import Applier, ensure_templates
 from tests.support.topic_reader import read_messages
 from tests.support.waiting import wait_until
 
@@ -108,7 +108,7 @@ class Cascade:
             MARK_VARIABLE: mark,
         }
         with (self.directory / f"{job}.log").open("ab") as log:
-            command = [sys.executable, "-m", "strandline.processing.runner", "--job", job]
+            command = [sys.executable, "-m", "strandline.processing.run.runner", "--job", job]
             self.runners[job] = subprocess.Popen(
                 command, env=environment, stdout=log, stderr=log, start_new_session=True
             )

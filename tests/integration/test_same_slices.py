@@ -16,8 +16,8 @@ import pytest
 import sqlalchemy as sa
 
 from strandline.ledger.states import Desired
-from strandline.processing.log_reader import LogIndex
-from strandline.processing.runner import Runner
+from strandline.log.reader import LogIndex
+from strandline.processing.run.runner import Runner
 from tests.support.audit_lab import AuditLab
 from tests.support.waiting import wait_until
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from strandline.core.stream import StreamSpec
-from strandline.ingest.topics import Topics
-from strandline.services.pids import PidFile
+from strandline.log.topics import Topics
+from strandline.services.processes.pids import PidFile
 from tests.support.topic_reader import read_messages
 
 DEADLINE_S = 60

@@ -17,9 +17,9 @@ import sqlalchemy as sa
 
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
-from strandline.services.families import MARK_VARIABLE, family_mark
-from strandline.services.leadership import ServiceIdentity
-from strandline.services.supervisor import DEATHS_MAX, Supervisor
+from strandline.services.processes.process_tree import MARK_VARIABLE, family_mark
+from strandline.services.supervision.leadership import ServiceIdentity
+from strandline.services.supervision.supervisor import DEATHS_MAX, Supervisor
 from tests.support.waiting import wait_until
 
 JOB = "power"
@@ -291,8 +291,8 @@ def test_a_leader_that_was_replaced_moves_nothing_although_it_does_not_know_yet(
 
 
 def test_a_standby_takes_the_next_start(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strandline.services.standbys.CALM_S", 0.2)
-    monkeypatch.setattr("strandline.services.supervisor.SETTLE_MAX_S", 0.0)
+    monkeypatch.setattr("strandline.services.supervision.standbys.CALM_S", 0.2)
+    monkeypatch.setattr("strandline.services.supervision.supervisor.SETTLE_MAX_S", 0.0)
     stage.want(Desired.STOPPED)
     stage.supervise(standbys=1)
     pids = wait_until(lambda: _pids(stage), lambda pids: "standby-1" in pids, "a standby")
@@ -307,8 +307,8 @@ def test_a_standby_takes_the_next_start(stage: Stage, monkeypatch: pytest.Monkey
 
 
 def test_a_dead_standby_is_replaced_and_delays_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strandline.services.standbys.CALM_S", 0.2)
-    monkeypatch.setattr("strandline.services.supervisor.SETTLE_MAX_S", 0.0)
+    monkeypatch.setattr("strandline.services.supervision.standbys.CALM_S", 0.2)
+    monkeypatch.setattr("strandline.services.supervision.supervisor.SETTLE_MAX_S", 0.0)
     stage.want(Desired.STOPPED)
     stage.supervise(standbys=1)
     pids = wait_until(lambda: _pids(stage), lambda pids: "standby-1" in pids, "a standby")

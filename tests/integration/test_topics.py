@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from strandline.core.errors import Conflict, LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
-from strandline.ingest.topics import Topics, record_batch_bytes_max
+from strandline.log.topics import Topics, record_batch_bytes_max
 
 RECORD_BYTES_MAX = 300_000
 

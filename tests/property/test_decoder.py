@@ -13,9 +13,9 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from strandline.processing.decoder import Decoder, FieldSpec
-from strandline.processing.record_fields import RecordJudge, Verdict
-from strandline.processing.timestamps import parse_timestamp, parse_timestamp_column
+from strandline.processing.source.decoder import Decoder, FieldSpec
+from strandline.processing.source.record_fields import RecordJudge, Verdict
+from strandline.processing.source.timestamps import parse_timestamp, parse_timestamp_column
 
 FIELDS = [
     FieldSpec("device", "string"),

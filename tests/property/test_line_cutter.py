@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.ingest.line_cutter import LineCutter
+from strandline.ingest.gateway.line_splitter import LineCutter
 
 LINE_BYTES_MAX = 8
 BYTES = st.lists(st.sampled_from([b"a", b"bb", b"cccccc", b" ", b"\r", b"\n", b"\n", b"\r\n", b"\xff", b"\0"])).map(

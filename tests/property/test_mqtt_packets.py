@@ -5,8 +5,7 @@ import itertools
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from strandline.ingest.mqtt_fields import PacketError, PublishProperties
-from strandline.ingest.mqtt_packets import (
+from strandline.ingest.mqtt.decoder import (
     Connect,
     Disconnect,
     PacketReader,
@@ -16,6 +15,7 @@ from strandline.ingest.mqtt_packets import (
     Unsubscribe,
     Will,
 )
+from strandline.ingest.mqtt.wire import PacketError, PublishProperties
 from tests.support import mqtt_client_packets as client
 
 PACKET_BYTES_MAX = 300_000

@@ -5,8 +5,8 @@ from collections import defaultdict, deque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.ingest.log_errors import SpoolFull
-from strandline.ingest.spool import Attempt, Spool, SpooledRecord
+from strandline.ingest.append.errors import SpoolFull
+from strandline.ingest.append.spool import Attempt, Spool, SpooledRecord
 
 TOPICS = st.sampled_from(["t", "u", "v"])
 STEPS = st.lists(

@@ -26,14 +26,14 @@ from strandline.core.errors import Fenced, LedgerUnavailable, LogUnavailable
 from strandline.core.record import dead_letter_topic
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import CheckpointRow, Desired, RunRow, SliceRow, SliceStatus
-from strandline.processing import planner as planner_module
-from strandline.processing.dead_letters import dead_letter_id, slot_of_records
-from strandline.processing.older_runs import slots_of_older_runs
-from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
-from strandline.processing.planner import PlannerSettings, SlicePlanner, is_drained
-from strandline.processing.result_stream_writer import transactional_id
-from strandline.processing.rewind import RewindPlan, plan_of_job
-from strandline.processing.watermark import emitted_up_to, greatest, open_until, tick_of_batch
+from strandline.processing.emission.dead_letters import dead_letter_id, slot_of_records
+from strandline.processing.emission.result_stream_writer import transactional_id
+from strandline.processing.pipelines.model import CheckedPipeline, PipelineSpec, check
+from strandline.processing.run.older_runs import slots_of_older_runs
+from strandline.processing.slices import planner as planner_module
+from strandline.processing.slices.planner import PlannerSettings, SlicePlanner, is_drained
+from strandline.processing.slices.rewind import RewindPlan, plan_of_job
+from strandline.processing.slices.watermark import emitted_up_to, greatest, open_until, tick_of_batch
 from tests.simulation.topic import Topic
 from tests.support.twin_ledger import TwinLedger
 

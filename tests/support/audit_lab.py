@@ -20,18 +20,18 @@ from confluent_kafka import Producer
 from pyspark import SparkContext
 
 from strandline.core.settings import Settings
-from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import BackfillRow, Desired, SliceRow
-from strandline.processing.audit import Audit
-from strandline.processing.backfill import Backfill
-from strandline.processing.backfill_plan import plan_backfill
-from strandline.processing.log_reader import LogIndex
-from strandline.processing.runner import Runner
-from strandline.processing.spark_session import start_spark
-from strandline.processing.stored_pipeline import load_pipeline
-from strandline.results.held_documents import EndRange, open_snapshot, read_documents
-from strandline.services.applying import Applier, ensure_templates
+from strandline.log.reader import LogIndex
+from strandline.log.topics import Topics
+from strandline.processing.audit.index_reader import EndRange, open_snapshot, read_documents
+from strandline.processing.audit.process import Audit
+from strandline.processing.backfill.plan import plan_backfill
+from strandline.processing.backfill.process import Backfill
+from strandline.processing.pipelines.stored import load_pipeline
+from strandline.processing.run.runner import Runner
+from strandline.processing.spark.session import start_spark
+from strandline.services.rest.apply_documents import Applier, ensure_templates
 
 
 class AuditLab:
@@ -116,7 +116,7 @@ class AuditLab:
         """One attempt at a backfill, in a process that kills itself there; its row afterwards."""
         settings = self.settings.model_dump(mode="json", exclude_none=True)
         environment = {f"STRANDLINE_{name.upper()}": str(value) for name, value in settings.items()}
-        command = [sys.executable, "-m", "strandline.processing.backfill", "--job", row.job]
+        command = [sys.executable, "-m", "strandline.processing.backfill.process", "--job", row.job]
         done = subprocess.run(
             [*command, "--generation", str(row.generation)],
             env={**os.environ, **environment, "STRANDLINE_FAILPOINTS": f"{failpoint}=kill"},

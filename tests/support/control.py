@@ -19,15 +19,15 @@ from strandline.core.errors import IndexUnavailable, LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
-from strandline.processing.pipeline import CheckedPipeline
-from strandline.services.api import create_app
-from strandline.services.applying import Applier
-from strandline.services.auditing import Auditor
-from strandline.services.backfilling import Backfiller
-from strandline.services.door import LOOPBACK_NAMES
-from strandline.services.log_facts import DeadLetter, LogFacts, LogRange
-from strandline.services.parts import Parts
-from strandline.services.supervisor import Supervisor
+from strandline.log.kafka_status import DeadLetter, LogFacts, LogRange
+from strandline.processing.pipelines.model import CheckedPipeline
+from strandline.services.rest.api import create_app
+from strandline.services.rest.apply_documents import Applier
+from strandline.services.rest.dependencies import Parts
+from strandline.services.rest.host_guard import LOOPBACK_NAMES
+from strandline.services.supervision.audit_jobs import Auditor
+from strandline.services.supervision.backfill_jobs import Backfiller
+from strandline.services.supervision.supervisor import Supervisor
 from tests.support.waiting import wait_until
 
 STREAM = """\

@@ -25,7 +25,7 @@ from pathlib import Path
 from strandline.core.errors import Fenced
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState
-from strandline.processing.exit_codes import EXIT_AWAY, EXIT_TRY_AGAIN
+from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_TRY_AGAIN
 from tests.support.ledgers import a_checkpoint, a_slice
 
 _ENDS = {

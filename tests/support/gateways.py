@@ -20,8 +20,8 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from strandline.core.stream import StreamSpec
-from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
+from strandline.log.topics import Topics
 
 DEADLINE_S = 60
 RECORD_BYTES_MAX = 100_000

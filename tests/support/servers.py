@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 
 from strandline.core.settings import Settings
-from strandline.processing import class_archive_maker
-from strandline.services.embedded.layout import Ports
-from strandline.services.embedded.machine import is_free
+from strandline.processing.spark import class_archive_maker
+from strandline.services.embedded.addresses import Ports
+from strandline.services.embedded.preflight import is_free
 from strandline.services.embedded.stack import Stack
 
 

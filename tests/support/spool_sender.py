@@ -13,9 +13,9 @@ from pathlib import Path
 import structlog
 
 from strandline.core.errors import LogUnavailable
-from strandline.ingest.spool import Spool
-from strandline.ingest.writer import LogWriter
-from strandline.ingest.writer_identity import WriterIdentity
+from strandline.ingest.append.spool import Spool
+from strandline.ingest.append.writer import LogWriter
+from strandline.ingest.append.writer_identity import WriterIdentity
 
 KEYS = 7
 

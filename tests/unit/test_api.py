@@ -13,9 +13,9 @@ import pytest
 from strandline.core.errors import LogUnavailable
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState
-from strandline.services.api import create_app
-from strandline.services.door import BODY_BYTES_MAX
-from strandline.services.log_facts import DeadLetter, LogRange
+from strandline.log.kafka_status import DeadLetter, LogRange
+from strandline.services.rest.api import create_app
+from strandline.services.rest.host_guard import BODY_BYTES_MAX
 from tests.support.control import BOTH, HOUR, PIPELINE, STREAM, Api
 from tests.support.ledgers import a_checkpoint, a_slice
 
@@ -424,7 +424,7 @@ def test_ready_only_with_a_ledger(api: Api, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_description_is_the_one_checked_in() -> None:
-    """When it should change: `python -m strandline.services.api > docs/openapi.json`, and docs/api.md with it."""
+    """When it should change: `python -m strandline.services.rest.api > docs/openapi.json`, and docs/api.md with it."""
     assert create_app(None).openapi() == json.loads(OPENAPI.read_text(encoding="utf-8"))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from strandline.core.errors import InvalidDocument
 from strandline.core.stream import StreamSpec
-from strandline.services.applying import check_documents
+from strandline.services.rest.apply_documents import check_documents
 
 STREAM = "stream: {name}\nschema: {{n: long}}\n{entrance}\n"
 ENTRANCES = ["udp: {port: 8082}", "tcp: {port: 8083}", 'mqtt: {topics: ["farm/+"]}']

@@ -11,10 +11,10 @@ from strandline.core.documents import read_documents
 from strandline.core.errors import NotFound
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
-from strandline.processing.audit_plan import AuditPlan, plan_audit
-from strandline.processing.audit_source import cut_tasks
-from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
-from strandline.results.held_documents import EndRange
+from strandline.processing.audit.index_reader import EndRange
+from strandline.processing.audit.plan import AuditPlan, plan_audit
+from strandline.processing.audit.source import cut_tasks
+from strandline.processing.pipelines.model import CheckedPipeline, PipelineSpec, check
 from tests.support.control import HOUR, PIPELINE, STREAM
 from tests.support.ledgers import a_checkpoint, a_slice
 

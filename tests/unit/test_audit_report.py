@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from strandline.ledger.states import Totals
-from strandline.processing.audit_plan import AuditPlan
-from strandline.processing.audit_report import Account, AuditReport, letter_scope, make_report
-from strandline.results.held_documents import EndRange
-from strandline.results.judgement import DEAD_LETTERS, Judge, LetterScope, StoreScope
+from strandline.processing.audit.index_reader import EndRange
+from strandline.processing.audit.plan import AuditPlan
+from strandline.processing.audit.reconciliation import DEAD_LETTERS, Judge, LetterScope, StoreScope
+from strandline.processing.audit.report import Account, AuditReport, letter_scope, make_report
 from tests.support.ledgers import a_slice
 
 PLAN = AuditPlan(

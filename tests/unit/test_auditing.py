@@ -13,8 +13,8 @@ import pytest
 
 from strandline.core.errors import Conflict, NotFound
 from strandline.ledger.ledger import Ledger
-from strandline.services import command_line
-from strandline.services.auditing import Auditor, AuditState, audit_command
+from strandline.services.cli import commands as command_line
+from strandline.services.supervision.audit_jobs import Auditor, AuditState, audit_command
 from tests.support.control import BOTH, Api, ObedientSupervisor, serving
 from tests.support.waiting import wait_until
 
@@ -209,5 +209,10 @@ def test_the_command_shows_the_report_and_fails_unless_it_is_clean(
 
 
 def test_the_process_is_asked_for_what_was_asked() -> None:
-    assert list(audit_command("power", None, None)[1:]) == ["-m", "strandline.processing.audit", "--job", "power"]
+    assert list(audit_command("power", None, None)[1:]) == [
+        "-m",
+        "strandline.processing.audit.process",
+        "--job",
+        "power",
+    ]
     assert list(audit_command("power", 5, 7)[5:]) == ["--after-ms", "5", "--up-to-ms", "7"]

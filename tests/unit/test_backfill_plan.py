@@ -14,8 +14,9 @@ from strandline.core.errors import Conflict, LogTruncated
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import BackfillRow, BackfillState, WindowRange
-from strandline.processing.audit_plan import plan_audit
-from strandline.processing.backfill_plan import (
+from strandline.processing.audit.index_reader import EndRange
+from strandline.processing.audit.plan import plan_audit
+from strandline.processing.backfill.plan import (
     Backfilled,
     BackfillPlan,
     Chunk,
@@ -26,9 +27,8 @@ from strandline.processing.backfill_plan import (
     stores_of,
     windows_left,
 )
-from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
+from strandline.processing.pipelines.model import CheckedPipeline, PipelineSpec, check
 from strandline.results.generations import Generation
-from strandline.results.held_documents import EndRange
 from tests.support.control import HOUR, PIPELINE, STREAM
 from tests.support.ledgers import a_checkpoint, a_slice
 

@@ -15,8 +15,8 @@ import pytest
 from strandline.core.errors import IndexUnavailable
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import BackfillRow, BackfillState
-from strandline.services import command_line
-from strandline.services.backfilling import DEATHS_MAX, Backfiller, backfill_command
+from strandline.services.cli import commands as command_line
+from strandline.services.supervision.backfill_jobs import DEATHS_MAX, Backfiller, backfill_command
 from tests.support.control import BOTH, Api, ObedientSupervisor, serving
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.support.waiting import wait_until
@@ -261,5 +261,5 @@ def test_the_command_fails_with_the_backfill(
 
 
 def test_the_process_is_asked_for_what_was_asked() -> None:
-    module = "strandline.processing.backfill"
+    module = "strandline.processing.backfill.process"
     assert list(backfill_command("power", 3)[1:]) == ["-m", module, "--job", "power", "--generation", "3"]

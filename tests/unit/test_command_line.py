@@ -16,9 +16,9 @@ import pytest
 
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState
-from strandline.services import command_line
-from strandline.services.embedded.layout import StackAddresses
-from strandline.services.log_facts import DeadLetter
+from strandline.log.kafka_status import DeadLetter
+from strandline.services.cli import commands as command_line
+from strandline.services.embedded.addresses import StackAddresses
 from tests.support.control import BOTH, PIPELINE, STREAM, Api, IdleSupervisor, ObedientSupervisor, serving
 
 

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from strandline.core.settings import Settings
-from strandline.ingest.mqtt_gateway import MqttSettings
-from strandline.ingest.tcp_gateway import TcpSettings
-from strandline.ingest.udp_gateway import UdpSettings
+from strandline.ingest.mqtt.bridge import MqttSettings
+from strandline.ingest.sockets.tcp_gateway import TcpSettings
+from strandline.ingest.sockets.udp_gateway import UdpSettings
 from strandline.services.control import ControlSettings
 
 ROOT = Path(__file__).parents[2]

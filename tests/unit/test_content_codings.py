@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from strandline.ingest.content_codings import Coding, unpack, zstd
-from strandline.ingest.framing import TooLarge, Unframable
+from strandline.ingest.gateway.decompression import Coding, unpack, zstd
+from strandline.ingest.gateway.framing import TooLarge, Unframable
 
 PACK: dict[Coding, Callable[[bytes], bytes]] = {Coding.GZIP: gzip.compress, Coding.ZSTD: zstd.compress}
 BODY = b'{"n":1}\n' * 1_000

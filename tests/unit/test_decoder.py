@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from strandline.processing.decoder import Decoded, Decoder, FieldSpec
-from strandline.processing.record_fields import NESTING_MAX
+from strandline.processing.source.decoder import Decoded, Decoder, FieldSpec
+from strandline.processing.source.record_fields import NESTING_MAX
 
 DEVICE = FieldSpec("device", "string")
 TS = FieldSpec("ts", "timestamp", unit="ms")

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 from strandline.core.settings import Settings
-from strandline.ingest.mqtt_gateway import MqttSettings
-from strandline.ingest.mqtt_listener import MqttListenerSettings
-from strandline.ingest.tcp_gateway import TcpSettings
-from strandline.ingest.udp_gateway import UdpSettings
+from strandline.ingest.mqtt.bridge import MqttSettings
+from strandline.ingest.mqtt.server import MqttListenerSettings
+from strandline.ingest.sockets.tcp_gateway import TcpSettings
+from strandline.ingest.sockets.udp_gateway import UdpSettings
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = (Settings, MqttListenerSettings, MqttSettings, UdpSettings, TcpSettings)

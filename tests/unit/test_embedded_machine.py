@@ -11,9 +11,16 @@ import pytest
 
 from strandline.core.errors import StackError
 from strandline.core.settings import Settings
-from strandline.services.embedded import artifacts, machine
+from strandline.services.embedded import artifacts
+from strandline.services.embedded import preflight as machine
+from strandline.services.embedded.addresses import (
+    Ports,
+    StackAddresses,
+    read_stack,
+    settings_environment,
+    stack_settings,
+)
 from strandline.services.embedded.artifacts import Artifact, find_java, provide
-from strandline.services.embedded.layout import Ports, StackAddresses, read_stack, settings_environment, stack_settings
 
 
 def fake_java(home: Path, output: str) -> None:

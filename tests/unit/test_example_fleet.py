@@ -9,11 +9,11 @@ import pytest
 
 from strandline.core.documents import read_documents
 from strandline.core.stream import StreamSpec
-from strandline.processing.decoder import Decoder
-from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
-from strandline.processing.schema import field_specs
-from strandline.services.example.fleet import TICK_MS, Fleet, Report, Spoiled, power_kw
-from strandline.services.example.run import DOCUMENTS, example_text
+from strandline.example.fleet import TICK_MS, Fleet, Report, Spoiled, power_kw
+from strandline.example.run import DOCUMENTS, example_text
+from strandline.processing.pipelines.model import CheckedPipeline, PipelineSpec, check
+from strandline.processing.pipelines.schema import field_specs
+from strandline.processing.source.decoder import Decoder
 
 TICK_FIRST = 172_800_000
 """Late in 2024."""

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from strandline.core.errors import PermanentError
-from strandline.services.example.carriers import HttpCarrier, MqttCarrier, UdpCarrier
-from strandline.services.example.fleet import SITES, TICK_MS, Fleet
-from strandline.services.example.sender import EventClock, FleetSender
+from strandline.example.carriers import HttpCarrier, MqttCarrier, UdpCarrier
+from strandline.example.fleet import SITES, TICK_MS, Fleet
+from strandline.example.sender import EventClock, FleetSender
 
 START_MS = 1_700_000_000_000
 DEADLINE_S = 20.0

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from strandline.core.errors import PermanentError, TransientError
-from strandline.services.example.run import (
+from strandline.example.run import (
     DOCUMENTS_SHOWN,
     EVENT_START_AGO_MS,
     event_start_ms,
@@ -21,9 +21,9 @@ from strandline.services.example.run import (
     stop_signals,
     wait_until_caught_up,
 )
-from strandline.services.example.sender import Sent
-from strandline.services.example.view import Places, account, plain_line, render, show_counts, show_time, where_to_look
-from strandline.services.example.watch import NO_COUNTS, Facts, ResultsReader, counts_since
+from strandline.example.sender import Sent
+from strandline.example.view import Places, account, plain_line, render, show_counts, show_time, where_to_look
+from strandline.example.watch import NO_COUNTS, Facts, ResultsReader, counts_since
 
 EVENT_MS = 1_700_000_000_000
 PLACES = Places(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from strandline.core.failpoints import BACKFILL_FAILPOINTS, FAILPOINTS
-from strandline.services.families import MARK_VARIABLE
+from strandline.services.processes.process_tree import MARK_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 COME_THREE_TIMES = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.core.errors import Divergence, LogTruncated, LogUnavailable, StrandlineError
-from strandline.processing.failures import failure_of
+from strandline.processing.spark.errors import failure_of
 
 OF_AN_EXECUTOR = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted due to stage failure
 Py4JJavaError: an error occurred

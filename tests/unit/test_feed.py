@@ -6,10 +6,10 @@ import pytest
 
 from strandline.core.errors import LogUnavailable
 from strandline.core.stream import StreamSpec
-from strandline.ingest.feed import Feed
-from strandline.ingest.log_errors import LogAway, LogBusy
-from strandline.ingest.metrics import IngestMetrics
-from strandline.ingest.spooling_writer import Accepted
+from strandline.ingest.append.errors import LogAway, LogBusy
+from strandline.ingest.append.spooling_writer import Accepted
+from strandline.ingest.gateway.metrics import IngestMetrics
+from strandline.ingest.gateway.stream_appender import Feed
 
 PATIENCE_S = 10.0
 

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from strandline.ingest import framing
-from strandline.ingest.framing import (
+from strandline.ingest.gateway import framing
+from strandline.ingest.gateway.framing import (
     Form,
     RefusedRecord,
     TooLarge,

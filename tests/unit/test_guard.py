@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from strandline.core.errors import LedgerUnavailable, NotFound, StrandlineError
-from strandline.processing import guard as guard_module
-from strandline.processing.guard import Guard
+from strandline.processing.run import watchdog as guard_module
+from strandline.processing.run.watchdog import Guard
 from tests.support.waiting import wait_until
 
 LEASE_S = 0.3

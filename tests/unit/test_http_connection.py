@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from strandline.ingest import http_connection
-from strandline.ingest.http_connection import HttpConnection, HttpServer
-from strandline.ingest.http_request import Answer, BodyRoom, Refusal, Request, problem
+from strandline.ingest.http import connection as http_connection
+from strandline.ingest.http.connection import HttpConnection, HttpServer
+from strandline.ingest.http.request import Answer, BodyRoom, Refusal, Request, problem
 
 ROOM_BYTES = 1_000
 

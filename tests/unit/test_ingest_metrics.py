@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from strandline.ingest.metrics import IngestMetrics
+from strandline.ingest.gateway.metrics import IngestMetrics
 
 
 def samples(metrics: IngestMetrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from strandline.processing.rewind import RewindCost
-from strandline.services.job_status import rewind_view
+from strandline.processing.slices.rewind import RewindCost
+from strandline.services.rest.job_status import rewind_view
 
 HOUR_MS = 3_600_000
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from strandline.results.generations import Generation
-from strandline.results.judgement import (
+from strandline.processing.audit.reconciliation import (
     DEAD_LETTERS,
     Finding,
     Judge,
@@ -18,6 +17,7 @@ from strandline.results.judgement import (
     Side,
     StoreScope,
 )
+from strandline.results.generations import Generation
 
 SCOPE = StoreScope(
     stage="minute", after_ms=60_000, up_to_ms=600_000, later_up_to_ms=660_000, slice_committed=7, slice_planned=8

@@ -10,8 +10,8 @@ import pytest
 
 from strandline.core.errors import LedgerUnavailable
 from strandline.ledger.states import FreeJob, LeaseRow
-from strandline.services import leadership as leadership_module
-from strandline.services.leadership import Leadership, ServiceIdentity
+from strandline.services.supervision import leadership as leadership_module
+from strandline.services.supervision.leadership import Leadership, ServiceIdentity
 from tests.support.waiting import wait_until
 
 LEASE_S = 0.6

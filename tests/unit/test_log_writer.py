@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from strandline.core.errors import LogUnavailable
-from strandline.ingest.log_errors import LogAway, LogBusy
-from strandline.ingest.writer import RECORD_OVERHEAD_BYTES, LogWriter
+from strandline.ingest.append.errors import LogAway, LogBusy
+from strandline.ingest.append.writer import RECORD_OVERHEAD_BYTES, LogWriter
 from tests.support.log_clients import FakeLog, ObedientConsumer, ObedientProducer
 
 DEADLINE_S = 10

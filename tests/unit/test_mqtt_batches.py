@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from strandline.core.errors import LogUnavailable
-from strandline.ingest.metrics import IngestMetrics
-from strandline.ingest.mqtt_batches import BYTES_WAITING_MAX, Batches
-from strandline.ingest.mqtt_fields import PublishProperties
-from strandline.ingest.mqtt_packets import Publish
-from strandline.ingest.mqtt_topics import Route
-from strandline.ingest.spooling_writer import Accepted
-from strandline.ingest.writer import RECORDS_PER_TURN, LogBusy
+from strandline.ingest.append.spooling_writer import Accepted
+from strandline.ingest.append.writer import RECORDS_PER_TURN, LogBusy
+from strandline.ingest.gateway.metrics import IngestMetrics
+from strandline.ingest.mqtt.batches import BYTES_WAITING_MAX, Batches
+from strandline.ingest.mqtt.decoder import Publish
+from strandline.ingest.mqtt.topics import Route
+from strandline.ingest.mqtt.wire import PublishProperties
 
 ROUTE = Route("s", False, [("strandline-source", b"mqtt:a")], lambda _: None)
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from strandline.ingest.mqtt_connection import (
+from strandline.ingest.mqtt.connection import (
     CONNECT_TIMEOUT_S,
     PACKET_TIMEOUT_S,
     RECEIVE_MAXIMUM,
@@ -14,7 +14,7 @@ from strandline.ingest.mqtt_connection import (
     Refused,
     State,
 )
-from strandline.ingest.mqtt_fields import PacketError, Reason
+from strandline.ingest.mqtt.wire import PacketError, Reason
 from tests.support import mqtt_client_packets as client
 
 
@@ -261,7 +261,7 @@ def test_what_was_read_when_reading_is_paused_waits_its_turn():
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_withheld_message_ends_the_connection_after_a_while(version, monkeypatch):
-    monkeypatch.setattr("strandline.ingest.mqtt_connection.WITHHELD_S", (0.05, 0.05))
+    monkeypatch.setattr("strandline.ingest.mqtt.connection.WITHHELD_S", (0.05, 0.05))
 
     async def test(bench):
         await bench.connect(version)

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from strandline.core.errors import InvalidSettings
-from strandline.ingest.mqtt_gateway import MqttSettings, broker_options, covers, widest
+from strandline.ingest.mqtt.bridge import MqttSettings, broker_options, covers, widest
 
 LEVELS = ("a", "b", "")
 TOPICS = ["/".join(levels) for depth in (1, 2, 3, 4) for levels in itertools.product(LEVELS, repeat=depth)]

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from strandline.core.errors import StackError
-from strandline.ingest.mqtt_packets import Connect
-from strandline.ingest.mqtt_sessions import EXPIRY_S_MAX, SESSIONS_MAX, Sessions
+from strandline.ingest.mqtt.decoder import Connect
+from strandline.ingest.mqtt.sessions import EXPIRY_S_MAX, SESSIONS_MAX, Sessions
 
 
 class Clock:
@@ -118,8 +118,8 @@ def test_many_at_once_share_few_writes(open_sessions, monkeypatch, tmp_path):
 
 
 def test_the_number_of_sessions_and_the_file_are_bounded(open_sessions, monkeypatch, tmp_path):
-    monkeypatch.setattr("strandline.ingest.mqtt_sessions.SESSIONS_MAX", 10)
-    monkeypatch.setattr("strandline.ingest.mqtt_sessions.LINES_SPARE_MAX", 20)
+    monkeypatch.setattr("strandline.ingest.mqtt.sessions.SESSIONS_MAX", 10)
+    monkeypatch.setattr("strandline.ingest.mqtt.sessions.LINES_SPARE_MAX", 20)
     assert SESSIONS_MAX > 10
     sessions = open_sessions()
     for number in range(200):

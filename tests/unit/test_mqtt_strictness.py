@@ -2,9 +2,9 @@
 
 import pytest
 
-from strandline.ingest.mqtt_answers import connack, disconnect, puback, suback_refused, unsuback
-from strandline.ingest.mqtt_fields import Reason
-from strandline.ingest.mqtt_packets import PacketReader, Publish, Subscribe, Unsubscribe
+from strandline.ingest.mqtt.decoder import PacketReader, Publish, Subscribe, Unsubscribe
+from strandline.ingest.mqtt.encoder import connack, disconnect, puback, suback_refused, unsuback
+from strandline.ingest.mqtt.wire import Reason
 from tests.support import mqtt_client_packets as client
 
 MALFORMED, PROTOCOL = Reason.MALFORMED_PACKET, Reason.PROTOCOL_ERROR

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.stream import StreamSpec
-from strandline.ingest.mqtt_topics import TopicRoutes
+from strandline.ingest.mqtt.topics import TopicRoutes
 
 
 def stream(name, *topics, **more):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from strandline.core.errors import StackError
-from strandline.services.pids import PidFile, process_identity
+from strandline.services.processes.pids import PidFile, process_identity
 
 
 @pytest.fixture

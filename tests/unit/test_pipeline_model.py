@@ -11,8 +11,8 @@ import pytest
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
 from strandline.core.stream import DocumentModel, FieldSpec, MqttSpec, StreamSpec
-from strandline.processing.expressions import FUNCTIONS, ExpressionError, infer_type, parse_expression
-from strandline.processing.pipeline import (
+from strandline.processing.pipelines.expressions import FUNCTIONS, ExpressionError, infer_type, parse_expression
+from strandline.processing.pipelines.model import (
     CheckedPipeline,
     Derive,
     Emit,

@@ -4,7 +4,7 @@ import pytest
 
 from strandline.core.errors import Conflict, LogTruncated
 from strandline.ledger.states import StreamRow
-from strandline.processing.rewind import RewindPlan, plan_rewind, require_log_holds, require_same_topic
+from strandline.processing.slices.rewind import RewindPlan, plan_rewind, require_log_holds, require_same_topic
 from tests.unit.test_watermark import checkpoint_row, slice_row
 
 SIZES_MS = {"minute": 60_000, "hour": 3_600_000}

@@ -20,11 +20,11 @@ from strandline.core.errors import (
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import RunRow
-from strandline.processing import snapshot_choice as module
-from strandline.processing.runner import Runner
-from strandline.processing.snapshot_choice import SnapshotChoice, shuffle_partitions
-from strandline.processing.snapshots import Maker
-from strandline.services.log_facts import LogRange
+from strandline.log.kafka_status import LogRange
+from strandline.processing.run import snapshot_choice as module
+from strandline.processing.run.runner import Runner
+from strandline.processing.run.snapshot_choice import SnapshotChoice, shuffle_partitions
+from strandline.processing.run.snapshots import Maker
 from tests.support.control import BOTH, Api
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.unit.test_snapshots import made

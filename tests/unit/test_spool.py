@@ -11,8 +11,8 @@ import textwrap
 import pytest
 
 from strandline.core.errors import StackError
-from strandline.ingest.log_errors import SpoolFull
-from strandline.ingest.spool import Attempt, Spool, SpooledRecord
+from strandline.ingest.append.errors import SpoolFull
+from strandline.ingest.append.spool import Attempt, Spool, SpooledRecord
 
 MB = 1_000_000
 
@@ -138,7 +138,7 @@ def test_a_disk_without_a_byte_left_refuses_and_goes_on_when_there_is_room(tmp_p
 def test_what_was_added_outlives_kill_9(tmp_path):
     program = textwrap.dedent("""
         import sys, pathlib
-        from strandline.ingest.spool import Spool, SpooledRecord
+        from strandline.ingest.append.spool import Spool, SpooledRecord
         spool, n = Spool(pathlib.Path(sys.argv[1]), bytes_max=10**9), int(sys.argv[2])
         while True:
             spool.add([SpooledRecord("t", 7, n + i, b"v" * 200, None, []) for i in range(7)])

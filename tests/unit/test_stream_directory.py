@@ -8,7 +8,7 @@ import pytest
 
 from strandline.core.errors import LedgerUnavailable, NotFound
 from strandline.core.stream import StreamSpec
-from strandline.ingest.stream_directory import PATIENCE_S, StreamDirectory
+from strandline.ingest.gateway.stream_directory import PATIENCE_S, StreamDirectory
 
 
 class ToldLedger:

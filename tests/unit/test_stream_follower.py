@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, Counter
 
 from strandline.core.errors import LedgerUnavailable, LogUnavailable, StackError
 from strandline.core.stream import StreamSpec
-from strandline.ingest.pages import serve_pages
-from strandline.ingest.stream_follower import StreamFollower
+from strandline.ingest.gateway.health_server import serve_pages
+from strandline.ingest.gateway.stream_follower import StreamFollower
 from tests.support.gateways import free_port
 
 SPEC = StreamSpec.from_document({"stream": "one", "schema": {"n": "long"}})

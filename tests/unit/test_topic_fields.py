@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from strandline.processing.decoder import Decoder, FieldSpec
-from strandline.processing.topic_fields import TopicFields
+from strandline.processing.source.decoder import Decoder, FieldSpec
+from strandline.processing.source.topic_fields import TopicFields
 
 TYPES = {"site": "string", "turbine": "long", "on": "boolean", "price": "decimal(9,2)", "ts": "timestamp"}
 

@@ -6,8 +6,8 @@ import pytest
 
 from strandline.core.documents import read_documents
 from strandline.core.stream import StreamSpec
-from strandline.processing.pipeline import CheckedPipeline, PipelineSpec, check
-from strandline.processing.upgrade import Effect, changes_between
+from strandline.processing.pipelines.model import CheckedPipeline, PipelineSpec, check
+from strandline.processing.pipelines.upgrade import Effect, changes_between
 
 STREAM = """
 stream: s

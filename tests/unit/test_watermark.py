@@ -3,7 +3,7 @@
 import pytest
 
 from strandline.ledger.states import CheckpointRow, SliceKind, SliceRow, SliceStatus
-from strandline.processing.watermark import (
+from strandline.processing.slices.watermark import (
     EventTimeRule,
     Thresholds,
     closes_a_window,

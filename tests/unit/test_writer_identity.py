@@ -3,7 +3,7 @@
 import pytest
 
 from strandline.core.errors import StackError
-from strandline.ingest.writer_identity import WriterIdentity
+from strandline.ingest.append.writer_identity import WriterIdentity
 
 
 def test_each_start_has_a_higher_epoch_whatever_the_clock_says(tmp_path):

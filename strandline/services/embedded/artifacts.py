@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.core.errors import StackError
-from strandline.services.embedded.machine import require_free_space
+from strandline.services.embedded.preflight import require_free_space
 
 JAVA_VERSION_MIN = 17
 FREE_BYTES_MIN = 600 * 1024 * 1024

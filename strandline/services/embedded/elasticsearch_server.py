@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from strandline.core.errors import StackError
-from strandline.services.embedded.processes import Program
+from strandline.services.processes.child_process import Program
 
 PID_FILE = "elasticsearch.pid"
 # The quick compiler alone: it halves the CPU time of a start (14 s to 6 s), and that of the first 80,000 documents too. The

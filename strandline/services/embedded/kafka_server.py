@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from strandline.core.errors import StackError
-from strandline.services.embedded.processes import Program
+from strandline.services.processes.child_process import Program
 
 # The quick compiler alone: a start, and the first million records too, cost a third less CPU time than with the other.
 _JAVA_OPTIONS = [

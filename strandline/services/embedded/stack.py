@@ -19,21 +19,21 @@ from rich.console import Console
 from strandline.core.errors import StackError
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
-from strandline.services.embedded import machine
-from strandline.services.embedded.artifacts import ELASTICSEARCH, KAFKA, Artifact, find_java, provide
-from strandline.services.embedded.elasticsearch_server import elasticsearch_program, find_server
-from strandline.services.embedded.kafka_server import kafka_program
-from strandline.services.embedded.layout import (
+from strandline.services.embedded import preflight as machine
+from strandline.services.embedded.addresses import (
     Ports,
     StackAddresses,
     read_stack,
     settings_environment,
     stack_settings,
 )
-from strandline.services.embedded.processes import Child, Program, log_tail, start, stop
-from strandline.services.embedded.steps import Cancelled, Steps
-from strandline.services.families import family_mark, kill_family
-from strandline.services.pids import PidFile
+from strandline.services.embedded.artifacts import ELASTICSEARCH, KAFKA, Artifact, find_java, provide
+from strandline.services.embedded.elasticsearch_server import elasticsearch_program, find_server
+from strandline.services.embedded.kafka_server import kafka_program
+from strandline.services.embedded.progress_display import Cancelled, Steps
+from strandline.services.processes.child_process import Child, Program, log_tail, start, stop
+from strandline.services.processes.pids import PidFile
+from strandline.services.processes.process_tree import family_mark, kill_family
 
 __all__ = ["Stack", "StackAddresses", "down", "read_stack", "up"]
 
@@ -140,7 +140,7 @@ class Stack:
     def start_http_gateway(self) -> str:
         """Start the HTTP gateway. Returns its URL."""
         with self._steps.step("starting the HTTP gateway", f"the HTTP gateway answers on {self.addresses.ingest_url}"):
-            self._start_module("gateway-http", ["strandline.ingest.http_gateway"], _health(self.addresses.ingest_url))
+            self._start_module("gateway-http", ["strandline.ingest.http.gateway"], _health(self.addresses.ingest_url))
         return self.addresses.ingest_url
 
     def start_mqtt_gateway(self) -> None:
@@ -148,7 +148,7 @@ class Stack:
         with self._steps.step("starting the MQTT gateway", "the MQTT gateway runs"):
             self._start_module(
                 "gateway-mqtt",
-                ["strandline.ingest.mqtt_gateway"],
+                ["strandline.ingest.mqtt.bridge"],
                 _health(f"http://127.0.0.1:{self.ports.mqtt_gateway_pages}"),
                 STRANDLINE_MQTT_URL=self.addresses.mqtt_url,
                 STRANDLINE_MQTT_VERSION="3.1.1",  # what amqtt speaks
@@ -160,7 +160,7 @@ class Stack:
         with self._steps.step("starting the UDP gateway", "the UDP gateway runs"):
             self._start_module(
                 "gateway-udp",
-                ["strandline.ingest.udp_gateway"],
+                ["strandline.ingest.sockets.udp_gateway"],
                 _health(f"http://127.0.0.1:{self.ports.udp_gateway_pages}"),
                 STRANDLINE_PORT_OFFSET=str(self.addresses.port_offset),
                 STRANDLINE_UDP_HOST="127.0.0.1",
@@ -172,7 +172,7 @@ class Stack:
         with self._steps.step("starting the TCP gateway", "the TCP gateway runs"):
             self._start_module(
                 "gateway-tcp",
-                ["strandline.ingest.tcp_gateway"],
+                ["strandline.ingest.sockets.tcp_gateway"],
                 _health(f"http://127.0.0.1:{self.ports.tcp_gateway_pages}"),
                 STRANDLINE_PORT_OFFSET=str(self.addresses.port_offset),
                 STRANDLINE_TCP_HOST="127.0.0.1",
@@ -185,7 +185,7 @@ class Stack:
         with self._steps.step("starting the MQTT listener", f"the MQTT listener answers on {url}"):
             self._start_module(
                 "gateway-mqtt-listener",
-                ["strandline.ingest.mqtt_listener"],
+                ["strandline.ingest.mqtt.server"],
                 _health(f"http://127.0.0.1:{self.ports.mqtt_listener_pages}"),
                 STRANDLINE_MQTT_LISTENER_HOST="127.0.0.1",
                 STRANDLINE_MQTT_LISTENER_PORT=str(self.ports.mqtt_listener),

@@ -25,7 +25,7 @@ from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.services.client import ControlClient, ControlUnavailable
 from strandline.services.embedded.stack import Stack
-from strandline.services.pids import PidFile
+from strandline.services.processes.pids import PidFile
 from tests.support.chaos.dump import Dump, Row, query, take_dump
 from tests.support.chaos.index_proxy import IndexProxy
 from tests.support.chaos.postgresql_server import PostgresqlServer

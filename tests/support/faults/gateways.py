@@ -53,10 +53,10 @@ class GatewayKind:
 KINDS = [
     kind
     for kind in (
-        GatewayKind("http", "strandline.ingest.http_gateway", HttpLoad, "STRANDLINE_HTTP_PORT", answer_s_max=2.0),
+        GatewayKind("http", "strandline.ingest.http.gateway", HttpLoad, "STRANDLINE_HTTP_PORT", answer_s_max=2.0),
         GatewayKind(
             "mqtt-listener",
-            "strandline.ingest.mqtt_listener",
+            "strandline.ingest.mqtt.server",
             MqttLoad,
             "STRANDLINE_MQTT_LISTENER_PORT",
             "STRANDLINE_MQTT_LISTENER_PAGES_PORT",
@@ -64,7 +64,7 @@ KINDS = [
         ),
         GatewayKind(
             "mqtt",
-            "strandline.ingest.mqtt_gateway",
+            "strandline.ingest.mqtt.bridge",
             MqttLoad,
             pages_setting="STRANDLINE_MQTT_PAGES_PORT",
             document=lambda stream, _port: {"mqtt": {"topics": [f"{topic_of(stream)}/+"]}},
@@ -73,7 +73,7 @@ KINDS = [
         ),
         GatewayKind(
             "tcp",
-            "strandline.ingest.tcp_gateway",
+            "strandline.ingest.sockets.tcp_gateway",
             TcpLoad,
             pages_setting="STRANDLINE_TCP_PAGES_PORT",
             document=lambda _stream, port: {"tcp": {"port": port, "ack": True}},
@@ -81,7 +81,7 @@ KINDS = [
         ),
         GatewayKind(
             "udp",
-            "strandline.ingest.udp_gateway",
+            "strandline.ingest.sockets.udp_gateway",
             UdpLoad,
             pages_setting="STRANDLINE_UDP_PAGES_PORT",
             document=lambda _stream, port: {"udp": {"port": port}},

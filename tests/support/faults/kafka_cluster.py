@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from strandline.core.settings import Settings
 from strandline.services.embedded.artifacts import KAFKA, find_java, provide
-from strandline.services.embedded.machine import is_free
+from strandline.services.embedded.preflight import is_free
 from tests.support.faults.kafka_proxy import KafkaProxy
 from tests.support.waiting import wait_until
 

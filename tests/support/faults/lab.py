@@ -9,8 +9,8 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from strandline.core.stream import StreamSpec
-from strandline.ingest.topics import Topics
 from strandline.ledger.ledger import Ledger
+from strandline.log.topics import Topics
 from tests.support.faults.checker import Verdict, check_files
 from tests.support.faults.gateways import HTTP, GatewayKind, GatewayProcess
 from tests.support.faults.history import History

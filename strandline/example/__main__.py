@@ -1,0 +1,54 @@
+"""The example on a platform that already runs: `python -m strandline.example`. For the containers."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from rich.console import Console
+
+from strandline.core.errors import StrandlineError
+from strandline.example.run import SPEED_DEFAULT, Servers, show_example, stop_signals
+
+
+def main() -> None:
+    """The door: exit code 0 when stopped, 1 with a sentence when a part failed or no result came."""
+    parser = argparse.ArgumentParser(prog="python -m strandline.example", description=__doc__)
+    parser.add_argument("--url", default=os.environ.get("STRANDLINE_URL", "http://127.0.0.1:8080"))
+    parser.add_argument("--ingest-url", default=os.environ.get("STRANDLINE_INGEST_URL", "http://127.0.0.1:8081"))
+    parser.add_argument("--mqtt-url", default=os.environ.get("STRANDLINE_MQTT_URL", "mqtt://127.0.0.1:1883"))
+    parser.add_argument("--udp-host", default=os.environ.get("STRANDLINE_UDP_HOST", "127.0.0.1"))
+    parser.add_argument(
+        "--mqtt-pages-url", default=os.environ.get("STRANDLINE_MQTT_PAGES_URL", "http://127.0.0.1:8084")
+    )
+    parser.add_argument("--udp-pages-url", default=os.environ.get("STRANDLINE_UDP_PAGES_URL", "http://127.0.0.1:8085"))
+    parser.add_argument(
+        "--elasticsearch-url", default=os.environ.get("STRANDLINE_ELASTICSEARCH_URL", "http://127.0.0.1:9200")
+    )
+    parser.add_argument("--speed", type=float, default=SPEED_DEFAULT)
+    parser.add_argument("--seconds", type=float)
+    given = parser.parse_args()
+    servers = Servers(
+        given.url,
+        given.ingest_url,
+        given.mqtt_url,
+        given.udp_host,
+        0,
+        {"mqtt": given.mqtt_pages_url, "udp": given.udp_pages_url},
+        given.elasticsearch_url,
+        option=f"--url {given.url}",
+        logs="the logs of the control service and its runners",
+        require_alive=lambda: None,  # whoever started the servers watches them
+    )
+    try:
+        with stop_signals() as stop:
+            code = show_example(servers, given.speed, Console(), given.seconds, stop)
+    except StrandlineError as error:
+        print(error, file=sys.stderr)
+        code = 1
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""How the fleet's reports travel: by HTTP, by MQTT through a broker, by UDP. Each for one thread."""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+import time
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import httpx
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+
+from strandline.core.errors import PermanentError
+from strandline.example.fleet import Report
+
+RETRY_S = 1.0
+RETRY_S_MAX = 10.0
+ANSWER_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10.0
+"""How long the broker may take to acknowledge what it was sent before the fleet was stopped."""
+_WAIT_S = 0.2
+
+
+class Carrier(Protocol):
+    """Takes some reports at a time: `hand_over` begins, `wait` ends."""
+
+    protocol: str
+    """As people call it."""
+    is_acknowledging: bool
+    """Whether anybody says that the reports have arrived."""
+    repeats: int
+    """How often something was sent again, because it was not known to have arrived."""
+
+    def hand_over(self, reports: list[Report]) -> None:
+        """Begin to send, or send."""
+
+    def wait(self, stopping: threading.Event) -> bool:
+        """Return True when what was handed over is acknowledged, as far as the protocol does that; False when stopped, and
+        what is under way was not acknowledged within a bounded time. Raises PermanentError when it never will be."""
+
+    def close(self) -> None: ...
+
+
+class HttpCarrier:
+    """Posts to the HTTP gateway.
+
+    Invariant: a request is made again, with the same lines, until the gateway has acknowledged it. A repeat after a lost
+    answer may put its records into the log twice; that is the price of losing none, and `repeats` says how often it
+    could have happened.
+    """
+
+    protocol = "HTTP"
+    is_acknowledging = True
+
+    def __init__(self, url: str, stream: str, *, transport: httpx.BaseTransport | None = None) -> None:
+        self._path = f"/v1/streams/{stream}/records"
+        # A proxy from the environment has no business on loopback.
+        self._http = httpx.Client(base_url=url, timeout=ANSWER_TIMEOUT_S, trust_env=False, transport=transport)
+        self._body = b""
+        self._count = 0
+        self.repeats = 0
+
+    def hand_over(self, reports: list[Report]) -> None:
+        self._body = b"\n".join(report.line for report in reports)
+        self._count = len(reports)
+
+    def wait(self, stopping: threading.Event) -> bool:
+        while True:
+            wait_s = self._attempt()
+            if wait_s is None:
+                return True
+            if stopping.wait(wait_s):
+                return False
+            self.repeats += 1
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _attempt(self) -> float | None:
+        """Make the request once: None when all was acknowledged, else how long to wait before making it again."""
+        try:
+            answer = self._http.post(self._path, content=self._body, headers={"Content-Type": "application/x-ndjson"})
+        except httpx.TransportError:
+            return RETRY_S
+        if answer.status_code == 200:
+            accepted = answer.json()["accepted"]
+            if accepted != self._count:
+                raise PermanentError(
+                    f"the gateway acknowledged {accepted} of {self._count} reports; it must be all or none"
+                )
+            return None
+        if answer.status_code in (429, 503):
+            return _retry_after_s(answer)
+        raise PermanentError(
+            f"the gateway refused the fleet's reports with {answer.status_code}: {answer.text[:300]}; its log says more"
+        )
+
+
+class MqttCarrier:
+    """Publishes with QoS 1 to the broker, each report to the topic of its turbine. It is the broker that acknowledges: it
+    keeps a message until the gateway has it in the log."""
+
+    protocol = "MQTT"
+    is_acknowledging = True
+
+    def __init__(self, url: str) -> None:
+        place = urlsplit(url)
+        self._published = 0
+        self._acknowledged = 0
+        self._moved = threading.Condition()
+        self.repeats = 0
+        self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id="example-fleet", clean_session=False)
+        self._client.max_queued_messages_set(0)
+        self._client.max_inflight_messages_set(100)
+        self._client.on_publish = self._note_acknowledged
+        self._client.on_disconnect = self._note_disconnected
+        self._client.connect_async(place.hostname or "127.0.0.1", place.port or 1883)
+        self._client.loop_start()
+
+    def hand_over(self, reports: list[Report]) -> None:
+        with self._moved:
+            self._published += len(reports)
+        for report in reports:
+            self._client.publish(f"farm/{report.site}/turbine/{report.turbine}", report.line, qos=1)
+
+    def wait(self, stopping: threading.Event) -> bool:
+        # The broker has most likely got them: to give up at once would call records unknown that are in the log.
+        give_up_s = math.inf
+        with self._moved:
+            while self._acknowledged < self._published and time.monotonic() < give_up_s:
+                if stopping.is_set() and give_up_s == math.inf:
+                    give_up_s = time.monotonic() + STOP_TIMEOUT_S
+                self._moved.wait(_WAIT_S)
+            return self._acknowledged >= self._published
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _note_acknowledged(self, *_: object) -> None:
+        with self._moved:
+            self._acknowledged += 1
+            if self._acknowledged == self._published:
+                self._moved.notify()
+
+    def _note_disconnected(self, *_: object) -> None:
+        """paho sends what is not acknowledged again, on its next connection."""
+        with self._moved:
+            self.repeats += self._published - self._acknowledged
+
+
+class UdpCarrier:
+    """Sends each report as one datagram. Nobody says whether it has arrived."""
+
+    protocol = "UDP"
+    is_acknowledging = False
+    repeats = 0
+
+    def __init__(self, host: str, port: int) -> None:
+        self._to = (host, port)
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+    def hand_over(self, reports: list[Report]) -> None:
+        for report in reports:
+            self._socket.sendto(report.line, self._to)
+
+    def wait(self, stopping: threading.Event) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _retry_after_s(answer: httpx.Response) -> float:
+    try:
+        return min(RETRY_S_MAX, max(0.1, float(answer.headers.get("Retry-After", RETRY_S))))
+    except ValueError:
+        return RETRY_S

@@ -1,0 +1,387 @@
+"""The example: the pipeline of `turbines.yaml`, the fleet, the view; as `make run` starts it, on a stack of its own."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from types import FrameType
+
+import httpx
+from rich.console import Console
+from rich.live import Live
+
+from strandline.core.documents import read_documents
+from strandline.core.errors import PermanentError, TransientError
+from strandline.core.settings import Settings
+from strandline.core.stream import StreamSpec
+from strandline.example.carriers import Carrier, HttpCarrier, MqttCarrier, UdpCarrier
+from strandline.example.fleet import SITES, TICK_MS, Fleet
+from strandline.example.sender import EventClock, FleetSender
+from strandline.example.view import Places, account, plain_line, render, where_to_look
+from strandline.example.watch import Facts, ResultsReader, Watch
+from strandline.processing.pipelines.model import PipelineSpec
+from strandline.services.client import Answer, ControlClient
+from strandline.services.embedded.progress_display import Steps
+from strandline.services.embedded.stack import up
+
+DOCUMENTS = "turbines.yaml"
+DOCUMENTS_SHOWN = {"turbine-hour": 3, "turbine-minute": 3}
+EVENT_START_AGO_MS = 30 * 86_400_000
+"""Event time runs faster than the clock and must not overtake it, so the first run begins this long ago."""
+SPEED_DEFAULT = 120.0
+REFRESH_S = 0.5
+LINE_EVERY_S = 5.0
+POLL_S = 0.2
+STALL_TIMEOUT_S = 300.0
+"""How long the job may make no progress while it is waited for."""
+CATCH_UP_TIMEOUT_S = 30.0
+OPEN_TIMEOUT_S = 60.0
+"""How long a gateway may take to take up the stream."""
+ARRIVE_TIMEOUT_S = 10.0
+"""How long to wait for the next record that was sent and has not been read by the job."""
+
+
+@dataclass(frozen=True)
+class Servers:
+    """The platform that the example runs on."""
+
+    api_url: str
+    ingest_url: str
+    mqtt_url: str
+    """The broker, which the MQTT gateway reads."""
+    udp_host: str
+    port_offset: int
+    """Of the ports that the stream's document names."""
+    pages_urls: Mapping[str, str]
+    """Protocol -> where its gateway shows what it does."""
+    elasticsearch_url: str
+    option: str
+    """How the command line is told about it: `--data-dir DIR` or `--url URL`."""
+    logs: str
+    """Where to look when something is wrong."""
+    require_alive: Callable[[], None]
+    """Raises StackError when a part has ended by itself."""
+
+
+def run_example(
+    settings: Settings,
+    data_dir: Path,
+    port_offset: int,
+    speed: float,
+    console: Console,
+    seconds: float | None = None,
+) -> int:
+    """Start the embedded stack, show the example on it until Ctrl-C (SIGTERM, SIGHUP) or for `seconds`, and stop the stack.
+
+    Returns the exit code, as `show_example` does. Raises StrandlineError when a part fails, KeyboardInterrupt when
+    interrupted before the stack was up; in every case nothing runs any more.
+    """
+    with stop_signals() as stop:
+        stack = up(settings, data_dir, port_offset, False, console)
+        try:
+            servers = Servers(
+                stack.addresses.api_url,
+                stack.addresses.ingest_url,
+                stack.addresses.mqtt_url,
+                "127.0.0.1",
+                port_offset,
+                {
+                    "mqtt": f"http://127.0.0.1:{stack.ports.mqtt_gateway_pages}",
+                    "udp": f"http://127.0.0.1:{stack.ports.udp_gateway_pages}",
+                },
+                stack.addresses.elasticsearch_url,
+                option=f"--data-dir {stack.data_dir}",
+                logs=f"{stack.data_dir / 'logs'}",
+                require_alive=stack.require_alive,
+            )
+            code = show_example(servers, speed, console, seconds, stop)
+        finally:
+            stack.stop()
+    say(console, f"all is stopped and lies in {stack.data_dir}; the next start goes on there, or afresh without it")
+    return code
+
+
+def show_example(servers: Servers, speed: float, console: Console, seconds: float | None, stop: StopSignals) -> int:
+    """Run the example on a platform that is up, until told to stop or for `seconds`; return the exit code.
+
+    1. Apply the documents, and wait until the job runs and has caught up with what the log holds already, and the
+       gateways have taken up the stream.
+    2. Start the fleet where event time left off.
+    3. Show what happens, until told to stop.
+    4. Stop the fleet, let the job read the rest, and say what was done.
+
+    The code is 1 only when `seconds` are over and no result is in Elasticsearch. Raises StrandlineError when a part fails.
+    """
+    text = example_text()
+    pipeline = example_pipeline(text)
+    steps = Steps(console)
+    with (
+        ControlClient(servers.api_url, timeout_s=10.0) as control,
+        closing(ResultsReader(servers.elasticsearch_url, DOCUMENTS_SHOWN)) as results,
+    ):
+        job = _start_job(control, text, pipeline.pipeline, servers, steps, stop)
+        stream = example_stream(text)
+        with steps.step("waiting for the gateways to take up the stream", "records can come in by HTTP, MQTT and UDP"):
+            wait_until_open(servers.pages_urls, stream.stream, stop.asked)
+        if stop.asked.is_set():
+            return 0 if seconds is None else 1
+        now_ms = time.time_ns() // 1_000_000
+        clock = EventClock(event_start_ms(job, now_ms), now_ms, speed)
+        sender = FleetSender(_carriers(servers, stream), Fleet(), clock)
+        watch = Watch(control, results, sender, job)
+        look = partial(_look, servers, watch, sender)
+        sender.start()
+        try:
+            _show_until(console, _places(servers, pipeline, speed), look, seconds, stop.asked)
+        finally:
+            sender.stop()
+        with steps.step("letting the job read the rest (Ctrl-C again: don't wait)", "the fleet is stopped"):
+            # A person who pressed Ctrl-C waits for so long; a test wants the account to be complete.
+            timeout_s = CATCH_UP_TIMEOUT_S if seconds is None else math.inf
+            _wait_until_arrived(watch, stop.hurry)
+            job = wait_until_caught_up(
+                control, job["name"], stop.hurry, stall_timeout_s=STALL_TIMEOUT_S, timeout_s=timeout_s
+            )
+        facts = watch.look()
+    for line in account(facts, is_caught_up(job)):
+        say(console, line)
+    if seconds is not None and not has_results(facts):
+        say(console, f"no result arrived within {seconds:g} s; look into {servers.logs}")
+        return 1
+    return 0
+
+
+class StopSignals:
+    """What the user asked for: the first signal stops the example, a second one its waiting."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.hurry = threading.Event()
+
+    def on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        (self.hurry if self.asked.is_set() else self.asked).set()
+
+
+@contextmanager
+def stop_signals() -> Iterator[StopSignals]:
+    """Count the signals that ask to stop, instead of breaking off whatever runs. `up` has its own way while it starts."""
+    stop = StopSignals()
+    before = {
+        number: signal.signal(number, stop.on_signal) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def say(console: Console, line: str) -> None:
+    """Print one line as it is: not wrapped, not coloured, not read as markup."""
+    console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def example_text() -> bytes:
+    """The documents of the example; they are part of the package, so the working directory does not matter."""
+    return resources.files(__package__).joinpath(DOCUMENTS).read_bytes()
+
+
+def example_pipeline(text: bytes) -> PipelineSpec:
+    """The example's pipeline."""
+    documents = read_documents(text, DOCUMENTS)
+    return PipelineSpec.parse(next(document for document in documents if document.kind == "pipeline"))
+
+
+def example_stream(text: bytes) -> StreamSpec:
+    """The example's stream."""
+    documents = read_documents(text, DOCUMENTS)
+    return StreamSpec.parse(next(document for document in documents if document.kind == "stream"))
+
+
+def _carriers(servers: Servers, stream: StreamSpec) -> dict[str, Carrier]:
+    """Site -> how its turbines' reports travel: two by HTTP, one by MQTT, one by UDP."""
+    assert stream.udp is not None, "the example's stream has a UDP port"
+    http = HttpCarrier(servers.ingest_url, stream.stream)
+    carriers: list[Carrier] = [
+        http,
+        http,
+        MqttCarrier(servers.mqtt_url),
+        UdpCarrier(servers.udp_host, stream.udp.port + servers.port_offset),
+    ]
+    return dict(zip(SITES, carriers, strict=True))
+
+
+def wait_until_open(pages_urls: Mapping[str, str], stream: str, enough: threading.Event) -> None:
+    """Return when every gateway takes records for the stream, or when there was enough of waiting.
+
+    Raises TransientError when one does not within OPEN_TIMEOUT_S: what is published before is nobody's.
+    """
+    deadline_s = time.monotonic() + OPEN_TIMEOUT_S
+    for protocol, url in pages_urls.items():
+        line = f'strandline_ingest_open{{protocol="{protocol}",stream="{stream}"}} 1.0'
+        while line not in _page(f"{url}/metrics"):
+            if time.monotonic() > deadline_s:
+                raise TransientError(
+                    f"the gateway for {protocol} at {url} has not taken up stream {stream} within {OPEN_TIMEOUT_S:g} s; "
+                    f"its log says why"
+                )
+            if enough.wait(POLL_S):
+                return
+
+
+def _page(url: str) -> str:
+    try:
+        return httpx.get(url, timeout=5.0, trust_env=False).text
+    except httpx.TransportError:
+        return ""
+
+
+def _wait_until_arrived(watch: Watch, enough: threading.Event) -> None:
+    """Return when the job has read as many records as were sent, or when no more have come for a while: a broker may hold
+    some, and of UDP some may never come."""
+    records, moved_s = -1, time.monotonic()
+    while time.monotonic() - moved_s < ARRIVE_TIMEOUT_S:
+        facts = watch.look()
+        if facts.counts["records"] >= facts.sent.sent:
+            return
+        if facts.counts["records"] != records:
+            records, moved_s = facts.counts["records"], time.monotonic()
+        if enough.wait(POLL_S):
+            return
+
+
+def event_start_ms(job: Answer, now_ms: int) -> int:
+    """Where the fleet's event time begins: a month ago, or after all that the job has seen, which would be late otherwise."""
+    seen_ms: list[int] = [ms for ms in (job["latest_event_ms"], job["watermark_ms"]) if ms is not None]
+    return min(now_ms, max([now_ms - EVENT_START_AGO_MS, *(ms + TICK_MS for ms in seen_ms)]))
+
+
+def has_results(facts: Facts) -> bool:
+    """Whether this run's results can be found in Elasticsearch."""
+    return sum(facts.counts["results"].values()) > 0 and any(facts.documents.values())
+
+
+def _start_job(
+    control: ControlClient, text: bytes, name: str, servers: Servers, steps: Steps, stop: StopSignals
+) -> Answer:
+    with steps.step("applying the example", f"stream and job of {DOCUMENTS} are registered"):
+        control.apply(text, DOCUMENTS)
+        control.order(name, "start")
+    with steps.step(f"starting job {name}", f"job {name} runs"):
+        # Caught up, so that the fleet goes on after the last event in the log, not only after the last one processed.
+        job = wait_until_caught_up(control, name, stop.asked, stall_timeout_s=STALL_TIMEOUT_S)
+        if not is_caught_up(job) and not stop.asked.is_set():
+            raise TransientError(
+                f"job {name} is {job['state']}, {job['lag_records']} records behind, and has made no progress for "
+                f"{STALL_TIMEOUT_S:.0f} s; look into {servers.logs}"
+            )
+        return job
+
+
+def wait_until_caught_up(
+    control: ControlClient, name: str, enough: threading.Event, *, stall_timeout_s: float, timeout_s: float = math.inf
+) -> Answer:
+    """Return the job as it is when it runs and has read all that the log holds, or when there was enough of waiting.
+
+    That is when `enough` is set, after `timeout_s`, and after `stall_timeout_s` without any progress. Raises PermanentError
+    when the job has failed.
+    """
+    began_s = moved_s = time.monotonic()
+    position: tuple[object, ...] = ()
+    while True:
+        job = control.job(name)
+        if job["state"] == "failed":
+            raise PermanentError(f"job {name} has failed: {job['message']}")
+        if (now := (job["state"], job["epoch"], job["slice"])) != position:
+            position, moved_s = now, time.monotonic()
+        is_over = time.monotonic() > min(began_s + timeout_s, moved_s + stall_timeout_s)
+        if is_caught_up(job) or is_over or enough.wait(POLL_S):
+            return job
+
+
+def is_caught_up(job: Answer) -> bool:
+    """Whether the job runs and has read all that the log holds."""
+    return bool(job["state"] == "running" and job["lag_records"] == 0)
+
+
+def _look(servers: Servers, watch: Watch, sender: FleetSender) -> Facts:
+    """The facts now. Raises StrandlineError when a part of the example has failed for good."""
+    servers.require_alive()
+    facts = watch.look()
+    if facts.job is not None:
+        if facts.job["state"] == "failed":
+            raise PermanentError(f"job {facts.job['name']} has failed: {facts.job['message']}; see {servers.logs}")
+        if facts.job["watermark_ms"] is not None:
+            sender.allow_late()
+    return facts
+
+
+def _show_until(
+    console: Console,
+    places: Places,
+    look: Callable[[], Facts],
+    seconds: float | None,
+    asked: threading.Event,
+) -> None:
+    """Show the facts until asked to stop or the time is over."""
+    for line in where_to_look(places):
+        say(console, line)
+    deadline = None if seconds is None else time.monotonic() + seconds
+    if console.is_terminal:
+        _show_live(console, places, look, asked, deadline)
+    else:
+        _print_lines(console, look, asked, deadline)
+
+
+def _show_live(
+    console: Console, places: Places, look: Callable[[], Facts], asked: threading.Event, deadline: float | None
+) -> None:
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        while not asked.is_set() and not _is_over(deadline):
+            live.update(render(look(), places), refresh=True)
+            asked.wait(REFRESH_S)
+
+
+def _print_lines(console: Console, look: Callable[[], Facts], asked: threading.Event, deadline: float | None) -> None:
+    next_line_s = time.monotonic() + LINE_EVERY_S
+    while not asked.is_set() and not _is_over(deadline):
+        facts = look()
+        if time.monotonic() >= next_line_s:
+            say(console, plain_line(facts))
+            next_line_s += LINE_EVERY_S
+        asked.wait(REFRESH_S)
+
+
+def _is_over(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() >= deadline
+
+
+def _places(servers: Servers, pipeline: PipelineSpec, speed: float) -> Places:
+    return Places(
+        api_docs=f"{servers.api_url}/openapi.json",
+        search=f"curl '{servers.elasticsearch_url}/turbine-hour/_search?sort=@timestamp:desc&pretty'",
+        job_status=f"{_command()} job status {pipeline.pipeline} {servers.option}",
+        dead_letters=f"{_command()} dead-letters list {pipeline.pipeline} {servers.option}",
+        logs=servers.logs,
+        speed=speed,
+        delay_ms=pipeline.event_time.delay,
+    )
+
+
+def _command() -> str:
+    """How to call the command line from here."""
+    command = Path(sys.executable).parent / "strandline"
+    try:
+        return str(command.relative_to(os.getcwd()))
+    except ValueError:
+        return str(command)

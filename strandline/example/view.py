@@ -1,0 +1,165 @@
+"""How the example is shown: a live view on a terminal, a line now and then anywhere else, and the account at the end. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from strandline.example.watch import Facts
+from strandline.services.client import Answer
+
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where to look next."""
+
+    api_docs: str
+    search: str
+    """A command that asks Elasticsearch."""
+    job_status: str
+    """A command that shows the job."""
+    dead_letters: str
+    """A command that lists the dead letters."""
+    logs: str
+    speed: float
+    delay_ms: int
+    """The disorder that the pipeline allows: a window closes when event time is this far past its end."""
+
+
+def render(facts: Facts, places: Places) -> RenderableType:
+    """The live view."""
+    job, sent = facts.job, facts.sent
+    state = "not known" if job is None else f"{job['state']}{': ' + job['message'] if job['message'] else ''}"
+    lag = "" if job is None or job["lag_records"] is None else f", {job['lag_records']:,} records behind"
+    rows = [
+        (
+            "records in",
+            f"{show_counts(sent.by_protocol)}; {sent.acknowledged:,} acknowledged, {facts.per_second:,.0f}/s",
+        ),
+        ("event time", f"{show_time(sent.event_ms)}   watermark {show_time(job['watermark_ms'] if job else None)}"),
+        ("job", f"{job['name'] if job else ''} {state}{lag}"),
+        ("windows out", f"{show_counts(facts.counts['results'])}{_next_hour(facts, places)}"),
+        ("dead letters", f"{show_counts(facts.dead_letters)}   (spoiled on purpose: {sent.spoiled.total():,})"),
+    ]
+    if facts.trouble:
+        rows.append(("trouble", facts.trouble))
+    tables = [_documents_table(alias, documents) for alias, documents in facts.documents.items() if documents]
+    return Panel(
+        Group(_facts_table(rows), *tables),
+        title=f"a wind farm of 40 turbines, event time {places.speed:g} times as fast as the clock",
+        subtitle="Ctrl-C stops everything",
+        padding=(0, 1),
+    )
+
+
+def where_to_look(places: Places) -> list[str]:
+    """What to try while it runs, one a line."""
+    return [
+        "where to look next, from another terminal:",
+        f"  the API        {places.api_docs}",
+        f"  results        {places.search}",
+        f"  the job        {places.job_status}",
+        f"  dead letters   {places.dead_letters}",
+        f"  logs           {places.logs}",
+    ]
+
+
+def plain_line(facts: Facts) -> str:
+    """One line, for where there is no terminal."""
+    job = facts.job
+    known = (
+        f"watermark {show_time(job['watermark_ms'])}, {_or_dash(job['lag_records'])} records behind, "
+        f"windows out: {show_counts(facts.counts['results'])}, dead letters: {show_counts(facts.dead_letters)}"
+        if job
+        else f"trouble: {facts.trouble}"
+    )
+    return f"{facts.running_s:.0f} s: records in: {show_counts(facts.sent.by_protocol)} ({facts.per_second:,.0f}/s), {known}"
+
+
+def account(facts: Facts, is_caught_up: bool) -> list[str]:
+    """What the example did, in sentences, one a line."""
+    sent = facts.sent
+    spoiled, dead = sent.spoiled, facts.dead_letters
+    lines = [
+        f"{facts.running_s:.0f} s: {sent.sent:,} records sent, {sent.acknowledged:,} acknowledged, "
+        f"{sent.unacknowledged:,} sent by UDP, where nobody acknowledges; {sent.repeats:,} sent again",
+        f"records in the log: {facts.counts['records']:,}; sent by protocol: {show_counts(sent.by_protocol)}",
+        f"windows emitted: {show_counts(facts.counts['results'])}",
+        f"spoiled on purpose {spoiled.total():,}: {show_counts(spoiled)}",
+        f"dead letters       {dead.total():,}: {show_counts(dead)}",
+    ]
+    if not is_caught_up:
+        lines.append("the job had not yet read everything; it goes on where it stopped when the stack is started again")
+    elif facts.job is None:
+        lines.append(f"what the job has counted is not known: {facts.trouble}")
+    elif dead == spoiled:
+        lines.append("every spoiled record is a dead letter, for its reason, and no other record is")
+    elif 0 < (lost := sent.acknowledged + sent.unacknowledged - facts.counts["records"]) <= sent.unacknowledged:
+        lines.append(
+            f"{lost:,} records are not in the log: UDP promises nothing, and its gateway's metrics count the drops"
+        )
+    elif sent.repeats or sent.acknowledged + sent.unacknowledged != sent.sent:
+        lines.append(
+            "the two differ: what was sent again may stand in the log twice, and what was not acknowledged once or not at all"
+        )
+    else:
+        lines.append("the two differ, and must not: look into the dead letters and the runner's log")
+    return lines
+
+
+def show_time(time_ms: int | None) -> str:
+    """`2026-11-21 10:15:00 UTC`; a dash for none."""
+    return f"{datetime.fromtimestamp(time_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if time_ms is not None else "-"
+
+
+def show_counts(counts: Mapping[str, int]) -> str:
+    """`decode 3, late 1`, without what is 0; `none yet` for nothing."""
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()) if count) or "none yet"
+
+
+def _next_hour(facts: Facts, places: Places) -> str:
+    """When the next hour's results are due, by the watermark: what a newcomer waits for."""
+    watermark_ms, event_ms = facts.job["watermark_ms"] if facts.job else None, facts.sent.event_ms
+    if watermark_ms is None or event_ms is None:
+        return ""
+    closes_ms = (watermark_ms // HOUR_MS + 1) * HOUR_MS + places.delay_ms
+    if event_ms >= closes_ms:
+        return "   (an hour closes as soon as the job has caught up)"
+    return f"   (an hour closes in about {(closes_ms - event_ms) / places.speed / 1000:.0f} s)"
+
+
+def _documents_table(alias: str, documents: list[Answer]) -> Table:
+    names = [name for name in documents[0] if name not in ("@timestamp", "window", "strandline")]
+    table = Table(title=f"\nthe newest in {alias}", title_justify="left", box=None, pad_edge=False, header_style="dim")
+    table.add_column("window end")
+    for name in names:
+        table.add_column(name, justify="left" if isinstance(documents[0][name], str) else "right")
+    for document in documents:
+        table.add_row(*(Text(_cell(document.get(name))) for name in ("@timestamp", *names)))
+    return table
+
+
+def _cell(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else _or_dash(value)
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _facts_table(rows: list[tuple[str, str]]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        # Text, so that no bracket in a message is read as markup.
+        table.add_row(name, Text(value))
+    return table

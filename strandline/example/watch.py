@@ -1,0 +1,127 @@
+"""What the view shows, gathered from where it can be known: the fleet, the API, and the results in Elasticsearch."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from strandline.core.errors import TransientError
+from strandline.example.sender import FleetSender, Sent
+from strandline.services.client import Answer, ControlClient
+
+RATE_OVER_S = 5.0
+NO_COUNTS: Answer = {"records": 0, "accepted": 0, "rejected": {}, "results": {}}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One look at the example."""
+
+    running_s: float
+    """Since the fleet began."""
+    sent: Sent
+    per_second: float
+    """Reports acknowledged, or sent where nobody acknowledges, lately."""
+    job: Answer | None
+    """As `GET /v1/jobs/NAME` answers; None when it did not."""
+    counts: Answer
+    """The job's counts since this run of the example began."""
+    documents: dict[str, list[Answer]] = field(default_factory=dict)
+    """Alias -> its newest documents."""
+    trouble: str = ""
+    """Why something is not known just now."""
+
+    @property
+    def dead_letters(self) -> Counter[str]:
+        """Reason -> dead letters."""
+        return Counter(self.counts["rejected"])
+
+
+class Watch:
+    """Looks again and again; one that does not answer is reported in the facts, not raised."""
+
+    def __init__(
+        self,
+        control: ControlClient,
+        results: ResultsReader,
+        sender: FleetSender,
+        job: Answer,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._control = control
+        self._results = results
+        self._sender = sender
+        self._name: str = job["name"]
+        self._counts_before: Answer = job["counts"]
+        self._clock_s = clock_s
+        self._began_s = clock_s()
+        self._sent: deque[tuple[float, int]] = deque([(self._began_s, 0)])
+
+    def look(self) -> Facts:
+        """The facts now. Raises PermanentError when the gateway has refused the fleet for good."""
+        sent = self._sender.sent()
+        job, documents, trouble = None, {}, ""
+        try:
+            job = self._control.job(self._name)
+            documents = self._results.newest()
+        except TransientError as error:
+            trouble = str(error)
+        return Facts(
+            running_s=self._clock_s() - self._began_s,
+            sent=sent,
+            per_second=self._rate(sent.by_protocol.total()),
+            job=job,
+            counts=counts_since(self._counts_before, job["counts"]) if job else NO_COUNTS,
+            documents=documents,
+            trouble=trouble,
+        )
+
+    def _rate(self, sent: int) -> float:
+        now_s = self._clock_s()
+        self._sent.append((now_s, sent))
+        while now_s - self._sent[0][0] > RATE_OVER_S and len(self._sent) > 2:
+            self._sent.popleft()
+        then_s, before = self._sent[0]
+        return (sent - before) / (now_s - then_s) if now_s > then_s else 0.0
+
+
+class ResultsReader:
+    """Reads the newest result documents of each alias."""
+
+    def __init__(self, url: str, limits: dict[str, int], *, transport: httpx.BaseTransport | None = None) -> None:
+        self._http = httpx.Client(base_url=url, timeout=10.0, trust_env=False, transport=transport)
+        self._limits = limits
+
+    def newest(self) -> dict[str, list[Answer]]:
+        """Alias -> documents, the newest first. Raises TransientError when Elasticsearch does not answer."""
+        return {alias: self._search(alias, limit) for alias, limit in self._limits.items()}
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _search(self, alias: str, limit: int) -> list[Answer]:
+        # Before the first result there is no index behind the alias, and no alias.
+        query: dict[str, str | int] = {"size": limit, "sort": "@timestamp:desc", "ignore_unavailable": "true"}
+        try:
+            answer = self._http.get(f"/{alias}/_search", params=query)
+            answer.raise_for_status()
+        except httpx.HTTPError as error:
+            raise TransientError(f"Elasticsearch does not answer ({error}); its log says more") from error
+        hits: list[dict[str, Any]] = answer.json()["hits"]["hits"]
+        return [hit["_source"] for hit in hits]
+
+
+def counts_since(before: Answer, now: Answer) -> Answer:
+    """The job's counts less those of an earlier look."""
+    return {
+        name: now[name] - before[name]
+        if isinstance(now[name], int)
+        else {key: count - before[name].get(key, 0) for key, count in now[name].items()}
+        for name in now
+    }

@@ -1,0 +1,239 @@
+"""From single MQTT messages to batches for the log, and from the log's confirmation back to each client.
+
+The way of a message:
+
+1. `add` puts it at the end of its stream's batch. All that arrives in one turn of the event loop, over all connections,
+   goes as one append for each stream.
+2. `append` returns: every QoS 1 message of the batch is acknowledged to its client.
+3. LogBusy, nothing was sent: nothing more is read from anyone, and the batch is tried again for a while, the stream's later
+   messages behind it.
+4. LogUnavailable, the outcome is unknown: the batch is not sent again from here, since the first attempt can still arrive.
+   Its clients get no PUBACK, and send it again. QoS 0 messages are lost then, and counted.
+
+Invariants:
+- A stream's batches are appended in the order in which they were filled, so a client's messages keep their order.
+- Each message is counted once as received, and once as confirmed or refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from strandline.core.errors import LogUnavailable
+from strandline.core.record import HEADER_MESSAGE_ID, HEADER_MQTT_RETAINED, HEADER_PROPERTY_PREFIX
+from strandline.ingest.append.errors import LogBusy
+from strandline.ingest.append.writer import RECORD_OVERHEAD_BYTES, RECORDS_PER_TURN, LogWriter
+from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPE, Record
+from strandline.ingest.gateway.metrics import IngestMetrics
+from strandline.ingest.mqtt.decoder import Publish
+from strandline.ingest.mqtt.topics import Route
+
+logger = structlog.get_logger()
+
+BYTES_WAITING_MAX = 32 * 1024 * 1024
+"""Of all messages that were read and not yet confirmed. Over it nobody is read, until half of it is confirmed. Below the
+writer's own bound, so that the writer seldom has to refuse."""
+BUSY_RETRY_S = 0.1
+_RETAINED = (HEADER_MQTT_RETAINED, b"1")
+
+
+class Sender(Protocol):
+    """Who waits for PUBACK."""
+
+    def acknowledge(self, packet_ids: list[int]) -> None: ...
+    def withhold(self) -> None: ...
+
+
+class _Batch:
+    """What goes to the log in one append."""
+
+    __slots__ = ("began_s", "bytes_waiting", "headers_each", "records", "waiting")
+
+    def __init__(self) -> None:
+        self.began_s = 0.0
+        """When it was first tried; 0 before."""
+        self.records: list[Record] = []
+        self.headers_each: list[list[tuple[str, bytes]]] = []
+        self.waiting: dict[Sender, list[int]] = {}
+        """The packet identifiers of the QoS 1 messages."""
+        self.bytes_waiting = 0
+
+
+class _Lane:
+    """The batches of one stream (and content type), in order."""
+
+    __slots__ = ("batches", "content_type", "held", "is_blocked", "route")
+
+    def __init__(self, route: Route, content_type: bytes) -> None:
+        self.route = route
+        self.content_type = content_type
+        self.batches: list[_Batch] = []
+        """Not yet handed to the writer; the last one is being filled."""
+        self.held: list[_Batch] = []
+        """Handed to the writer, and come back: nothing of them was sent."""
+        self.is_blocked = False
+        """What is held waits for its next try."""
+
+
+class Batches:
+    """All messages between the connections and the log. For one event loop.
+
+    `set_reading` is told when nothing more may be read from anyone, and when it may again.
+    """
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        metrics: IngestMetrics,
+        set_reading: Callable[[bool], None],
+        *,
+        busy_patience_s: float,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._writer = writer
+        self._metrics = metrics
+        self._set_reading = set_reading
+        self._busy_patience_s = busy_patience_s
+        self._clock_ms = clock_ms
+        self._loop = asyncio.get_running_loop()
+        self._lanes: dict[tuple[str, str | None], _Lane] = {}
+        self._appending: set[asyncio.Task[None]] = set()
+        self._is_flushing = False
+        self._is_reading = True
+        self._blocked = 0
+        self._is_confirming = True
+        self.bytes_waiting = 0
+
+    def add(self, sender: Sender, publish: Publish, route: Route) -> None:
+        """Take a message in. It ends in `acknowledge` or `withhold` of the sender, if it has QoS 1."""
+        properties = publish.properties
+        content_type = properties.content_type if properties else None
+        lane = self._lanes.get((route.stream, content_type)) or self._open_lane(route, content_type)
+        if not lane.batches or len(lane.batches[-1].records) >= RECORDS_PER_TURN:
+            lane.batches.append(_Batch())
+        batch = lane.batches[-1]
+        payload = publish.payload
+        batch.records.append((payload, route.find_key(payload)))
+        batch.headers_each.append(
+            _headers(publish, route) if publish.retain or properties is not None else route.headers
+        )
+        if publish.qos:
+            packet_ids = batch.waiting.get(sender)
+            if packet_ids is None:
+                batch.waiting[sender] = [publish.packet_id]
+            else:
+                packet_ids.append(publish.packet_id)
+        bytes_new = len(payload) + RECORD_OVERHEAD_BYTES
+        batch.bytes_waiting += bytes_new
+        self.bytes_waiting += bytes_new
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+        if self.bytes_waiting > BYTES_WAITING_MAX:
+            self._stop_reading()
+
+    async def settle(self) -> None:
+        """Return when nothing is under way any more. Nothing may be added meanwhile."""
+        self._flush()
+        while self.bytes_waiting:
+            # A batch that is tried again has no task meanwhile.
+            await asyncio.wait(self._appending, timeout=BUSY_RETRY_S) if self._appending else await asyncio.sleep(
+                BUSY_RETRY_S
+            )
+
+    def _open_lane(self, route: Route, content_type: str | None) -> _Lane:
+        if len(self._lanes) > 10_000:  # content types are the clients' to choose
+            self._lanes = {key: lane for key, lane in self._lanes.items() if lane.batches or lane.held}
+        lane = _Lane(route, content_type.encode() if content_type else RECORD_CONTENT_TYPE)
+        self._lanes[route.stream, content_type] = lane
+        return lane
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        for lane in self._lanes.values():
+            if lane.batches and not lane.is_blocked:
+                batches, lane.batches = lane.batches, []
+                for batch in batches:
+                    task = self._loop.create_task(self._append(lane, batch))
+                    self._appending.add(task)
+                    task.add_done_callback(self._appending.discard)
+
+    async def _append(self, lane: _Lane, batch: _Batch) -> None:
+        if lane.is_blocked:
+            lane.held.append(batch)
+            return
+        stream, count = lane.route.stream, len(batch.records)
+        metrics = self._metrics.of(stream)
+        if not batch.began_s:
+            batch.began_s = self._loop.time()
+            metrics.received.inc(count)
+            metrics.in_flight.inc(count)
+        try:
+            accepted = await self._writer.append(
+                stream,
+                batch.records,
+                received_ms=self._clock_ms(),
+                source=None,
+                content_type=lane.content_type,
+                headers_each=batch.headers_each,
+                may_spool=lane.route.may_spool,
+            )
+        except LogUnavailable as error:
+            if isinstance(error, LogBusy) and self._loop.time() - batch.began_s < self._busy_patience_s:
+                self._block(lane, batch)
+                return
+            metrics.refuse(error.code, count)
+            if self._is_confirming:
+                self._is_confirming = False
+                logger.warning("messages are withheld", action="mqtt_withheld", stream=stream, reason=str(error))
+            for sender in batch.waiting:
+                sender.withhold()
+        else:
+            metrics.accept(accepted, count)
+            metrics.ack_latency.observe(self._loop.time() - batch.began_s)
+            self._is_confirming = True
+            for sender, packet_ids in batch.waiting.items():
+                sender.acknowledge(packet_ids)
+        metrics.in_flight.dec(count)
+        self.bytes_waiting -= batch.bytes_waiting
+        self._read_on()
+
+    def _block(self, lane: _Lane, batch: _Batch) -> None:
+        """Nothing of the batch was sent: try again soon, and everything else of the lane after it."""
+        lane.held.append(batch)
+        lane.is_blocked = True
+        self._blocked += 1
+        self._stop_reading()
+        self._loop.call_later(BUSY_RETRY_S, self._unblock, lane)
+
+    def _unblock(self, lane: _Lane) -> None:
+        lane.batches, lane.held = lane.held + lane.batches, []
+        lane.is_blocked = False
+        self._blocked -= 1
+        self._flush()  # whoever may be read again is told when one of these has an outcome
+
+    def _stop_reading(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._set_reading(False)
+
+    def _read_on(self) -> None:
+        if not self._is_reading and not self._blocked and self.bytes_waiting <= BYTES_WAITING_MAX // 2:
+            self._is_reading = True
+            self._set_reading(True)
+
+
+def _headers(publish: Publish, route: Route) -> list[tuple[str, bytes]]:
+    """Of a message that has more to say than where it came from."""
+    headers = list(route.headers)
+    if publish.retain:
+        headers.append(_RETAINED)
+    for name, value in publish.properties.user if publish.properties else ():
+        known = HEADER_MESSAGE_ID if name == HEADER_MESSAGE_ID else HEADER_PROPERTY_PREFIX + name
+        headers.append((known, value.encode()))
+    return headers

@@ -1,0 +1,446 @@
+"""The MQTT gateway: takes what sensors publish to a broker. `python -m strandline.ingest.mqtt.bridge` runs one.
+
+The streams' documents say which topics: `mqtt: {topics: ["farm/+/turbine/+"]}`. The gateway subscribes with QoS 1 in a
+session that the broker keeps while it is away, and acknowledges a message when its record is confirmed.
+
+The broker has acknowledged the sensor long before, so the promise begins where the broker hands a message over: until it
+is confirmed the broker keeps it, and sends it again to the next connection. Then the record may be in the log twice.
+docs/mqtt-udp-tcp-ingest.md says which settings of a broker lose messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import sys
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import structlog
+from prometheus_client import Counter, Gauge
+from pydantic import Field, SecretStr
+
+from strandline.core.errors import InvalidSettings, LogUnavailable, TransientError
+from strandline.core.record import (
+    HEADER_MESSAGE_ID,
+    HEADER_MQTT_REDELIVERED,
+    HEADER_MQTT_RETAINED,
+    HEADER_PROPERTY_PREFIX,
+)
+from strandline.core.settings import Settings
+from strandline.core.stream import StreamSpec
+from strandline.ingest.append.writer import RECORDS_PER_TURN
+from strandline.ingest.gateway.framing import Record
+from strandline.ingest.gateway.process import (
+    READY_TIMEOUT_S,
+    GatewayParts,
+    follow_until_stopped,
+    open_parts,
+    run_gateway,
+)
+from strandline.ingest.gateway.stream_appender import Feed, Headers
+from strandline.ingest.mqtt.client import BrokerConnection, BrokerOptions, BrokerUnavailable, Message
+from strandline.ingest.mqtt.topics import TopicRoutes
+
+logger = structlog.get_logger()
+
+HELD_BYTES_MAX = 32 * 1024 * 1024
+HELD_MESSAGES_MAX = 20_000
+"""Payloads that wait for confirmation; over either bound the connection isn't read. Of QoS 1 the broker sends no more than
+its window of messages in flight anyway."""
+RECONNECT_S_MIN, RECONNECT_S_MAX = 0.1, 1.0
+PORTS = {"mqtt": 1883, "mqtts": 8883}
+UNKNOWN_STREAM = "(unknown)"
+"""The stream in the metrics of messages that no stream takes."""
+
+
+class MqttSettings(Settings):
+    """The settings, and what only the MQTT gateway needs to know."""
+
+    mqtt_url: str = "mqtt://127.0.0.1:1883"
+    """The broker: `mqtt://HOST:PORT`, or `mqtts://HOST:PORT` for TLS."""
+    mqtt_version: Literal["5", "3.1.1"] = "5"
+    """The version of MQTT that the broker speaks."""
+    mqtt_client_id: str = ""
+    """Names the session that the broker keeps; no two gateways may have the same. Default: from host and port."""
+    mqtt_username: str | None = None
+    """As whom the gateway logs in at the broker."""
+    mqtt_password: SecretStr | None = None
+    """The password of that user."""
+    mqtt_ca_file: Path | None = None
+    """Certificates that the broker's own is checked against; default: those of the machine."""
+    mqtt_share_group: str = Field(default="", pattern=r"^[^/+#]*$")
+    """Gateways of one group share the messages between them: `$share/GROUP/FILTER`."""
+    mqtt_session_expiry_s: int = Field(default=7 * 86_400, ge=0, le=0xFFFFFFFF)
+    """How long the broker is to keep the session of a gateway that is away (MQTT 5)."""
+    mqtt_in_flight_max: int = Field(default=5_000, ge=1, le=65_535)
+    """Messages that the broker may send before the first of them is acknowledged (MQTT 5)."""
+    mqtt_confirm_timeout_s: float = Field(default=10.0, gt=0)
+    """How long the MQTT gateway waits for Kafka's confirmation before it has the broker send again."""
+    mqtt_pages_port: int = 8084
+    """The port of the MQTT gateway's health, readiness and metrics pages."""
+
+
+@dataclass
+class _Turn:
+    """What one connection delivered in one turn of the loop."""
+
+    connection: BrokerConnection
+    messages: list[Message]
+    bytes_held: int
+    is_settled: bool = False
+
+
+class MqttGateway:
+    """Keeps a connection to the broker, and takes messages from it to the log.
+
+    Invariants:
+    - A message is acknowledged on the connection that delivered it, after the append of its record has returned, or after
+      it was refused for good; in the order of delivery, as MQTT asks for.
+    - When an append fails nothing more is read. What is under way is settled, and then the connection is closed: the
+      broker sends again what was not acknowledged, once the log can confirm.
+    """
+
+    def __init__(self, settings: MqttSettings, parts: GatewayParts) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._options = broker_options(settings)
+        self._specs: list[StreamSpec] | None = None
+        self._routes = TopicRoutes([])
+        self._feeds: dict[str, Feed] = {}
+        self._open: set[str] = set()
+        """The streams whose topics are subscribed."""
+        self._changed = asyncio.Event()
+        """The streams are other ones than before."""
+        self._is_failing = asyncio.Event()
+        """An append of the present connection has failed, or the connection ends for another reason: read no more."""
+        self._subscribed: set[str] = set()
+        """What the session has been granted, as far as this process knows."""
+        self._was_connected = False
+        """There was a connection since the last attempt."""
+        self._turns: deque[_Turn] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._held_bytes = self._held_messages = 0
+        registry = parts.metrics.registry
+        self._redelivered = Counter(
+            "strandline_mqtt_redelivered", "Messages that the broker had sent before (DUP)", registry=registry
+        )
+        self._connected = Gauge("strandline_mqtt_connected", "1 while connected to the broker", registry=registry)
+
+    def take_up(self, streams: list[StreamSpec]) -> None:
+        """Take messages by these documents from now on."""
+        specs = [spec for spec in streams if spec.mqtt is not None]
+        if specs == self._specs:
+            return
+        self._specs = specs
+        self._routes = TopicRoutes(specs)
+        for topic_filter, stream, other in self._routes.ambiguous:
+            logger.warning(
+                "two streams have the same topic filter; one of them gets nothing by it",
+                action="filter_ambiguous", filter=topic_filter, stream=stream, without=other,
+            )  # fmt: skip
+        self._feeds = {
+            spec.stream: Feed(
+                spec,
+                self._parts.writer,
+                self._parts.metrics,
+                may_spool=spec.durability == "spool",
+                record_bytes_max=self._settings.record_bytes_max,
+            )
+            for spec in specs
+        }
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Connect, again and again, until cancelled; then settle what is under way."""
+        pause_s, trouble = RECONNECT_S_MIN, ""
+        while True:
+            try:
+                await self._changed.wait()  # without routes the session's first messages would be nobody's
+                await self._parts.writer.check(READY_TIMEOUT_S)
+                await self._serve_connection()
+                trouble = ""
+            except TransientError as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    logger.warning("nothing comes from the MQTT broker", action="broker_lost", reason=trouble)
+            pause_s = RECONNECT_S_MIN if self._was_connected else min(RECONNECT_S_MAX, pause_s * 2)
+            self._was_connected = False
+            await asyncio.sleep(pause_s)
+
+    async def _serve_connection(self) -> None:
+        """One connection to the broker, from its beginning to its end.
+
+        1. Connect, with the session that the broker has kept; its messages begin to come at once.
+        2. Subscribe, and again when streams have changed.
+        3. End when the connection is lost, an append has failed, or the gateway stops: read no more, settle and acknowledge
+           what is under way, close.
+
+        Raises BrokerUnavailable.
+        """
+        self._is_failing.clear()
+        connection = await BrokerConnection.open(self._options, self._take)
+        if not connection.has_session:
+            self._subscribed = set()
+            logger.warning("the broker had no session for this gateway: it is new, or was lost", action="session_new")
+        try:
+            self._connected.set(1)
+            self._was_connected = True
+            while not connection.lost.done() and not self._is_failing.is_set():
+                self._changed.clear()
+                feeds = self._feeds
+                await self._subscribe(connection)
+                self._show_open(feeds)
+                await _first_of(connection.lost, self._changed, self._is_failing)
+            if connection.lost.done():
+                raise BrokerUnavailable(f"the connection to the MQTT broker was lost: {connection.lost.result()}")
+        finally:
+            self._connected.set(0)
+            self._show_open({})
+            self._changed.set()
+            self._is_failing.set()  # so that nothing that is settled now makes it read again
+            connection.pause()
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=2 * self._settings.mqtt_confirm_timeout_s + 2)
+            connection.close()
+
+    async def _subscribe(self, connection: BrokerConnection) -> None:
+        """Make the subscriptions of the session what the streams ask for. One that is there already is not made again: in
+        MQTT 3.1.1 every retained message would come again with it."""
+        group = self._settings.mqtt_share_group
+        filters = widest(one for spec in self._specs or [] if spec.mqtt is not None for one in spec.mqtt.topics)
+        wanted = {f"$share/{group}/{one}" if group else one for one in filters}
+        if added := sorted(wanted - self._subscribed):
+            await connection.subscribe(added)
+            self._subscribed |= wanted
+            logger.info("subscribed", action="subscribed", filters=added)
+        if removed := sorted(self._subscribed - wanted):
+            await connection.unsubscribe(removed)
+            self._subscribed = wanted
+            logger.info("unsubscribed", action="unsubscribed", filters=removed)
+
+    def _show_open(self, feeds: dict[str, Feed]) -> None:
+        for stream in self._open - feeds.keys():
+            self._parts.metrics.of(stream).is_open.set(0)
+        for feed in feeds.values():
+            feed.metrics.is_open.set(1)
+        self._open = set(feeds)
+
+    def _take(self, connection: BrokerConnection, messages: list[Message]) -> None:
+        """Begin to append what has arrived in one turn; `_settle` goes on from here."""
+        turn = _Turn(connection, messages, sum(len(message.publish.payload) for message in messages))
+        self._turns.append(turn)
+        self._held_bytes += turn.bytes_held
+        self._held_messages += len(messages)
+        if self._held_bytes > HELD_BYTES_MAX or self._held_messages > HELD_MESSAGES_MAX:
+            connection.pause()
+        task = asyncio.get_running_loop().create_task(self._settle(turn))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _settle(self, turn: _Turn) -> None:
+        """Append a turn's records, and acknowledge its messages when those of earlier turns are.
+
+        1. Sort the messages by stream.
+        2. Append each stream's records; the streams' appends are under way at the same time.
+        3. If one failed, acknowledge only what is confirmed, and let the connection end.
+        """
+        lots = self._lots(turn.messages)
+        results = await asyncio.gather(*(self._append(lot) for lot in lots))
+        self._held_bytes -= turn.bytes_held
+        self._held_messages -= len(turn.messages)
+        turn.is_settled = True
+        if not all(results):
+            failed = {
+                id(message)
+                for lot, is_done in zip(lots, results, strict=True)
+                if not is_done
+                for message in lot.messages
+            }
+            turn.messages = [message for message in turn.messages if id(message) not in failed]
+            turn.connection.pause()
+            self._is_failing.set()
+        elif self._held_bytes <= HELD_BYTES_MAX // 2 and not self._is_failing.is_set():
+            turn.connection.resume()
+        while self._turns and self._turns[0].is_settled:
+            first = self._turns.popleft()
+            first.connection.ack([message for message in first.messages if message.publish.qos])
+
+    async def _append(self, lot: _Lot) -> bool:
+        """Append the records of some messages; False when they may not be acknowledged."""
+        try:
+            await lot.feed.append(
+                lot.records,
+                headers_each=lot.headers_each,
+                patience_s=self._settings.mqtt_confirm_timeout_s,
+                in_turn=True,
+            )
+        except LogUnavailable as error:
+            if not self._is_failing.is_set():
+                logger.warning(
+                    "messages are not acknowledged",
+                    action="append_failed",
+                    stream=lot.feed.spec.stream,
+                    reason=str(error),
+                )
+            return False
+        return True
+
+    def _lots(self, messages: list[Message]) -> list[_Lot]:
+        """The messages of each stream, in order, cut so that each lot is handed over at once.
+
+        What no stream takes, or is too large, is refused and counted here; it is acknowledged with the others, because it
+        would only come again.
+        """
+        lots: dict[str, _Lot] = {}
+        found: list[_Lot] = []
+        for message in messages:
+            publish = message.publish
+            if message.is_redelivered:
+                self._redelivered.inc()
+            route = self._routes.find(publish.topic)
+            if route is None:
+                self._refuse_unknown(message)
+                continue
+            lot = lots.get(route.stream)
+            if lot is None or len(lot.records) >= RECORDS_PER_TURN:
+                lot = lots[route.stream] = _Lot(self._feeds[route.stream])
+                found.append(lot)
+            payload = publish.payload
+            if len(payload) > lot.feed.record_bytes_max:
+                self._refuse_too_large(lot.feed, message)
+                continue
+            lot.messages.append(message)
+            lot.records.append((payload, route.find_key(payload)))
+            lot.headers_each.append(headers_of(message, route.headers))
+        return [lot for lot in found if lot.records]
+
+    def _refuse_too_large(self, feed: Feed, message: Message) -> None:
+        feed.refuse("too_large")
+        logger.error(
+            "a message is over the limit and is not persisted",
+            action="message_refused",
+            stream=feed.spec.stream,
+            topic=shown(message),
+            bytes=len(message.publish.payload),
+        )
+
+    def _refuse_unknown(self, message: Message) -> None:
+        metrics = self._parts.metrics.of(UNKNOWN_STREAM)
+        metrics.received.inc()
+        metrics.refuse("unknown_stream", 1)
+        logger.error(
+            "no stream takes this topic; the broker's session may hold a subscription of a former document",
+            action="message_refused", topic=shown(message),
+        )  # fmt: skip
+
+
+class _Lot:
+    """Messages of one stream."""
+
+    __slots__ = ("feed", "headers_each", "messages", "records")
+
+    def __init__(self, feed: Feed) -> None:
+        self.feed = feed
+        self.messages: list[Message] = []
+        self.records: list[Record] = []
+        self.headers_each: list[Headers] = []
+
+
+def headers_of(message: Message, common: Headers) -> Headers:
+    """What a message says of itself beside its payload, as headers of its record: its topic and more."""
+    publish = message.publish
+    if not publish.retain and not message.is_redelivered and publish.properties is None:
+        return common
+    headers = list(common)
+    if publish.retain:
+        headers.append((HEADER_MQTT_RETAINED, b"1"))
+    if message.is_redelivered:
+        headers.append((HEADER_MQTT_REDELIVERED, b"1"))
+    for name, value in publish.properties.user if publish.properties else ():
+        header = HEADER_MESSAGE_ID if name == HEADER_MESSAGE_ID else HEADER_PROPERTY_PREFIX + name
+        headers.append((header, value.encode()))
+    return headers
+
+
+def shown(message: Message) -> str:
+    """The topic for a log line."""
+    return message.publish.topic.decode()[:200]
+
+
+def widest(filters: Iterable[str]) -> set[str]:
+    """The filters without those that another one covers: else some brokers deliver a message once for each."""
+    found = set(filters)
+    return {one for one in found if not any(other != one and covers(other, one) for other in found)}
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Whether every topic that matches the filter `narrow` matches `wide` too (MQTT 5.0, section 4.7)."""
+    levels = narrow.split("/")
+    if narrow.startswith("$") and wide.startswith(("+", "#")):
+        return False
+    for depth, level in enumerate(wide.split("/")):
+        if level == "#":
+            return True
+        if depth == len(levels) or levels[depth] == "#" or (level != "+" and level != levels[depth]):
+            return False
+    return wide.count("/") == narrow.count("/")
+
+
+def broker_options(settings: MqttSettings) -> BrokerOptions:
+    """Raises InvalidSettings."""
+    url = urlsplit(settings.mqtt_url)
+    if url.scheme not in PORTS or not url.hostname or url.path not in ("", "/"):
+        raise InvalidSettings(
+            f"STRANDLINE_MQTT_URL is {settings.mqtt_url!r}; expected mqtt://HOST:PORT or mqtts://HOST:PORT"
+        )
+    password = settings.mqtt_password
+    return BrokerOptions(
+        host=url.hostname,
+        port=url.port or PORTS[url.scheme],
+        version=settings.mqtt_version,
+        client_id=settings.mqtt_client_id or f"strandline-{socket.gethostname()}-{settings.mqtt_pages_port}",
+        session_expiry_s=settings.mqtt_session_expiry_s,
+        in_flight_max=settings.mqtt_in_flight_max,
+        tls=ssl.create_default_context(cafile=settings.mqtt_ca_file) if url.scheme == "mqtts" else None,
+        username=settings.mqtt_username,
+        password=password.get_secret_value() if password is not None else None,
+    )
+
+
+async def _first_of(lost: asyncio.Future[str], *events: asyncio.Event) -> None:
+    """Return when the future is done or an event is set."""
+    waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait([lost, *waits], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in waits:
+            one.cancel()
+
+
+async def serve(settings: MqttSettings) -> None:
+    """Run a gateway until SIGTERM or SIGINT: then read no more, settle and acknowledge what has come, return.
+
+    Raises StackError when the port of the pages is taken, InvalidSettings, and whatever opening the ledger raises. Kafka and
+    the broker may come later.
+    """
+    async with open_parts(settings, "mqtt", settings.mqtt_pages_port, settings.mqtt_confirm_timeout_s) as parts:
+        gateway = MqttGateway(settings, parts)
+        running = asyncio.create_task(gateway.run())
+        logger.info("the MQTT gateway runs", action="gateway_started", broker=settings.mqtt_url)
+        try:
+            await follow_until_stopped(settings, parts.stopping, gateway.take_up)
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+
+if __name__ == "__main__":
+    sys.exit(run_gateway(MqttSettings, serve))

@@ -1,0 +1,350 @@
+"""One MQTT client's connection: what it may do in which order, and what it is answered.
+
+    arrived --CONNECT--> admitting --accepted--> open --DISCONNECT, an error, silence, the end--> closed
+                             \\--refused-----------------------------------------------------------/
+
+Invariants:
+- PUBACK leaves only through `acknowledge`, which the batches call once the log has confirmed.
+- While a message is withheld (the log did not confirm it) nothing more is read: what comes later may not overtake it.
+  The connection is closed after a while, since a client sends again only when it has connected anew.
+- Reading is paused as long as any reason for it stands, and what was read already waits with it. A paused client is not
+  silent in the sense of its keep-alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from enum import Enum, IntFlag
+from typing import Protocol, cast
+
+from strandline.core.errors import StrandlineError
+from strandline.ingest.mqtt.decoder import (
+    Connect,
+    Disconnect,
+    Packet,
+    PacketReader,
+    PingRequest,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+    Will,
+)
+from strandline.ingest.mqtt.encoder import (
+    PINGRESP,
+    connack,
+    connack_properties,
+    disconnect,
+    puback,
+    reason_string,
+    suback_refused,
+    unsuback,
+)
+from strandline.ingest.mqtt.wire import V5, PacketError, Reason
+
+RECEIVE_MAXIMUM = 1_000
+"""QoS 1 messages of one client that wait for their PUBACK; before MQTT 5 a client can't be told, and waits unread."""
+CONNECT_TIMEOUT_S = 10.0
+"""From the connection to the whole of CONNECT."""
+PACKET_TIMEOUT_S = 120.0
+"""From the first byte of a packet to its last."""
+KEEP_ALIVE_FACTOR = 1.5
+"""[MQTT-3.1.2-22]"""
+WITHHELD_S = (2.0, 5.0)
+"""How long after a message was withheld its connection is closed: the clients are not to come back all at once."""
+_DISCONNECT_WITH_WILL = 0x04
+
+
+class State(Enum):
+    """See the drawing above."""
+
+    ARRIVED = "arrived"
+    ADMITTING = "admitting"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class Pause(IntFlag):
+    """Why a connection is not read."""
+
+    ADMITTING = 1
+    IN_FLIGHT = 2
+    """Too many of its messages wait for PUBACK."""
+    LISTENER = 4
+    """Too much waits over all connections, or the log takes nothing."""
+    WRITING = 8
+    """It does not read its answers."""
+    WITHHELD = 16
+
+
+class Refused(StrandlineError):
+    """A CONNECT that is not accepted."""
+
+    code = "mqtt_refused"
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Admission:
+    """What a client is told when it is accepted."""
+
+    __slots__ = ("is_session_present", "session_expiry_s")
+
+    def __init__(self, is_session_present: bool, session_expiry_s: int) -> None:
+        self.is_session_present = is_session_present
+        self.session_expiry_s = session_expiry_s
+
+
+class Hub(Protocol):
+    """What a connection needs of the listener."""
+
+    packet_bytes_max: int
+
+    def take_in(self, connection: Connection) -> bool:
+        """A new connection; False when there are too many."""
+
+    async def admit(self, connection: Connection, connect: Connect) -> Admission:
+        """Decide, and give the connection its client identifier and user. Raises Refused."""
+
+    def publish(self, connection: Connection, publish: Publish) -> Reason:
+        """Take a message on its way, which ends in `acknowledge` or `withhold`. Any reason but success: it was refused.
+
+        Raises PacketError when the connection is to end.
+        """
+
+    def hold(self, connection: Connection, bytes_held: int) -> bool:
+        """A packet that is not whole yet has so many bytes; False when there is no room for it."""
+
+    def refuse_packet(self, connection: Connection, error: PacketError | Refused) -> None:
+        """Count it and say it."""
+
+    def leave(self, connection: Connection, will: Will | None) -> None:
+        """It is closed; a will is to be published."""
+
+
+class Connection(asyncio.Protocol):
+    """One client. Runs in the event loop."""
+
+    def __init__(self, hub: Hub, loop: asyncio.AbstractEventLoop) -> None:
+        self._hub = hub
+        self._loop = loop
+        self._reader = PacketReader(hub.packet_bytes_max)
+        self._transport: asyncio.Transport
+        self._pauses = Pause(0)
+        self._waiting: list[Packet] = []
+        """Arrived while nothing may be taken: at most what one read brings."""
+        self._admitting: asyncio.Task[None] | None = None
+        self._packet_began_s = 0.0
+        self._arrived_s = self._heard_s = loop.time()
+        self._keep_alive_s = 0
+        self._packet_bytes_max: int | None = None
+        self._will: Will | None = None
+        self._unacknowledged = 0
+        self.state = State.ARRIVED
+        self.client_id = ""
+        self.session_expiry_s = 0
+        self.user: str | None = None
+        self.peer = ""
+
+    # The transport's calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by what it can do
+        peer = transport.get_extra_info("peername")
+        self.peer = peer[0] if peer else "unknown"
+        if not self._hub.take_in(self):
+            self.state = State.CLOSED
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self.state is State.CLOSED:
+            return
+        self._heard_s = self._loop.time()
+        held_before = self._reader.bytes_held
+        packets, error = self._reader.feed(data)
+        if packets:
+            self._handle_all(packets)
+        if error is not None:
+            self._fail(error)
+            return
+        held = self._reader.bytes_held
+        if not held:
+            self._packet_began_s = 0.0
+        elif packets or not held_before:
+            self._packet_began_s = self._heard_s
+        if held != held_before and not self._hub.hold(self, held):
+            self._fail(PacketError(Reason.QUOTA_EXCEEDED, "too many large packets arrive at once; send it again later"))
+
+    def pause_writing(self) -> None:
+        self.pause(Pause.WRITING)
+
+    def resume_writing(self) -> None:
+        self.resume(Pause.WRITING)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._admitting is not None:
+            self._admitting.cancel()
+        self._close()
+
+    # The listener's calls.
+
+    def acknowledge(self, packet_ids: list[int]) -> None:
+        """The log has these messages. A client that has gone learns it by sending them again."""
+        self._unacknowledged -= len(packet_ids)
+        if self.state is State.OPEN:
+            self._transport.write(b"".join([b"\x40\x02%c%c" % (number >> 8, number & 0xFF) for number in packet_ids]))
+            if self._pauses & Pause.IN_FLIGHT and self._unacknowledged <= RECEIVE_MAXIMUM // 2:
+                self.resume(Pause.IN_FLIGHT)
+
+    def withhold(self) -> None:
+        """The log may or may not have some messages: they are not acknowledged, and the client is to send them again."""
+        if self.state is State.OPEN and not self._pauses & Pause.WITHHELD:
+            self.pause(Pause.WITHHELD)
+            self._loop.call_later(
+                random.uniform(*WITHHELD_S),  # noqa: S311  # spreads the load, guards nothing
+                self.close,
+                Reason.SERVER_BUSY,
+                "the log does not confirm; connect again and send again what has no PUBACK",
+            )
+
+    def close(self, reason: Reason, text: str) -> None:
+        """Close from our side. An MQTT 5 client is told why."""
+        if self.state is State.OPEN:
+            self._transport.write(disconnect(self._reader.version, reason, text, self._packet_bytes_max))
+        self._close()
+
+    def pause(self, why: Pause) -> None:
+        if not self._pauses and self.state is not State.CLOSED:
+            self._transport.pause_reading()
+        self._pauses |= why
+
+    def resume(self, why: Pause) -> None:
+        """Go on with what has arrived, and then with what is still to be read, if no other reason stands."""
+        if not self._pauses & why:
+            return
+        self._pauses &= ~why
+        if self._pauses:
+            return
+        waiting, self._waiting = self._waiting, []
+        self._handle_all(waiting)
+        if not self._pauses and self.state is not State.CLOSED:
+            self._heard_s = self._loop.time()
+            self._transport.resume_reading()
+
+    def check_time(self, now_s: float) -> None:
+        """Close a client that is too slow or silent. Called about once a second."""
+        if self.state is State.ARRIVED:
+            if now_s - self._arrived_s > CONNECT_TIMEOUT_S:
+                self._close()
+        elif self._pauses:
+            return
+        elif self._keep_alive_s and now_s - self._heard_s > KEEP_ALIVE_FACTOR * self._keep_alive_s:
+            self.close(Reason.KEEP_ALIVE_TIMEOUT, f"nothing came for {KEEP_ALIVE_FACTOR} times the keep-alive")
+        elif self._packet_began_s and now_s - self._packet_began_s > PACKET_TIMEOUT_S:
+            self.close(Reason.PACKET_TOO_LARGE, f"a packet was not whole after {PACKET_TIMEOUT_S:g} s")
+
+    # What a packet leads to.
+
+    def _handle_all(self, packets: list[Packet]) -> None:
+        for number, packet in enumerate(packets):
+            if self.state is State.CLOSED:
+                return
+            if self._pauses:
+                self._waiting += packets[number:]
+                return
+            try:
+                self._handle(packet)
+            except PacketError as error:
+                self._fail(error)
+
+    def _handle(self, packet: Packet) -> None:
+        match packet:
+            case Publish():
+                self._publish(packet)
+            case PingRequest():
+                self._transport.write(PINGRESP)
+            case Connect():
+                self.state = State.ADMITTING
+                self.pause(Pause.ADMITTING)
+                self._admitting = self._loop.create_task(self._admit(packet))
+            case Disconnect():
+                if packet.reason != _DISCONNECT_WITH_WILL:
+                    self._will = None
+                if packet.session_expiry_s is not None:
+                    self.session_expiry_s = packet.session_expiry_s
+                self._close()
+            case Subscribe():
+                self._transport.write(suback_refused(self._reader.version, packet))
+            case Unsubscribe():
+                self._transport.write(unsuback(self._reader.version, packet))
+
+    def _publish(self, publish: Publish) -> None:
+        if publish.qos == 2:
+            raise PacketError(Reason.QOS_NOT_SUPPORTED, "QoS 2 is not taken here; publish with QoS 1")
+        if publish.qos:
+            if self._unacknowledged >= RECEIVE_MAXIMUM:
+                if self._reader.version == V5:
+                    raise PacketError(
+                        Reason.RECEIVE_MAXIMUM_EXCEEDED, f"more than {RECEIVE_MAXIMUM} messages wait for PUBACK"
+                    )
+                self.pause(Pause.IN_FLIGHT)
+            self._unacknowledged += 1
+        refusal = self._hub.publish(self, publish)
+        if refusal is not Reason.SUCCESS:
+            if self._reader.version != V5 or not publish.qos:
+                raise PacketError(refusal, "the message was refused")  # there is no other way to say it
+            self._unacknowledged -= 1
+            self._transport.write(puback(publish.packet_id, refusal))
+
+    async def _admit(self, connect: Connect) -> None:
+        """Answer CONNECT, then handle what came after it."""
+        try:
+            admission = await self._hub.admit(self, connect)
+        except Refused as refused:
+            self._fail(refused)
+            return
+        finally:
+            self._admitting = None
+        self.state = State.OPEN
+        self._will = connect.will
+        self._keep_alive_s = connect.keep_alive_s
+        self._packet_bytes_max = connect.packet_bytes_max
+        self.session_expiry_s = expiry_s = admission.session_expiry_s
+        properties = connack_properties(
+            receive_maximum=RECEIVE_MAXIMUM,
+            packet_bytes_max=self._hub.packet_bytes_max,
+            session_expiry_s=None if expiry_s == connect.session_expiry_s else expiry_s,
+            client_id=None if connect.client_id else self.client_id,
+        )
+        present = admission.is_session_present
+        self._transport.write(
+            connack(connect.version, Reason.SUCCESS, is_session_present=present, properties=properties)
+        )
+        self.resume(Pause.ADMITTING)
+
+    # The end.
+
+    def _fail(self, error: PacketError | Refused) -> None:
+        """The client did what it must not: say so where there is a way, and close."""
+        self._hub.refuse_packet(self, error)
+        if self.state in (State.ARRIVED, State.ADMITTING):
+            self._transport.write(connack(self._reader.version, error.reason, properties=reason_string(str(error))))
+            self._close()
+        else:
+            self.close(error.reason, str(error))
+
+    def _close(self) -> None:
+        if self.state is State.CLOSED:
+            return
+        was_open = self.state is State.OPEN
+        self.state = State.CLOSED
+        self._waiting.clear()
+        self._hub.hold(self, 0)
+        self._hub.leave(self, self._will if was_open else None)
+        # A client that does not read its answers would keep them in memory for ever.
+        if self._pauses & Pause.WRITING:
+            self._transport.abort()
+        else:
+            self._transport.close()

@@ -1,0 +1,242 @@
+"""What the connections of an MQTT listener share: who may connect, which stream takes what, what may wait in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+
+import structlog
+from prometheus_client import Counter, Gauge
+
+from strandline.core.stream import StreamSpec
+from strandline.ingest.gateway.process import GatewayParts
+from strandline.ingest.mqtt.batches import Batches
+from strandline.ingest.mqtt.connection import Admission, Connection, Pause, Refused, State
+from strandline.ingest.mqtt.decoder import Connect, Publish, Will
+from strandline.ingest.mqtt.passwords import Passwords, TooManyChecks
+from strandline.ingest.mqtt.sessions import Sessions
+from strandline.ingest.mqtt.topics import TopicRoutes
+from strandline.ingest.mqtt.wire import V311, PacketError, Reason
+
+logger = structlog.get_logger()
+
+TOPIC_BYTES_MAX = 16 * 1024
+PROPERTIES_BYTES_MAX = 16 * 1024
+"""User properties of one message. Both are kept in headers, for which a record has 64 KiB beside value and key."""
+PARTIAL_BYTES_MAX = 64 * 1024 * 1024
+"""Of all packets that are not whole yet. Over it whoever holds much of it must come again."""
+PARTIAL_BYTES_FREE = 16 * 1024
+"""So much a connection may always hold."""
+SAY_AGAIN_S = 10.0
+"""The same kind of refusal is logged no more often; all are counted."""
+_NO_STREAM = "(unknown)"
+"""The stream in the counts of messages that belong to none."""
+
+
+class MqttHub:
+    """All connections of the process. For one event loop; writer and passwords are the caller's to close."""
+
+    def __init__(
+        self,
+        parts: GatewayParts,
+        passwords: Passwords | None,
+        sessions: Sessions,
+        *,
+        record_bytes_max: int,
+        connections_max: int,
+        confirm_timeout_s: float,
+    ) -> None:
+        self.packet_bytes_max = record_bytes_max + TOPIC_BYTES_MAX + PROPERTIES_BYTES_MAX + 1024
+        self._record_bytes_max = record_bytes_max
+        self._connections_max = connections_max
+        self._passwords = passwords
+        self._sessions = sessions
+        self._metrics = parts.metrics
+        self._batches = Batches(parts.writer, parts.metrics, self._set_reading, busy_patience_s=confirm_timeout_s)
+        self._loop = asyncio.get_running_loop()
+        self._routes = TopicRoutes([])
+        self._specs: list[StreamSpec] = []
+        self._connections: set[Connection] = set()
+        self._arrived: dict[Connection, None] = {}
+        """Those that have not sent a whole CONNECT yet, the oldest first."""
+        self._clients: dict[str, Connection] = {}
+        """The open connection of each client identifier."""
+        self._held: dict[Connection, int] = {}
+        """Bytes of packets that are not whole yet."""
+        self._bytes_held = 0
+        self._is_reading = True
+        self._said_s: dict[str, float] = {}
+        registry = parts.metrics.registry
+        self._refusals = Counter(
+            "strandline_mqtt_connections_refused",
+            "Connections that were not accepted, or were closed for what the client did",
+            ["reason"],
+            registry=registry,
+        )
+        Gauge("strandline_mqtt_connections", "Sensors connected", registry=registry).set_function(
+            lambda: len(self._connections)
+        )
+        Gauge(
+            "strandline_ingest_in_flight_bytes", "Messages not confirmed yet, with their overhead", registry=registry
+        ).set_function(lambda: self._batches.bytes_waiting)
+
+    def connection(self) -> Connection:
+        """A protocol for a connection that is coming."""
+        return Connection(self, self._loop)
+
+    def take_up(self, specs: list[StreamSpec]) -> None:
+        """The streams as they are now."""
+        specs = [spec for spec in specs if spec.mqtt is not None]
+        if specs == self._specs:
+            return
+        self._specs, self._routes = specs, TopicRoutes(specs)
+        for topic_filter, taken_by, other in self._routes.ambiguous:
+            logger.warning(
+                "two streams have the same topic filter", action="mqtt_ambiguous", topic_filter=topic_filter,
+                stream=taken_by, without=other,
+            )  # fmt: skip
+        logger.info("the streams were taken up", action="mqtt_streams", streams=[spec.stream for spec in specs])
+
+    async def watch(self) -> None:
+        """Once a second until cancelled: close who is too slow or silent, look at the password file."""
+        while True:
+            await asyncio.sleep(1.0)
+            now_s = self._loop.time()
+            for connection in list(self._connections):
+                connection.check_time(now_s)
+            if self._passwords is not None:
+                await asyncio.to_thread(self._passwords.reload)
+
+    async def stop(self) -> None:
+        """Read nothing more, acknowledge what is confirmed, and send everyone away."""
+        self._set_reading(False)
+        await self._batches.settle()
+        for connection in list(self._connections):
+            connection.close(Reason.SERVER_SHUTTING_DOWN, "the gateway stops; connect again")
+
+    # What connections ask for: mqtt_connection.Hub.
+
+    def take_in(self, connection: Connection) -> bool:
+        if len(self._connections) >= self._connections_max:
+            self._refusals.labels("connections_max").inc()
+            self._note("connections_max", f"{self._connections_max} connections are open, the limit", connection)
+            if not self._arrived:
+                return False
+            # Whoever opens connections and says nothing keeps no sensor out.
+            next(iter(self._arrived)).close(Reason.SERVER_BUSY, "too many connections are open")
+        self._connections.add(connection)
+        self._arrived[connection] = None
+        return True
+
+    async def admit(self, connection: Connection, connect: Connect) -> Admission:
+        """Decide about a CONNECT.
+
+        1. Check the password.
+        2. Give an identifier to a client without one.
+        3. Send away an older connection of the same client; another user's client is not taken over.
+        4. Look whether there is a session to go on with, and remember the new one before it is promised.
+        """
+        self._arrived.pop(connection, None)
+        await self._check_password(connect)
+        if not connect.client_id and connect.version == V311 and not connect.clean_start:
+            raise Refused(Reason.CLIENT_IDENTIFIER_NOT_VALID, "a session that stays needs a client identifier")
+        client_id = connect.client_id or f"strandline-{secrets.token_hex(12)}"
+        older = self._clients.get(client_id)
+        if older is not None:
+            if older.user != connect.user:
+                raise Refused(Reason.CLIENT_IDENTIFIER_NOT_VALID, f"{client_id!r} is connected as another user")
+            older.close(Reason.SESSION_TAKEN_OVER, "the same client has connected again")
+        self._clients[client_id] = connection
+        connection.client_id, connection.user = client_id, connect.user
+        if not self._is_reading:  # uvloop begins to read whatever is said before
+            connection.pause(Pause.LISTENER)
+        try:
+            is_present, expiry_s = await self._sessions.begin(client_id, connect)
+        except OSError as error:
+            logger.error("a session could not be kept", action="mqtt_session_lost", reason=str(error))
+            raise Refused(Reason.SERVER_UNAVAILABLE, "sessions can't be kept just now; connect again later") from error
+        if self._clients.get(client_id) is not connection:
+            raise Refused(Reason.SERVER_BUSY, "the same client has connected again")
+        return Admission(is_present, expiry_s)
+
+    def publish(self, connection: Connection, publish: Publish) -> Reason:
+        if len(publish.payload) > self._record_bytes_max:
+            raise PacketError(
+                Reason.PACKET_TOO_LARGE,
+                f"a message of {len(publish.payload)} bytes, the limit is {self._record_bytes_max}",
+            )
+        if publish.properties is not None and not _fit(publish):
+            self._refuse_message("too_large")
+            return Reason.QUOTA_EXCEEDED
+        route = self._routes.find(publish.topic) if len(publish.topic) <= TOPIC_BYTES_MAX else None
+        if route is None:
+            self._refuse_message("unknown_topic")
+            self._note("unknown_topic", f"no stream takes topic {publish.topic[:200]!r}", connection)
+            return Reason.TOPIC_NAME_INVALID
+        self._batches.add(connection, publish, route)
+        return Reason.SUCCESS
+
+    def hold(self, connection: Connection, bytes_held: int) -> bool:
+        self._bytes_held += bytes_held - self._held.pop(connection, 0)
+        if bytes_held:
+            self._held[connection] = bytes_held
+        return bytes_held <= PARTIAL_BYTES_FREE or self._bytes_held <= PARTIAL_BYTES_MAX
+
+    def refuse_packet(self, connection: Connection, error: PacketError | Refused) -> None:
+        if error.reason is Reason.PACKET_TOO_LARGE and connection.state is State.OPEN:
+            self._refuse_message("too_large")
+        self._refusals.labels(error.reason.name.lower()).inc()
+        self._note(error.reason.name.lower(), str(error), connection)
+
+    def leave(self, connection: Connection, will: Will | None) -> None:
+        self._connections.discard(connection)
+        self._arrived.pop(connection, None)
+        if connection.client_id and self._clients.get(connection.client_id) is connection:
+            del self._clients[connection.client_id]
+            self._sessions.end(connection.client_id, connection.session_expiry_s)
+        if will is not None:
+            message = Publish(will.topic, will.payload, 0, will.retain, 0, will.properties)
+            with contextlib.suppress(PacketError):  # refused and counted; nobody is there to be told
+                self.publish(connection, message)
+
+    # Below: parts of the above.
+
+    async def _check_password(self, connect: Connect) -> None:
+        if self._passwords is None:
+            return
+        try:
+            is_right = await self._passwords.check(connect.user or "", connect.password or b"")
+        except TooManyChecks as error:
+            raise Refused(Reason.SERVER_BUSY, str(error)) from error
+        if not is_right:
+            raise Refused(Reason.BAD_USER_NAME_OR_PASSWORD, "the user name or the password is wrong")
+
+    def _set_reading(self, is_reading: bool) -> None:
+        self._is_reading = is_reading
+        for connection in self._connections:
+            if is_reading:
+                connection.resume(Pause.LISTENER)
+            else:
+                connection.pause(Pause.LISTENER)
+
+    def _refuse_message(self, reason: str) -> None:
+        metrics = self._metrics.of(_NO_STREAM)
+        metrics.received.inc()
+        metrics.refuse(reason, 1)
+
+    def _note(self, reason: str, text: str, connection: Connection) -> None:
+        """Log what a client did, unless the same was logged just now."""
+        now_s = self._loop.time()
+        if now_s - self._said_s.get(reason, -SAY_AGAIN_S) >= SAY_AGAIN_S:
+            self._said_s[reason] = now_s
+            logger.warning(
+                "a client was refused", action="mqtt_refused", reason=text, peer=connection.peer,
+                client=connection.client_id[:100],
+            )  # fmt: skip
+
+
+def _fit(publish: Publish) -> bool:
+    assert publish.properties is not None
+    content_type, user = publish.properties.content_type or "", publish.properties.user
+    return len(content_type) + sum(len(name) + len(value) + 32 for name, value in user) <= PROPERTIES_BYTES_MAX

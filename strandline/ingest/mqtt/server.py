@@ -1,0 +1,183 @@
+"""The MQTT listener: sensors connect to Strandline itself, and PUBACK follows the log's confirmation.
+
+`python -m strandline.ingest.mqtt.server` runs one. MQTT 3.1.1 and 5.0, QoS 0 and 1, publish only; the streams' documents
+say which topics flow where: `mqtt: {topics: ["farm/+/turbine/+"]}`.
+
+What a sensor may rely on:
+- PUBACK (5.0: with reason 0): the message is in the log, with its bytes. QoS 1 and no PUBACK: unknown, send it again.
+- PUBACK with a reason of 0x80 or more: the message is not in the log, and sending it again won't help.
+- QoS 0: nothing. It is persisted at once all the same, and a loss that is known is counted.
+
+The way of a message: `Connection` reads it, `MqttHub.publish` finds its stream, `Batches` take it to the log and the answer back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import ssl
+import sys
+from pathlib import Path
+
+import structlog
+from pydantic import Field
+
+from strandline.core.errors import InvalidSettings, StackError
+from strandline.core.settings import Settings
+from strandline.core.stream import StreamSpec
+from strandline.ingest.gateway.process import connections_max, follow_until_stopped, open_parts, run_gateway
+from strandline.ingest.mqtt.connections import MqttHub
+from strandline.ingest.mqtt.passwords import Passwords
+from strandline.ingest.mqtt.sessions import Sessions
+
+logger = structlog.get_logger()
+
+_BACKLOG = 4_096
+_HANDSHAKE_TIMEOUT_S = 10.0
+
+
+class MqttListenerSettings(Settings):
+    """The settings, and what only the MQTT listener needs to know."""
+
+    mqtt_listener_host: str = "127.0.0.1"
+    """The address on which sensors connect. Off loopback it takes TLS and passwords, or MQTT_LISTENER_OPEN."""
+    mqtt_listener_port: int = 1884
+    """The port on which sensors connect."""
+    mqtt_listener_pages_port: int = 8086
+    """The port of the MQTT listener's health, readiness and metrics pages."""
+    mqtt_listener_tls_certificate: Path | None = None
+    """A PEM file with the server's certificate and those that vouch for it. With it every connection is TLS."""
+    mqtt_listener_tls_key: Path | None = None
+    """A PEM file with the certificate's private key; without it the key is in the certificate's file."""
+    mqtt_listener_passwords: Path | None = None
+    """The password file, as `python -m strandline.ingest.mqtt.passwords` writes it. Without it anyone may connect."""
+    mqtt_listener_open: bool = False
+    """Listen off loopback even without TLS or without passwords: the network keeps strangers out."""
+    mqtt_listener_connections_max: int = Field(default=10_000, ge=1)
+    """Sensors that may be connected at once."""
+
+
+async def serve(settings: MqttListenerSettings) -> None:
+    """Run a listener until SIGTERM or SIGINT: then stop reading, settle what is under way, return.
+
+    Raises InvalidSettings (TLS or passwords are missing or can't be used), StackError when a port is taken, and whatever
+    opening the ledger raises. Kafka may come later.
+    """
+    context = _tls(settings)
+    _refuse_strangers(settings)
+    async with contextlib.AsyncExitStack() as stack:
+        passwords = None
+        if settings.mqtt_listener_passwords is not None:
+            passwords = stack.enter_context(contextlib.closing(Passwords(settings.mqtt_listener_passwords)))
+        parts = await stack.enter_async_context(
+            open_parts(settings, "mqtt-listener", settings.mqtt_listener_pages_port)
+        )
+        sessions = stack.enter_context(
+            contextlib.closing(Sessions(settings.data_dir / f"mqtt-sessions-{settings.mqtt_listener_port}.jsonl"))
+        )
+        hub = MqttHub(
+            parts,
+            passwords,
+            sessions,
+            record_bytes_max=settings.record_bytes_max,
+            connections_max=connections_max(
+                "STRANDLINE_MQTT_LISTENER_CONNECTIONS_MAX", settings.mqtt_listener_connections_max
+            ),
+            confirm_timeout_s=settings.confirm_timeout_s,
+        )
+        server = await _bind(settings, hub, context)
+        knows_streams = asyncio.Event()
+
+        def take_up(streams: list[StreamSpec]) -> None:
+            hub.take_up(streams)
+            knows_streams.set()
+
+        listening = asyncio.create_task(_listen(server, knows_streams))
+        watching = asyncio.create_task(hub.watch())
+        watching.add_done_callback(lambda _: parts.stopping.set())
+        try:
+            await follow_until_stopped(settings, parts.stopping, take_up)
+        finally:
+            listening.cancel()
+            watching.cancel()
+            server.close()
+            await hub.stop()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching  # raises what ended it, if that was not us
+
+
+async def _listen(server: asyncio.AbstractServer, knows_streams: asyncio.Event) -> None:
+    """Accept connections as soon as the streams are known: before that every topic would be refused as nobody's."""
+    await knows_streams.wait()
+    await server.start_serving()
+    logger.info("the MQTT listener listens", action="gateway_started")
+
+
+async def _bind(settings: MqttListenerSettings, hub: MqttHub, context: ssl.SSLContext | None) -> asyncio.AbstractServer:
+    host, port = settings.mqtt_listener_host, settings.mqtt_listener_port
+    try:
+        server = await asyncio.get_running_loop().create_server(
+            hub.connection,
+            host,
+            port,
+            ssl=context,
+            backlog=_BACKLOG,
+            ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S if context else None,
+            start_serving=False,
+        )
+    except OSError as error:
+        raise StackError(
+            f"the MQTT listener can't listen on {host}:{port}: {error.strerror}; "
+            f"stop what uses that port, or set STRANDLINE_MQTT_LISTENER_PORT"
+        ) from error
+    logger.info("the MQTT listener has its port", action="port_taken", host=host, port=port, tls=context is not None)
+    return server
+
+
+def _tls(settings: MqttListenerSettings) -> ssl.SSLContext | None:
+    if settings.mqtt_listener_tls_certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.mqtt_listener_tls_certificate, settings.mqtt_listener_tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidSettings(
+            f"the certificate {settings.mqtt_listener_tls_certificate} can't be used: {error}; "
+            f"set STRANDLINE_MQTT_LISTENER_TLS_CERTIFICATE and STRANDLINE_MQTT_LISTENER_TLS_KEY to PEM files that fit"
+        ) from error
+    return context
+
+
+def _refuse_strangers(settings: MqttListenerSettings) -> None:
+    """Off loopback, TLS and passwords are the default that is safe."""
+    missing = [
+        name
+        for name, value in (
+            ("STRANDLINE_MQTT_LISTENER_TLS_CERTIFICATE", settings.mqtt_listener_tls_certificate),
+            ("STRANDLINE_MQTT_LISTENER_PASSWORDS", settings.mqtt_listener_passwords),
+        )
+        if value is None
+    ]
+    if missing and not settings.mqtt_listener_open and not _is_loopback(settings.mqtt_listener_host):
+        raise InvalidSettings(
+            f"the MQTT listener would be open to strangers on {settings.mqtt_listener_host}: set {' and '.join(missing)}, "
+            f"or STRANDLINE_MQTT_LISTENER_OPEN=true if the network keeps them out"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def main() -> int:
+    """The door of the process."""
+    return run_gateway(MqttListenerSettings, serve)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The TCP and UDP gateways."""

@@ -1,0 +1,390 @@
+"""The TCP gateway: one record a line; where the stream asks for it, a line comes back when records are confirmed.
+
+`python -m strandline.ingest.sockets.tcp_gateway` runs one. The streams' documents say which ports:
+`tcp: {port: 8083, ack: true}`.
+
+What a sender may rely on, with `ack: true`. Records are counted from 1 on each connection, blank lines left out:
+- `ok N`: every record up to the Nth is in the log, but for those that were refused.
+- `refused N CODE sentence`: the Nth record is not in the log, and never will be; what follows it goes on. Comes before
+  the `ok` that counts it.
+- `error CODE sentence`, and the end of the connection: of what came after the last `ok`, some, none or all may be in the log.
+
+Without `ack` nothing is sent back; a connection that the gateway ends says that what was sent last may be lost. A log
+that is busy is waited for, and the sender with it: the connection isn't read meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any, cast
+
+import structlog
+from pydantic import Field
+
+from strandline.core.errors import LogUnavailable
+from strandline.core.settings import Settings
+from strandline.core.stream import StreamSpec
+from strandline.ingest.gateway.framing import Record
+from strandline.ingest.gateway.line_splitter import LineCutter
+from strandline.ingest.gateway.process import GatewayParts, follow_until_stopped, open_parts, run_gateway
+from strandline.ingest.gateway.stream_appender import Feed
+
+logger = structlog.get_logger()
+
+RECORDS_PER_APPEND_MAX = 10_000
+BYTES_QUEUED_MAX = 1_000_000
+"""Of the records of one connection that wait for the append under way; over it the connection isn't read."""
+LINES_HELD_BYTES_MAX = 64 * 1024 * 1024
+"""Of the lines of all connections that have begun and not ended."""
+LINE_TIMEOUT_S = 30.0
+"""A line that has begun and not ended by then ends its connection."""
+BUSY_PATIENCE_S = 10.0
+"""While the log has no room a connection isn't read, and its sender waits; after this it is ended."""
+SWEEP_EVERY_S = 5.0
+LINGER_S = 5.0
+"""How long a sender that the gateway hangs up on may take to end its side."""
+_BACKLOG = 2_048
+
+
+class TcpSettings(Settings):
+    """The settings, and what only the TCP gateway needs to know."""
+
+    port_offset: int = 0
+    """Added to every port that a stream document names."""
+    tcp_host: str = "127.0.0.1"
+    """The address on which the TCP gateway listens."""
+    tcp_connections_max: int = Field(default=10_000, ge=1)
+    """More connections at a time are refused."""
+    tcp_pages_port: int = 8087
+    """The port of the TCP gateway's health, readiness and metrics pages."""
+
+
+class TcpPort:
+    """One port, the stream that it flows into, and its connections."""
+
+    def __init__(self, feed: Feed, listener: socket.socket, gateway: TcpGateway) -> None:
+        self.feed = feed
+        """May be replaced when the stream's document has changed."""
+        self.gateway = gateway
+        self._listener = listener
+        self._server: asyncio.Server | None = None
+        self.connections: set[TcpConnection] = set()
+
+    @property
+    def is_acking(self) -> bool:
+        """Whether confirmed records are answered."""
+        return self.feed.spec.tcp is not None and self.feed.spec.tcp.ack
+
+    async def listen(self) -> None:
+        """Accept connections from now on."""
+        make = partial(TcpConnection, self)
+        self._server = await asyncio.get_running_loop().create_server(make, sock=self._listener, backlog=_BACKLOG)
+        self.feed.metrics.is_open.set(1)
+
+    async def close(self) -> None:
+        """Accept no more, confirm what has arrived whole, answer it, and end the connections."""
+        if self._server is not None:
+            self._server.close()
+        self.feed.metrics.is_open.set(0)
+        settling = [settled for one in list(self.connections) if (settled := one.finish()) is not None]
+        if settling:
+            await asyncio.wait(settling)
+
+    def sweep(self, now_s: float) -> None:
+        """End the connections of which a line never ends."""
+        for one in list(self.connections):
+            one.end_if_stuck(now_s)
+
+
+class TcpConnection(asyncio.Protocol):
+    """One sender.
+
+    Invariants:
+    - `_settled` <= records appended <= `_counted`; records are appended in the order in which they came, one batch at a time.
+    - A record that arrived whole is appended even when its sender has gone.
+    """
+
+    def __init__(self, port: TcpPort) -> None:
+        self._port = port
+        self._gateway = port.gateway
+        self._loop = asyncio.get_running_loop()
+        self._cutter = LineCutter(port.feed.record_bytes_max)
+        self._line_began_s: float | None = None
+        self._queue: list[Record] = []
+        self._bytes_queued = 0
+        self._counted = 0
+        """Records so far, the refused ones included."""
+        self._settling: asyncio.Task[None] | None = None
+        self._is_open = False
+        self._is_ending = False
+        """Nothing more is read: the connection ends when what has arrived is settled."""
+        self._is_heard_out = False
+        """The sender has ended its side."""
+        self._is_writable = asyncio.Event()
+        self._is_writable.set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self._source = f"tcp:{peer[0] if peer else 'unknown'}".encode()
+        self._is_open = True
+        self._port.connections.add(self)
+        if self._gateway.connections > self._gateway.connections_max:
+            self._fail("too_many", f"{self._gateway.connections_max} connections are open; try again later")
+            return
+        one = transport.get_extra_info("socket")
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a sender that lost its power is noticed some day
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_ending:
+            self._take(self._cutter, data)
+
+    def eof_received(self) -> bool:
+        """The sender has ended in order, so what it sent last is a record even without the end of its line."""
+        self._is_heard_out = True
+        if self._is_ending and self._settling is None:
+            return False
+        if not self._is_ending:
+            held = self._cutter.bytes_held
+            self._add(self._cutter.end())
+            self._hold(held)
+            self._end()
+        return True  # the answers still go out
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_open = False
+        self._is_writable.set()
+        self._port.connections.discard(self)
+        self._drop_rest()
+        self._is_ending = True
+
+    def pause_writing(self) -> None:
+        self._is_writable.clear()
+
+    def resume_writing(self) -> None:
+        self._is_writable.set()
+
+    def finish(self) -> asyncio.Task[None] | None:
+        """Read no more, and end when all that has arrived whole is settled: when the task returned here is done."""
+        self._drop_rest()
+        self._end()
+        return self._settling
+
+    def end_if_stuck(self, now_s: float) -> None:
+        """End the connection if its line has begun too long ago."""
+        if self._line_began_s is not None and now_s - self._line_began_s > LINE_TIMEOUT_S:
+            self._fail("timeout", f"a line did not end within {LINE_TIMEOUT_S:g} s")
+
+    def _take(self, cutter: LineCutter, data: bytes) -> None:
+        held = cutter.bytes_held
+        lines = cutter.cut(data)
+        if lines:
+            self._add(lines)
+            self._line_began_s = None
+        self._hold(held)
+        if cutter.bytes_held and self._line_began_s is None:
+            self._line_began_s = self._loop.time()
+        elif not cutter.bytes_held:
+            self._line_began_s = None
+
+    def _hold(self, before: int) -> None:
+        """Keep the sum over all connections, and end this one when it is too much."""
+        self._gateway.bytes_held += self._cutter.bytes_held - before
+        if self._gateway.bytes_held > LINES_HELD_BYTES_MAX and self._cutter.bytes_held > before:
+            self._fail("log_busy", f"{self._gateway.bytes_held} bytes of unfinished lines are held; try again later")
+
+    def _add(self, lines: list[bytes | None]) -> None:
+        """Queue the lines as records, and refuse the one that is too long."""
+        feed, queue = self._port.feed, self._queue
+        find_key = feed.find_key
+        for line in lines:
+            self._counted += 1
+            if line is None:
+                feed.refuse("too_large")
+                self._answer(
+                    b"refused %d too_large the record is over %d bytes\n" % (self._counted, feed.record_bytes_max)
+                )
+            else:
+                queue.append((line, find_key(line)))
+                self._bytes_queued += len(line)
+        if queue and self._settling is None:
+            self._settling = self._gateway.start(self._settle())
+        if self._bytes_queued > BYTES_QUEUED_MAX and self._is_open:
+            self._transport.pause_reading()
+
+    async def _settle(self) -> None:
+        """Append what is queued, batch after batch, and answer each; end the connection when that is due.
+
+        A log that can't confirm ends it too: the sender learns from the last `ok` what is sure.
+        """
+        try:
+            while self._queue:
+                queue = self._queue
+                batch, self._queue = queue[:RECORDS_PER_APPEND_MAX], queue[RECORDS_PER_APPEND_MAX:]
+                self._bytes_queued -= sum(len(value) for value, _ in batch)
+                settled = self._counted - len(self._queue)
+                if self._is_open and not self._is_ending and self._bytes_queued <= BYTES_QUEUED_MAX:
+                    self._transport.resume_reading()
+                await self._port.feed.append(batch, source=self._source, patience_s=BUSY_PATIENCE_S)
+                self._answer(b"ok %d\n" % settled)
+                await self._is_writable.wait()
+        except LogUnavailable as error:
+            self._port.feed.refuse(error.code, len(self._queue))
+            self._queue = []
+            self._fail(error.code, str(error))
+        finally:
+            self._settling = None
+            if self._is_ending:
+                self._hang_up()
+
+    def _answer(self, line: bytes) -> None:
+        if self._port.is_acking and self._is_open:
+            self._transport.write(line)
+
+    def _end(self) -> None:
+        self._is_ending = True
+        if self._settling is None:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Close, but read on without keeping anything while the sender still sends: else it would see a connection reset
+        in place of the last answer."""
+        if not self._is_open:
+            return
+        if self._is_heard_out:
+            self._transport.close()
+        else:
+            self._transport.write_eof()
+            self._transport.resume_reading()
+            self._loop.call_later(LINGER_S, self._transport.abort)
+
+    def _fail(self, code: str, reason: str) -> None:
+        """End the connection with an error, once what was appended is settled."""
+        self._answer(f"error {code} {reason}\n".encode())
+        logger.warning(
+            "a TCP connection was ended", action="connection_ended", stream=self._port.feed.spec.stream,
+            source=self._source.decode(), code=code, reason=reason,
+        )  # fmt: skip
+        self._drop_rest()
+        self._end()
+
+    def _drop_rest(self) -> None:
+        """Forget a line that has begun and not ended, and count it."""
+        if self._cutter.bytes_held:
+            self._gateway.bytes_held -= self._cutter.bytes_held
+            self._port.feed.metrics.drop("cut", 1)
+            self._cutter = LineCutter(self._port.feed.record_bytes_max)
+        self._line_began_s = None
+
+
+class TcpGateway:
+    """All ports of the process: opened, changed and closed as the streams' documents say."""
+
+    def __init__(self, settings: TcpSettings, parts: GatewayParts) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._ports: dict[int, TcpPort] = {}
+        self._refused: dict[int, str] = {}
+        """Port -> why it can't be opened; said once."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.connections_max = settings.tcp_connections_max
+        self.bytes_held = 0
+        """Of the lines of all connections that have begun and not ended."""
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return sum(len(port.connections) for port in self._ports.values())
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run it as a task that is kept until it is done: asyncio itself holds tasks by weak references only."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def take_up(self, streams: list[StreamSpec]) -> None:
+        """Open, change and close ports so that they are as the documents say."""
+        wanted: dict[int, StreamSpec] = {}
+        for spec in streams:
+            if spec.tcp is not None:
+                wanted.setdefault(spec.tcp.port + self._settings.port_offset, spec)
+        for number in self._ports.keys() - wanted.keys():
+            self.start(self._ports.pop(number).close())
+            logger.info("a TCP port is closed", action="port_closed", port=number)
+        for number, spec in wanted.items():
+            known = self._ports.get(number)
+            if known is None:
+                self._open(number, spec)
+            elif known.feed.spec != spec:
+                known.feed.metrics.is_open.set(0)
+                known.feed = self._feed(spec)
+                known.feed.metrics.is_open.set(1)
+                logger.info("a TCP port has changed", action="port_changed", port=number, stream=spec.stream)
+
+    async def sweep(self) -> None:
+        """End, again and again, the connections of which a line never ends. Until cancelled."""
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S)
+            for port in self._ports.values():
+                port.sweep(asyncio.get_running_loop().time())
+
+    async def close(self) -> None:
+        """Close every port; all that arrived whole is confirmed or refused then."""
+        for port in self._ports.values():
+            self.start(port.close())
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=BUSY_PATIENCE_S + 2)
+            for task in late:
+                task.cancel()
+
+    def _open(self, number: int, spec: StreamSpec) -> None:
+        host = self._settings.tcp_host
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            listener = socket.create_server((host, number), family=family, backlog=_BACKLOG)
+        except OSError as error:
+            if self._refused.get(number) != str(error):
+                self._refused[number] = str(error)
+                logger.error(
+                    "a TCP port can't be opened; it is tried again every few seconds",
+                    action="port_refused", port=number, stream=spec.stream, reason=str(error),
+                )  # fmt: skip
+            return
+        self._refused.pop(number, None)
+        self._ports[number] = TcpPort(self._feed(spec), listener, self)
+        self.start(self._ports[number].listen())
+        logger.info("a TCP port is open", action="port_opened", port=number, stream=spec.stream)
+
+    def _feed(self, spec: StreamSpec) -> Feed:
+        settings, parts = self._settings, self._parts
+        # Who is not answered can't send again, so the spool may take what the log can't.
+        may_spool = spec.durability == "spool" or not (spec.tcp and spec.tcp.ack)
+        return Feed(spec, parts.writer, parts.metrics, may_spool=may_spool, record_bytes_max=settings.record_bytes_max)
+
+
+async def serve(settings: TcpSettings) -> None:
+    """Run a gateway until SIGTERM or SIGINT: then accept no more, confirm and answer what has arrived, return.
+
+    Raises StackError when the port of the pages is taken, and whatever opening the ledger raises. Kafka may come later.
+    """
+    async with open_parts(settings, "tcp", settings.tcp_pages_port) as parts:
+        gateway = TcpGateway(settings, parts)
+        sweeping = gateway.start(gateway.sweep())
+        logger.info("the TCP gateway runs", action="gateway_started", host=settings.tcp_host)
+        try:
+            await follow_until_stopped(settings, parts.stopping, gateway.take_up)
+        finally:
+            sweeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await sweeping
+            await gateway.close()
+
+
+if __name__ == "__main__":
+    sys.exit(run_gateway(TcpSettings, serve))

@@ -1,0 +1,311 @@
+"""The UDP gateway: one datagram is one record, or one record a line; persisted at once, and every loss counted.
+
+`python -m strandline.ingest.sockets.udp_gateway` runs one. The streams' documents say which ports: `udp: {port: 8082}`.
+
+UDP tells the sender nothing, so there is no promise to it. What is counted, to the exact number:
+- `strandline_ingest_received_total`: records that were read from a socket; each is confirmed, spooled, or refused.
+- `strandline_ingest_dropped_total{reason="kernel"}`: datagrams for which the socket's buffer had no room.
+- `strandline_udp_receive_buffer_errors_total`: the same for the whole machine, as the kernel counts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import sys
+from functools import partial
+from pathlib import Path
+
+import structlog
+from prometheus_client import Gauge
+from pydantic import Field
+
+from strandline.core.errors import LogUnavailable
+from strandline.core.settings import Settings
+from strandline.core.stream import StreamSpec
+from strandline.ingest.gateway.framing import Record
+from strandline.ingest.gateway.process import GatewayParts, follow_until_stopped, open_parts, run_gateway
+from strandline.ingest.gateway.stream_appender import Feed
+from strandline.ingest.sockets.datagram_reader import DATAGRAMS_MAX, DatagramReader
+
+logger = structlog.get_logger()
+
+READS_PER_TURN = 4
+"""Of one socket before the others have their turn."""
+RECORDS_WAITING_MAX = 100_000
+"""Of one port. While so many wait for confirmation, the rest waits in the socket's buffer."""
+_SO_RCVBUFFORCE = 33
+"""Linux: as SO_RCVBUF, beyond `net.core.rmem_max`; needs CAP_NET_ADMIN. Python has no name for it."""
+_SO_MEMINFO = 55
+"""Linux 4.12: nine numbers about a socket's memory; the last one is how many datagrams found no room."""
+_MEMINFO = struct.Struct("9I")
+
+
+class UdpSettings(Settings):
+    """The settings, and what only the UDP gateway needs to know."""
+
+    port_offset: int = 0
+    """Added to every port that a stream document names."""
+    udp_host: str = "127.0.0.1"
+    """The address on which the UDP gateway listens."""
+    udp_receive_buffer_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
+    """Of each socket. Without CAP_NET_ADMIN the kernel gives no more than `net.core.rmem_max`."""
+    udp_sockets: int = Field(default=1, ge=1, le=64)
+    """Sockets for each port (SO_REUSEPORT); the kernel spreads the senders over them."""
+    udp_share_port: bool = False
+    """Let other gateway processes listen on the same ports (SO_REUSEPORT); the kernel spreads the senders over them."""
+    udp_confirm_timeout_s: float = Field(default=5.0, gt=0)
+    """How long the UDP gateway waits for Kafka before it spools. Nobody waits for its answer, and short pauses of Kafka cost
+    less than the way over the disk."""
+    udp_pages_port: int = 8085
+    """The port of the UDP gateway's health, readiness and metrics pages."""
+
+
+class UdpPort:
+    """One port and the stream that it flows into. `close` it once.
+
+    Invariant: a datagram that was read is in exactly one `append` or `refuse` of the feed.
+    """
+
+    def __init__(self, feed: Feed, sockets: list[socket.socket], reader: DatagramReader) -> None:
+        self.feed = feed
+        """May be replaced when the stream's document has changed."""
+        self._sockets = sockets
+        self._drops = dict.fromkeys(sockets, 0)
+        """The kernel's count of each socket, as far as it is in the metrics."""
+        self._loop = asyncio.get_running_loop()
+        self._reader = reader
+        self._appending: set[asyncio.Task[None]] = set()
+        self._waiting = 0
+        """Records of the appends under way."""
+        self._is_confirming = True
+        self._is_reading = False
+        self._resume()
+
+    def count_drops(self) -> None:
+        """Bring what the kernel dropped into the metrics."""
+        for one in self._sockets:
+            drops = kernel_drops(one)
+            # The kernel's counter has 32 bits and starts again at 0.
+            self.feed.metrics.drop("kernel", (drops - self._drops[one]) % 2**32)
+            self._drops[one] = drops
+
+    async def close(self) -> None:
+        """Read what has arrived, close the sockets, and wait until all is confirmed or refused."""
+        self._pause()
+        for one in self._sockets:
+            while self._drain(one):
+                pass
+        self.count_drops()
+        self.feed.metrics.is_open.set(0)
+        for one in self._sockets:
+            one.close()
+        if self._appending:
+            await asyncio.wait(self._appending)
+
+    def _resume(self) -> None:
+        self._is_reading = True
+        for one in self._sockets:
+            self._loop.add_reader(one, partial(self._drain, one))
+
+    def _pause(self) -> None:
+        self._is_reading = False
+        for one in self._sockets:
+            self._loop.remove_reader(one)
+
+    def _drain(self, one: socket.socket) -> bool:
+        """Read what has arrived, at most a turn's share, and append it; False when nothing had.
+
+        1. Read the datagrams, by sender: the source in a record's headers.
+        2. Cut them into records.
+        3. Append each sender's records; nobody waits for the outcome but the metrics.
+        4. Stop reading while too many wait.
+        """
+        has_read = False
+        for _ in range(READS_PER_TURN):
+            arrived = self._reader.read(one)
+            has_read = has_read or bool(arrived)
+            for host, datagrams in arrived.items():
+                if records := self._records(datagrams):
+                    self._waiting += len(records)
+                    task = self._loop.create_task(self._append(host, records))
+                    self._appending.add(task)
+                    task.add_done_callback(self._appending.discard)
+            if sum(map(len, arrived.values())) < DATAGRAMS_MAX:
+                break
+        if self._is_reading and self._waiting >= RECORDS_WAITING_MAX:
+            self._pause()
+        return has_read
+
+    def _records(self, datagrams: list[bytes]) -> list[Record]:
+        """The records of some datagrams. What has no content, or too much, is refused and counted here."""
+        feed = self.feed
+        values = datagrams
+        if feed.spec.udp is not None and feed.spec.udp.framing == "lines":
+            values = [
+                line.removesuffix(b"\r") for datagram in datagrams for line in datagram.split(b"\n") if line.strip()
+            ]
+        if any(not 0 < len(value) <= feed.record_bytes_max for value in values):
+            feed.refuse("empty", sum(not value for value in values))
+            feed.refuse("too_large", sum(len(value) > feed.record_bytes_max for value in values))
+            values = [value for value in values if 0 < len(value) <= feed.record_bytes_max]
+        find_key = feed.find_key
+        return [(value, find_key(value)) for value in values] if feed.spec.key else [(value, None) for value in values]
+
+    async def _append(self, host: str, records: list[Record]) -> None:
+        try:
+            await self.feed.append(records, source=f"udp:{host}".encode())
+            self._is_confirming = True
+        except LogUnavailable as error:  # counted by the feed; the sender can't be told
+            if self._is_confirming:
+                logger.error("records are lost", action="records_lost", stream=self.feed.spec.stream, reason=str(error))
+            self._is_confirming = False
+        finally:
+            self._waiting -= len(records)
+            if not self._is_reading and self._waiting <= RECORDS_WAITING_MAX // 2 and self._sockets[0].fileno() >= 0:
+                self._resume()
+
+
+class UdpGateway:
+    """All ports of the process: opened, changed and closed as the streams' documents say."""
+
+    def __init__(self, settings: UdpSettings, parts: GatewayParts) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._ports: dict[int, UdpPort] = {}
+        self._refused: dict[int, str] = {}
+        """Port -> why it can't be opened; said once."""
+        self._closing: set[asyncio.Task[None]] = set()
+        self._reader = DatagramReader()
+
+    def take_up(self, streams: list[StreamSpec]) -> None:
+        """Open, change and close ports so that they are as the documents say."""
+        wanted: dict[int, StreamSpec] = {}
+        for spec in streams:
+            if spec.udp is not None:
+                wanted.setdefault(spec.udp.port + self._settings.port_offset, spec)
+        for number in self._ports.keys() - wanted.keys():
+            self._close(number)
+        for number, spec in wanted.items():
+            known = self._ports.get(number)
+            if known is None:
+                self._open(number, spec)
+            elif known.feed.spec != spec:
+                known.count_drops()
+                known.feed.metrics.is_open.set(0)
+                known.feed = self._feed(spec)
+                known.feed.metrics.is_open.set(1)
+                logger.info("a UDP port has changed", action="port_changed", port=number, stream=spec.stream)
+
+    def refresh(self) -> None:
+        """Bring what the kernel dropped into the metrics."""
+        for port in self._ports.values():
+            port.count_drops()
+
+    async def close(self) -> None:
+        """Close every port; all that arrived is confirmed or refused then."""
+        for number in list(self._ports):
+            self._close(number)
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    def _open(self, number: int, spec: StreamSpec) -> None:
+        try:
+            sockets = open_sockets(self._settings, number)
+        except OSError as error:
+            if self._refused.get(number) != str(error):
+                self._refused[number] = str(error)
+                logger.error(
+                    "a UDP port can't be opened; it is tried again every few seconds",
+                    action="port_refused", port=number, stream=spec.stream, reason=str(error),
+                )  # fmt: skip
+            return
+        self._refused.pop(number, None)
+        port = self._ports[number] = UdpPort(self._feed(spec), sockets, self._reader)
+        port.feed.metrics.is_open.set(1)
+        given = sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2  # the kernel doubles what it was asked
+        logger.info(
+            "a UDP port is open", action="port_opened", port=number, stream=spec.stream, receive_buffer_bytes=given
+        )
+        if given < self._settings.udp_receive_buffer_bytes:
+            logger.warning(
+                "the kernel gave a smaller receive buffer; raise net.core.rmem_max", action="buffer_limited",
+                port=number, receive_buffer_bytes=given,
+            )  # fmt: skip
+
+    def _close(self, number: int) -> None:
+        task = asyncio.get_running_loop().create_task(self._ports.pop(number).close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        logger.info("a UDP port is closed", action="port_closed", port=number)
+
+    def _feed(self, spec: StreamSpec) -> Feed:
+        settings, parts = self._settings, self._parts
+        return Feed(spec, parts.writer, parts.metrics, may_spool=True, record_bytes_max=settings.record_bytes_max)
+
+
+def open_sockets(settings: UdpSettings, port: int) -> list[socket.socket]:
+    """The sockets of one port, bound and not blocking. Raises OSError."""
+    family = socket.AF_INET6 if ":" in settings.udp_host else socket.AF_INET
+    sockets: list[socket.socket] = []
+    try:
+        for _ in range(settings.udp_sockets):
+            one = socket.socket(family, socket.SOCK_DGRAM)
+            sockets.append(one)
+            one.setblocking(False)
+            if settings.udp_share_port or settings.udp_sockets > 1:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            size = settings.udp_receive_buffer_bytes
+            try:
+                one.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, size)
+            except PermissionError:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+            one.bind((settings.udp_host, port))
+    except OSError:
+        for one in sockets:
+            one.close()
+        raise
+    return sockets
+
+
+def kernel_drops(one: socket.socket) -> int:
+    """How many datagrams this socket had no room for, modulo 2**32."""
+    drops: int = _MEMINFO.unpack(one.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size))[8]
+    return drops
+
+
+def receive_buffer_errors(snmp: str) -> int:
+    """`Udp: RcvbufErrors` of the text of /proc/net/snmp: datagrams that no socket of the machine had room for."""
+    names, values = (line.split() for line in snmp.splitlines() if line.startswith("Udp: "))
+    return int(values[names.index("RcvbufErrors")])
+
+
+async def serve(settings: UdpSettings) -> None:
+    """Run a gateway until SIGTERM or SIGINT: then close the ports, confirm what has arrived, return.
+
+    Raises StackError when the port of the pages is taken, and whatever opening the ledger raises. Kafka may come later.
+    """
+    gateway: UdpGateway | None = None
+
+    def refresh() -> None:
+        if gateway is not None:
+            gateway.refresh()
+
+    async with open_parts(settings, "udp", settings.udp_pages_port, settings.udp_confirm_timeout_s, refresh) as parts:
+        errors = Gauge(
+            "strandline_udp_receive_buffer_errors_total",
+            "Datagrams that no socket of this machine had room for, as the kernel counts them (RcvbufErrors)",
+            registry=parts.metrics.registry,
+        )
+        errors.set_function(lambda: receive_buffer_errors(Path("/proc/net/snmp").read_text(encoding="ascii")))
+        gateway = UdpGateway(settings, parts)
+        logger.info("the UDP gateway runs", action="gateway_started", host=settings.udp_host)
+        try:
+            await follow_until_stopped(settings, parts.stopping, gateway.take_up)
+        finally:
+            await gateway.close()
+
+
+if __name__ == "__main__":
+    sys.exit(run_gateway(UdpSettings, serve))

@@ -1,0 +1,167 @@
+"""The recomputation: a stretch's records become its windows by one plain batch aggregation a stage, without state, watermark
+or replay. It shares with a running job the decoder and the expressions, and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+
+from strandline.core.record import REASON_EXPRESSION, REASON_LATE
+from strandline.processing.audit.index_reader import EndRange
+from strandline.processing.audit.plan import Stretch
+from strandline.processing.audit.reconciliation import DEAD_LETTERS, Finding, Judge, Kind, Side
+from strandline.processing.audit.source import OFFSET, OWN, PARTITION, REASON, ROWS_DDL
+from strandline.processing.audit.tasks import FINDINGS_DDL, WINDOW, ExpectedDocuments, Judging
+from strandline.processing.emission.tap import document_shape
+from strandline.processing.operators.stages import PROBLEM, apply_steps, types_of, value_of
+from strandline.processing.pipelines.model import Stage
+from strandline.processing.source.data_source import EVENT_TIME
+
+KEPT = StorageLevel.MEMORY_AND_DISK
+_REFUSAL = "_strandline_refusal"
+_RECORDS = "records"
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """One stretch, computed. The log is read when the first frame is used, once."""
+
+    stretch: Stretch
+    stages: dict[str, DataFrame]
+    """Stage -> its results in the stretch's windows: window, by fields, aggregates."""
+    refused: DataFrame
+    """Reason, partition and offset of each refused record."""
+    _kept: tuple[DataFrame, ...]
+    _read: Observation
+
+    def materialize(self) -> None:
+        """Read the log and keep what comes of it, in memory and on disk."""
+        for frame in self._kept:
+            frame.count()
+
+    def records(self) -> int:
+        """How many records the stretch's own slices hold. After `materialize`."""
+        return int(self._read.get[_RECORDS] or 0)
+
+    def rejected(self) -> dict[str, int]:
+        """Reason -> records. After `materialize`."""
+        rows = self.refused.groupBy("reason").count().collect()  # a row for each reason
+        return {row["reason"]: row["count"] for row in rows}
+
+
+def recompute(records: DataFrame, stretch: Stretch) -> Recomputed:
+    """Compute a stretch's windows, and which of its records are refused, from `stretch_frame`'s records.
+
+    Refused records pass through the first aggregation as groups of their own, so that the log is read once for both.
+    """
+    first, *later = stretch.pipeline.stages
+    read = Observation()
+    frame = records.observe(read, F.sum(F.col(OWN).cast("long")).alias(_RECORDS)).withColumn(PROBLEM, F.col(REASON))
+    frame = apply_steps(frame, first.pre_steps)
+    refusal = F.when(
+        F.col(PROBLEM).isNotNull(),
+        F.struct(
+            F.coalesce(F.col(REASON), F.lit(REASON_EXPRESSION)).alias("reason"),
+            F.col(PARTITION).alias("partition"),
+            F.col(OFFSET).alias("offset"),
+        ),
+    )
+    event_ms = F.unix_millis(EVENT_TIME)
+    is_wanted = F.when(F.col(_REFUSAL).isNotNull(), F.col(OWN)).otherwise(
+        (event_ms >= stretch.events_from_ms) & (event_ms < stretch.events_before_ms)
+    )
+    frame = frame.withColumn(_REFUSAL, refusal).where(is_wanted)
+    grouped = _aggregate(frame, first, [_REFUSAL]).persist(KEPT)
+    refused = grouped.where(F.col(_REFUSAL).isNotNull()).select(f"{_REFUSAL}.*")
+    results = grouped.where(F.col(_REFUSAL).isNull()).drop(_REFUSAL)
+    stages, kept = {first.name: results}, [grouped]
+    for stage in later:
+        frame = results.withColumn(EVENT_TIME, F.col(f"{WINDOW}.start")).drop(WINDOW)
+        results = _aggregate(apply_steps(frame, stage.pre_steps), stage, []).persist(KEPT)
+        stages[stage.name] = results
+        kept.append(results)
+    inside = {
+        name: frame.where(_ends_in(stretch.windows[name])) for name, frame in stages.items() if name in stretch.windows
+    }
+    return Recomputed(stretch, inside, refused, tuple(kept), read)
+
+
+def _aggregate(frame: DataFrame, stage: Stage, apart: list[str]) -> DataFrame:
+    types = types_of(frame)
+    return frame.groupBy(F.window(EVENT_TIME, f"{stage.size_ms} milliseconds").alias(WINDOW), *stage.by, *apart).agg(
+        *[value_of(column, types).alias(column.name) for column in stage.aggregates]
+    )
+
+
+def _ends_in(ends: EndRange) -> Column:
+    end_ms = F.unix_millis(F.col(f"{WINDOW}.end"))
+    return (end_ms > (ends.after_ms or 0)) & (end_ms <= (ends.up_to_ms or 0))
+
+
+def expected_documents(recomputed: Recomputed) -> list[DataFrame]:
+    """The documents that the index must show for a stretch, those that no later generation replaced, and that the streams must
+    hold, as rows to judge. A backfill writes to no stream."""
+    stretch = recomputed.stretch
+    frames = []
+    for stage in stretch.pipeline.stages:
+        for emit in stage.emits if stage.name in recomputed.stages else ():
+            if emit.kind not in ("elasticsearch", "stream") or (emit.kind == "stream" and stretch.generation > 1):
+                continue
+            shown = recomputed.stages[stage.name]
+            for newer in stretch.replaced.get(emit.name, ()) if emit.kind == "elasticsearch" else ():
+                shown = shown.where(~_ends_in(EndRange(newer.after_ms, newer.up_to_ms)))
+            shape = document_shape(stretch.pipeline, stage, emit, stretch.version, stretch.generation)
+            frames.append(shown.mapInArrow(ExpectedDocuments(shape), ROWS_DDL))
+    return frames
+
+
+def expected_letters(recomputed: Recomputed) -> DataFrame:
+    """The dead letters that must be there for a stretch's records, as rows to judge."""
+    pipeline = recomputed.stretch.pipeline
+    refused = recomputed.refused
+    if pipeline.spec.late == "drop":
+        refused = refused.where(F.col("reason") != REASON_LATE)
+    identity = F.concat_ws("/", F.lit(pipeline.spec.input.stream), F.col("partition"), F.col("offset"))
+    return refused.select(
+        F.lit(DEAD_LETTERS).alias("store"),
+        identity.alias("id"),
+        F.lit(int(Side.COMPUTED)).cast("byte").alias("side"),
+        F.lit("").alias("place"),
+        F.lit(None).cast("long").alias("end_ms"),
+        F.lit(None).cast("long").alias("emission"),
+        F.col("reason").cast("binary").alias("body"),
+    )
+
+
+def judged(rows: list[DataFrame], judge: Judge) -> DataFrame:
+    """What the judge finds in all these rows, put together by store and id: differences singly, all else as numbers."""
+    whole = rows[0]
+    for frame in rows[1:]:
+        whole = whole.unionByName(frame)
+    return (
+        whole.repartition("store", "id")
+        .sortWithinPartitions("store", "id", "side", "place")
+        .mapInArrow(Judging(judge), FINDINGS_DDL)
+    )
+
+
+def counts_of(findings: DataFrame) -> dict[tuple[str, str, str], int]:
+    """(store, kind, label) -> how many."""
+    rows = (
+        findings.groupBy("store", "kind", "label").agg(F.sum("count").alias("count")).collect()
+    )  # a few kinds a store
+    return {(row["store"], row["kind"], row["label"]): int(row["count"]) for row in rows}
+
+
+def sample_of(findings: DataFrame, kinds: tuple[Kind, ...], limit: int) -> list[Finding]:
+    """The first `limit` of the differences, by store, window and id."""
+    found = findings.where(F.col("kind").isin([kind.value for kind in kinds]))
+    rows = found.orderBy("store", "end_ms", "id").limit(limit).collect()
+    return [
+        Finding(Kind(r["kind"]), r["store"], r["label"], r["count"], r["id"], r["place"], r["end_ms"], r["detail"])
+        for r in rows
+    ]

@@ -1,0 +1,364 @@
+"""What an audit reads and what it can speak of: from the ledger and the start of the log. Reads only, and decides all
+before anything is computed.
+
+A window is computed by the version that emitted it, from every slice that it can hold a record of. So committed slices
+fall into *stretches*, each of one version; a stretch reads the slices of its windows, which may begin in the one before,
+and closes the account of its own slices only.
+
+A complete backfill is a stretch more, of the version and the generation that the alias shows for its windows. It has no
+account: its records are in the account of the slices' own stretches, and those compute the windows that it replaced for
+their account, too, and expect no documents of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from strandline.core.errors import NotFound
+from strandline.ledger.states import CheckpointRow, Offsets, Totals
+from strandline.processing.audit.index_reader import EndRange
+from strandline.processing.audit.reconciliation import STREAM_STORE
+from strandline.processing.backfill.plan import Backfilled, generations_by_store
+from strandline.processing.pipelines.model import CheckedPipeline, aliases_of
+from strandline.results.document import format_timestamp
+from strandline.results.generations import Generation, newer_than
+
+if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
+    from strandline.ledger.ledger import Ledger
+
+Bounds = Mapping[str, EndRange]
+"""stage -> its windows, by their end. Up to 0 is none."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Slices that one version of the pipeline committed, and the windows that they made final; or those of a backfill."""
+
+    version: int
+    pipeline: CheckedPipeline
+    slice_first: int
+    """Where reading begins, for the windows."""
+    slice_own: int
+    """The first slice whose records are accounted for here."""
+    slice_last: int
+    windows: Bounds
+    generation: int = 1
+    """Of its documents. From the second on it is a backfill, and no slice is its own."""
+    replaced: Mapping[str, tuple[Generation, ...]] = field(default_factory=dict)
+    """Alias -> the generations that it shows in place of this one's windows."""
+
+    @property
+    def events_from_ms(self) -> int:
+        """The earliest event time that a window of the stretch can hold."""
+        return min(
+            _first_start(self.windows[stage.name].after_ms, stage.size_ms)
+            for stage in self.pipeline.stages
+            if stage.name in self.windows
+        )
+
+    @property
+    def events_before_ms(self) -> int:
+        """Every window of the stretch ends at or before it."""
+        return max(ends.up_to_ms or 0 for ends in self.windows.values())
+
+
+@dataclass(frozen=True)
+class AuditPlan:
+    """One audit, decided."""
+
+    job: str
+    asked: EndRange
+    stretches: tuple[Stretch, ...]
+    slice_first: int
+    """The first slice whose records are accounted for."""
+    slice_last: int
+    """The last one."""
+    slice_committed: int
+    """The last committed slice when the audit began; 0 before the first."""
+    scope: Bounds = field(default_factory=dict)
+    """The windows that the audit speaks of."""
+    totals: Totals = field(default_factory=lambda: Totals(0, 0, {}, {}))
+    """What the ledger says of slices `slice_first` to `slice_last`."""
+    is_whole: bool = True
+    """Whether every window is audited, so that the ledger's counts of results can be compared."""
+    offsets_first: Offsets = field(default_factory=dict)
+    """Where the first slice begins whose dead letters are looked at: `slice_first`, or the first of which they are held."""
+    offsets: Offsets = field(default_factory=dict)
+    """Where `slice_last` ends."""
+    letters_from: Mapping[int, int] = field(default_factory=dict)
+    """Where its dead letters begin at the earliest: partition -> offset."""
+    stores: Mapping[str, tuple[Generation, ...]] = field(default_factory=dict)
+    """Alias -> the generations that it shows beside the first."""
+    incomplete: str = ""
+    """What can't be audited any more, as a sentence; empty when all that was asked can."""
+
+
+def plan_audit(
+    ledger: Ledger,
+    job: str,
+    load: Callable[[int], CheckedPipeline],
+    log_starts: Offsets,
+    letter_starts: Mapping[int, int],
+    asked: EndRange,
+    result_starts: Offsets | None = None,
+    backfills: Sequence[Backfilled] = (),
+) -> AuditPlan:
+    """Plan the audit of `job` up to its last checkpoint. `load` gives the pipeline of a version; the starts are what is still
+    held of the input, of the dead letters, and of each stream of results; `backfills` are the complete ones, the oldest first.
+
+    1. The last slice: that of the last checkpoint, or the first one that closes all the windows asked for.
+    2. The stretches up to it, by version, and the backfills; for each its windows, and the slices that can hold their
+       records.
+    3. Where the log, the dead-letter stream or a stream of results has lost its beginning: the windows that this can't have
+       touched, alone.
+
+    Raises NotFound when the job has no checkpoint, LedgerUnavailable.
+    """
+    last = ledger.last_checkpoint(job)
+    if last is None:
+        raise NotFound(f"job {job} has committed nothing yet; audit it once it has results")
+    slice_last = last.slice
+    if asked.up_to_ms is not None:
+        slice_last = min(slice_last, ledger.first_slice_closing(job, asked.up_to_ms) or slice_last)
+    versions = _versions(ledger, job, load, slice_last)
+    slice_of_letters = _first_slice_with_letters(ledger, job, slice_last, letter_starts)
+    slice_of_results = _first_slice_with_results(ledger, job, slice_last, result_starts or {})
+    slice_whole = max(slice_of_letters, slice_of_results)
+    floors = dict(ledger.checkpoint(job, slice_whole - 1).emitted) if slice_whole > 1 else {}
+    stores = {store: tuple(shown) for store, shown in generations_by_store(backfills).items()}
+
+    def stretches_above(floors: Mapping[str, int]) -> list[Stretch]:
+        again = [_stretch_of_backfill(ledger, job, one, asked, floors) for one in backfills]
+        own = [_stretch(ledger, job, one, asked, floors) for one in versions]
+        return [_without_replaced(stretch, stores) for stretch in (*again, *own) if stretch is not None]
+
+    stretches = stretches_above(floors)
+    slice_held = ledger.first_slice_from(job, slice_last, log_starts)
+    if any(stretch.slice_first < slice_held for stretch in stretches):
+        # Every record before that slice has an event time of at most this.
+        lost_up_to_ms = ledger.checkpoint(job, slice_held - 1).latest_event_ms or 0
+        pipelines = [one.pipeline for one in versions] + [one.pipeline for one in backfills]
+        for stage in (stage for pipeline in pipelines for stage in pipeline.stages):
+            floors[stage.name] = max(floors.get(stage.name, 0), _past(lost_up_to_ms, stage.size_ms))
+        stretches = stretches_above(floors)
+    floor_ms = max(floors.values(), default=0)
+    is_cut = bool(floors) and (asked.after_ms is None or asked.after_ms < floor_ms)
+    plan = AuditPlan(
+        job=job,
+        asked=asked,
+        stretches=tuple(stretches),
+        slice_first=min((one.slice_own for one in stretches if one.generation == 1), default=slice_last + 1),
+        slice_last=slice_last,
+        slice_committed=last.slice,
+        is_whole=asked == EndRange() and not is_cut,
+        stores=stores,
+        incomplete=_incomplete(floor_ms) if is_cut else "",
+    )
+    return _with_facts(ledger, plan, slice_of_letters) if stretches else plan
+
+
+def _incomplete(floor_ms: int) -> str:
+    when = format_timestamp(floor_ms * 1000)
+    return (
+        f"the log, the dead-letter stream or a stream of results no longer holds all that belongs to windows before {when}, "
+        f"so not all of them were audited; ask for the rest alone with --from {when}"
+    )
+
+
+def _with_facts(ledger: Ledger, plan: AuditPlan, slice_of_letters: int) -> AuditPlan:
+    """The plan with what the ledger says of its slices."""
+    job, stretches = plan.job, plan.stretches
+    names = dict.fromkeys(stage.name for stretch in stretches for stage in stretch.pipeline.stages)
+    before = ledger.totals(job, plan.slice_first - 1)
+    slice_letters = max(plan.slice_first, min(slice_of_letters, plan.slice_last))
+    offsets = ledger.slices(job, plan.slice_last, plan.slice_last)[0].offsets
+    accounted = ledger.slices(job, slice_letters, plan.slice_last)[:1]
+    letters_from = ledger.checkpoint(job, slice_letters - 1).dead_letter_offsets if slice_letters > 1 else {}
+    return replace(
+        plan,
+        scope={
+            name: EndRange(
+                _least([stretch.windows[name].after_ms for stretch in stretches if name in stretch.windows]),
+                max(stretch.windows[name].up_to_ms or 0 for stretch in stretches if name in stretch.windows),
+            )
+            for name in names
+        },
+        totals=_subtract(ledger.totals(job, plan.slice_last), before),
+        offsets_first=accounted[0].offsets_first if accounted else offsets,
+        offsets=offsets,
+        letters_from=letters_from,
+    )
+
+
+def _first_slice_with_letters(ledger: Ledger, job: str, slice_last: int, letter_starts: Mapping[int, int]) -> int:
+    """The first slice, at most `slice_last` + 1, of which and of all after it the dead letters are still there."""
+    if not any(letter_starts.values()):
+        return 1
+
+    def are_held(before: CheckpointRow | None) -> bool:
+        begin = before.dead_letter_offsets if before else {}
+        return all(begin.get(partition, 0) >= offset for partition, offset in letter_starts.items())
+
+    return _first_slice_where(ledger, job, slice_last, are_held)
+
+
+def _first_slice_with_results(ledger: Ledger, job: str, slice_last: int, starts: Offsets) -> int:
+    """The same of its results in streams."""
+    if not any(offset for partitions in starts.values() for offset in partitions.values()):
+        return 1
+
+    def are_held(before: CheckpointRow | None) -> bool:
+        begin = before.result_offsets if before else {}
+        return all(
+            begin.get(stream, {}).get(partition, 0) >= offset
+            for stream, partitions in starts.items()
+            for partition, offset in partitions.items()
+        )
+
+    return _first_slice_where(ledger, job, slice_last, are_held)
+
+
+def _first_slice_where(ledger: Ledger, job: str, slice_last: int, is_so: Callable[[CheckpointRow | None], bool]) -> int:
+    """The first slice, at most `slice_last` + 1, for which it is so, as for all after; told by the checkpoint before it, None
+    before the first."""
+    low, high = 1, slice_last + 1  # where a slice's dead letters and results begin never falls
+    while low < high:
+        middle = (low + high) // 2
+        if is_so(ledger.checkpoint(job, middle - 1) if middle > 1 else None):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@dataclass(frozen=True)
+class _Versions:
+    """Slices `first` to `last` of one version, or of several that mean the same."""
+
+    version: int
+    pipeline: CheckedPipeline
+    first: int
+    last: int
+
+
+def _versions(ledger: Ledger, job: str, load: Callable[[int], CheckedPipeline], slice_last: int) -> list[_Versions]:
+    found: list[_Versions] = []
+    changes = ledger.version_changes(job, slice_last)
+    ends = [first - 1 for first, _ in changes[1:]] + [slice_last]
+    for (first, version), end in zip(changes, ends, strict=True):
+        pipeline = load(version)
+        if found and _meaning(found[-1].pipeline) == _meaning(pipeline):
+            found[-1] = _Versions(version, pipeline, found[-1].first, end)
+        else:
+            found.append(_Versions(version, pipeline, first, end))
+    return found
+
+
+def _meaning(pipeline: CheckedPipeline) -> tuple[object, ...]:
+    """All that a result or a dead letter depends on, once the slices are given."""
+    return (
+        pipeline.stages,
+        pipeline.columns_needed,
+        pipeline.event_time_field,
+        pipeline.max_ahead_ms,
+        pipeline.spec.late,
+    )
+
+
+def _stretch(
+    ledger: Ledger, job: str, versions: _Versions, asked: EndRange, floors: Mapping[str, int]
+) -> Stretch | None:
+    """The stretch of these slices, None when nothing of it is to be audited. `floors`: stage -> windows must end after."""
+    before: dict[str, int | None] = {}
+    if versions.first > 1:
+        # A stage that no earlier version had begins with the first window that was not closed.
+        (closed,) = ledger.slices(job, versions.first - 1, versions.first - 1)
+        before = dict.fromkeys((stage.name for stage in versions.pipeline.stages), closed.closes_ms)
+        before |= ledger.checkpoint(job, versions.first - 1).emitted
+    emitted = ledger.checkpoint(job, versions.last).emitted
+    windows = {}
+    for stage in versions.pipeline.stages:
+        after_ms = [before.get(stage.name), asked.after_ms, floors.get(stage.name)]
+        up_to_ms = [emitted.get(stage.name, 0), asked.up_to_ms]
+        windows[stage.name] = EndRange(
+            max((known for known in after_ms if known is not None), default=None),
+            min(known for known in up_to_ms if known is not None),
+        )
+    stretch = Stretch(versions.version, versions.pipeline, versions.first, versions.first, versions.last, windows)
+    slice_reaching = ledger.first_slice_reaching(job, stretch.events_from_ms)
+    if asked.after_ms is None and not floors:
+        # Every slice is accounted for, whether a window needs it or not.
+        return replace(stretch, slice_first=min(slice_reaching or versions.first, versions.first))
+    if slice_reaching is None or slice_reaching > versions.last or not any(map(_holds_a_window, windows.values())):
+        return None
+    return replace(stretch, slice_first=slice_reaching, slice_own=max(versions.first, slice_reaching))
+
+
+def _stretch_of_backfill(
+    ledger: Ledger, job: str, backfill: Backfilled, asked: EndRange, floors: Mapping[str, int]
+) -> Stretch | None:
+    """The stretch of a backfill's windows, None when none of them is to be audited."""
+    windows = {}
+    for stage, (after_ms, up_to_ms) in backfill.windows.items():
+        after = max(after_ms, asked.after_ms or 0, floors.get(stage, 0))
+        up_to = up_to_ms if asked.up_to_ms is None else min(up_to_ms, asked.up_to_ms)
+        if after < up_to:
+            windows[stage] = EndRange(after, up_to)
+    if not windows:
+        return None
+    found = Stretch(backfill.version, backfill.pipeline, 1, 1, 1, windows, backfill.generation)
+    slice_first = ledger.first_slice_reaching(job, found.events_from_ms)
+    slice_last = ledger.first_slice_closing(job, found.events_before_ms)
+    if slice_first is None or slice_last is None:
+        return None
+    return replace(found, slice_first=slice_first, slice_own=slice_last + 1, slice_last=slice_last)
+
+
+def _without_replaced(stretch: Stretch, stores: Mapping[str, tuple[Generation, ...]]) -> Stretch:
+    replaced = {store: newer_than(shown, stretch.generation) for store, shown in stores.items()}
+    return replace(stretch, replaced={store: newer for store, newer in replaced.items() if newer})
+
+
+def _holds_a_window(ends: EndRange) -> bool:
+    return (ends.after_ms or 0) < (ends.up_to_ms or 0)
+
+
+def _first_start(after_ms: int | None, size_ms: int) -> int:
+    """The start of the first window that ends after `after_ms`; None: of any, and none begins before 1970."""
+    return 0 if after_ms is None else after_ms // size_ms * size_ms
+
+
+def _past(limit_ms: int, size_ms: int) -> int:
+    """A window that ends after it begins after `limit_ms`."""
+    return limit_ms // size_ms * size_ms + size_ms
+
+
+def _subtract(totals: Totals, before: Totals) -> Totals:
+    return Totals(
+        totals.records - before.records,
+        totals.accepted - before.accepted,
+        {key: count for key in totals.rejected if (count := totals.rejected[key] - before.rejected.get(key, 0))},
+        {key: totals.results[key] - before.results.get(key, 0) for key in totals.results},
+    )
+
+
+def _least(values: list[int | None]) -> int | None:
+    """The least, where None is below all."""
+    known = [value for value in values if value is not None]
+    return min(known) if len(known) == len(values) else None
+
+
+def streams_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
+    """Stage -> the streams that it emits to."""
+    return {stage.name: stage.streams for stage in pipeline.stages}
+
+
+def stores_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
+    """Stage -> the stores of its results, as the judgement names them."""
+    streams = streams_of(pipeline)
+    return {
+        stage: aliases + tuple(STREAM_STORE + name for name in streams[stage])
+        for stage, aliases in aliases_of(pipeline).items()
+    }

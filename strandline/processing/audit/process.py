@@ -1,0 +1,233 @@
+"""The audit of one job: `python -m strandline.processing.audit.process --job NAME [--after-ms MS] [--up-to-ms MS]`.
+
+Recomputes the job's windows from log, ledger and pipeline as one bounded Spark batch, and compares. Writes JSON lines to
+stdout: `{"progress": {...}}` while it works, at the end one `{"report": {...}}` or `{"error": {...}}`.
+
+Exit codes: 0 when the report was written, whatever it says; 1 when the audit could not be made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import structlog
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from strandline.core.errors import Conflict, StrandlineError
+from strandline.core.logs import configure_logs
+from strandline.core.record import dead_letter_topic
+from strandline.core.settings import Settings
+from strandline.ledger.ledger import Ledger
+from strandline.log.reader import LogIndex
+from strandline.processing.audit.frames import (
+    KEPT,
+    Recomputed,
+    counts_of,
+    expected_documents,
+    expected_letters,
+    judged,
+    recompute,
+    sample_of,
+)
+from strandline.processing.audit.index_reader import EndRange, close_snapshot, count_documents, open_snapshot
+from strandline.processing.audit.plan import AuditPlan, Stretch, plan_audit, stores_of, streams_of
+from strandline.processing.audit.progress import Progress, tell
+from strandline.processing.audit.reconciliation import DIFFERENCES, Finding, Judge
+from strandline.processing.audit.report import Account, AuditReport, Counts, letter_scope, make_report, store_scopes
+from strandline.processing.audit.source import (
+    TASK_ROWS,
+    HeldPart,
+    StretchSource,
+    held_frame,
+    letters_frame,
+    results_frame,
+    stretch_frame,
+)
+from strandline.processing.backfill.plan import Backfilled, complete_backfills
+from strandline.processing.pipelines.model import CheckedPipeline, aliases_of
+from strandline.processing.pipelines.stored import load_pipeline
+from strandline.processing.run.runner import source_config
+from strandline.processing.slices.rewind import RewindPlan, require_same_topic
+from strandline.processing.spark.batch_session import batch_spark
+from strandline.processing.spark.errors import failure_of
+
+log = structlog.get_logger()
+
+SAMPLE_MAX = 100
+"""Differences that a report tells singly; of all others it tells the numbers."""
+
+
+class Audit:
+    """One audit of one job. Changes nothing but what the index remembers of its snapshots."""
+
+    def __init__(self, settings: Settings, job: str, asked: EndRange, spark: SparkSession | None = None) -> None:
+        """With `spark`, the audit uses that session and leaves it running; else it starts and stops its own."""
+        self._settings = settings
+        self._job = job
+        self._asked = asked
+        self._given_spark = spark
+        self._ledger = Ledger.open(settings.ledger_url)
+        self._index = LogIndex(settings.kafka_bootstrap)
+
+    def run(self) -> AuditReport:
+        """Recompute, compare, report.
+
+        1. Decide from the ledger what is audited: up to the last checkpoint now, whatever the job does meanwhile.
+        2. Take a snapshot of the index, and the ends of the streams of results and of dead letters. What they hold was
+           written by slices that the ledger has by now; and no backfill was shown in between.
+        3. Read the results that are there; read the log and compute the windows anew.
+        4. Close the account: the records of the slices against the ledger.
+        5. Judge each result, document, refused record and dead letter by its id.
+        """
+        began_s = time.monotonic()
+        try:
+            letters = dead_letter_topic(self._job)
+            backfills = complete_backfills(self._ledger, self._job, self._load)
+            stream, plan = self._plan(self._index.starts(letters), backfills)
+            aliases = sorted(
+                {alias for s in plan.stretches for one in aliases_of(s.pipeline).values() for alias in one}
+            )
+            streams = {name for s in plan.stretches for one in streams_of(s.pipeline).values() for name in one}
+            snapshots = {alias: open_snapshot(self._settings.elasticsearch_url, alias) for alias in aliases}
+            try:
+                if complete_backfills(self._ledger, self._job, self._load) != backfills:
+                    raise Conflict(f"a backfill of job {self._job} has just become complete; audit it again")
+                letters_end = self._index.ends(letters)
+                held = {name: (self._index.starts(name), self._index.ends(name)) for name in streams}
+                last = self._ledger.last_slice(self._job)
+                assert last is not None, "a committed slice is there, so there is a last one"
+                with self._spark(plan) as spark:
+                    judge = Judge(store_scopes(plan, last), letter_scope(plan, stream, last))
+                    computed, counts, sample = self._compute(spark, plan, snapshots, held, letters_end, judge)
+                return make_report(plan, computed, counts, sample, judge, time.monotonic() - began_s)
+            finally:
+                for snapshot in snapshots.values():
+                    close_snapshot(self._settings.elasticsearch_url, snapshot)
+        finally:
+            self._ledger.close()
+
+    @contextmanager
+    def _spark(self, plan: AuditPlan) -> Iterator[SparkSession]:
+        if self._given_spark is not None:
+            yield self._given_spark
+            return
+        with batch_spark(self._settings, self._job, "audit", plan.totals.records) as spark:
+            yield spark
+
+    def _load(self, version: int) -> CheckedPipeline:
+        return load_pipeline(self._ledger, self._job, version)
+
+    def _plan(self, letter_starts: dict[int, int], backfills: list[Backfilled]) -> tuple[str, AuditPlan]:
+        job = self._ledger.job(self._job)
+        stream = self._load(job.version).spec.input.stream
+        what_now = "The records that its results came from are gone and can't be audited."
+        require_same_topic(self._job, self._ledger.stream(stream), self._index.topic_id(stream), what_now)
+        return stream, plan_audit(
+            self._ledger,
+            self._job,
+            self._load,
+            {stream: self._index.starts(stream)},
+            letter_starts,
+            self._asked,
+            {name: self._index.starts(name) for name in self._emitted_streams()},
+            backfills,
+        )
+
+    def _emitted_streams(self) -> list[str]:
+        """The streams to which the job emits, or ever did."""
+        last = self._ledger.last_checkpoint(self._job)
+        return list(last.result_offsets) if last is not None else []
+
+    def _compute(
+        self,
+        spark: SparkSession,
+        plan: AuditPlan,
+        snapshots: dict[str, str],
+        streams: dict[str, tuple[dict[int, int], dict[int, int]]],
+        letters_end: dict[int, int],
+        judge: Judge,
+    ) -> tuple[Account, Counts, list[Finding]]:
+        url, progress = self._settings.elasticsearch_url, Progress()
+        parts = [
+            HeldPart(alias, snapshot, part, count)
+            for alias, snapshot in snapshots.items()
+            for count in [count_documents(url, snapshot, self._asked) // TASK_ROWS + 1]
+            for part in range(count)
+        ]
+        held = held_frame(spark, url, self._asked, parts)
+        if streams:
+            bootstrap = self._settings.kafka_bootstrap
+            held = held.unionByName(results_frame(spark, bootstrap, self._job, streams, self._asked))
+        held = held.persist(KEPT)
+        with progress.of("reading the results", spark):
+            held.count()
+        recomputed = [recompute(self._records(spark, stretch), stretch) for stretch in plan.stretches]
+        with progress.of("reading the log", spark):
+            for one in recomputed:
+                one.materialize()
+            computed = _account(recomputed)
+        stores = {stage: names for one in plan.stretches for stage, names in stores_of(one.pipeline).items()}
+        letters = letters_frame(
+            spark,
+            self._settings.kafka_bootstrap,
+            dead_letter_topic(self._job),
+            plan.letters_from,
+            letters_end,
+            stores,
+        )
+        rows = [held, letters, *(frame for one in recomputed for frame in expected_documents(one))]
+        rows += [expected_letters(one) for one in recomputed]
+        findings = judged(rows, judge).persist(KEPT)
+        with progress.of("comparing", spark):
+            return computed, counts_of(findings), sample_of(findings, DIFFERENCES, SAMPLE_MAX)
+
+    def _records(self, spark: SparkSession, stretch: Stretch) -> DataFrame:
+        no_run = RewindPlan(slice_first=stretch.slice_first, slice_committed=stretch.slice_last)
+        config = source_config(self._settings, stretch.pipeline, no_run, stretch.version, 0, spark)
+        return stretch_frame(spark, StretchSource(config, stretch.slice_first, stretch.slice_own, stretch.slice_last))
+
+
+def _account(recomputed: Sequence[Recomputed]) -> Account:
+    records, rejected, results = 0, Counter[str](), Counter[str]()
+    for one in recomputed:
+        records += one.records()
+        rejected.update(one.rejected())
+        if one.stretch.generation == 1:  # of the others, no slice is the result
+            results.update({stage: frame.count() for stage, frame in one.stages.items()})
+    return Account(records, records - rejected.total(), dict(sorted(rejected.items())), dict(results))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="strandline-audit", description="Audits one job.")
+    parser.add_argument("--job", required=True, help="the job's name")
+    parser.add_argument("--after-ms", type=int, help="only windows that end after it")
+    parser.add_argument("--up-to-ms", type=int, help="only windows that end at or before it")
+    options = parser.parse_args(arguments)
+    settings = Settings()
+    configure_logs(as_json=settings.log_json)
+    try:
+        report = Audit(settings, options.job, EndRange(options.after_ms, options.up_to_ms)).run()
+    except StrandlineError as error:
+        return _failed(options.job, error)
+    except (PySparkException, Py4JError) as error:
+        return _failed(options.job, failure_of(error))
+    tell("report", asdict(report))
+    return 0
+
+
+def _failed(job: str, error: StrandlineError) -> int:
+    log.error("the audit failed", job=job, code=error.code, message=str(error))
+    tell("error", {"code": error.code, "message": str(error)})
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

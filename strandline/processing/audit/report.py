@@ -1,0 +1,168 @@
+"""What an audit compares with what, and the report on it. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from strandline.ledger.states import SliceRow
+from strandline.processing.audit.plan import AuditPlan, stores_of
+from strandline.processing.audit.reconciliation import (
+    DEAD_LETTERS,
+    DIFFERENCES,
+    Finding,
+    Judge,
+    Kind,
+    LetterScope,
+    StoreScope,
+)
+from strandline.processing.slices.watermark import emitted_up_to
+
+Counts = Mapping[tuple[str, str, str], int]
+"""(store, kind, label) -> how many."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """What one side says of the audited slices."""
+
+    records: int
+    accepted: int
+    rejected: dict[str, int]
+    """Reason -> records."""
+    results: dict[str, int]
+    """Stage -> windows."""
+
+
+@dataclass(frozen=True)
+class StoreReport:
+    """One alias of the index, one stream of results (`stream:NAME`), or the dead-letter stream."""
+
+    store: str
+    stage: str
+    """Empty for the dead-letter stream."""
+    after_ms: int | None
+    """The windows audited end after it; null: from the first on."""
+    up_to_ms: int | None
+    counts: dict[str, int]
+    """What became of them: `same`, `missing`, `extra`, ..."""
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """What an audit found."""
+
+    job: str
+    outcome: str
+    """`clean`; `differences`; `incomplete` when nothing differs but the log no longer holds all that was asked for."""
+    incomplete: str
+    asked_after_ms: int | None
+    asked_up_to_ms: int | None
+    slice_first: int
+    slice_last: int
+    computed: Account
+    ledger: Account
+    """What the ledger says; `results` only when every window was audited."""
+    account: list[str]
+    """Where the two accounts differ, as sentences."""
+    stores: list[StoreReport]
+    differences: int
+    """Of all kinds, in all stores, and in the account."""
+    sample: list[Finding]
+    """The first of them."""
+    seconds: float
+
+
+def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
+    """Which documents of each store are judged. `last` is a slice that was in the ledger after the stores were looked at."""
+    scopes = {}
+    for stretch in plan.stretches:
+        later = emitted_up_to([(stage.name, stage.size_ms) for stage in stretch.pipeline.stages], last.closes_ms)
+        for stage, stores in stores_of(stretch.pipeline).items():
+            if stage not in stretch.windows:
+                continue
+            ends = plan.scope[stage]
+            for store in stores:
+                scopes[store] = StoreScope(
+                    stage,
+                    ends.after_ms,
+                    ends.up_to_ms,
+                    later.get(stage),
+                    plan.slice_committed,
+                    last.number,
+                    plan.stores.get(store, ()),
+                )
+    return scopes
+
+
+def letter_scope(plan: AuditPlan, stream: str, last: SliceRow) -> LetterScope:
+    """Which dead letters are judged. `last` as for `store_scopes`."""
+    is_to_the_end = plan.slice_last == plan.slice_committed
+    return LetterScope(
+        stream,
+        plan.offsets_first.get(stream, {}),
+        plan.offsets.get(stream, {}),
+        last.offsets.get(stream, {}) if is_to_the_end else None,
+    )
+
+
+def make_report(
+    plan: AuditPlan,
+    computed: Account,
+    counts: Counts,
+    sample: list[Finding],
+    judge: Judge,
+    seconds: float,
+) -> AuditReport:
+    """Put together what was found: the two accounts, what became of each store's ids, and the first differences."""
+    totals = plan.totals
+    rejected = {reason: count for reason, count in sorted(totals.rejected.items()) if count}
+    ledger = Account(totals.records, totals.accepted, rejected, totals.results if plan.is_whole else {})
+    account = _compare_accounts(computed, ledger)
+    stores = [_store_report(name, one, counts) for name, one in sorted(judge.stores.items())]
+    stores.append(_store_report(DEAD_LETTERS, None, counts))
+    differences = len(account) + sum(count for (_, kind, _), count in counts.items() if kind in DIFFERENCES)
+    outcome = "differences" if differences else "incomplete" if plan.incomplete else "clean"
+    return AuditReport(
+        job=plan.job,
+        outcome=outcome,
+        incomplete=plan.incomplete,
+        asked_after_ms=plan.asked.after_ms,
+        asked_up_to_ms=plan.asked.up_to_ms,
+        slice_first=plan.slice_first,
+        slice_last=plan.slice_last,
+        computed=computed,
+        ledger=ledger,
+        account=account,
+        stores=stores,
+        differences=differences,
+        sample=sample,
+        seconds=round(seconds, 3),
+    )
+
+
+def _compare_accounts(computed: Account, ledger: Account) -> list[str]:
+    """A sentence for each number in which the log and the ledger differ."""
+    reasons = sorted(computed.rejected | ledger.rejected)
+    pairs = [
+        ("records", computed.records, ledger.records),
+        ("accepted", computed.accepted, ledger.accepted),
+        *((f"rejected as {one}", computed.rejected.get(one, 0), ledger.rejected.get(one, 0)) for one in reasons),
+        *((f"results of {stage}", computed.results.get(stage, 0), count) for stage, count in ledger.results.items()),
+    ]
+    return [f"{what}: {ours:,} by the log, {theirs:,} by the ledger" for what, ours, theirs in pairs if ours != theirs]
+
+
+def _store_report(name: str, scope: StoreScope | None, counts: Counts) -> StoreReport:
+    of_store: Counter[str] = Counter()
+    for (store, kind, _), count in counts.items():
+        if store == name:
+            of_store[kind] += count
+    return StoreReport(
+        store=name,
+        stage=scope.stage if scope else "",
+        after_ms=scope.after_ms if scope else None,
+        up_to_ms=scope.up_to_ms if scope else None,
+        counts={kind.value: of_store[kind] for kind in Kind if of_store[kind]},
+    )

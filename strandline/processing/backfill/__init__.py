@@ -1,0 +1,1 @@
+"""Backfills: windows of the past computed again, as a new generation of results."""

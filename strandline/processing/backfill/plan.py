@@ -1,0 +1,266 @@
+"""What a backfill computes, and in which pieces: from the ledger and the start of the log. Reads only.
+
+A backfill computes the windows of the past anew, as the present version of the pipeline says, from the recorded slices;
+so it ends where the live job had emitted when it was asked for, and the two never write the same window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strandline.core.errors import Conflict, LogTruncated
+from strandline.ledger.states import BackfillRow, BackfillState, Offsets, WindowRange
+from strandline.processing.pipelines.model import CheckedPipeline, aliases_of
+from strandline.results.document import format_timestamp
+from strandline.results.generations import Generation
+
+if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
+    from strandline.ledger.ledger import Ledger
+
+Load = Callable[[int], CheckedPipeline]
+"""Gives the pipeline of a version."""
+
+
+@dataclass(frozen=True)
+class BackfillPlan:
+    """One backfill, decided."""
+
+    version: int
+    windows: dict[str, WindowRange]
+    """Stage -> the ends of its windows; only stages that emit to the index."""
+    slice_first: int
+    """Where reading begins."""
+    slice_committed: int
+    """The last committed slice: no window is of a later one."""
+    records: int
+    """To be read."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A part of a backfill that is computed and written at once."""
+
+    windows: dict[str, WindowRange]
+    """Stage -> the ends of its windows; stages without any are left out."""
+    events_from_ms: int
+    """The earliest event time that a window of it can hold."""
+    up_to_ms: int
+    """Every window of it ends at or before."""
+    slice_first: int
+    slice_last: int
+
+
+@dataclass(frozen=True)
+class Backfilled:
+    """A complete backfill, as readers of its results see it."""
+
+    generation: int
+    version: int
+    pipeline: CheckedPipeline
+    windows: Mapping[str, WindowRange]
+
+
+def plan_backfill(
+    ledger: Ledger,
+    job: str,
+    load: Load,
+    log_starts: Callable[[str], Mapping[int, int]],
+    from_ms: int,
+    to_ms: int | None,
+) -> BackfillPlan:
+    """Plan a backfill of the windows that end after `from_ms`, up to `to_ms`, or up to what is emitted now.
+
+    1. The version is the job's present one. It must have committed something: before, nobody knows where it takes over.
+    2. Each stage's windows: from a time at which a window of every version of it begins, so that none of another size is
+       replaced in part; up to the last that is emitted, whole.
+    3. The slices that hold their records; the log must still hold these.
+
+    `log_starts` tells the first offset that a stream still holds, for each partition. Raises Conflict when there is
+    nothing to compute; LogTruncated, with the time from which it could begin; NotFound.
+    """
+    version, last = ledger.job(job).version, ledger.last_checkpoint(job)
+    if last is None or last.version != version:
+        raise Conflict(
+            f"version {version} of job {job} has committed nothing yet, so where its own results begin is not known; "
+            "start the job, and ask again when it has"
+        )
+    pipeline = load(version)
+    steps_ms = _steps(ledger, job, load, pipeline, last.slice)
+    windows = {}
+    for stage in pipeline.stages:
+        if stage.name not in steps_ms:
+            continue
+        up_to_ms = last.emitted.get(stage.name, 0)
+        up_to_ms = up_to_ms if to_ms is None else min(up_to_ms, to_ms)
+        step_ms = steps_ms[stage.name]
+        window = WindowRange(from_ms // step_ms * step_ms, up_to_ms // stage.size_ms * stage.size_ms)
+        if window.after_ms < window.up_to_ms:
+            windows[stage.name] = window
+    if not windows:
+        raise Conflict(
+            f"job {job} has emitted no window yet that ends after {_time(from_ms)}"
+            + (f", up to {_time(to_ms)}" if to_ms is not None else "")
+            + "; there is nothing to compute anew"
+        )
+    stream = pipeline.spec.input.stream
+    log_starts_of = {stream: dict(log_starts(stream))}
+    slice_first = require_records(ledger, job, load, pipeline, windows, last.slice, log_starts_of)
+    slice_last = ledger.first_slice_closing(job, max(one.up_to_ms for one in windows.values())) or last.slice
+    records = ledger.totals(job, slice_last).records - ledger.totals(job, slice_first - 1).records
+    return BackfillPlan(version, windows, slice_first, last.slice, max(0, records))
+
+
+def require_records(
+    ledger: Ledger,
+    job: str,
+    load: Load,
+    pipeline: CheckedPipeline,
+    windows: Mapping[str, WindowRange],
+    slice_committed: int,
+    log_starts: Offsets,
+) -> int:
+    """Return the first slice that holds a record of these windows.
+
+    Raises LogTruncated, with the time from which a backfill could begin, when the log no longer holds all of them.
+    """
+    events_from_ms = _events_from(windows, pipeline)
+    slice_first = ledger.first_slice_reaching(job, events_from_ms) or slice_committed
+    slice_held = ledger.first_slice_from(job, slice_committed, log_starts)
+    if slice_first < slice_held:
+        # Every record before that slice has an event time of at most this.
+        lost_up_to_ms = ledger.checkpoint(job, slice_held - 1).latest_event_ms or 0
+        steps_ms = _steps(ledger, job, load, pipeline, slice_committed)
+        possible_ms = max(lost_up_to_ms // steps_ms[stage] * steps_ms[stage] + steps_ms[stage] for stage in windows)
+        raise LogTruncated(
+            f"the log no longer holds all records of windows that begin at {_time(events_from_ms)}: retention has taken "
+            f"slices before {slice_held} of job {job}, and these need slice {slice_first}. A backfill can begin --from "
+            f"{_time(possible_ms)}"
+        )
+    return slice_first
+
+
+def windows_left(row: BackfillRow) -> dict[str, WindowRange]:
+    """Stage -> the windows that are not in the index yet; stages that are done are left out."""
+    if row.done_ms is None:
+        return dict(row.windows)
+    return _clip(row, row.done_ms, max(one.up_to_ms for one in row.windows.values()))
+
+
+def stores_of(row: BackfillRow, pipeline: CheckedPipeline) -> list[str]:
+    """The aliases in which a backfill of this version writes."""
+    return sorted(
+        {alias for stage, aliases in aliases_of(pipeline).items() if stage in row.windows for alias in aliases}
+    )
+
+
+def _steps(ledger: Ledger, job: str, load: Load, pipeline: CheckedPipeline, slice_last: int) -> dict[str, int]:
+    """Stage -> the time between moments at which a window begins in every version that has written to its aliases."""
+    sizes_ms: dict[str, set[int]] = defaultdict(set)
+    for _, version in ledger.version_changes(job, slice_last):
+        past = load(version)
+        aliases = aliases_of(past)
+        for stage in past.stages:
+            for alias in aliases[stage.name]:
+                sizes_ms[alias].add(stage.size_ms)
+    return {
+        stage: math.lcm(*(size_ms for alias in aliases for size_ms in sizes_ms[alias]))
+        for stage, aliases in aliases_of(pipeline).items()
+        if aliases
+    }
+
+
+def next_chunk(ledger: Ledger, row: BackfillRow, pipeline: CheckedPipeline, records_max: int) -> Chunk | None:
+    """The part of a backfill that follows what is done; None when all is. It holds about `records_max` records, and one
+    window of each stage at least.
+
+    It ends where windows of all stages end, so that hardly a slice is read for two chunks.
+    """
+    after_ms = min(one.after_ms for one in row.windows.values()) if row.done_ms is None else row.done_ms
+    end_ms = max(one.up_to_ms for one in row.windows.values())
+    if after_ms >= end_ms:
+        return None
+    step_ms = math.lcm(*(stage.size_ms for stage in pipeline.stages))
+    first = _first_slice(ledger, row, _events_from(_clip(row, after_ms, end_ms), pipeline))
+    # What closes one more window of each stage, however many records that takes.
+    closing = ledger.first_slice_closing(row.job, after_ms // step_ms * step_ms + step_ms) or row.slice
+    up_to_ms, last = end_ms, max(closing, _slice_with(ledger, row, first, records_max))
+    if last < row.slice:
+        closes_ms = ledger.slices(row.job, last, last)[0].closes_ms
+        assert closes_ms is not None, "what a slice closes never falls"
+        up_to_ms = min(end_ms, closes_ms // step_ms * step_ms)
+    windows = _clip(row, after_ms, up_to_ms)
+    events_from_ms = _events_from(windows, pipeline) if windows else up_to_ms
+    slice_last = ledger.first_slice_closing(row.job, up_to_ms) or row.slice
+    return Chunk(windows, events_from_ms, up_to_ms, _first_slice(ledger, row, events_from_ms), slice_last)
+
+
+def _clip(row: BackfillRow, after_ms: int, up_to_ms: int) -> dict[str, WindowRange]:
+    clipped = {
+        stage: WindowRange(max(one.after_ms, after_ms), min(one.up_to_ms, up_to_ms))
+        for stage, one in row.windows.items()
+    }
+    return {stage: one for stage, one in clipped.items() if one.after_ms < one.up_to_ms}
+
+
+def _events_from(windows: Mapping[str, WindowRange], pipeline: CheckedPipeline) -> int:
+    """The start of the first window. One of a later stage holds windows of the stages before, whole."""
+    sizes_ms = {stage.name: stage.size_ms for stage in pipeline.stages}
+    return min(one.after_ms // sizes_ms[stage] * sizes_ms[stage] for stage, one in windows.items())
+
+
+def _first_slice(ledger: Ledger, row: BackfillRow, event_ms: int) -> int:
+    return ledger.first_slice_reaching(row.job, event_ms) or row.slice
+
+
+def _slice_with(ledger: Ledger, row: BackfillRow, first: int, records_max: int) -> int:
+    """The last slice, from `first` on and at most `row.slice`, up to which there are at most `records_max` records."""
+    before = ledger.totals(row.job, first - 1).records
+    low, high = first, row.slice
+    while low < high:
+        middle = (low + high + 1) // 2
+        if ledger.totals(row.job, middle).records - before <= records_max:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def records_done(ledger: Ledger, row: BackfillRow, pipeline: CheckedPipeline, chunk: Chunk) -> int:
+    """How many of the backfill's records are read when this chunk is done."""
+    first = _first_slice(ledger, row, _events_from(row.windows, pipeline))
+    read = ledger.totals(row.job, chunk.slice_last).records - ledger.totals(row.job, first - 1).records
+    return max(0, min(row.records, read))
+
+
+def complete_backfills(ledger: Ledger, job: str, load: Load, swapping: int | None = None) -> list[Backfilled]:
+    """What the aliases show beside the job's own results, the oldest first. `swapping`: the one that asks, at its swap.
+
+    Raises Conflict while another backfill is at its swap: nobody can tell what they show then.
+    """
+    found = []
+    for row in ledger.backfills(job):
+        if row.state is BackfillState.SWAPPING and row.generation != swapping:
+            raise Conflict(
+                f"backfill {row.generation} of job {job} is just being shown in place of what was; ask again"
+            )
+        if row.state is BackfillState.COMPLETE:
+            found.append(Backfilled(row.generation, row.version, load(row.version), row.windows))
+    return found
+
+
+def generations_by_store(backfills: Sequence[Backfilled]) -> dict[str, list[Generation]]:
+    """Alias -> the generations that it shows beside the first, the oldest first."""
+    stores: dict[str, list[Generation]] = defaultdict(list)
+    for one in backfills:
+        for stage, aliases in aliases_of(one.pipeline).items():
+            for alias in aliases if stage in one.windows else ():
+                stores[alias].append(Generation(one.generation, *one.windows[stage]))
+    return dict(stores)
+
+
+def _time(time_ms: int) -> str:
+    return format_timestamp(time_ms * 1000)

@@ -1,0 +1,244 @@
+"""One backfill: `python -m strandline.processing.backfill.process --job NAME --generation N`.
+
+Computes windows of the past anew, from the recorded slices, with the version of the pipeline that the ledger's row names,
+into indices of a generation of their own; then lets the aliases show these in place of what was there. The live job
+goes on beside it.
+
+It may be killed at any time and begun again: what is in the index is found there by its ids, since every result is a
+pure function of the log. Who begins it fences whoever was at it before.
+
+Exit codes are those of `exit_codes.py`: done is complete, or nothing to do any more; what failed for good says why in its row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, PermanentError, StrandlineError, TransientError
+from strandline.core.failpoints import failpoint
+from strandline.core.logs import configure_logs
+from strandline.core.settings import Settings
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import BackfillRow, BackfillState
+from strandline.log.reader import LogIndex
+from strandline.processing.audit.source import OFFSET, OWN, PARTITION, REASON, StretchSource, stretch_frame
+from strandline.processing.backfill.emission import BackfillTap, shapes_of
+from strandline.processing.backfill.plan import (
+    Backfilled,
+    Chunk,
+    complete_backfills,
+    generations_by_store,
+    next_chunk,
+    records_done,
+    require_records,
+    stores_of,
+    windows_left,
+)
+from strandline.processing.emission.stage_emission import DEAD_LETTERS_PROPERTY, SLICE_PROPERTY
+from strandline.processing.operators.stages import window_stages
+from strandline.processing.pipelines.model import CheckedPipeline
+from strandline.processing.pipelines.stored import load_pipeline
+from strandline.processing.run.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
+from strandline.processing.run.runner import source_config
+from strandline.processing.slices.rewind import RewindPlan, require_same_topic
+from strandline.processing.source.data_source import EVENT_TIME
+from strandline.processing.spark.batch_session import batch_spark
+from strandline.processing.spark.errors import failure_of
+from strandline.results.generations import discard_generation, swap_aliases
+from strandline.results.mapping import build_mapping, ensure_index_template
+
+log = structlog.get_logger()
+
+CHUNK_SLICES = 4
+"""A chunk holds the records of about so many of the largest slices."""
+
+
+class Backfill:
+    """One attempt at one backfill."""
+
+    def __init__(self, settings: Settings, job: str, generation: int, spark: SparkSession | None = None) -> None:
+        """With `spark`, the attempt uses that session and leaves it running; else it starts and stops its own."""
+        self._settings = settings
+        self._job = job
+        self._generation = generation
+        self._given_spark = spark
+        self._ledger = Ledger.open(settings.ledger_url)
+        self._index = LogIndex(settings.kafka_bootstrap)
+
+    def run(self) -> int:
+        """Bring the backfill to its end; return the exit code. What is wrong for good is in its row."""
+        row: BackfillRow | None = None
+        try:
+            row = self._ledger.begin_backfill(self._job, self._generation)
+            log.info("backfill begins", job=self._job, generation=row.generation, epoch=row.epoch, done_ms=row.done_ms)
+            failpoint("backfill.begun")
+            self._complete(row)
+            return EXIT_DONE
+        except StrandlineError as error:
+            return self._failed(row, error)
+        except (PySparkException, Py4JError) as error:
+            return self._failed(row, failure_of(error))
+        finally:
+            self._ledger.close()
+
+    def _complete(self, row: BackfillRow) -> None:
+        """Compute, swap, say so.
+
+        1. Compute what is not in the index yet, a chunk at a time; after each its row says so.
+        2. From now on there is no way back: the row says that the swap may have been made.
+        3. Swap the aliases in one step, and close the row.
+        """
+        pipeline = self._load(row.version)
+        if row.state is not BackfillState.SWAPPING:
+            self._compute(row, pipeline)
+            row = self._ledger.move_backfill(self._job, row.generation, BackfillState.SWAPPING, epoch=row.epoch)
+        failpoint("backfill.before_swap")
+        swap_aliases(self._settings.elasticsearch_url, generations_by_store(self._shown(row, pipeline)))
+        failpoint("backfill.swapped")
+        row = self._ledger.move_backfill(self._job, row.generation, BackfillState.COMPLETE, epoch=row.epoch)
+        message = f"backfill {row.generation} of job {self._job} is complete: the aliases show it"
+        facts = {"generation": row.generation, "version": row.version, "results": row.results, "refused": row.refused}
+        self._ledger.record_event("backfill_complete", message, job=self._job, facts=facts)
+        log.info(message, job=self._job, generation=row.generation, results=row.results)
+
+    def _shown(self, row: BackfillRow, pipeline: CheckedPipeline) -> list[Backfilled]:
+        """All that the aliases are to show beside the job's own results, this backfill with them."""
+        others = complete_backfills(self._ledger, self._job, self._load, row.generation)
+        return [*others, Backfilled(row.generation, row.version, pipeline, row.windows)]
+
+    def _compute(self, row: BackfillRow, pipeline: CheckedPipeline) -> None:
+        """Bring every result into the index.
+
+        1. Make sure that the log still is what the slices say.
+        2. Delete what failed and cancelled backfills have left behind, and make the templates of this one's indices.
+        3. Read, compute and write a chunk at a time.
+        """
+        self._require_log(row, pipeline)
+        self._discard_others(row)
+        self._ensure_templates(row, pipeline)
+        records_max = CHUNK_SLICES * self._settings.slice_rows_max
+        chunk = next_chunk(self._ledger, row, pipeline, records_max)
+        if chunk is None:
+            return
+        with self._spark(min(row.records, records_max)) as spark:
+            while chunk is not None:
+                row = self._compute_chunk(spark, row, pipeline, chunk)
+                chunk = next_chunk(self._ledger, row, pipeline, records_max)
+
+    def _compute_chunk(
+        self, spark: SparkSession, row: BackfillRow, pipeline: CheckedPipeline, chunk: Chunk
+    ) -> BackfillRow:
+        tap = BackfillTap(row, pipeline, chunk.windows, self._settings)
+        if chunk.windows:
+            context = spark.sparkContext
+            context.setLocalProperty(SLICE_PROPERTY, str(chunk.slice_last))
+            letters = self._ledger.checkpoint(self._job, row.slice).dead_letter_offsets
+            context.setLocalProperty(DEAD_LETTERS_PROPERTY, json.dumps(letters))
+            no_run = RewindPlan(slice_first=chunk.slice_first, slice_committed=chunk.slice_last)
+            config = source_config(self._settings, pipeline, no_run, row.version, row.epoch, spark)
+            # No record is accounted for here, so those that are refused are left out by the reader.
+            source = StretchSource(config, chunk.slice_first, chunk.slice_last + 1, chunk.slice_last)
+            event_ms = F.unix_millis(EVENT_TIME)
+            records = (
+                stretch_frame(spark, source)
+                .drop(PARTITION, OFFSET, OWN, REASON)
+                .where((event_ms >= chunk.events_from_ms) & (event_ms < chunk.up_to_ms))
+            )
+            # The one action: what the stages emit leaves from inside the plan.
+            window_stages(records, pipeline, tap).write.format("noop").mode("overwrite").save()
+        failpoint("backfill.chunk_written")
+        row = self._ledger.record_backfill(
+            self._job,
+            row.generation,
+            row.epoch,
+            done_ms=chunk.up_to_ms,
+            records_done=records_done(self._ledger, row, pipeline, chunk),
+            results=tap.counted("results"),
+            refused=tap.counted("refused"),
+            sample=tap.sample(),
+        )
+        failpoint("backfill.chunk_noted")
+        log.info("chunk done", job=self._job, generation=row.generation, done_ms=row.done_ms, results=row.results)
+        return row
+
+    def _require_log(self, row: BackfillRow, pipeline: CheckedPipeline) -> None:
+        stream = pipeline.spec.input.stream
+        what_now = "The records to compute from are gone."
+        require_same_topic(self._job, self._ledger.stream(stream), self._index.topic_id(stream), what_now)
+        left = windows_left(row)
+        if left:
+            require_records(
+                self._ledger, self._job, self._load, pipeline, left, row.slice, {stream: self._index.starts(stream)}
+            )
+
+    def _discard_others(self, row: BackfillRow) -> None:
+        for other in self._ledger.backfills(self._job):
+            if other.state in (BackfillState.FAILED, BackfillState.CANCELLED):
+                for store in stores_of(other, self._load(other.version)):
+                    discard_generation(self._settings.elasticsearch_url, store, other.generation)
+
+    def _ensure_templates(self, row: BackfillRow, pipeline: CheckedPipeline) -> None:
+        url = self._settings.elasticsearch_url
+        for stage in pipeline.stages:
+            for shape in shapes_of(row, pipeline, stage) if stage.name in row.windows else ():
+                ensure_index_template(url, shape.emit_name, build_mapping(shape), generation=row.generation)
+
+    def _load(self, version: int) -> CheckedPipeline:
+        return load_pipeline(self._ledger, self._job, version)
+
+    @contextmanager
+    def _spark(self, records: int) -> Iterator[SparkSession]:
+        if self._given_spark is not None:
+            yield self._given_spark
+            return
+        with batch_spark(self._settings, self._job, "backfill", records) as spark:
+            yield spark
+
+    def _failed(self, row: BackfillRow | None, error: StrandlineError) -> int:
+        """Say in the row what went wrong. At its swap a backfill goes on until that is made."""
+        log.error(
+            "the backfill failed", job=self._job, generation=self._generation, code=error.code, message=str(error)
+        )
+        if row is None or isinstance(error, Fenced):
+            return EXIT_TRY_AGAIN if isinstance(error, TransientError) else EXIT_DONE
+        try:
+            present = self._ledger.backfill(self._job, row.generation)
+            is_final = isinstance(error, PermanentError) and present.state is not BackfillState.SWAPPING
+            to = BackfillState.FAILED if is_final else present.state
+            self._ledger.move_backfill(self._job, row.generation, to, str(error), row.epoch)
+            return EXIT_FAILED if is_final else EXIT_TRY_AGAIN
+        except (Conflict, Fenced) as ended:
+            log.info("the backfill was ended", job=self._job, generation=row.generation, message=str(ended))
+            return EXIT_DONE
+        except LedgerUnavailable as unsaid:
+            log.error("could not say in the ledger how the backfill ended", job=self._job, error=str(unsaid))
+            return EXIT_TRY_AGAIN
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="strandline-backfill", description="Computes windows of the past anew.")
+    parser.add_argument("--job", required=True, help="the job's name")
+    parser.add_argument("--generation", type=int, required=True, help="which of its backfills")
+    options = parser.parse_args(arguments)
+    settings = Settings()
+    configure_logs(as_json=settings.log_json)
+    try:
+        backfill = Backfill(settings, options.job, options.generation)
+    except StrandlineError as error:
+        log.error("the backfill cannot start", job=options.job, code=error.code, message=str(error))
+        return EXIT_TRY_AGAIN
+    return backfill.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""The commit of a slice: its results and dead letters first, then, in one ledger transaction, the checkpoint."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from pyspark.sql import DataFrame
+
+from strandline.core.errors import StrandlineError
+from strandline.core.failpoints import failpoint
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import CheckpointRow, Offsets, SliceRow
+from strandline.log.reader import LogIndex
+from strandline.processing.emission.rejected_records import RefusedWriter
+from strandline.processing.emission.stage_emission import DEAD_LETTERS_PROPERTY, RESULT_OFFSETS_PROPERTY, SLICE_PROPERTY
+from strandline.processing.emission.tap import results_metric
+from strandline.processing.pipelines.model import CheckedPipeline
+from strandline.processing.slices.offsets import slice_of_offset
+from strandline.processing.slices.rewind import RewindPlan
+from strandline.processing.slices.watermark import emitted_up_to, greatest
+
+log = structlog.get_logger()
+
+
+class WatermarkMismatch(StrandlineError):
+    """Spark's watermark is not what the ledger says: a defect, and reason enough to stop before anything is committed."""
+
+    code = "watermark_mismatch"
+
+
+class SliceCommitter:
+    """Spark's `foreachBatch` function of one run. Never called twice at once. `failure` keeps the typed error that made a
+    batch fail, since Spark passes on only its text."""
+
+    def __init__(
+        self,
+        pipeline: CheckedPipeline,
+        version: int,
+        epoch: int,
+        plan: RewindPlan,
+        ledger: Ledger,
+        refused: RefusedWriter,
+        stream_execution: Callable[[], Any],
+        index: LogIndex,
+        first_committed: Callable[[], None],
+    ) -> None:
+        """`first_committed` is called once, after this run's first commit."""
+        self._pipeline = pipeline
+        self._version = version
+        self._epoch = epoch
+        self._plan = plan
+        self._ledger = ledger
+        self._refused = refused
+        self._stream_execution = stream_execution
+        self._index = index
+        self._streams_seen: set[str] = set()
+        self._first_committed = first_committed
+        self.has_committed = False
+        self.failure: StrandlineError | None = None
+
+    def __call__(self, results: DataFrame, batch: int) -> None:
+        try:
+            self._process(results, batch)
+        except StrandlineError as error:
+            self.failure = error
+            raise
+
+    def _process(self, results: DataFrame, batch: int) -> None:
+        """Run one batch: a replayed one rebuilds state and ends there, a new one is committed."""
+        started = time.monotonic()
+        execution = self._stream_execution()
+        number = slice_of_offset(json.loads(execution.availableOffsets().values().head().json()))
+        before = self._ledger.last_checkpoint(self._pipeline.job)
+        context = results.sparkSession.sparkContext
+        context.setLocalProperty(SLICE_PROPERTY, str(number))
+        context.setLocalProperty(DEAD_LETTERS_PROPERTY, json.dumps(before.dead_letter_offsets if before else {}))
+        context.setLocalProperty(RESULT_OFFSETS_PROPERTY, json.dumps(before.result_offsets if before else {}))
+        if self._pipeline.spec.on_error == "crash" and number > self._plan.slice_committed:
+            # Before anything of the slice is emitted: a fixed version shall find it untouched. Costs a second reading.
+            bad = self._refused.first(number)
+            if bad is not None:
+                raise bad
+        failpoint("slice.before_action")
+        # The one action of the batch: every further one would run it again, from the log on.
+        results.write.format("noop").mode("append").save()
+        failpoint("slice.written")
+        facts = _observed(execution)
+        if number <= self._plan.slice_committed:
+            log.info(
+                "replayed", job=self._pipeline.job, epoch=self._epoch, slice=number, records=facts["facts"]["records"]
+            )
+            failpoint("rewind.replayed")
+            return
+        sliced = self._ledger.slices(self._pipeline.job, number, number)[0]
+        self._require_same_watermark(execution, sliced, first=batch == 0)
+        self.commit_slice(sliced, before, facts)
+        if not self.has_committed:
+            self.has_committed = True
+            self._first_committed()
+        log.info(
+            "slice committed",
+            job=self._pipeline.job,
+            epoch=self._epoch,
+            slice=number,
+            records=facts["facts"]["records"],
+            seconds=round(time.monotonic() - started, 3),
+        )
+
+    def commit_slice(self, sliced: SliceRow, before: CheckpointRow | None, facts: dict[str, dict[str, Any]]) -> None:
+        """Make one slice final, so that doing it again changes nothing. Its results are already written and confirmed.
+
+        1. Write its dead letters, if the plan counted any; identities come from the log, so a repeat adds nothing.
+        2. Add up: what it held, what was refused and why, how far event time has come, where streams of results end.
+        3. Commit the checkpoint under this run's epoch. Only after this may the next slice be planned.
+        """
+        job = self._pipeline.job
+        counted = facts["facts"]
+        late = counted["late"]
+        dead = counted["refused"] + facts.get("steps", {}).get("problems", 0)
+        written = self._pipeline.spec.late == "dead_letter"
+        rejected: dict[str, int] = {}
+        dead_letter_offsets = before.dead_letter_offsets if before else {}
+        failpoint("commit.before_dead_letters")
+        if dead or (late and written):
+            rejected, dead_letter_offsets = self._refused.write(sliced.number, dead_letter_offsets)
+        if late and not written:
+            rejected["late"] = late
+        results = {s.name: facts[results_metric(s.name)]["results"] for s in self._pipeline.stages if s.emits}
+        result_offsets = self._result_offsets(before, results)
+        failpoint("commit.before_checkpoint")
+        self._ledger.commit_checkpoint(
+            CheckpointRow(
+                job=job,
+                slice=sliced.number,
+                epoch=self._epoch,
+                version=self._version,
+                emitted=emitted_up_to(
+                    [(s.name, s.size_ms) for s in self._pipeline.stages],
+                    sliced.closes_ms,
+                    before.emitted if before else {},
+                ),
+                latest_event_ms=greatest(before.latest_event_ms if before else None, counted["latest_event_ms"]),
+                latest_log_ms=greatest(before.latest_log_ms if before else None, counted["latest_log_ms"]),
+                records=counted["records"],
+                accepted=counted["records"] - sum(rejected.values()),
+                rejected=rejected,
+                results=results,
+                dead_letter_offsets=dead_letter_offsets,
+                committed_ms=time.time_ns() // 1_000_000,
+                result_offsets=result_offsets,
+            )
+        )
+        failpoint("checkpoint.committed")
+
+    def _result_offsets(self, before: CheckpointRow | None, results: dict[str, int]) -> Offsets:
+        """Where each stream of results ends now. Those to which nothing was emitted are looked at in the run's first slice
+        only: shutting out older runs may have left marks behind their last results."""
+        offsets = dict(before.result_offsets) if before else {}
+        for stage in self._pipeline.stages:
+            for stream in stage.streams:
+                if results[stage.name] or stream not in self._streams_seen:
+                    self._streams_seen.add(stream)
+                    offsets[stream] = self._index.settled_ends(stream)
+        return offsets
+
+    def _require_same_watermark(self, execution: Any, sliced: SliceRow, *, first: bool) -> None:
+        in_spark_ms = int(execution.lastExecution().offsetSeqMetadata().batchWatermarkMs())
+        in_ledger_ms = max(0, sliced.closes_ms or 0)
+        # A fresh query starts at 0; then nothing was replayed, because no window was open.
+        if in_spark_ms != in_ledger_ms and not (first and in_spark_ms == 0):
+            raise WatermarkMismatch(
+                f"slice {sliced.number} of job {sliced.job}: Spark's watermark is {in_spark_ms} ms, the ledger says "
+                f"{in_ledger_ms} ms. Nothing of it was committed. Restart the job; if it happens again, report it."
+            )
+
+
+def _observed(execution: Any) -> dict[str, dict[str, Any]]:
+    """The plan's observed metrics after its action: name -> field -> value, 0 for a sum over nothing."""
+    metrics = execution.lastExecution().observedMetrics()
+    observed: dict[str, dict[str, Any]] = {}
+    names = metrics.keys().iterator()
+    while names.hasNext():
+        name = names.next()
+        row = metrics.apply(name)
+        fields = row.schema().fieldNames()
+        observed[str(name)] = {str(field): row.get(i) for i, field in enumerate(fields)}
+    for field in ("records", "refused", "late"):
+        observed["facts"][field] = observed["facts"][field] or 0
+    return observed

@@ -1,0 +1,142 @@
+"""Dead letters: a record or result that could not be used, with its bytes, the reason and where it came from.
+
+A dead letter's key is its identity: the source coordinates of a record, or index and id of a refused document. It is
+written once however often a slice is replayed: by transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from confluent_kafka import Message
+from pyspark import TaskContext
+
+from strandline.core.record import dead_letter_topic
+from strandline.log.transactions import Entry, Slot, Writing
+from strandline.processing.emission.present_run import require_present
+from strandline.processing.source.data_source import BYTES, MESSAGE, REASON, SOURCE_COLUMNS
+
+STEP = "_strandline_step"
+"""Column of a refused record: the step that refused it."""
+DEAD_LETTERS_A_TRANSACTION = 5_000
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    identity: str
+    value: bytes | None
+    headers: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of_record(
+        cls, stream: str, partition: int, offset: int, value: bytes | None, reason: str, message: str, step: str
+    ) -> DeadLetter:
+        headers = {
+            "reason": reason,
+            "message": message,
+            "step": step,
+            "stream": stream,
+            "partition": str(partition),
+            "offset": str(offset),
+        }
+        return cls(f"{stream}/{partition}/{offset}", value, tuple(headers.items()))
+
+    @classmethod
+    def of_document(
+        cls, index: str, document_id: str, value: bytes, reason: str, message: str, step: str
+    ) -> DeadLetter:
+        headers = {"reason": reason, "message": message, "step": step, "index": index, "document": document_id}
+        return cls(f"{index}/{document_id}", value, tuple(headers.items()))
+
+    @property
+    def entry(self) -> Entry:
+        """As a record of the dead-letter stream."""
+        headers = [(name, text.encode()) for name, text in self.headers]
+        return Entry(self.identity, self.value, self.identity.encode(), headers)
+
+
+def slot_of_records(slot: int) -> str:
+    """The place from which a run's task of this number writes what became of records."""
+    return f"record-{slot}"
+
+
+def slot_of_results(stage: str, slot: int) -> str:
+    """Likewise, of a stage's refused results."""
+    return f"result-{stage}-{slot}"
+
+
+def dead_letter_id(job: str, slot: str) -> str:
+    """The transactional id of a slot."""
+    return f"{dead_letter_topic(job)}.{slot}"
+
+
+class DeadLetterWriter:
+    """Writes the dead letters of one attempt of one task. No two processes at work may share a `slot`.
+
+    `require_present` raises Fenced unless the run `epoch` is still the present one.
+    """
+
+    def __init__(self, bootstrap: str, job: str, slot: str, epoch: int, require_present: Callable[[int], None]) -> None:
+        self._writing = Writing(
+            bootstrap, dead_letter_topic(job), epoch, require_present, identity_of=_key_of, failpoints="dead_letters"
+        )
+        self._id = dead_letter_id(job, slot)
+
+    def write(self, letters: Iterator[DeadLetter], written_before: Mapping[int, int]) -> int:
+        """Write those that are not in the stream since `written_before` (partition -> offset, of the last checkpoint), in
+        transactions of bounded size; return how many letters were given. Raises LogUnavailable, Fenced."""
+        given = 0
+        slot = Slot(self._writing, self._id, written_before)
+        for chunk in _chunks(letters, DEAD_LETTERS_A_TRANSACTION):
+            given += len(chunk)
+            slot.write([letter.entry for letter in chunk])
+        return given
+
+
+@dataclass(frozen=True)
+class DeadLetterTask:
+    """Writes the dead letters of a slice's refused records; travels to the executors. Yields reason and count."""
+
+    bootstrap: str
+    job: str
+    epoch: int
+    written_before: Mapping[int, int]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        counts: dict[str, int] = {}
+        writer = DeadLetterWriter(
+            self.bootstrap,
+            self.job,
+            slot_of_records(context.partitionId()),
+            self.epoch,
+            lambda epoch: require_present(self.job, epoch),
+        )
+        writer.write(self._letters(batches, counts), self.written_before)
+        yield pa.RecordBatch.from_pydict({"reason": list(counts), "count": pa.array(counts.values(), pa.int64())})
+
+    def _letters(self, batches: Iterator[pa.RecordBatch], counts: dict[str, int]) -> Iterator[DeadLetter]:
+        for batch in batches:
+            columns = [batch.column(name).to_pylist() for name in (*SOURCE_COLUMNS, BYTES, REASON, MESSAGE, STEP)]
+            for stream, partition, offset, value, reason, message, step in zip(*columns, strict=True):
+                counts[reason] = counts.get(reason, 0) + 1
+                yield DeadLetter.of_record(stream, partition, offset, value, reason, message, step)
+
+
+def _key_of(message: Message) -> str:
+    key = message.key()
+    return key.decode("utf-8", "replace") if isinstance(key, bytes) else ""
+
+
+def _chunks(letters: Iterator[DeadLetter], size: int) -> Iterator[list[DeadLetter]]:
+    chunk: list[DeadLetter] = []
+    for letter in letters:
+        chunk.append(letter)
+        if len(chunk) >= size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

@@ -1,0 +1,131 @@
+"""Results in a stream, each once, by transactions.
+
+A record is a document as `results/document.py` makes it; its key is the field that the stream's document names, placed as the
+gateways place keys; its headers say which result it is and who wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from confluent_kafka import Message
+
+from strandline.core.record import (
+    HEADER_EMISSION,
+    HEADER_EPOCH,
+    HEADER_ID,
+    HEADER_JOB,
+    HEADER_STAGE,
+)
+from strandline.ingest.gateway.framing import key_finder
+from strandline.log.transactions import Entry, Slot, Writing
+from strandline.results.document import Document, DocumentShape
+from strandline.results.writer import Refused, WriteReport
+
+RESULTS_A_TRANSACTION = 5_000
+_RECORD_BYTES_MAX = 1_000_000
+"""The producer's own limit, headers and all."""
+_HEADERS_BYTES_MAX = 2_048
+_END_BYTES = len('{"@timestamp":"2024-05-01T12:01:00.000Z"')
+"""A document begins with its window's end."""
+
+
+@dataclass(frozen=True)
+class ResultStream:
+    """One stage's way into one stream. Pickles; goes to the executors."""
+
+    bootstrap: str
+    shape: DocumentShape
+    key: str | None
+    """The field of the document that is the record's key."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """From where a task writes."""
+
+    slot: int
+    """The task's number in its stage: the same place of any later attempt takes the slot over."""
+    written_before: Mapping[int, int]
+    """Where the stream ended at the last checkpoint: partition -> offset."""
+
+
+def transactional_id(job: str, stage: str, stream: str, slot: int) -> str:
+    """Begins with the job and a colon, which no name has: an ACL for that prefix is for this job alone."""
+    return f"{job}:result:{stage}:{stream}:{slot}"
+
+
+class ResultStreamWriter:
+    """A ResultWriter over one stream, for one attempt of one task.
+
+    `require_present` raises Fenced unless the run of this epoch is still the job's present one.
+    """
+
+    def __init__(self, stream: ResultStream, place: Place, require_present: Callable[[int], None]) -> None:
+        self._stream = stream
+        self._place = place
+        self._require_present = require_present
+        self._slot: Slot | None = None
+        self._find_key = key_finder(stream.key) if stream.key else lambda _source: None
+
+    def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
+        """Write the rows of a stage as ResultWriter promises. Raises LogUnavailable, Fenced."""
+        report = WriteReport()
+        slot = self._slot = self._slot or self._of_run(epoch)
+        documents: list[tuple[Document, bytes | None]] = []
+        for batch in batches:
+            for row in self._stream.shape.documents(batch, epoch, emission):
+                if isinstance(row, Refused):
+                    report.refused.append(row)
+                    continue
+                key = self._find_key(row.source)
+                size = len(row.source) + len(key or b"") + _HEADERS_BYTES_MAX
+                if size > _RECORD_BYTES_MAX:
+                    reason = f"a record of {size} bytes is larger than the {_RECORD_BYTES_MAX} that the log takes"
+                    report.refused.append(Refused(row.id, row.index, None, "record_too_large", reason, row.source))
+                else:
+                    documents.append((row, key))
+        # Whatever order Spark has them in: by the window's end, then by key.
+        documents.sort(key=lambda one: (one[0].source[:_END_BYTES], one[1] or b"", one[0].id))
+        for start in range(0, len(documents), RESULTS_A_TRANSACTION):
+            chunk = documents[start : start + RESULTS_A_TRANSACTION]
+            created = slot.write([self._entry(document, key, epoch, emission) for document, key in chunk])
+            report.created += created
+            report.already += len(chunk) - created
+        return report
+
+    def _of_run(self, epoch: int) -> Slot:
+        shape = self._stream.shape
+        writing = Writing(
+            self._stream.bootstrap,
+            shape.emit_name,
+            epoch,
+            self._require_present,
+            identity_of=lambda message: result_header(message, HEADER_ID),
+            failpoints="stream",
+            # Placed as the gateways place keys.
+            settings={"partitioner": "murmur2_random", "message.max.bytes": _RECORD_BYTES_MAX},
+        )
+        name = transactional_id(shape.job, shape.stage, shape.emit_name, self._place.slot)
+        return Slot(writing, name, self._place.written_before)
+
+    def _entry(self, document: Document, key: bytes | None, epoch: int, emission: int) -> Entry:
+        shape = self._stream.shape
+        headers: list[tuple[str, str | bytes | None]] = [
+            (HEADER_JOB, shape.job.encode()),
+            (HEADER_STAGE, shape.stage.encode()),
+            (HEADER_EMISSION, b"%d" % emission),
+            (HEADER_EPOCH, b"%d" % epoch),
+            (HEADER_ID, document.id.encode()),
+        ]
+        return Entry(document.id, document.source, key, headers)
+
+
+def result_header(message: Message, wanted: str) -> str:
+    """The text of one header, empty where the record has none."""
+    for name, value in dict(message.headers() or ()).items():
+        if name == wanted and isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+    return ""

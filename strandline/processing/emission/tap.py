@@ -1,0 +1,105 @@
+"""Emission: a stage's results leave from inside the plan, as they pass from one stage to the next.
+
+So a cascade emits every stage from one plan that reads the log once and keeps each stage's state once. Ids come from the
+data and documents are only ever created, so a batch that is run again lands on itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
+
+from strandline.core.settings import Settings
+from strandline.processing.emission.result_stream_writer import ResultStream
+from strandline.processing.emission.stage_emission import REFUSED_RESULTS, StageEmission
+from strandline.processing.operators.stages import WATERMARK_METADATA
+from strandline.processing.pipelines.model import CheckedPipeline, Emit, Stage
+from strandline.processing.source.data_source import EVENT_TIME
+from strandline.results.counting_writer import CountingWriter
+from strandline.results.document import DocumentShape
+from strandline.results.elasticsearch_writer import ElasticsearchWriter
+from strandline.results.writer import ResultWriter
+
+
+def results_metric(stage: str) -> str:
+    """The name under which a stage's results are observed."""
+    return f"results_{stage}"
+
+
+class EmissionTap:
+    """Puts a stage's emission into the plan, where the stage has one."""
+
+    def __init__(
+        self,
+        pipeline: CheckedPipeline,
+        version: int,
+        epoch: int,
+        emitted: Mapping[str, int],
+        settings: Settings,
+        stream_keys: Mapping[str, str | None] = MappingProxyType({}),
+    ) -> None:
+        """`stream_keys`: of each stream that is emitted to, the field that is its key."""
+        self._pipeline = pipeline
+        self._version = version
+        self._epoch = epoch
+        self._emitted = emitted
+        self._settings = settings
+        self._stream_keys = stream_keys
+
+    def __call__(self, stage: Stage, frame: DataFrame) -> DataFrame:
+        if not stage.emits:
+            return frame
+        emitted_ms = self._emitted.get(stage.name)
+        emission = StageEmission(
+            writers=tuple(self._writer(stage, emit) for emit in stage.emits if emit.kind != "stream"),
+            streams=tuple(self._stream(stage, emit) for emit in stage.emits if emit.kind == "stream"),
+            job=self._pipeline.job,
+            stage=stage.name,
+            epoch=self._epoch,
+            emitted_ms=emitted_ms,
+            kafka_bootstrap=self._settings.kafka_bootstrap,
+        )
+        fields = [StructField(f.name, f.dataType, f.nullable) for f in frame.schema.fields]
+        schema = StructType([*fields, StructField(REFUSED_RESULTS, LongType())])
+        # An Arrow function loses the mark of event time, so its schema says it again.
+        schema[EVENT_TIME].metadata = {WATERMARK_METADATA: self._pipeline.delay_ms}
+        is_new = F.lit(True) if emitted_ms is None else F.unix_millis(F.col("window.end")) > emitted_ms
+        tapped = frame.mapInArrow(emission, schema).observe(
+            results_metric(stage.name),
+            F.count(F.when(is_new, 1)).alias("results"),
+            F.sum(REFUSED_RESULTS).alias("refused"),
+        )
+        return tapped.drop(REFUSED_RESULTS)
+
+    def _writer(self, stage: Stage, emit: Emit) -> ResultWriter:
+        if emit.kind == "counting":
+            return CountingWriter()
+        return ElasticsearchWriter(
+            self._settings.elasticsearch_url, document_shape(self._pipeline, stage, emit, self._version)
+        )
+
+    def _stream(self, stage: Stage, emit: Emit) -> ResultStream:
+        shape = document_shape(self._pipeline, stage, emit, self._version)
+        return ResultStream(self._settings.kafka_bootstrap, shape, self._stream_keys[emit.name])
+
+
+def document_shape(
+    pipeline: CheckedPipeline, stage: Stage, emit: Emit, version: int, generation: int = 1
+) -> DocumentShape:
+    """What the documents of one emission have in common. A backfill's have one id each, whatever the job's guarantee: every
+    attempt at it computes the same."""
+    return DocumentShape(
+        emit_name=emit.name,
+        job=pipeline.job,
+        stage=stage.name,
+        version=version,
+        by=tuple(zip(stage.by, stage.by_types, strict=True)),
+        aggregates=tuple((column.name, column.type) for column in stage.aggregates),
+        is_stream=emit.kind == "stream",
+        is_once=generation > 1 or pipeline.spec.guarantee == "exactly_once",
+        generation=generation,
+    )

@@ -1,0 +1,1 @@
+"""The steps and windows of a pipeline."""

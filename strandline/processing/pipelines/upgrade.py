@@ -1,0 +1,139 @@
+"""What changes between two versions of a pipeline, and whether the new one can take over at the last emission. Pure.
+
+The new version begins where the old one ended: it rewinds the log for the windows that end later, computes these, and
+nobody computes them twice. So anything may change that only says how windows are made of records. What may not change is
+what the recorded slices rest on: the stream, and how event time and lateness come about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from strandline.core.durations import format_duration
+from strandline.processing.pipelines.model import CheckedPipeline, Stage
+
+
+class Effect(StrEnum):
+    """What a change means for a job that has begun."""
+
+    SAFE = "safe"
+    """It touches no result."""
+    REWIND = "rewind"
+    """Windows that are not emitted yet are computed anew, from the log, in the new way."""
+    FORBIDDEN = "forbidden"
+    """It can't be made to this job."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference between two versions."""
+
+    what: str
+    effect: Effect
+    reason: str
+    """What follows from it, or why it can't be."""
+
+
+def changes_between(before: CheckedPipeline, after: CheckedPipeline) -> list[Change]:
+    """Return every difference that matters, the forbidden ones first; empty when only the text differs."""
+    found = [*_of_input(before, after), *_of_stages(before, after), *_of_emissions(before, after)]
+    order = [Effect.FORBIDDEN, Effect.REWIND, Effect.SAFE]
+    return sorted(found, key=lambda change: order.index(change.effect))
+
+
+def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Change]:
+    old, new = before.spec.input.stream, after.spec.input.stream
+    if old != new:
+        yield Change(f"input from stream {old} to {new}", Effect.FORBIDDEN, "the recorded slices are of the former")
+    if before.event_time_field != after.event_time_field:
+        yield Change(
+            f"event time from field {before.event_time_field} to {after.event_time_field}",
+            Effect.FORBIDDEN,
+            "the recorded watermarks are of the former, and by them nearly everything could be late",
+        )
+    if before.delay_ms != after.delay_ms:
+        yield Change(
+            f"delay from {format_duration(before.delay_ms)} to {format_duration(after.delay_ms)}",
+            Effect.FORBIDDEN,
+            "the recorded slices were judged by the former: replayed under another one, records of open windows would be lost",
+        )
+    if before.idle_timeout_ms != after.idle_timeout_ms:
+        yield Change("idle_timeout", Effect.SAFE, "counts from the next slice on")
+    if before.max_ahead_ms != after.max_ahead_ms:
+        yield Change(
+            "max_ahead",
+            Effect.FORBIDDEN,
+            "how far event time had come in each slice was judged by the former, and a rewind starts by it",
+        )
+    if (before.spec.guarantee, before.spec.checkpoint) != (after.spec.guarantee, after.spec.checkpoint):
+        yield Change("guarantee or checkpoint", Effect.SAFE, "counts from the next slice on")
+    if before.spec.recovery != after.spec.recovery:
+        yield Change("recovery", Effect.SAFE, "counts from the start after the next one on")
+    if (before.spec.late, before.spec.on_error) != (after.spec.late, after.spec.on_error):
+        yield Change("late or on_error", Effect.SAFE, "counts from the next slice on")
+
+
+def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Change]:
+    old_stages = {stage.name: stage for stage in before.stages}
+    new_stages = {stage.name: stage for stage in after.stages}
+    for name in old_stages.keys() - new_stages.keys():
+        yield Change(f"window {name} is gone", Effect.SAFE, "its results stay, and no more come")
+    for name in new_stages.keys() - old_stages.keys():
+        yield Change(f"window {name} is new", Effect.REWIND, "its first result is of the first window not yet closed")
+    for name in sorted(old_stages.keys() & new_stages.keys()):
+        yield from _of_stage(old_stages[name], new_stages[name])
+
+
+def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
+    if old.size_ms != new.size_ms:
+        yield Change(
+            f"window {old.name} from {format_duration(old.size_ms)} to {format_duration(new.size_ms)}",
+            Effect.REWIND,
+            "windows of the new size that are not closed yet are computed whole; the last ones of the old size overlap them",
+        )
+    if old.by != new.by:
+        yield Change(f"the key of window {old.name}", Effect.REWIND, "open windows are computed by the new key")
+    if old.aggregates != new.aggregates:
+        yield Change(f"the aggregates of window {old.name}", Effect.REWIND, "open windows are computed in the new way")
+    if old.pre_steps != new.pre_steps:
+        yield Change(f"the steps before window {old.name}", Effect.REWIND, "open windows are computed in the new way")
+
+
+def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Change]:
+    """Two versions write into one index: a field keeps its type, and a document its meaning."""
+    old_places = {emit: stage for stage in before.stages for emit in stage.emits}
+    new_places = {emit: stage for stage in after.stages for emit in stage.emits}
+    for emit in old_places.keys() - new_places.keys():
+        yield Change(f"no more results to {emit.kind} {emit.name}", Effect.SAFE, "what is there stays")
+    for emit in new_places.keys() - old_places.keys():
+        yield Change(f"results to {emit.kind} {emit.name}", Effect.SAFE, "from the first window not yet closed on")
+    for emit in old_places.keys() & new_places.keys():
+        old, new = old_places[emit].field_types, new_places[emit].field_types
+        for name in sorted(old.keys() & new.keys()):
+            if old[name] != new[name]:
+                yield Change(
+                    f"field {name} in {emit.kind} {emit.name} from {old[name]} to {new[name]}",
+                    Effect.FORBIDDEN,
+                    "the results that are there hold the former; rename the field, or emit under another name",
+                )
+        if emit.kind == "stream":
+            yield from _of_stream(emit.name, old_places[emit], new_places[emit])
+
+
+def _of_stream(name: str, before: Stage, after: Stage) -> Iterator[Change]:
+    """What the jobs that read a stream of results rely on: its fields, and that no result comes late."""
+    for field in sorted(before.field_types.keys() - after.field_types.keys()):
+        yield Change(
+            f"no field {field} in stream {name} any more",
+            Effect.FORBIDDEN,
+            "the stream's schema has it, and jobs may read it; emit to another stream",
+        )
+    if after.size_ms > before.size_ms:
+        yield Change(
+            f"longer windows in stream {name}, from {format_duration(before.size_ms)} to {format_duration(after.size_ms)}",
+            Effect.FORBIDDEN,
+            "the first of them would begin before the last of the former, and be late for those who read the stream; emit "
+            "to another stream",
+        )

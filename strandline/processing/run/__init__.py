@@ -1,0 +1,1 @@
+"""One run of a job: its start by rewind or snapshot, its watchdog, its end."""

@@ -1,0 +1,238 @@
+"""Cutting the log into slices. Each is in the ledger before it is processed, and a recorded slice is never cut again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strandline.core.errors import Fenced
+from strandline.core.failpoints import failpoint
+from strandline.ledger.states import CheckpointRow, Desired, SliceKind, SliceRow, SliceStatus
+from strandline.log.reader import LogIndex
+from strandline.processing.slices.watermark import (
+    EventTimeRule,
+    Thresholds,
+    closes_a_window,
+    event_time_reached,
+    greatest,
+    open_until,
+    thresholds_after,
+)
+
+if TYPE_CHECKING:  # this module travels to every Python worker, and the ledger's SQL takes half a second to import
+    from strandline.ledger.ledger import Ledger
+
+Vector = dict[int, int]
+
+
+@dataclass(frozen=True)
+class PlannerSettings:
+    job: str
+    version: int
+    epoch: int
+    stream: str
+    start: str
+    """`earliest` or `latest`: where a job's first slice begins."""
+    rows_max: int
+    rule: EventTimeRule
+    emitter: str | None = None
+    """The job that emits to the stream, if one does: then the stream is cut at that job's checkpoints only."""
+
+
+class SlicePlanner:
+    """Plans the next slice of one job, for one run. Called between two Spark batches, so the slice before is committed."""
+
+    def __init__(
+        self,
+        settings: PlannerSettings,
+        ledger: Ledger,
+        index: LogIndex,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._index = index
+        self._now_ms = now_ms
+        self._drain_ends: Vector | None = None
+        self._latest: Vector | None = None
+        """Where a job without slices begins that starts at `latest`: where the run's first look found the end. Looked up each
+        time, it would pass over all that comes between two looks."""
+
+    def next_slice(self) -> SliceRow | None:
+        """Plan, record and return the next slice; None when there is nothing to do now.
+
+        1. A slice that is planned and not committed comes first, as it was cut.
+        2. A job that shall stop, or has a newer version than this run's, gets no new slice.
+        3. New records: cut at the end of every partition, or at one log time when far behind. A stream of results: at the
+           end of the last committed emission, or of an earlier one.
+        4. No new records, but a window that time has closed: an empty slice that closes it.
+        5. Draining, and all is read: a slice that carries event time past every open window, then one that closes them.
+
+        Raises Fenced when a newer run has planned a slice: this run may be of another version, and would emit other
+        results of it.
+        """
+        job = self._settings.job
+        done = self._ledger.last_slice(job)
+        if done is not None and done.epoch > self._settings.epoch:
+            raise Fenced(
+                f"slice {done.number} of job {job} was planned by run {done.epoch}: run {self._settings.epoch} ends"
+            )
+        if done is not None and done.status is SliceStatus.PLANNED:
+            return done
+        row = self._ledger.job(job)
+        if row.desired is Desired.STOPPED or row.version != self._settings.version:
+            return None
+        checkpoint = self._ledger.last_checkpoint(job)
+        planned = self._cut(done, checkpoint, draining=row.desired is Desired.DRAINED)
+        if planned is not None:
+            failpoint("plan.before_record")
+            self._ledger.plan_slice(planned)
+            failpoint("plan.recorded")
+        return planned
+
+    def _cut(self, done: SliceRow | None, checkpoint: CheckpointRow | None, *, draining: bool) -> SliceRow | None:
+        rule = self._settings.rule
+        firsts = dict(done.offsets[self._settings.stream]) if done is not None else self._look_for_origin()
+        now_ms = self._now_ms()
+        ends = self._ends()
+        if draining:
+            # What arrives after the drain began is not waited for, else a busy feed would never be drained.
+            self._drain_ends = self._drain_ends or ends
+            ends = self._drain_ends
+        else:
+            self._drain_ends = None
+        # A partition that was added since the last slice starts at 0 and joins by standing in `offsets`.
+        ends = {partition: max(ends.get(partition, 0), firsts.get(partition, 0)) for partition in ends | firsts}
+        thresholds = thresholds_after(rule, done, checkpoint)
+        rows = _rows(firsts, ends)
+        if rows:
+            offsets, cut_time_ms, kind = ends, now_ms, SliceKind.LIVE
+            if rows > self._settings.rows_max:
+                cut = self._cut_by_emission if self._settings.emitter else self._cut_by_log_time
+                offsets, cut_time_ms = cut(firsts, ends, done.cut_time_ms if done else 0, now_ms)
+                kind = SliceKind.CATCH_UP
+            tick_ms = _plus(thresholds.watermark_ms, rule.delay_ms)
+            return self._row(done, firsts, offsets, cut_time_ms, thresholds, tick_ms, kind)
+        still_open_ms = open_until(rule, checkpoint)
+        closed_ms = done.closes_ms if done is not None else None
+        reached_ms = greatest(
+            event_time_reached(rule, checkpoint, now_ms), _plus(thresholds.watermark_ms, rule.delay_ms)
+        )
+        closing_now = closes_a_window(rule, closed_ms, thresholds.closes_ms, still_open_ms)
+        closing_next = closes_a_window(rule, thresholds.closes_ms, _plus(reached_ms, -rule.delay_ms), still_open_ms)
+        if draining and not is_drained(done, still_open_ms):
+            past_all_ms = _plus(greatest(reached_ms, still_open_ms), rule.delay_ms)
+            return self._row(done, firsts, firsts, now_ms, thresholds, past_all_ms, SliceKind.DRAIN)
+        if closing_now or closing_next:
+            return self._row(done, firsts, firsts, now_ms, thresholds, reached_ms, SliceKind.IDLE)
+        return None
+
+    def _look_for_origin(self) -> Vector:
+        if self._settings.start != "latest":
+            return self._index.starts(self._settings.stream)
+        if self._latest is None:
+            self._latest = self._ends()
+        return dict(self._latest)
+
+    def _ends(self) -> Vector:
+        """How far the stream may be read now: to its end, and where another job emits to it, to the end of that job's last
+        committed emission. So an emission is read whole or not at all; no partition runs ahead of another; and since the
+        windows of an emission end after those of all before it, none of its results is late."""
+        stream, emitter = self._settings.stream, self._settings.emitter
+        ends = self._index.ends(stream)
+        if emitter is None:
+            return ends
+        checkpoint = self._ledger.last_checkpoint(emitter)
+        emitted = checkpoint.result_offsets.get(stream) if checkpoint is not None else None
+        if emitted is None:
+            return self._index.starts(stream)
+        return {partition: min(end, emitted.get(partition, 0)) for partition, end in ends.items()}
+
+    def _cut_by_emission(self, firsts: Vector, ends: Vector, from_ms: int, to_ms: int) -> tuple[Vector, int]:
+        """Up to the last emission, at or before `ends`, with which the slice holds at most `rows_max` records, and when that
+        was committed; if even the first new one holds more, the whole of it."""
+        emitter = self._settings.emitter
+        assert emitter is not None, "only a stream of results is cut by emissions"
+        last = self._ledger.last_checkpoint(emitter)
+        assert last is not None, "records of a stream of results are read only from a checkpoint on"
+        low, high = 0, last.slice
+        while low < high:  # the last checkpoint that fits; where emissions end never falls
+            middle = (low + high + 1) // 2
+            if _rows(firsts, self._emitted(emitter, middle, firsts, ends)) <= self._settings.rows_max:
+                low = middle
+            else:
+                high = middle - 1
+        number = low if low and _rows(firsts, self._emitted(emitter, low, firsts, ends)) else low + 1
+        committed_ms = self._ledger.checkpoint(emitter, number).committed_ms
+        return self._emitted(emitter, number, firsts, ends), min(max(committed_ms, from_ms), to_ms)
+
+    def _emitted(self, emitter: str, number: int, firsts: Vector, ends: Vector) -> Vector:
+        """Where that checkpoint says that the stream ended, within `firsts` and `ends`."""
+        emitted = self._ledger.checkpoint(emitter, number).result_offsets.get(self._settings.stream, {})
+        return {p: max(min(emitted.get(p, 0), end), firsts.get(p, 0)) for p, end in ends.items()}
+
+    def _cut_by_log_time(self, firsts: Vector, ends: Vector, from_ms: int, to_ms: int) -> tuple[Vector, int]:
+        """The latest cut at one log time that holds at most `rows_max` records, and its time; if even the first
+        millisecond holds more, the whole of it. No partition runs ahead of another in log time."""
+        stream = self._settings.stream
+        low_ms, high_ms = from_ms, to_ms + 1
+        fitting: tuple[Vector, int] | None = None
+        too_large = (ends, to_ms)
+        while high_ms - low_ms > 1:
+            middle_ms = (low_ms + high_ms) // 2
+            cut = self._index.offsets_at(stream, middle_ms, ends)
+            cut = {partition: max(offset, firsts.get(partition, 0)) for partition, offset in cut.items()}
+            rows = _rows(firsts, cut)
+            if rows > self._settings.rows_max:
+                high_ms, too_large = middle_ms, (cut, middle_ms)
+                continue
+            low_ms = middle_ms
+            if rows:
+                fitting = (cut, middle_ms)
+            if rows * 2 >= self._settings.rows_max:
+                break
+        return fitting or too_large
+
+    def _row(
+        self,
+        done: SliceRow | None,
+        firsts: Vector,
+        offsets: Vector,
+        cut_time_ms: int,
+        thresholds: Thresholds,
+        tick_ms: int | None,
+        kind: SliceKind,
+    ) -> SliceRow:
+        settings = self._settings
+        return SliceRow(
+            job=settings.job,
+            number=done.number + 1 if done is not None else 1,
+            epoch=settings.epoch,
+            version=settings.version,
+            offsets_first={settings.stream: firsts},
+            offsets={settings.stream: offsets},
+            cut_time_ms=cut_time_ms,
+            watermark_ms=thresholds.watermark_ms,
+            closes_ms=thresholds.closes_ms,
+            tick_ms=tick_ms,
+            kind=kind,
+            status=SliceStatus.PLANNED,
+            planned_ms=self._now_ms(),
+        )
+
+
+def is_drained(done: SliceRow | None, still_open_ms: int | None) -> bool:
+    """Whether a drain has done its work: its slice was written, and every open window is closed."""
+    if done is None or done.kind is not SliceKind.DRAIN:
+        return False
+    return still_open_ms is None or (done.closes_ms is not None and done.closes_ms >= still_open_ms)
+
+
+def _rows(firsts: Vector, ends: Vector) -> int:
+    return sum(end - firsts.get(partition, 0) for partition, end in ends.items())
+
+
+def _plus(value: int | None, addend: int) -> int | None:
+    return None if value is None else value + addend

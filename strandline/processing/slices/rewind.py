@@ -1,0 +1,171 @@
+"""Rewind: from what the ledger holds to where a fresh query starts reading. A pure plan; there is no other way to start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from strandline.core.errors import Conflict, LogTruncated
+from strandline.ledger.states import CheckpointRow, SliceRow, StreamRow
+
+if TYPE_CHECKING:  # the rest of this module is pure
+    from strandline.ledger.ledger import Ledger
+    from strandline.processing.pipelines.model import CheckedPipeline
+
+Offsets = Mapping[str, Mapping[int, int]]
+
+RUN_BEGINS = "run_begins"
+"""The kind of the event that says how a run came to its state."""
+START_S = 4.0
+"""What a start takes before the first record is read, when the Spark session is there already."""
+REPLAY_RECORDS_PER_S_MIN = 20_000
+"""No replay in large batches is slower than this on two cores, whatever the small batches of a quiet feed say."""
+_RATE_SLICES = 20
+
+
+@dataclass(frozen=True)
+class RewindPlan:
+    """Where a run starts. Slices `slice_first` to `slice_committed` are replayed to rebuild window state, and nothing of
+    them is emitted; then follow the slice that was planned but not committed, if any, and new ones."""
+
+    slice_first: int
+    slice_committed: int
+    """0 before the first checkpoint."""
+    emitted: dict[str, int] = field(default_factory=dict)
+    """Per stage, the end of the last window emitted: results up to it are left out."""
+    reaches_back_to_ms: int | None = None
+    """T0, the earliest event time that a window not yet emitted can hold."""
+    is_whole: bool = False
+    """The replay is one batch, however large: there are windows that are closed and not emitted, which a version with other
+    sizes has left over. Spark closes a window in the batch after the one that moved its watermark past it, so these are
+    closed, and emitted, in the first slice of this run and not in the middle of the replay."""
+
+    @property
+    def slices_replayed(self) -> int:
+        return self.slice_committed - self.slice_first + 1
+
+
+def plan_rewind(
+    committed: SliceRow | None,
+    checkpoint: CheckpointRow | None,
+    first_slice_reaching: Callable[[int], int | None],
+    stage_sizes_ms: Mapping[str, int],
+) -> RewindPlan:
+    """Plan a run from the last committed slice and its checkpoint.
+
+    1. Nothing committed: start at slice 1, with nothing to leave out.
+    2. A stage of this version has emitted the windows that end by where the stage of its name had come. A window of
+       another size that ends later is this version's to emit, whole; so nothing lies between the two. A stage of a new name
+       begins with the first window that was not closed.
+    3. T0 is the start of the earliest window, over all stages, that is not emitted.
+    4. The replay starts at the first slice whose running maximum of event time reaches T0: every record before it
+       has an event time below T0, so no such window holds it.
+    """
+    if committed is None or checkpoint is None:
+        return RewindPlan(slice_first=1, slice_committed=0)
+    closes_ms = committed.closes_ms
+    if closes_ms is None:
+        return RewindPlan(slice_first=1, slice_committed=committed.number)
+    emitted = {
+        stage: min(closes_ms, checkpoint.emitted.get(stage, closes_ms)) // size_ms * size_ms
+        for stage, size_ms in stage_sizes_ms.items()
+    }
+    back_to_ms = min(emitted.values())
+    slice_first = first_slice_reaching(back_to_ms)
+    return RewindPlan(
+        slice_first=slice_first if slice_first is not None else committed.number + 1,
+        slice_committed=committed.number,
+        emitted=emitted,
+        reaches_back_to_ms=back_to_ms,
+        is_whole=any(emitted[stage] + size_ms <= closes_ms for stage, size_ms in stage_sizes_ms.items()),
+    )
+
+
+def plan_of_job(ledger: Ledger, pipeline: CheckedPipeline) -> RewindPlan:
+    """Plan a run of this version of a job from what the ledger holds now. With the guarantee `none` nothing is replayed:
+    windows that are open will lack what came before."""
+    plan = whole_plan_of_job(ledger, pipeline)
+    if pipeline.spec.guarantee == "none":
+        return replace(plan, slice_first=plan.slice_committed + 1, reaches_back_to_ms=None)
+    return plan
+
+
+def whole_plan_of_job(ledger: Ledger, pipeline: CheckedPipeline) -> RewindPlan:
+    """The same, whatever the guarantee: every open window is rebuilt."""
+    checkpoint = ledger.last_checkpoint(pipeline.job)
+    return plan_rewind(
+        ledger.slices(pipeline.job, checkpoint.slice, checkpoint.slice)[0] if checkpoint else None,
+        checkpoint,
+        lambda event_ms: ledger.first_slice_reaching(pipeline.job, event_ms),
+        {stage.name: stage.size_ms for stage in pipeline.stages},
+    )
+
+
+@dataclass(frozen=True)
+class RewindCost:
+    """What a start of the job would take now."""
+
+    records: int
+    """To be read again before the first new one."""
+    seconds: float
+    """Estimated, with a Spark session that is there already."""
+    needed: Offsets
+    """The first offset of each partition that the log must still hold."""
+    needed_since_ms: int | None
+    """No record before this log time is needed; None when none is."""
+
+
+def rewind_cost(ledger: Ledger, plan: RewindPlan, job: str) -> RewindCost:
+    """What the plan costs: records counted by offsets, seconds by how fast the last slices were."""
+    last = ledger.last_slice(job)
+    if last is None:
+        return RewindCost(0, START_S, {}, None)
+    if plan.slice_first > last.number:
+        return RewindCost(0, START_S, last.offsets, last.cut_time_ms)
+    first = ledger.slices(job, plan.slice_first, plan.slice_first)[0]
+    before = ledger.slices(job, plan.slice_first - 1, plan.slice_first - 1)
+    records = sum(
+        offset_next - first.offsets_first.get(stream, {}).get(partition, 0)
+        for stream, partitions in last.offsets.items()
+        for partition, offset_next in partitions.items()
+    )
+    rate = max(_records_per_s(ledger, job), REPLAY_RECORDS_PER_S_MIN)
+    since_ms = before[0].cut_time_ms if before else None
+    return RewindCost(records, START_S + records / rate, first.offsets_first, since_ms)
+
+
+def _records_per_s(ledger: Ledger, job: str) -> float:
+    """The best of the last slices, from plan to commit."""
+    checkpoints = ledger.checkpoints(job, limit=_RATE_SLICES)
+    if not checkpoints:
+        return 0.0
+    planned_ms = {row.number: row.planned_ms for row in ledger.slices(job, checkpoints[-1].slice, checkpoints[0].slice)}
+    return max(1_000 * row.records / max(1, row.committed_ms - planned_ms[row.slice]) for row in checkpoints)
+
+
+def require_same_topic(job: str, stream: StreamRow, present_id: str, what_now: str) -> None:
+    """Raise Conflict if the topic, whose id is `present_id`, is not the one that the job has read."""
+    if stream.topic_id is not None and stream.topic_id != present_id:
+        raise Conflict(
+            f"stream {stream.name} is another topic than the one that job {job} has read (topic id {present_id}, known is "
+            f"{stream.topic_id}): it was deleted and made again, so offsets mean other records now. {what_now}"
+        )
+
+
+def require_log_holds(job: str, needed: Offsets, log_starts: Offsets) -> None:
+    """Raise LogTruncated if the log no longer holds an offset that the rewind needs. A job never starts with a hole."""
+    for stream, partitions in needed.items():
+        for partition, offset_first in partitions.items():
+            log_start = log_starts.get(stream, {}).get(partition)
+            if log_start is None:
+                raise LogTruncated(
+                    f"job {job} needs partition {partition} of stream {stream} from offset {offset_first}, but the topic has no "
+                    "such partition; was it deleted and made again? Restore the topic, or submit the pipeline under another name."
+                )
+            if log_start > offset_first:
+                raise LogTruncated(
+                    f"job {job} needs stream {stream}, partition {partition} from offset {offset_first}, but the log starts at "
+                    f"{log_start}: retention removed {log_start - offset_first} records that its open windows need. "
+                    "Raise the stream's retention and submit the pipeline under another name to start from what the log holds."
+                )

@@ -1,0 +1,401 @@
+"""The log as a Spark data source. Its offsets are slice numbers; a batch is one slice, or several merged on replay.
+
+Spark calls `StreamReader.latestOffset` and `partitions` in one planner process next to the driver, and `read` in the Python
+workers of the executors. Each task yields the accepted records of its offset ranges as Arrow batches, and last one
+*facts row*: how many records it read, how many it refused, and the tick that carries event time into Spark's watermark.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from strandline.core.record import REASON_LATE
+from strandline.ledger.states import SliceRow, SliceStatus
+from strandline.log.reader import LogIndex, LogReader, OffsetRange, offset_of
+from strandline.processing.slices.offsets import offset_of_slice, slice_of_offset
+from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
+from strandline.processing.slices.watermark import greatest, tick_of_batch
+from strandline.processing.source.decoder import Decoded, Decoder, FieldSpec
+from strandline.processing.source.topic_fields import TopicFields
+
+if TYPE_CHECKING:
+    from strandline.ledger.ledger import Ledger
+
+EVENT_TIME = "_strandline_event_time"
+FACTS = "_strandline_facts"
+"""The column that only a facts row fills: a list, which costs every other row 4 bytes."""
+FACT_NAMES = ("records", "refused", "late", "latest_event_ms", "latest_log_ms")
+"""What the list holds, by place."""
+
+SOURCE_COLUMNS = ("_strandline_stream", "_strandline_partition", "_strandline_offset")
+BYTES = "_strandline_bytes"
+REASON = "_strandline_reason"
+MESSAGE = "_strandline_message"
+
+_POLL_S = 0.02
+"""How often the planner looks for new records while there are none."""
+
+
+@dataclass(frozen=True)
+class SourceConfig:
+    """All that planner and readers need; travels pickled inside Spark, so it holds no secret."""
+
+    planner: PlannerSettings
+    fields: tuple[FieldSpec, ...]
+    columns: tuple[str, ...]
+    """The stream's fields that the pipeline uses, in order."""
+    column_types: dict[str, pa.DataType]
+    topic_fields: dict[str, int]
+    """Fields that records from MQTT take from their topic: name -> level."""
+    event_time_field: str
+    max_ahead_ms: int | None
+    slice_first: int
+    """Where the run starts: the first slice of the rewind."""
+    slice_committed: int
+    """The last slice whose results are out; up to here slices are merged."""
+    replay_rows_max: int
+    parallelism: int
+    kafka_bootstrap: str
+    slice_interval_ms: int
+
+    def arrow_schema(self, *, with_bytes: bool = False) -> pa.Schema:
+        columns = [pa.field(name, self.column_types[name]) for name in self.columns]
+        columns.append(pa.field(EVENT_TIME, pa.timestamp("us", tz="UTC")))
+        if with_bytes:
+            columns += [
+                pa.field(SOURCE_COLUMNS[0], pa.string()),
+                pa.field(SOURCE_COLUMNS[1], pa.int32()),
+                pa.field(SOURCE_COLUMNS[2], pa.int64()),
+                pa.field(BYTES, pa.binary()),
+                pa.field(REASON, pa.string()),
+                pa.field(MESSAGE, pa.string()),
+            ]
+        else:
+            columns.append(pa.field(FACTS, pa.list_(pa.int64())))
+        return pa.schema(columns)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range of one partition with the watermark in force for it: the part of one slice."""
+
+    offsets: OffsetRange
+    watermark_ms: int | None
+
+
+@dataclass
+class LogPartition(InputPartition):
+    """What one task reads. `tick_ms` is set on one task of a batch at most."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    tick_ms: int | None = None
+
+    def __init__(self, pieces: list[Piece], tick_ms: int | None) -> None:
+        super().__init__(None)
+        self.pieces = pieces
+        self.tick_ms = tick_ms
+
+
+def log_source(config: SourceConfig) -> type[DataSource]:
+    """A data source class bound to one run's config, for `spark.dataSource.register`."""
+
+    class BoundLogSource(LogSource):
+        bound = config
+
+    return BoundLogSource
+
+
+class LogSource(DataSource):
+    """Reads slices. As a stream: new slices, planned as it goes. As a batch, with options `first` and `last`: the
+    records of these slices with their bytes and coordinates, those refused with the reason."""
+
+    bound: SourceConfig
+
+    @classmethod
+    def name(cls) -> str:
+        return "strandline_log"
+
+    def schema(self) -> StructType:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(self.bound.arrow_schema(with_bytes="first" in self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return SliceStreamReader(self.bound)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return RefusedReader(
+            self.bound, int(self.options["first"]), int(self.options["last"]), self.options["only_refused"] == "true"
+        )
+
+
+class SliceStreamReader(DataSourceStreamReader):
+    """The stream of slices. In the planner process it holds the ledger and the log's index open."""
+
+    def __init__(self, config: SourceConfig) -> None:
+        self._config = config
+        self._ledger: Ledger | None = None
+        self._planner: SlicePlanner | None = None
+        self._planned_at_s = 0.0
+
+    def initialOffset(self) -> dict[str, int]:
+        return offset_of_slice(self._config.slice_first - 1)
+
+    def latestOffset(self, start: dict[str, int], limit: object = None) -> dict[str, int]:
+        """The last slice of the next batch; `start` itself when there is nothing to do.
+
+        Waits a little for records, so that Spark's loop doesn't spin.
+        """
+        number = slice_of_offset(start)
+        if number < self._config.slice_committed:
+            return offset_of_slice(self._merge_from(number + 1))
+        config = self._config
+        planner = self._planner or SlicePlanner(config.planner, self._open_ledger(), LogIndex(config.kafka_bootstrap))
+        self._planner = planner
+        pause_s = self._planned_at_s + config.slice_interval_ms / 1000 - time.monotonic()
+        if pause_s > 0:
+            time.sleep(pause_s)  # a pace, not a hope: fewer and larger slices under a steady trickle
+        deadline = time.monotonic() + 0.2
+        while (planned := planner.next_slice()) is None and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        if planned is None or planned.number <= number:
+            return start
+        self._planned_at_s = time.monotonic()
+        return offset_of_slice(planned.number)
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        if start == end:
+            return []
+        slices = self._open_ledger().slices(self._config.planner.job, slice_of_offset(start) + 1, slice_of_offset(end))
+        return partition_slices(self._config, slices, self._tick(slices[-1]))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, LogPartition)
+        return read_accepted(self._config, partition)
+
+    def stop(self) -> None:
+        if self._ledger is not None:
+            self._ledger.close()
+
+    def _open_ledger(self) -> Ledger:
+        if self._ledger is None:
+            self._ledger = open_ledger()
+        return self._ledger
+
+    def _merge_from(self, slice_first: int) -> int:
+        """The last slice of a replay batch: as many committed slices as fit into `replay_rows_max` records."""
+        config = self._config
+        rows = 0
+        last = slice_first
+        for row in self._open_ledger().slices(config.planner.job, slice_first, config.slice_committed):
+            rows += _rows(row)
+            if rows > config.replay_rows_max and row.number > slice_first:
+                break
+            last = row.number
+        return last
+
+    def _tick(self, last: SliceRow) -> int | None:
+        is_committed = last.status is SliceStatus.COMMITTED
+        return tick_of_batch(last, self._open_ledger().checkpoint(last.job, last.number) if is_committed else None)
+
+
+def open_ledger() -> Ledger:
+    """The ledger, whose address (and password) comes from the environment, never through Spark.
+
+    Imported here: whoever only reads the log starts sooner without SQL.
+    """
+    from strandline.core.settings import Settings
+    from strandline.ledger.ledger import Ledger
+
+    return Ledger.open(Settings().ledger_url)
+
+
+def _rows(row: SliceRow) -> int:
+    return sum(
+        offset_next - row.offsets_first[stream].get(partition, 0)
+        for stream, partitions in row.offsets.items()
+        for partition, offset_next in partitions.items()
+    )
+
+
+def partition_slices(config: SourceConfig, slices: Sequence[SliceRow], tick_ms: int | None) -> list[LogPartition]:
+    """Spread the slices' partitions over at most `parallelism` tasks, largest first; always at least one task."""
+    pieces: dict[tuple[str, int], list[Piece]] = {}
+    for row in slices:
+        for stream, ends in row.offsets.items():
+            for partition, offset_next in sorted(ends.items()):
+                offset_first = row.offsets_first[stream].get(partition, 0)
+                if offset_first < offset_next:
+                    offsets = OffsetRange(stream, partition, offset_first, offset_next)
+                    pieces.setdefault((stream, partition), []).append(Piece(offsets, row.watermark_ms))
+    tasks: list[list[Piece]] = [[] for _ in range(max(1, min(config.parallelism, len(pieces))))]
+    loads = [0] * len(tasks)
+    sizes = {
+        place: sum(p.offsets.offset_next - p.offsets.offset_first for p in parts) for place, parts in pieces.items()
+    }
+    for place in sorted(pieces, key=lambda place: (-sizes[place], place)):
+        lightest = loads.index(min(loads))
+        tasks[lightest] += pieces[place]
+        loads[lightest] += sizes[place]
+    return [LogPartition(parts, tick_ms if number == 0 else None) for number, parts in enumerate(tasks)]
+
+
+def read_accepted(config: SourceConfig, partition: LogPartition) -> Iterator[pa.RecordBatch]:
+    """The accepted records of a task's pieces, then its facts row."""
+    schema = config.arrow_schema()
+    decoder = decoder_of(config)
+    records = refused = late = 0
+    latest_event_ms: int | None = None
+    latest_log_ms: int | None = None
+    for _, values, log_times_ms, _, decoded in decode_pieces(config, decoder, partition.pieces):
+        records += len(values)
+        late_here = sum(1 for reject in decoded.rejects if reject.reason == REASON_LATE)
+        late += late_here
+        refused += len(decoded.rejects) - late_here
+        latest_event_ms = greatest(latest_event_ms, decoded.latest_event_ms)
+        latest_log_ms = greatest(latest_log_ms, max(log_times_ms))
+        rows = len(decoded.event_time)
+        if rows:
+            columns = [decoded.arrays[name] for name in config.columns]
+            nothing = pa.nulls(rows, pa.list_(pa.int64()))
+            yield pa.RecordBatch.from_arrays([*columns, decoded.event_time, nothing], schema=schema)
+    yield _facts_row(schema, partition.tick_ms, records, refused, late, latest_event_ms, latest_log_ms)
+
+
+def _facts_row(schema: pa.Schema, tick_ms: int | None, *facts: int | None) -> pa.RecordBatch:
+    """Its event time is the tick, or 1970: Spark's watermark starts there, so that moves nothing."""
+    columns = [
+        pa.array([list(facts) if item.name == FACTS else None], item.type) for item in schema if item.name != EVENT_TIME
+    ]
+    event_time = pa.array([(tick_ms or 0) * 1000], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    columns.insert(schema.get_field_index(EVENT_TIME), event_time)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class RefusedReader(DataSourceReader):
+    """The records of committed or planned slices once more, with bytes and coordinates, for their dead letters."""
+
+    def __init__(self, config: SourceConfig, first: int, last: int, only_refused: bool) -> None:
+        self._config = config
+        self._first = first
+        self._last = last
+        self._only_refused = only_refused
+
+    def partitions(self) -> Sequence[InputPartition]:
+        ledger = open_ledger()
+        try:
+            slices = ledger.slices(self._config.planner.job, self._first, self._last)
+        finally:
+            ledger.close()
+        return partition_slices(self._config, slices, None)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, LogPartition)
+        config = self._config
+        schema = config.arrow_schema(with_bytes=True)
+        yielded = False
+        for piece, values, _, offsets, decoded in decode_pieces(config, decoder_of(config), partition.pieces):
+            refused = {reject.index: reject for reject in decoded.rejects}
+            if not self._only_refused and len(decoded.event_time):
+                kept = [index for index in range(len(values)) if index not in refused]
+                columns = [decoded.arrays[name] for name in config.columns]
+                none = pa.nulls(len(kept), pa.string())
+                coordinates = _coordinates(piece, [offsets[i] for i in kept], [values[i] for i in kept])
+                yielded = True
+                yield pa.RecordBatch.from_arrays(
+                    [*columns, decoded.event_time, *coordinates, none, none], schema=schema
+                )
+            if refused:
+                indexes = sorted(refused)
+                columns = [pa.nulls(len(indexes), config.column_types[name]) for name in config.columns]
+                columns.append(pa.nulls(len(indexes), pa.timestamp("us", tz="UTC")))
+                coordinates = _coordinates(piece, [offsets[i] for i in indexes], [values[i] for i in indexes])
+                reasons = pa.array([refused[i].reason for i in indexes], pa.string())
+                messages = pa.array([refused[i].message for i in indexes], pa.string())
+                yielded = True
+                yield pa.RecordBatch.from_arrays([*columns, *coordinates, reasons, messages], schema=schema)
+        if not yielded:
+            yield pa.RecordBatch.from_arrays([pa.nulls(0, item.type) for item in schema], schema=schema)
+
+
+def _coordinates(piece: Piece, offsets: list[int], values: list[bytes | None]) -> list[pa.Array]:
+    count = len(offsets)
+    return [
+        pa.array([piece.offsets.stream] * count, pa.string()),
+        pa.array([piece.offsets.partition] * count, pa.int32()),
+        pa.array(offsets, pa.int64()),
+        pa.array(values, pa.binary()),
+    ]
+
+
+def decode_pieces(
+    config: SourceConfig, decoder: Decoder, pieces: Sequence[Piece]
+) -> Iterator[tuple[Piece, list[bytes | None], list[int], list[int], Decoded]]:
+    """Read and decode the pieces in order, in chunks; a chunk never spans two slices, since their watermarks differ."""
+    reader = _log_reader(config.kafka_bootstrap)
+    topic_fields = None
+    if config.topic_fields:
+        topic_fields = TopicFields(config.topic_fields, {field.name: field.type for field in config.fields})
+    for run in _adjoining(pieces):
+        last = run[-1].offsets
+        whole = OffsetRange(last.stream, last.partition, run[0].offsets.offset_first, last.offset_next)
+        current = 0
+        for messages in reader.read(whole):
+            all_offsets = [offset_of(message) for message in messages]
+            begin = 0
+            while begin < len(messages):
+                while run[current].offsets.offset_next <= all_offsets[begin]:
+                    current += 1
+                piece = run[current]
+                end = bisect_left(all_offsets, piece.offsets.offset_next, begin)
+                values = [message.value() for message in messages[begin:end]]
+                log_times_ms = [message.timestamp()[1] for message in messages[begin:end]]
+                whole_values = topic_fields.fill_in(values, messages[begin:end]) if topic_fields else values
+                decoded = decoder.decode(whole_values, log_times_ms, piece.watermark_ms)
+                yield piece, values, log_times_ms, all_offsets[begin:end], decoded
+                begin = end
+
+
+def _adjoining(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Runs of pieces that follow each other in one partition: each run is fetched in one go."""
+    run: list[Piece] = []
+    for piece in pieces:
+        before = run[-1].offsets if run else None
+        here = piece.offsets
+        if before and (before.stream, before.partition, before.offset_next) != (
+            here.stream,
+            here.partition,
+            here.offset_first,
+        ):
+            yield run
+            run = []
+        run.append(piece)
+    if run:
+        yield run
+
+
+_readers: dict[str, LogReader] = {}
+
+
+def _log_reader(bootstrap: str) -> LogReader:
+    """This process's reader: Python workers are reused, and a new Kafka consumer costs 10 to 30 ms a task."""
+    if bootstrap not in _readers:
+        _readers[bootstrap] = LogReader(bootstrap)
+    return _readers[bootstrap]
+
+
+def decoder_of(config: SourceConfig) -> Decoder:
+    return Decoder(
+        fields=list(config.fields),
+        event_time_field=config.event_time_field,
+        columns_needed=list(config.columns),
+        max_ahead_ms=config.max_ahead_ms,
+    )

@@ -1,0 +1,277 @@
+"""The declared fields of a record, and the exact judgement of one record against them.
+
+What a record may be is decided here, for one record at a time; `decoder.py` only comes to the same answer sooner. A
+record is rejected as
+
+* `decode` when it is not a JSON text in UTF-8, is nested deeper than `NESTING_MAX`, or has a declared field twice (one
+  reader takes the first, another the second). A field that is not declared may be anything, twice too;
+* `schema` when it is not an object, or a declared field is missing, null though required, of another type or out of
+  its range.
+
+Numbers are not texts and texts are not numbers, but a decimal may be either. 1.0 is not a `long`; 1 is a `double`.
+"""
+
+from __future__ import annotations
+
+import decimal
+import json
+import math
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+import pyarrow as pa
+
+from strandline.core.record import REASON_DECODE, REASON_SCHEMA
+from strandline.processing.source.timestamps import PER_SECOND, number_range, parse_timestamp
+
+NESTING_MAX = 100
+"""Objects and arrays within each other. Fixed here, since the parser's own limit depends on the depth of its caller."""
+_SHOWN_CHARACTERS_MAX = 40
+
+_WHOLE_RANGES = {"integer": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
+_DECIMAL_TYPE = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BRACKET = re.compile(rb"[][{}]")
+_ARROW_TYPES = {
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+
+
+@dataclass(frozen=True)
+class FieldSpec:
+    """One declared field. Raises ValueError for a type, a range or a unit that cannot be."""
+
+    name: str
+    type: str
+    """`string`, `boolean`, `integer`, `long`, `double`, `timestamp`, or `decimal(precision,scale)`."""
+    required: bool = True
+    """False: may be missing or null, and is null then."""
+    min: float | None = None
+    """The least value of a number, itself allowed."""
+    max: float | None = None
+    unit: str | None = None
+    """What a timestamp given as a number counts: `s`, `ms` or `us`. None: `ms`."""
+
+    def __post_init__(self) -> None:
+        if self.type not in _ARROW_TYPES and self.precision_and_scale is None:
+            raise ValueError(f"field {self.name}: no type {self.type!r}")
+        if self.time_unit not in PER_SECOND:
+            raise ValueError(f"field {self.name}: no unit {self.unit!r}; one of s, ms, us")
+        if self.type in ("string", "boolean", "timestamp") and (self.min, self.max) != (None, None):
+            raise ValueError(f"field {self.name}: a {self.type} has no min or max")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"field {self.name}: min {self.min} is above max {self.max}")
+
+    @property
+    def time_unit(self) -> str:
+        return self.unit or "ms"
+
+    @property
+    def precision_and_scale(self) -> tuple[int, int] | None:
+        match = _DECIMAL_TYPE.fullmatch(self.type)
+        if match is None or not 0 <= int(match[2]) <= int(match[1]) <= 38 or int(match[1]) == 0:
+            return None
+        return int(match[1]), int(match[2])
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        sizes = self.precision_and_scale
+        return pa.decimal128(*sizes) if sizes else _ARROW_TYPES[self.type]
+
+    @property
+    def parsed_type(self) -> Any:
+        """What msgspec is asked for. It judges all but texts of timestamps, and decimals, which it keeps as bytes."""
+        if self.type in _WHOLE_RANGES:
+            first, last = _WHOLE_RANGES[self.type]
+            least = first if self.min is None else max(first, math.ceil(self.min))
+            greatest = last if self.max is None else min(last, math.floor(self.max))
+            parsed: Any = Annotated[int, msgspec.Meta(ge=least, le=greatest)]
+        elif self.type == "timestamp":
+            first, end = number_range(self.time_unit)
+            whole = Annotated[int, msgspec.Meta(ge=first, lt=end)]
+            parsed = whole | Annotated[float, msgspec.Meta(ge=float(first), lt=float(end))] | str
+        elif self.type == "double":
+            lowest = -sys.float_info.max if self.min is None else float(self.min)
+            highest = sys.float_info.max if self.max is None else float(self.max)
+            parsed = Annotated[float, msgspec.Meta(ge=lowest, le=highest)]
+        elif self.precision_and_scale:
+            return msgspec.Raw if self.required else msgspec.Raw | msgspec.UnsetType
+        else:
+            parsed = {"string": str, "boolean": bool}[self.type]
+        return parsed if self.required else parsed | None | msgspec.UnsetType
+
+    @property
+    def expected(self) -> str:
+        """The words for messages."""
+        if self.type == "timestamp":
+            return f"a timestamp of years 1 to 9999 (a number in {self.time_unit}, or ISO 8601 text)"
+        limits = [f">= {self.min}"] * (self.min is not None) + [f"<= {self.max}"] * (self.max is not None)
+        return " ".join([f"{'an' if self.type == 'integer' else 'a'} {self.type}", " and ".join(limits)]).strip()
+
+
+DecimalParser = Callable[[bytes], decimal.Decimal | None]
+"""Returns the number, exactly, in the field's scale, or None when it is none, does not fit, or is out of range. It is
+given the JSON of the value: a number, or a string that holds nothing but a number."""
+
+
+def decimal_parser(field: FieldSpec) -> DecimalParser:
+    """Return the parser of a decimal field."""
+    sizes = field.precision_and_scale
+    assert sizes is not None, "asked of a field that is no decimal"
+    context = decimal.Context(prec=sizes[0], traps=[decimal.Inexact, decimal.InvalidOperation])
+    last_digit = decimal.Decimal((0, (1,), -sizes[1]))
+    least, greatest = (None if limit is None else decimal.Decimal(str(limit)) for limit in (field.min, field.max))
+
+    def parse(text: bytes) -> decimal.Decimal | None:
+        if text.startswith(b'"'):
+            if b"\\" in text:  # digits may be spelled as escapes
+                try:
+                    text = msgspec.json.encode(msgspec.json.decode(text, type=str))
+                except ValueError:
+                    return None
+            if not _NUMBER.fullmatch(text, 1, len(text) - 1):
+                return None
+            text = text[1:-1]
+        try:
+            # Refuses what is no number, and more digits than the type has, before or after the point.
+            number = decimal.Decimal(text.decode()).quantize(last_digit, context=context)
+        except decimal.DecimalException:
+            return None
+        if (least is not None and number < least) or (greatest is not None and number > greatest):
+            return None
+        return number
+
+    return parse
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why one record cannot be used."""
+
+    reason: str
+    message: str
+
+
+class RecordJudge:
+    """Judges records one at a time: slow, exact, and dependent on nothing but the record's bytes."""
+
+    def __init__(self, fields: list[FieldSpec]) -> None:
+        self.fields = fields
+        self.decimal_parsers = {
+            at: decimal_parser(field) for at, field in enumerate(fields) if field.precision_and_scale
+        }
+        """By the field's place."""
+        self.row_type = _row_type([(field, field.parsed_type) for field in fields])
+        raw_fields = [(field, msgspec.Raw | msgspec.UnsetType) for field in fields]
+        self._raw_row = msgspec.json.Decoder(_row_type(raw_fields, optional=True))
+        self._raw_value = msgspec.json.Decoder(msgspec.Raw)
+        self._parsers = [msgspec.json.Decoder(field.parsed_type) for field in fields]
+
+    def judge(self, value: bytes | None) -> Any:
+        """Return the row (of `row_type`) that the record is, or the `Verdict` against it.
+
+        1. The bytes are a JSON text.
+        2. No declared field stands in it twice.
+        3. Every declared field is as declared.
+        """
+        try:
+            raw_row = self._read_raw(value)
+        except _NotUsableError as refusal:
+            return refusal.verdict
+        assert value is not None
+        names = {field.name for field in self.fields}
+        given = [name for name in _top_level_keys(value) if name in names]
+        if len(given) != len(set(given)):
+            twice = next(name for name in given if given.count(name) > 1)
+            return Verdict(REASON_DECODE, f'duplicate key "{twice}"')
+        parsed = {}
+        for at, field in enumerate(self.fields):
+            raw = getattr(raw_row, f"f{at}")
+            try:
+                parsed[f"f{at}"] = msgspec.UNSET if raw is msgspec.UNSET else self._parse_field(at, bytes(raw))
+            except msgspec.ValidationError:
+                return Verdict(REASON_SCHEMA, f"{field.name}: expected {field.expected}, got {_shown(bytes(raw))}")
+            if field.required and parsed[f"f{at}"] is msgspec.UNSET:
+                return Verdict(REASON_SCHEMA, f"{field.name}: required but missing")
+        return self.row_type(**parsed)
+
+    def _read_raw(self, value: bytes | None) -> Any:
+        """Return the row with every declared field as its bytes. Raises `_NotUsableError`."""
+        if value is None:
+            raise _NotUsableError(REASON_DECODE, "no value (a tombstone)")
+        try:
+            value.decode()
+        except UnicodeDecodeError as error:
+            raise _NotUsableError(REASON_DECODE, f"not UTF-8: {error.reason} (byte {error.start})") from error
+        if _nesting(value) > NESTING_MAX:
+            raise _NotUsableError(REASON_DECODE, f"nested deeper than {NESTING_MAX} levels")
+        try:
+            self._raw_value.decode(value)  # whole and well formed, before anything is said about what it holds
+        except msgspec.DecodeError as error:
+            text = str(error).removeprefix("JSON is malformed: ")
+            raise _NotUsableError(REASON_DECODE, f"not JSON: {text[0].lower()}{text[1:]}") from error
+        try:
+            return self._raw_row.decode(value)
+        except msgspec.ValidationError as error:
+            raise _NotUsableError(REASON_SCHEMA, f"expected an object, got {_shown(value.strip())}") from error
+
+    def _parse_field(self, at: int, raw: bytes) -> Any:
+        """Return one field's value as the row has it. Raises ValidationError."""
+        field = self.fields[at]
+        value = self._parsers[at].decode(raw)
+        if field.type == "timestamp" and isinstance(value, str) and parse_timestamp(value, field.time_unit) is None:
+            raise msgspec.ValidationError("not a time")
+        if at in self.decimal_parsers:
+            absent = raw == b"null" and not field.required
+            if not absent and self.decimal_parsers[at](raw) is None:
+                raise msgspec.ValidationError("not a decimal that fits")
+        return value
+
+
+class _NotUsableError(Exception):
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.verdict = Verdict(reason, message)
+
+
+def _row_type(fields: list[tuple[FieldSpec, Any]], *, optional: bool = False) -> Any:
+    """A struct with members f0, f1, ... so that any name of a field is possible."""
+    members: list[Any] = [
+        (f"f{at}", kind) if field.required and not optional else (f"f{at}", kind, msgspec.UNSET)
+        for at, (field, kind) in enumerate(fields)
+    ]
+    names = {f"f{at}": field.name for at, (field, _) in enumerate(fields)}
+    # gc=False: rows hold no references to each other, and ten thousand new objects would wake the collector ten times.
+    return msgspec.defstruct("Row", members, rename=names, kw_only=True, gc=False)
+
+
+def _top_level_keys(value: bytes) -> list[str]:
+    """Return the names of an object's members in order, repeated ones too. The text is known to be well formed."""
+    pairs: list[Any] = json.loads(value, object_pairs_hook=list, parse_int=str, parse_float=str)
+    return [name for name, _ in pairs]
+
+
+def _nesting(value: bytes) -> int:
+    depth = deepest = 0
+    if value.count(b"{") + value.count(b"[") > NESTING_MAX:
+        for bracket in _BRACKET.findall(_STRING.sub(b"", value)):
+            depth += 1 if bracket in b"{[" else -1
+            deepest = max(deepest, depth)
+    return deepest
+
+
+def _shown(raw: bytes) -> str:
+    """The start of a value for a message, with everything that could play tricks on a terminal escaped."""
+    text = raw[: 4 * _SHOWN_CHARACTERS_MAX].decode(errors="ignore")
+    cut = text[:_SHOWN_CHARACTERS_MAX]
+    return ascii(cut)[1:-1] + ("..." if len(raw) > len(cut.encode()) else "")

@@ -1,0 +1,1 @@
+"""Spark itself: sessions, Python workers, the class archive, warm-up, and what its errors mean."""

@@ -1,0 +1,38 @@
+"""A Spark session for one bounded batch over the log: an audit, a backfill."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from strandline.core.settings import Settings
+from strandline.processing.audit.source import TASK_ROWS
+from strandline.processing.spark.session import start_spark
+
+_PARTITIONS_MIN, _PARTITIONS_MAX = 4, 2_000
+
+
+@contextmanager
+def batch_spark(settings: Settings, job: str, purpose: str, records: int) -> Iterator[SparkSession]:
+    """Start a session and stop it at the end: more partitions for more records, so that what a task holds stays bounded.
+
+    `purpose` is one word, for the name of its scratch directory, which is deleted before and after.
+    """
+    # No job can have this name.
+    scratch = (settings.scratch_dir or settings.data_dir / "scratch") / f".{purpose}-{job}"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    try:
+        spark = start_spark(settings, f"{job}-{purpose}", scratch)
+        try:
+            # The same on every machine: an attempt at a backfill must not spread results otherwise than the one before.
+            partitions = min(max(_PARTITIONS_MIN, records // TASK_ROWS), _PARTITIONS_MAX)
+            spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
+            yield spark
+        finally:
+            spark.stop()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

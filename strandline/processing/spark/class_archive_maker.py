@@ -1,0 +1,106 @@
+"""Makes the class archive, once for a Java and a Spark: a JVM runs the warm-up query and writes down at its end what it loaded.
+
+`python -m strandline.processing.spark.class_archive_maker` makes it if it is not there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+from pyspark import SparkContext
+
+from strandline.core.errors import StrandlineError
+from strandline.core.logs import configure_logs
+from strandline.core.settings import Settings
+from strandline.processing.spark.class_archive import QUIET, archive_directory, archive_key, find_archive, sum_of
+from strandline.processing.spark.session import start_spark
+from strandline.processing.spark.warm_up import warm_up
+
+log = structlog.get_logger()
+
+_LOOK_S = 0.1
+_WRITE_S = 120.0
+"""So long a JVM may take to write its classes down: some 10 s of one core."""
+_WRITERS_NICENESS = 19
+
+
+def provide_archive(settings: Settings, is_awaited: Callable[[], bool]) -> None:
+    """Have the archive made if it is not there, in another process; give up when a job `is_awaited`.
+
+    Never fails for want of one: it only saves time.
+    """
+    if find_archive(settings.cache_dir) is not None:
+        return
+    making = subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.DEVNULL, start_new_session=True)
+    while making.poll() is None:
+        if is_awaited():
+            os.killpg(making.pid, signal.SIGKILL)
+            making.wait()
+        time.sleep(_LOOK_S)
+
+
+def make_archive(settings: Settings) -> Path:
+    """Make the archive, unless it is there or another process is at it; return where it is.
+
+    Raises StrandlineError when Spark can't be started, OSError when the cache can't be written.
+    """
+    directory = archive_directory(settings.cache_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (archive := find_archive(settings.cache_dir)) is not None:
+            return archive
+        began = time.monotonic()
+        new = directory / f"{archive_key()}.new"
+        new.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(prefix="strandline-classes-") as scratch:
+            spark = start_spark(
+                settings, "classes", Path(scratch), java_options=f'"-XX:ArchiveClassesAtExit={new}" {QUIET}'
+            )
+            warm_up(spark, settings.kafka_bootstrap, Path(scratch), lambda: False)
+            spark.stop()
+            _end_java()
+        if not new.exists():
+            log.warning("this Java writes no class archive; jobs start without one")
+            new.touch()
+        archive = new.replace(new.with_suffix(f".{sum_of(new)}.jsa"))
+        log.info("class archive made", archive=str(archive), seconds=round(time.monotonic() - began, 1))
+    return archive
+
+
+def _end_java() -> None:
+    """Let the JVM of this process end by itself: it writes its archive then."""
+    java = SparkContext._gateway.proc  # type: ignore[union-attr]  # Spark starts it, and ends it with this process
+    java.stdin.close()
+    try:
+        ended = java.wait(_WRITE_S)
+    except subprocess.TimeoutExpired as error:
+        java.kill()
+        raise StrandlineError(f"Spark's JVM did not write its class archive within {_WRITE_S:g} s") from error
+    if ended != 0:
+        raise StrandlineError(f"Spark's JVM ended with {ended} while it wrote its class archive")
+
+
+def main() -> int:
+    os.nice(_WRITERS_NICENESS)
+    settings = Settings()
+    configure_logs(as_json=settings.log_json)
+    try:
+        make_archive(settings)
+    except (StrandlineError, OSError) as error:
+        log.warning("no class archive could be made; jobs start without one", error=str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""What a standby does before it has a job: one small query through everything that a job's query goes through.
+
+The same source class, the same stages, a mapInArrow worker with what an emission imports, foreachBatch: so the JVM has
+loaded and compiled what a job's first batch needs, and the Python workers are up, with their connection to Kafka. Nothing
+of it reads or writes Kafka, Elasticsearch or the ledger.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from strandline.core.stream import StreamSpec
+from strandline.log.reader import MESSAGES_A_FETCH
+from strandline.processing.operators.stages import WATERMARK_METADATA, build_stages
+from strandline.processing.pipelines.model import CheckedPipeline, PipelineSpec, Stage, check
+from strandline.processing.pipelines.schema import arrow_type, field_specs
+from strandline.processing.slices.planner import PlannerSettings
+from strandline.processing.slices.watermark import EventTimeRule
+from strandline.processing.source.data_source import EVENT_TIME, FACTS, SourceConfig, read_accepted
+from strandline.processing.source.data_source import LogPartition as Task
+
+log = structlog.get_logger()
+
+BATCHES = 3
+_BATCH_MS = 60_000
+ROWS = 50_000
+"""In each task: enough that the JVM has compiled the loops over rows, which a rewind spends its time in."""
+_DEVICES = 1_000
+_STREAM: dict[str, object] = {
+    "stream": "warm-up",
+    "partitions": 1,
+    "format": "json",
+    "schema": {"device": "string", "ts": "timestamp", "value": "double"},
+}
+_PIPELINE: dict[str, object] = {
+    "pipeline": "warm-up",
+    "input": {"stream": "warm-up"},
+    "event_time": {"field": "ts", "delay": "1s"},
+    "steps": [
+        {"derive": {"twice": "value * 2"}},
+        {"where": "twice >= 0"},
+        {
+            "window": {
+                "name": "first",
+                "tumbling": "10s",
+                "by": ["device"],
+                "aggregate": {"n": "count(*)", "mean": "avg(twice)", "peak": "max(twice)"},
+            },
+            "emit": [{"elasticsearch": "warm-up"}],
+        },
+        {
+            "window": {"name": "second", "tumbling": "1m", "by": ["device"], "aggregate": {"n": "sum(n)"}},
+            "emit": [{"elasticsearch": "warm-up-minute"}],
+        },
+    ],
+}
+
+
+def warm_up(
+    spark: SparkSession, kafka_bootstrap: str, scratch: Path, is_awaited: Callable[[], bool], rows: int = ROWS
+) -> None:
+    """Run the small query to its end, or until a job `is_awaited`; `rows` in each task of a batch."""
+    began = time.monotonic()
+    if is_awaited():
+        return
+    pipeline = check(PipelineSpec.from_document(_PIPELINE), StreamSpec.from_document(_STREAM))
+    spark.dataSource.register(_warm_source(_config(pipeline, kafka_bootstrap, spark), rows))
+    batches: list[int] = []
+
+    def process(results: DataFrame, batch: int) -> None:
+        results.write.format("noop").mode("append").save()
+        batches.append(batch)
+
+    frame = build_stages(spark.readStream.format(WarmSource.name()).load(), pipeline, _tap)
+    query = frame.writeStream.foreachBatch(process).option("checkpointLocation", str(scratch / "warm-up")).start()
+    while len(batches) < BATCHES and query.isActive and not is_awaited():
+        time.sleep(0.02)
+    failure = query.exception()
+    query.stop()
+    if failure is not None:
+        log.warning("warming up failed; the job starts all the same", error=str(failure))
+    log.info("warmed up", batches=len(batches), seconds=round(time.monotonic() - began, 1))
+
+
+def _config(pipeline: CheckedPipeline, kafka_bootstrap: str, spark: SparkSession) -> SourceConfig:
+    specs = field_specs(pipeline.stream)
+    rule = EventTimeRule(pipeline.delay_ms, None, tuple(stage.size_ms for stage in pipeline.stages))
+    return SourceConfig(
+        planner=PlannerSettings(
+            job=pipeline.job, version=1, epoch=1, stream=pipeline.stream.stream, start="earliest", rows_max=1, rule=rule
+        ),
+        fields=tuple(specs),
+        columns=pipeline.columns_needed,
+        column_types={spec.name: arrow_type(spec.type) for spec in specs},
+        topic_fields={},
+        event_time_field=pipeline.event_time_field,
+        max_ahead_ms=None,
+        slice_first=1,
+        slice_committed=0,
+        replay_rows_max=1,
+        parallelism=spark.sparkContext.defaultParallelism,
+        kafka_bootstrap=kafka_bootstrap,
+        slice_interval_ms=0,
+    )
+
+
+def _warm_source(config: SourceConfig, rows: int) -> type[DataSource]:
+    class BoundWarmSource(WarmSource):
+        bound = config
+        rows_bound = rows
+
+    return BoundWarmSource
+
+
+class WarmSource(DataSource):
+    """Slices of made-up records, a minute of event time each."""
+
+    bound: SourceConfig
+    rows_bound: int
+
+    @classmethod
+    def name(cls) -> str:
+        return "strandline_warm_up"
+
+    def schema(self) -> StructType:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(self.bound.arrow_schema())
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return WarmReader(self.bound, self.rows_bound)
+
+
+class WarmReader(DataSourceStreamReader):
+    def __init__(self, config: SourceConfig, rows: int) -> None:
+        self._config = config
+        self._rows = rows
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"slice": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: object = None) -> dict[str, int]:
+        return {"slice": min(start["slice"] + 1, BATCHES)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return [Task([], end["slice"] * _BATCH_MS) for _ in range(self._config.parallelism)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Task)
+        config, tick_ms = self._config, partition.tick_ms or 0
+        schema = config.arrow_schema()
+        devices = pa.array([f"device-{number}" for number in range(_DEVICES)])
+        for first in range(0, self._rows, MESSAGES_A_FETCH):
+            rows = np.arange(first, min(first + MESSAGES_A_FETCH, self._rows))
+            times_us = tick_ms * 1_000 + rows * (_BATCH_MS * 1_000 // self._rows)
+            made = {
+                "device": devices.take(pa.array(rows % _DEVICES)),
+                "ts": pa.array(times_us),
+                "value": pa.array(rows.astype(float)),
+                EVENT_TIME: pa.array(times_us),
+                FACTS: pa.nulls(len(rows), pa.list_(pa.int64())),
+            }
+            yield pa.RecordBatch.from_arrays([made[item.name].cast(item.type) for item in schema], schema=schema)
+        yield from read_accepted(config, partition)
+
+
+def _tap(stage: Stage, frame: DataFrame) -> DataFrame:
+    if not stage.emits:
+        return frame
+    schema = StructType(list(frame.schema.fields))
+    schema[EVENT_TIME].metadata = {WATERMARK_METADATA: 1000}
+    return frame.mapInArrow(_pass_on, schema)
+
+
+def _pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """As an emission does, and with what that imports."""
+    for module in ("strandline.processing.emission.stage_emission", "strandline.results.elasticsearch_writer"):
+        importlib.import_module(module)
+    yield from batches

@@ -1,0 +1,25 @@
+"""The process from which Spark forks the Python workers of a runner, with what they need already imported.
+
+Spark ends workers that were idle for a minute, and forks new ones for the next task. Forked from here they begin with their
+imports done: a standby stays warm however long it waits, and a cold start imports once instead of once a worker.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from pyspark.daemon import manager
+
+MODULE = "strandline.processing.spark.worker_daemon"
+_NEEDED_BY_WORKERS = (
+    "pyspark.worker",
+    "strandline.processing.source.data_source",
+    "strandline.processing.emission.stage_emission",
+    "strandline.results.elasticsearch_writer",
+    "strandline.ledger.ledger",
+)
+
+if __name__ == "__main__":
+    for needed in _NEEDED_BY_WORKERS:
+        importlib.import_module(needed)
+    manager()

@@ -1,0 +1,177 @@
+"""Child processes: started in their own session, waited for until they answer, stopped by the pid that was recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from strandline.core.errors import StackError
+from strandline.services.processes.pids import PidFile, process_identity
+
+POLL_INTERVAL_S = 0.05
+KILL_TIMEOUT_S = 10.0
+LOG_TAIL_LINES = 15
+LOG_BYTES_MAX = 20 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Program:
+    """One server of the stack: how to start it and how to know that it is ready."""
+
+    name: str
+    """Its name in `pids.json` and of its log."""
+    arguments: Sequence[str]
+    log: Path
+    is_ready: Callable[[], bool]
+    """Asked again and again until it says yes; a refused connection is a no, not an error."""
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    directory: Path = Path("/")
+    ready_timeout_s: float = 180.0
+    stop_timeout_s: float = 20.0
+    pid_file: Path | None = None
+    """For a program that starts the server in the background and ends: where it writes the server's pid."""
+
+
+class Child:
+    """A program that this process started."""
+
+    def __init__(self, program: Program, launcher: subprocess.Popen[bytes]) -> None:
+        self.program = program
+        self.pid = launcher.pid
+        self._launcher = launcher
+
+    def is_alive(self) -> bool:
+        """Whether the server runs. A dead child is cleared from the process table here."""
+        self._launcher.poll()
+        return process_identity(self.pid) is not None
+
+    def has_handed_over(self) -> bool:
+        """Whether the launcher has put the server into the background; `pid` is the server's then.
+
+        Raises StackError when the launcher failed.
+        """
+        assert self.program.pid_file is not None
+        code = self._launcher.poll()
+        if code is None:
+            return False
+        if code != 0:
+            raise StackError(f"{self.program.name} did not start:\n{log_tail(self.program.log)}")
+        self.pid = int(self.program.pid_file.read_text(encoding="ascii").strip())
+        return True
+
+    def end_family(self) -> None:
+        """Kill what the launcher started, as long as its group is surely still its own: before it is cleared away."""
+        if self._launcher.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._launcher.pid, signal.SIGKILL)
+            self._launcher.wait()
+
+
+def start(program: Program, pids: PidFile, check: Callable[[], None]) -> Child:
+    """Start the program, record its pid and wait until it is ready. While waiting, `check` may raise to give up.
+
+    Raises StackError, with the last lines of its log, when it ends early or isn't ready in time; it is stopped then.
+    """
+    _begin_log(program.log)
+    if program.pid_file is not None:
+        program.pid_file.unlink(missing_ok=True)
+    with program.log.open("ab") as log:
+        launcher = subprocess.Popen(
+            program.arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=dict(program.environment),
+            cwd=program.directory,
+            # An own session: Ctrl-C in the terminal reaches `up` alone, which then stops all in order.
+            start_new_session=True,
+        )
+    child = Child(program, launcher)
+    deadline = time.monotonic() + program.ready_timeout_s
+    try:
+        pids.add(program.name, child.pid)
+        if program.pid_file is not None:
+            while not child.has_handed_over():
+                _pause(program, deadline, check)
+            pids.add(program.name, child.pid)
+        while not program.is_ready():
+            if not child.is_alive():
+                raise StackError(f"{program.name} ended while starting:\n{log_tail(program.log)}")
+            _pause(program, deadline, check)
+    except BaseException:
+        stop(program.name, child.pid, pids, timeout_s=program.stop_timeout_s)
+        child.end_family()
+        raise
+    return child
+
+
+def _pause(program: Program, deadline: float, check: Callable[[], None]) -> None:
+    check()
+    if time.monotonic() > deadline:
+        raise StackError(
+            f"{program.name} was not ready after {program.ready_timeout_s:.0f} s:\n{log_tail(program.log)}"
+        )
+    time.sleep(POLL_INTERVAL_S)
+
+
+def _begin_log(log: Path) -> None:
+    """Put a large log of earlier runs aside, in place of the one put aside before."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
+        log.replace(log.with_suffix(".old.log"))
+
+
+def stop(name: str, pid: int, pids: PidFile, *, timeout_s: float) -> None:
+    """Ask the recorded process and its group to end, kill what is left after `timeout_s`, and forget it.
+
+    Does nothing to a process that is not the one recorded. Raises StackError when it outlives SIGKILL.
+    """
+    if pids.alive().get(name) != pid:
+        pids.remove(name, pid)
+        return
+    identity = process_identity(pid)
+    _signal_group(pid, signal.SIGTERM)
+    if not _wait_until_gone(pid, identity, timeout_s):
+        _signal_group(pid, signal.SIGKILL)
+        if not _wait_until_gone(pid, identity, KILL_TIMEOUT_S):
+            raise StackError(f"{name} (process {pid}) did not end even when killed; is its disk hanging?")
+    pids.remove(name, pid)
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    """Signal the process and those it started in its group, unless that group is our own."""
+    try:
+        group = os.getpgid(pid)
+        if group == os.getpgrp():
+            os.kill(pid, number)
+        else:
+            os.killpg(group, number)
+    except ProcessLookupError:
+        return
+    except PermissionError as error:
+        raise StackError(f"process {pid} belongs to another user; stop the stack as the user who started it") from error
+
+
+def _wait_until_gone(pid: int, identity: str | None, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while process_identity(pid) == identity:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_INTERVAL_S)
+    return True
+
+
+def log_tail(log: Path, lines: int = LOG_TAIL_LINES) -> str:
+    """The last lines of a log, indented, under its path."""
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return f"  (no log at {log})"
+    last = "\n".join(f"  {line[:300]}" for line in text.splitlines()[-lines:])
+    return f"{last or '  (empty)'}\n  (from {log})"

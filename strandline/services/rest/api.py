@@ -1,0 +1,92 @@
+"""The REST API: routes, errors and the door put together into one app.
+
+There are no tokens and roles yet: the API listens on loopback and trusts whoever reaches it. They will be checked at
+the door (`door.py`), and each route will name the role that it needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
+from fastapi.routing import APIRoute
+
+from strandline import __version__
+from strandline.services.rest.dependencies import Parts
+from strandline.services.rest.host_guard import LOOPBACK_NAMES, Door
+from strandline.services.rest.problems import MEDIA_TYPE, ProblemDetails, install_problem_handlers
+from strandline.services.rest.routes import audits, backfills, documents, health, jobs, streams
+
+DESCRIPTION = "Register streams, submit pipelines, and lead the jobs that run them."
+_PROBLEM_ANSWER: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "What went wrong",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
+    }
+}
+
+
+def create_app(parts: Parts | None, names: Collection[str] = LOOPBACK_NAMES) -> FastAPI:
+    """The app over `parts`; it starts the supervisor with itself and closes it at its end.
+
+    `names` are the host names under which the service may be addressed. Without parts it can only describe itself.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        assert parts is not None
+        await run_in_threadpool(parts.supervisor.start)
+        parts.backfiller.start()
+        yield
+        await run_in_threadpool(parts.backfiller.close)
+        await run_in_threadpool(parts.auditor.close)
+        await run_in_threadpool(parts.supervisor.close)
+
+    app = FastAPI(
+        title="Strandline",
+        version=__version__,
+        description=DESCRIPTION,
+        # The pages for browsers load their scripts from elsewhere; the description itself is at /openapi.json.
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        responses=_PROBLEM_ANSWER,
+        generate_unique_id_function=_operation_id,
+    )
+    app.state.parts = parts
+    for one in (documents, streams, jobs, audits, backfills, health):
+        app.include_router(one.router)
+    install_problem_handlers(app)
+    app.add_middleware(Door, names=names)
+    _describe_problems(app)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name
+
+
+def _describe_problems(app: FastAPI) -> None:
+    """Put the shape of a problem into the API's description; no route returns it by type, so FastAPI can't know."""
+    describe = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        description = describe()
+        schema = ProblemDetails.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas = description.setdefault("components", {}).setdefault("schemas", {})
+        schemas.update(schema.pop("$defs", {}))
+        schemas["ProblemDetails"] = schema
+        for one in schemas.values():
+            if "description" in one:  # the rest of a docstring is for those who read the code
+                one["description"] = one["description"].partition("\n\n")[0]
+        return description
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    print(json.dumps(create_app(None).openapi(), indent=2))

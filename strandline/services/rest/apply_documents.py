@@ -1,0 +1,384 @@
+"""Applying documents: what a person wrote becomes streams, topics, index templates and jobs, or nothing does.
+
+Everything that can be known beforehand is checked for all documents first. What follows can be repeated: applying the
+same documents again finishes what a failure in the middle left undone, and otherwise changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from strandline.core.documents import Document, Path, did_you_mean, read_documents
+from strandline.core.errors import Conflict, InvalidDocument, LogTruncated, NotFound, Problem
+from strandline.core.stream import StreamSpec
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import JobRow
+from strandline.log.topics import TopicDescription
+from strandline.processing.pipelines.model import CheckedPipeline, PipelineSpec, check
+from strandline.processing.pipelines.result_streams import (
+    emissions_to_streams,
+    misfits,
+    present_pipelines,
+    stream_of_results,
+)
+from strandline.processing.pipelines.upgrade import Change, Effect, changes_between
+from strandline.processing.slices.rewind import RewindCost, plan_of_job, require_log_holds, rewind_cost
+from strandline.results.document import DocumentShape
+from strandline.results.mapping import build_mapping, ensure_index_template
+from strandline.services.rest.job_status import input_stream
+
+
+class TopicMaker(Protocol):
+    """What applying needs of `ingest.topics.Topics`."""
+
+    def ensure_stream_topic(self, spec: StreamSpec) -> TopicDescription: ...
+    def ensure_dead_letter_topic(self, job: str) -> TopicDescription: ...
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What became of one document."""
+
+    kind: Literal["stream", "pipeline"]
+    name: str
+    outcome: Literal["created", "changed", "unchanged"]
+    version: int
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What applying a pipeline would mean for its job."""
+
+    job: str
+    outcome: Literal["created", "changed", "unchanged"]
+    version: int
+    """That it would have."""
+    changes: list[Change]
+    rewind: RewindCost | None
+    """Of the start with the new version; None where there is nothing to rewind."""
+    retention_ms: int
+    """Of the stream that it reads; negative is for ever."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Documents that are right in themselves, and fit each other and the streams in the ledger."""
+
+    streams: list[StreamSpec]
+    pipelines: list[CheckedPipeline]
+
+
+def check_documents(text: bytes | str, source: str, registered: Mapping[str, dict[str, Any]]) -> Batch:
+    """Read and check documents without changing anything. A stream may come from the same text, or from `registered`.
+
+    Raises InvalidDocument with the problems of all documents.
+    """
+    documents = read_documents(text, source)
+    problems: list[Problem] = list(_repeated(documents))
+    streams: dict[str, StreamSpec] = {}
+    pipelines: list[tuple[Document, PipelineSpec]] = []
+    for document in documents:
+        try:
+            if document.kind == "stream":
+                streams[document.name] = StreamSpec.parse(document)
+            elif document.kind == "pipeline":
+                pipelines.append((document, PipelineSpec.parse(document)))
+            else:
+                problems.append(document.problem((), f"a {document.kind} document is not supported yet; remove it"))
+        except InvalidDocument as error:
+            problems.extend(error.problems)
+    problems.extend(_shared_entrances(documents, streams, registered))
+    broken = {document.name for document in documents if document.kind == "stream"} - set(streams)
+    checked: list[CheckedPipeline] = []
+    for document, pipeline in _emitters_first(pipelines):
+        name = pipeline.input.stream
+        if name in broken:
+            continue  # the stream's own problems are listed; what follows from them would only hide them
+        if name not in streams and name not in registered:
+            hint = did_you_mean(name, streams.keys() | registered.keys())
+            problems.append(document.problem(("input", "stream"), f"there is no stream '{name}'{hint}"))
+            broken |= {emitted for _, emitted in emissions_to_streams(pipeline)} - streams.keys() - registered.keys()
+            continue
+        try:
+            stream = streams.get(name) or StreamSpec.from_document(registered[name])
+            checked.append(check(pipeline, stream, document))
+            problems.extend(_fit_streams(document, checked[-1], streams, registered, broken))
+        except InvalidDocument as error:
+            problems.extend(error.problems)
+            broken |= {emitted for _, emitted in emissions_to_streams(pipeline)} - streams.keys() - registered.keys()
+    if problems:
+        raise InvalidDocument(problems)
+    return Batch(list(streams.values()), checked)
+
+
+def _emitters_first(pipelines: list[tuple[Document, PipelineSpec]]) -> list[tuple[Document, PipelineSpec]]:
+    """A pipeline after those whose results it reads; those that read each other in a circle come last, as they are."""
+    left, ordered = list(pipelines), []
+    while left:
+        emitted = {stream for _, pipeline in left for _, stream in emissions_to_streams(pipeline)}
+        ready = [one for one in left if one[1].input.stream not in emitted] or left
+        ordered += ready
+        left = [one for one in left if one not in ready]
+    return ordered
+
+
+def _fit_streams(
+    document: Document,
+    pipeline: CheckedPipeline,
+    streams: dict[str, StreamSpec],
+    registered: Mapping[str, dict[str, Any]],
+    broken: set[str],
+) -> Iterator[Problem]:
+    """Compare the streams that a pipeline emits to with its results; add to `streams` those that nobody has registered."""
+    for stage in pipeline.stages:
+        for position, emit in enumerate(stage.emits):
+            if emit.kind != "stream" or emit.name in broken:
+                continue
+            if emit.name not in streams and emit.name not in registered:
+                streams[emit.name] = stream_of_results(pipeline, stage, emit.name)
+                continue
+            stream = streams.get(emit.name) or StreamSpec.from_document(registered[emit.name])
+            for reason in misfits(stream, stage):
+                path: Path = ("steps", *_step_number(stage.step), "emit", position, "stream")
+                yield document.problem(path, f"stream '{emit.name}' can't hold the results of '{stage.name}': {reason}")
+
+
+class Applier:
+    """Applies documents. Blocking."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        topics: TopicMaker,
+        ensure_templates: Callable[[CheckedPipeline], None],
+        log_starts: Callable[[str], Mapping[int, int]],
+    ) -> None:
+        """`log_starts` tells the first offset that a topic still holds, for each partition."""
+        self._ledger = ledger
+        self._topics = topics
+        self._ensure_templates = ensure_templates
+        self._log_starts = log_starts
+
+    def check(self, text: bytes | str, source: str) -> Batch:
+        """Check documents against each other and the ledger. Raises InvalidDocument."""
+        return check_documents(text, source, {row.name: row.document for row in self._ledger.streams()})
+
+    def plan(self, text: bytes, source: str) -> list[JobPlan]:
+        """Say what applying would mean for each job, and change nothing.
+
+        Raises InvalidDocument, LogUnavailable, LedgerUnavailable.
+        """
+        return [self._plan_job(pipeline) for pipeline in self.check(text, source).pipelines]
+
+    def apply(self, text: bytes, source: str) -> list[Applied]:
+        """Make it so, and say what changed.
+
+        1. Check every document; refuse changes that can't be made to a job with results, or to a stream it reads.
+        2. Make or widen the topics, then register the streams.
+        3. Make the dead-letter topics and index templates, then submit the jobs: a new job starts.
+
+        Raises InvalidDocument, Conflict, LogUnavailable, IndexUnavailable, LedgerUnavailable.
+        """
+        batch = self.check(text, source)
+        for stream in batch.streams:
+            self._refuse_other_records(stream)
+        for pipeline in batch.pipelines:
+            self._refuse_forbidden(self._plan_job(pipeline))
+        self._refuse_shared_places(batch.pipelines)
+        self._refuse_circles(batch.pipelines)
+        applied = [self._apply_stream(stream) for stream in batch.streams]
+        written = text.decode("utf-8")
+        return applied + [self._apply_pipeline(pipeline, written) for pipeline in batch.pipelines]
+
+    def _apply_stream(self, stream: StreamSpec) -> Applied:
+        before = self._stream_version(stream.stream)
+        topic = self._topics.ensure_stream_topic(stream)
+        self._refuse_other_topic(stream.stream, topic)
+        row = self._ledger.put_stream(stream.stream, stream.as_document())
+        if row.topic_id is None:
+            self._ledger.set_topic_id(stream.stream, topic.topic_id)
+        return Applied("stream", stream.stream, _outcome(before, row.version), row.version)
+
+    def _apply_pipeline(self, pipeline: CheckedPipeline, written: str) -> Applied:
+        before = self._job(pipeline.job)
+        streams_before = self._emitted_streams(before)
+        self._topics.ensure_dead_letter_topic(pipeline.job)
+        self._ensure_templates(pipeline)
+        row = self._ledger.submit_job(pipeline.job, written, pipeline.spec.as_document())
+        outcome = _outcome(before.version if before else None, row.version)
+        if outcome != "unchanged":
+            message = f"job {row.name} {outcome}: version {row.version}"
+            self._ledger.record_event(f"job_{outcome}", message, row.name, facts={"version": row.version})
+        self._restart_readers(streams_before ^ self._emitted_streams(row))
+        return Applied("pipeline", row.name, outcome, row.version)
+
+    def _refuse_other_topic(self, name: str, topic: TopicDescription) -> None:
+        try:
+            known = self._ledger.stream(name).topic_id
+        except NotFound:
+            return
+        if known is not None and known != topic.topic_id:
+            raise Conflict(
+                f"topic {name} was deleted and made anew: its offsets no longer mean what the slices in the ledger "
+                f"say; register the stream under another name"
+            )
+
+    def _refuse_other_records(self, stream: StreamSpec) -> None:
+        """A rewind decodes the log again: under another schema it would accept other records than the first time."""
+        known = self._registered(stream.stream)
+        if known is None or (known.format, known.fields) == (stream.format, stream.fields):
+            return
+        readers = [job.name for job in self._ledger.jobs() if input_stream(self._ledger, job) == stream.stream]
+        if readers:
+            raise Conflict(
+                f"the schema of stream {stream.stream} can't change while job {', '.join(readers)} reads it: records "
+                f"of open windows would be judged anew; register it under another name"
+            )
+
+    def _plan_job(self, pipeline: CheckedPipeline) -> JobPlan:
+        job, retention_ms = self._job(pipeline.job), pipeline.stream.retention_ms
+        if job is None:
+            return JobPlan(pipeline.job, "created", 1, [], None, retention_ms)
+        document = self._ledger.job_version(job.name, job.version).document
+        if document == pipeline.spec.as_document():
+            return JobPlan(job.name, "unchanged", job.version, [], None, retention_ms)
+        spec = PipelineSpec.from_document(document)
+        stream = pipeline.stream if spec.input.stream == pipeline.spec.input.stream else self._stream(spec.input.stream)
+        changes = changes_between(check(spec, stream), pipeline)
+        cost = rewind_cost(self._ledger, plan_of_job(self._ledger, pipeline), job.name)
+        if not any(change.effect is Effect.FORBIDDEN for change in changes):
+            try:
+                require_log_holds(job.name, cost.needed, {spec.input.stream: self._log_starts(spec.input.stream)})
+            except LogTruncated as error:
+                changes.insert(0, Change("the reach of the windows", Effect.FORBIDDEN, str(error)))
+        return JobPlan(job.name, "changed", job.version + 1, changes, cost, retention_ms)
+
+    def _refuse_forbidden(self, plan: JobPlan) -> None:
+        forbidden = [f"{c.what} ({c.reason})" for c in plan.changes if c.effect is Effect.FORBIDDEN]
+        if forbidden:
+            raise Conflict(
+                f"job {plan.job} has begun and can't change {'; '.join(forbidden)}; apply the pipeline under another name"
+            )
+
+    def _refuse_shared_places(self, pipelines: list[CheckedPipeline]) -> None:
+        """An index has one strict mapping, so the results of two stages can't share a name. A stream of results is cut by
+        the checkpoints of one job."""
+        owners: dict[tuple[str, str], tuple[str, str]] = {}
+        submitted = {pipeline.job: pipeline.spec for pipeline in pipelines}
+        for job, spec in present_pipelines(self._ledger).items():
+            if job not in submitted:
+                owners.update((place, (job, stage)) for stage, place in _places(spec))
+        for job, spec in submitted.items():
+            for stage, place in _places(spec):
+                owner, other = owners.setdefault(place, (job, stage))
+                if (owner, other) != (job, stage):
+                    raise Conflict(
+                        f"stage {stage} of {job} can't emit to {place[0]} {place[1]}, because stage {other} of "
+                        f"{owner} does; choose another name"
+                    )
+
+    def _refuse_circles(self, pipelines: list[CheckedPipeline]) -> None:
+        """Jobs that read what comes of their own results would never come to rest."""
+        specs = present_pipelines(self._ledger) | {pipeline.job: pipeline.spec for pipeline in pipelines}
+        reads = {job: spec.input.stream for job, spec in specs.items()}
+        emitters = {stream: job for job, spec in specs.items() for _, stream in emissions_to_streams(spec)}
+        for pipeline in pipelines:
+            way = [pipeline.job]
+            while (before := emitters.get(reads[way[0]])) is not None and before not in way:
+                way.insert(0, before)
+            if before is not None:
+                raise Conflict(
+                    f"job {pipeline.job} would read what comes of its own results: {' -> '.join([before, *way])}; have one of "
+                    "them read, or emit to, another stream"
+                )
+
+    def _emitted_streams(self, job: JobRow | None) -> set[str]:
+        if job is None:
+            return set()
+        spec = PipelineSpec.from_document(self._ledger.job_version(job.name, job.version).document)
+        return {stream for _, stream in emissions_to_streams(spec)}
+
+    def _restart_readers(self, streams: set[str]) -> None:
+        """A run looks once, when it begins, which job emits to its stream: where that has changed, a new run shall look."""
+        for job in self._ledger.jobs() if streams else []:
+            if input_stream(self._ledger, job) in streams:
+                self._ledger.ask_restart(job.name)
+
+    def _stream(self, name: str) -> StreamSpec:
+        return StreamSpec.from_document(self._ledger.stream(name).document)
+
+    def _registered(self, name: str) -> StreamSpec | None:
+        try:
+            return self._stream(name)
+        except NotFound:
+            return None
+
+    def _stream_version(self, name: str) -> int | None:
+        try:
+            return self._ledger.stream(name).version
+        except NotFound:
+            return None
+
+    def _job(self, name: str) -> JobRow | None:
+        try:
+            return self._ledger.job(name)
+        except NotFound:
+            return None
+
+
+def ensure_templates(elasticsearch_url: str, pipeline: CheckedPipeline) -> None:
+    """Make the index template of every emission to Elasticsearch. Raises Conflict, IndexUnavailable."""
+    for stage in pipeline.stages:
+        by = tuple(zip(stage.by, stage.by_types, strict=True))
+        aggregates = tuple((column.name, column.type) for column in stage.aggregates)
+        for emit in stage.emits:
+            if emit.kind == "elasticsearch":
+                # The mapping is the same for every version of the job.
+                shape = DocumentShape(emit.name, pipeline.job, stage.name, 1, by, aggregates)
+                ensure_index_template(elasticsearch_url, emit.name, build_mapping(shape))
+
+
+def _shared_entrances(
+    documents: list[Document], streams: Mapping[str, StreamSpec], registered: Mapping[str, dict[str, Any]]
+) -> Iterator[Problem]:
+    """A port or a topic filter leads into one stream: the second one would get nothing by it, and no record says so."""
+    owners: dict[str, str] = {}
+    for name in registered.keys() - streams.keys():
+        with contextlib.suppress(InvalidDocument):  # of a newer version; its own apply looks
+            owners.update((what, name) for _, what in StreamSpec.from_document(registered[name]).entrances())
+    for document in documents:
+        if document.kind == "stream" and document.name in streams:
+            for path, what in streams[document.name].entrances():
+                owner = owners.setdefault(what, document.name)
+                if owner != document.name:
+                    yield document.problem(path, f"{what} leads into stream '{owner}' already; choose another")
+
+
+def _repeated(documents: list[Document]) -> Iterator[Problem]:
+    seen: set[tuple[str, str]] = set()
+    for document in documents:
+        if (document.kind, document.name) in seen:
+            yield document.problem((document.kind,), f"{document.kind} '{document.name}' stands here twice; remove one")
+        seen.add((document.kind, document.name))
+
+
+def _places(pipeline: PipelineSpec) -> Iterator[tuple[str, tuple[str, str]]]:
+    """(stage, (kind, name)) of each emission that has a place of its own."""
+    for step in pipeline.steps:
+        for emit in step.emit or []:
+            if step.window and emit.kind != "counting":
+                yield step.window.name, (emit.kind, emit.name)
+
+
+def _step_number(step: str) -> tuple[int, ...]:
+    """Of a stage's place in its document, as `steps[1]`."""
+    return (int(step.removeprefix("steps[").removesuffix("]")),)
+
+
+def _outcome(before: int | None, now: int) -> Literal["created", "changed", "unchanged"]:
+    if before is None:
+        return "created"
+    return "unchanged" if before == now else "changed"

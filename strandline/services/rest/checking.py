@@ -1,0 +1,62 @@
+"""The judgement on a pipeline, as the API and the command line show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from strandline.core.documents import read_documents
+from strandline.core.errors import InvalidDocument
+from strandline.processing.pipelines.model import CheckedPipeline
+from strandline.services.rest.apply_documents import Batch, check_documents
+from strandline.services.rest.problems import problem_errors
+from strandline.services.rest.views import CheckView, StageView
+
+
+def refusal(error: InvalidDocument) -> CheckView:
+    """What is shown of documents that are wrong."""
+    return CheckView(valid=False, problems=problem_errors(error.problems), stages=[])
+
+
+def approval(batch: Batch) -> CheckView:
+    """What is shown of documents that are right."""
+    stages = [stage for pipeline in batch.pipelines for stage in _stages(pipeline)]
+    reach_ms = max((pipeline.reach_ms for pipeline in batch.pipelines), default=None)
+    return CheckView(valid=True, problems=[], stages=stages, reach_ms=reach_ms)
+
+
+def check_without_stack(text: bytes, source: str) -> CheckView | None:
+    """Judge documents by themselves; None when a pipeline's stream is not among them and the ledger has to be asked."""
+    try:
+        documents = read_documents(text, source)
+        streams = {document.name for document in documents if document.kind == "stream"}
+        streams |= {str(emit) for document in documents for emit in _emitted(document.data)}
+        for document in documents:
+            stream = document.data.get("input")
+            if document.kind == "pipeline" and isinstance(stream, dict) and stream.get("stream") not in streams:
+                return None
+        return approval(check_documents(text, source, {}))
+    except InvalidDocument as error:
+        return refusal(error)
+
+
+def _emitted(pipeline: dict[str, object]) -> Iterator[object]:
+    """The streams that a pipeline's document says it emits to; whatever it is, it was not looked at yet."""
+    steps = pipeline.get("steps")
+    for step in steps if isinstance(steps, list) else []:
+        emits = step.get("emit") if isinstance(step, dict) else None
+        for emit in emits if isinstance(emits, list) else []:
+            if isinstance(emit, dict) and "stream" in emit:
+                yield emit["stream"]
+
+
+def _stages(pipeline: CheckedPipeline) -> list[StageView]:
+    return [
+        StageView(
+            name=stage.name,
+            size_ms=stage.size_ms,
+            by=dict(zip(stage.by, stage.by_types, strict=True)),
+            aggregates={column.name: column.type for column in stage.aggregates},
+            emits=[f"{emit.kind}: {emit.name}" for emit in stage.emits],
+        )
+        for stage in pipeline.stages
+    ]

@@ -1,0 +1,106 @@
+"""What stands before the routes: who may knock (host, origin) and how much may be carried in (body size).
+
+There is no login yet, so the API trusts whoever reaches it. That is sound on loopback only, and a web page in a browser
+on this machine reaches loopback too; two checks keep it out:
+* the `Host` header must be a name of this service (a name of the attacker's that resolves to 127.0.0.1 is refused);
+* a request that carries `Origin` must come from a page of this very service.
+Tokens with roles will be checked here, after these two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from strandline.services.rest.problems import problem_response
+
+BODY_BYTES_MAX = 1_000_000
+"""A larger request body is refused with 413 before it is read whole."""
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Door:
+    """ASGI middleware: answers 421, 403 or 413 itself, and lets everything else through."""
+
+    def __init__(self, app: ASGIApp, names: Collection[str] = LOOPBACK_NAMES) -> None:
+        self._app = app
+        self._names = frozenset(name.lower() for name in names)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        path = scope["path"]
+        host = headers.get(b"host", b"").decode("latin-1")
+        if _host_name(host) not in self._names:
+            detail = f"this service is not called {host!r}; use localhost, or add the name to STRANDLINE_CONTROL_NAMES"
+            await problem_response(path, 421, "misdirected_request", detail)(scope, receive, send)
+            return
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        if origin and _authority(origin) != host.lower():
+            detail = f"pages of {origin!r} may not use this service"
+            await problem_response(path, 403, "forbidden", detail)(scope, receive, send)
+            return
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length[:20]) > BODY_BYTES_MAX:
+            await _refuse_too_large(scope, receive, send)
+            return
+        body, is_whole = await _read_body(receive)
+        if not is_whole:
+            await _refuse_too_large(scope, receive, send)
+            return
+        await self._app(scope, _replay(body, receive), send)
+
+
+async def _read_body(receive: Receive) -> tuple[bytes, bool]:
+    """The body up to the limit, and whether that was all of it (chunked bodies have no declared length)."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return b"".join(parts), True
+        part = message.get("body", b"")
+        size += len(part)
+        if size > BODY_BYTES_MAX:
+            return b"", False
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts), True
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    is_read = False
+
+    async def replay() -> Message:
+        nonlocal is_read
+        if is_read:
+            return await receive()
+        is_read = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+async def _refuse_too_large(scope: Scope, receive: Receive, send: Send) -> None:
+    detail = f"the body is larger than {BODY_BYTES_MAX} bytes; send the documents in several requests"
+    headers = {"Connection": "close"}
+    await problem_response(scope["path"], 413, "too_large", detail, headers=headers)(scope, receive, send)
+
+
+def _host_name(host: str) -> str:
+    """The name in a Host header, without port and brackets; empty when it is not a host."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _authority(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""

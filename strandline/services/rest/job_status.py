@@ -1,0 +1,127 @@
+"""A job as the API shows it: the ledger's rows and Kafka's offsets put together. Reads only."""
+
+from __future__ import annotations
+
+import json
+import time
+from functools import lru_cache
+
+from strandline.core.durations import format_about, format_duration
+from strandline.core.errors import LogUnavailable, NotFound
+from strandline.core.stream import StreamSpec
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import CheckpointRow, JobRow, JobState, Offsets
+from strandline.log.kafka_status import LogFacts, LogRange, lag_records
+from strandline.processing.pipelines.model import CheckedPipeline, PipelineSpec, check
+from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, plan_of_job, rewind_cost
+from strandline.services.rest.views import (
+    CountsView,
+    JobView,
+    LastStartView,
+    LeaderView,
+    Link,
+    RewindView,
+    backfill_view,
+)
+
+RETENTION_LEFT_SHARE_MIN = 0.25
+"""With less than this share of the retention left, the status warns."""
+_VERBS: dict[JobState, tuple[str, ...]] = {
+    JobState.CREATED: ("start", "stop"),
+    JobState.STARTING: ("stop", "drain", "restart"),
+    JobState.RUNNING: ("stop", "drain", "restart"),
+    JobState.STOPPING: ("start", "restart"),
+    JobState.STOPPED: ("start", "drain", "restart"),
+    JobState.DRAINING: ("stop", "start", "restart"),
+    JobState.DRAINED: ("start", "restart"),
+    JobState.FAILED: ("start", "stop", "drain", "restart"),
+}
+"""The verbs worth offering in each state. The others are legal too, and change nothing."""
+
+
+def job_view(ledger: Ledger, log: LogFacts, job: JobRow, ranges: dict[str, LogRange | None] | None = None) -> JobView:
+    """Put together what is known of a job. `ranges` keeps what Kafka said of a stream, for the next job."""
+    stream = input_stream(ledger, job)
+    ranges = ranges if ranges is not None else {}
+    if stream not in ranges:
+        ranges[stream] = _range(log, stream)
+    last_slice = ledger.last_slice(job.name)
+    checkpoint = ledger.last_checkpoint(job.name)
+    totals = ledger.totals(job.name)
+    held, position = ranges[stream], _position(ledger, job, checkpoint)
+    document = ledger.stream(stream).document
+    pipeline = _checked(json.dumps(ledger.job_version(job.name, job.version).document), json.dumps(document))
+    cost = rewind_cost(ledger, plan_of_job(ledger, pipeline), job.name)
+    return JobView(
+        **vars(job),
+        stream=stream,
+        leader=_leader(ledger, job),
+        slice=checkpoint.slice if checkpoint else None,
+        watermark_ms=last_slice.watermark_ms if last_slice else None,
+        latest_event_ms=checkpoint.latest_event_ms if checkpoint else None,
+        lag_records=lag_records(held, position.get(stream, {})) if held and position is not None else None,
+        counts=CountsView(**vars(totals)),
+        last_emission=checkpoint.emitted if checkpoint else {},
+        rewind=rewind_view(cost, pipeline.stream.retention_ms) if last_slice else None,
+        last_start=_last_start(ledger, job),
+        backfill=next((backfill_view(row) for row in ledger.open_backfills() if row.job == job.name), None),
+        links=[Link(rel=verb, method="POST", href=f"/v1/jobs/{job.name}/{verb}") for verb in _VERBS[job.state]],
+    )
+
+
+def rewind_view(cost: RewindCost, retention_ms: int) -> RewindView:
+    """A rewind's cost as the API shows it. `retention_ms` is of the stream's document; negative is for ever."""
+    left_ms, warning = None, ""
+    if cost.needed_since_ms is not None and cost.records and retention_ms >= 0:
+        left_ms = cost.needed_since_ms + retention_ms - time.time_ns() // 1_000_000
+        if left_ms < retention_ms * RETENTION_LEFT_SHARE_MIN:
+            warning = _warning(left_ms, retention_ms)
+    return RewindView(records=cost.records, seconds=round(cost.seconds, 1), retention_left_ms=left_ms, warning=warning)
+
+
+def _warning(left_ms: int, retention_ms: int) -> str:
+    lost, kept = "records that the open windows came from", f"the stream's retention of {format_duration(retention_ms)}"
+    what = f"in {format_about(left_ms)} {kept} begins to remove {lost}"
+    if left_ms <= 0:
+        what = f"{kept} may have removed {lost}, and a restart would fail"
+    return f"{what}: raise the retention, or see why no window closes"
+
+
+@lru_cache(maxsize=256)
+def _checked(pipeline: str, stream: str) -> CheckedPipeline:
+    """The pipeline of two registered documents; status is asked for often, and they seldom change."""
+    return check(PipelineSpec.from_document(json.loads(pipeline)), StreamSpec.from_document(json.loads(stream)))
+
+
+def input_stream(ledger: Ledger, job: JobRow) -> str:
+    """The stream that the job's present version reads."""
+    return str(ledger.job_version(job.name, job.version).document["input"]["stream"])
+
+
+def _last_start(ledger: Ledger, job: JobRow) -> LastStartView | None:
+    event = ledger.last_event(job.name, RUN_BEGINS)
+    return LastStartView(at_ms=event.at_ms, **event.facts) if event else None
+
+
+def _leader(ledger: Ledger, job: JobRow) -> LeaderView | None:
+    lease = ledger.leases().get(job.name)
+    if lease is None or not lease.is_held:
+        return None
+    return LeaderView(name=lease.holder, address=lease.address, lease_epoch=lease.epoch, lease_until_ms=lease.until_ms)
+
+
+def _range(log: LogFacts, stream: str) -> LogRange | None:
+    try:
+        return log.range(stream)
+    except (LogUnavailable, NotFound):
+        return None  # a status is most wanted when something is away: it shows the rest, and no lag
+
+
+def _position(ledger: Ledger, job: JobRow, checkpoint: CheckpointRow | None) -> Offsets | None:
+    """The offsets after the last committed slice; before the first, where the job will begin. None: not known yet."""
+    number = checkpoint.slice if checkpoint else 1
+    found = ledger.slices(job.name, number, number)
+    if found:
+        return found[0].offsets if checkpoint else found[0].offsets_first
+    starts_at_first = ledger.job_version(job.name, job.version).document["input"].get("start") != "latest"
+    return {} if starts_at_first else None

@@ -1,0 +1,31 @@
+"""Audits: a job's results recomputed from the log and compared with the index, as background work."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from strandline.services.rest.dependencies import Parts, parts
+from strandline.services.rest.views import AuditView
+
+router = APIRouter(tags=["jobs"])
+
+Control = Annotated[Parts, Depends(parts)]
+End = Annotated[int | None, Query(ge=0)]
+
+
+@router.post("/v1/jobs/{name}/audit", status_code=202)
+def start_audit(
+    control: Control, name: str, response: Response, after_ms: End = None, up_to_ms: End = None
+) -> AuditView:
+    """Begin an audit, of all windows or of those that end after `after_ms`, up to `up_to_ms`. One runs at a time."""
+    state = control.auditor.start(name, after_ms, up_to_ms)
+    response.headers["Location"] = f"/v1/jobs/{name}/audit"
+    return AuditView(**vars(state))
+
+
+@router.get("/v1/jobs/{name}/audit")
+def show_audit(control: Control, name: str) -> AuditView:
+    """The job's last audit: how far it is, or what it found."""
+    return AuditView(**vars(control.auditor.state(name)))

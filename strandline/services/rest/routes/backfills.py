@@ -1,0 +1,47 @@
+"""Backfills: windows of the past computed anew with the present version of a pipeline, beside the running job."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from strandline.services.rest.dependencies import Parts, parts
+from strandline.services.rest.views import BackfillList, BackfillView, backfill_view
+
+router = APIRouter(tags=["jobs"])
+
+Control = Annotated[Parts, Depends(parts)]
+
+
+@router.post("/v1/jobs/{name}/backfills", status_code=202)
+def start_backfill(
+    control: Control,
+    name: str,
+    response: Response,
+    from_ms: Annotated[int, Query(ge=0)],
+    to_ms: Annotated[int | None, Query(ge=0)] = None,
+) -> BackfillView:
+    """Compute the windows anew that end after `from_ms`, up to `to_ms` or to what is emitted now. One at a time a job."""
+    row = control.backfiller.request(name, from_ms, to_ms)
+    response.headers["Location"] = f"/v1/jobs/{name}/backfills/{row.generation}"
+    return backfill_view(row)
+
+
+@router.get("/v1/jobs/{name}/backfills")
+def list_backfills(control: Control, name: str) -> BackfillList:
+    """The job's backfills, the oldest first."""
+    control.ledger.job(name)
+    return BackfillList(backfills=[backfill_view(row) for row in control.ledger.backfills(name)])
+
+
+@router.get("/v1/jobs/{name}/backfills/{generation}")
+def show_backfill(control: Control, name: str, generation: int) -> BackfillView:
+    """One backfill: how far it is, or what became of it."""
+    return backfill_view(control.ledger.backfill(name, generation))
+
+
+@router.post("/v1/jobs/{name}/backfills/{generation}/cancel", status_code=202)
+def cancel_backfill(control: Control, name: str, generation: int) -> BackfillView:
+    """Give a backfill up that is not complete. Nothing of it was seen, and nothing stays."""
+    return backfill_view(control.backfiller.cancel(name, generation))

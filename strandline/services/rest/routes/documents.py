@@ -1,0 +1,79 @@
+"""Documents: apply them, check them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, HTTPException, Query, Request
+
+from strandline.core.errors import InvalidDocument
+from strandline.services.rest.checking import approval, refusal
+from strandline.services.rest.dependencies import Parts, parts
+from strandline.services.rest.job_status import rewind_view
+from strandline.services.rest.views import AppliedList, AppliedView, ChangeView, CheckView, JobPlanView, PlanView
+
+router = APIRouter(tags=["documents"])
+
+MEDIA_TYPES = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/plain")
+_YAML_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/yaml": {"schema": {"type": "string", "description": "One or more YAML documents"}}},
+    }
+}
+Source = Annotated[str, Query(max_length=300, description="The file's name, for the problems that name its lines")]
+
+
+async def yaml_body(request: Request) -> bytes:
+    """The body, as it came: the reader of documents decodes it and says what is wrong. Refuses other media types."""
+    media_type = request.headers.get("content-type", MEDIA_TYPES[0]).partition(";")[0].strip().lower()
+    if media_type not in MEDIA_TYPES:
+        raise HTTPException(415, f"documents come as {MEDIA_TYPES[0]}, not as {media_type}")
+    return await request.body()
+
+
+@router.post("/v1/documents", openapi_extra=_YAML_BODY)
+def apply_documents(
+    control: Annotated[Parts, Depends(parts)],
+    body: Annotated[bytes, Depends(yaml_body)],
+    source: Source = "<request>",
+) -> AppliedList:
+    """Register streams and submit pipelines; where a document is wrong, none. A new job starts, a changed one restarts
+    with its new version, and the same documents again change nothing."""
+    applied = control.applier.apply(body, source)
+    control.supervisor.wake()
+    return AppliedList(applied=[AppliedView(**vars(one)) for one in applied])
+
+
+@router.post("/v1/documents/plan", openapi_extra=_YAML_BODY)
+def plan_documents(
+    control: Annotated[Parts, Depends(parts)],
+    body: Annotated[bytes, Depends(yaml_body)],
+    source: Source = "<request>",
+) -> PlanView:
+    """What applying the documents would mean for each job: every change, and what its start would cost. Changes nothing."""
+    return PlanView(
+        jobs=[
+            JobPlanView(
+                job=plan.job,
+                outcome=plan.outcome,
+                version=plan.version,
+                changes=[ChangeView(what=one.what, effect=one.effect.value, reason=one.reason) for one in plan.changes],
+                rewind=rewind_view(plan.rewind, plan.retention_ms) if plan.rewind else None,
+            )
+            for plan in control.applier.plan(body, source)
+        ]
+    )
+
+
+@router.post("/v1/pipelines/check", openapi_extra=_YAML_BODY)
+def check_pipeline(
+    control: Annotated[Parts, Depends(parts)],
+    body: Annotated[bytes, Depends(yaml_body)],
+    source: Source = "<request>",
+) -> CheckView:
+    """Judge a pipeline against its stream, which may stand in the same text, and change nothing."""
+    try:
+        return approval(control.applier.check(body, source))
+    except InvalidDocument as error:
+        return refusal(error)

@@ -1,0 +1,49 @@
+"""How the service is: alive, ready, and its figures for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+
+from strandline.core.errors import StrandlineError
+from strandline.services.rest.dependencies import Parts, parts
+from strandline.services.rest.metrics import CONTENT_TYPE, render_metrics
+from strandline.services.rest.views import HealthView
+
+router = APIRouter(tags=["health"])
+Control = Annotated[Parts, Depends(parts)]
+
+
+@router.get("/healthz")
+def health() -> HealthView:
+    """200 while the process answers; asks nobody else."""
+    return HealthView(status="ok")
+
+
+@router.get("/readyz", responses={503: {"model": HealthView, "description": "A part that it needs is away"}})
+def readiness(control: Control, response: Response) -> HealthView:
+    """200 when jobs can be led: the ledger answers and the supervisor runs. Kafka is only reported."""
+    checks = {
+        "ledger": _check(control.ledger.jobs),
+        "supervisor": "ok" if control.supervisor.is_alive() else "has ended; restart the control service",
+        "log": _check(control.log.check),
+    }
+    is_ready = checks["ledger"] == "ok" and checks["supervisor"] == "ok"
+    response.status_code = 200 if is_ready else 503
+    return HealthView(status="ok" if is_ready else "unavailable", checks=checks)
+
+
+@router.get("/metrics", response_class=Response, responses={200: {"content": {CONTENT_TYPE: {}}}})
+def metrics(control: Control) -> Response:
+    """The service's and the jobs' figures in Prometheus' text form."""
+    return Response(render_metrics(control.ledger, control.log), media_type=CONTENT_TYPE)
+
+
+def _check(ask: Callable[[], object]) -> str:
+    try:
+        ask()
+    except StrandlineError as error:
+        return str(error)
+    return "ok"

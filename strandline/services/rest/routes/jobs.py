@@ -1,0 +1,161 @@
+"""Jobs: their state, the verbs that change it, their slices and dead letters, and the events of all.
+
+A verb answers 202 at once: the order is in the ledger, and the supervisor carries it out. Poll the job to see when.
+"""
+
+from __future__ import annotations
+
+import base64
+from contextlib import suppress
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from strandline.core.errors import Conflict, NotFound
+from strandline.ledger.states import Desired, JobState
+from strandline.log.kafka_status import DeadLetter, LogRange
+from strandline.services.rest.dependencies import Parts, parts
+from strandline.services.rest.job_status import job_view
+from strandline.services.rest.views import (
+    DeadLetterFull,
+    DeadLetterList,
+    DeadLetterView,
+    EventList,
+    EventView,
+    JobList,
+    JobView,
+    SliceList,
+    SliceView,
+)
+
+router = APIRouter(tags=["jobs"])
+
+PREVIEW_CHARACTERS = 200
+Control = Annotated[Parts, Depends(parts)]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+_SHOWN: dict[tuple[JobState, Desired], JobState] = {
+    (JobState.RUNNING, Desired.STOPPED): JobState.STOPPING,
+    (JobState.DRAINING, Desired.STOPPED): JobState.STOPPING,
+    (JobState.RUNNING, Desired.DRAINED): JobState.DRAINING,
+    # A failed job stays so, whatever was desired of it before, until a person says otherwise: which is now.
+    (JobState.FAILED, Desired.RUNNING): JobState.STARTING,
+    (JobState.FAILED, Desired.DRAINED): JobState.STARTING,
+}
+"""What an order makes of a state at once; all else the supervisor and the runner move."""
+
+
+@router.get("/v1/jobs")
+def list_jobs(control: Control) -> JobList:
+    """All jobs, by name."""
+    ranges: dict[str, LogRange | None] = {}
+    return JobList(jobs=[job_view(control.ledger, control.log, job, ranges) for job in control.ledger.jobs()])
+
+
+@router.get("/v1/jobs/{name}")
+def show_job(control: Control, name: str) -> JobView:
+    """One job: state, position, lag, counts, and what may be done now."""
+    return job_view(control.ledger, control.log, control.ledger.job(name))
+
+
+@router.post("/v1/jobs/{name}/start", status_code=202)
+def start_job(control: Control, name: str, response: Response) -> JobView:
+    """Let the job run. It rewinds to its last emission first; a running job is left alone."""
+    return _order(control, name, Desired.RUNNING, response)
+
+
+@router.post("/v1/jobs/{name}/stop", status_code=202)
+def stop_job(control: Control, name: str, response: Response) -> JobView:
+    """End the job after its current slice. Open windows stay open until the next start."""
+    return _order(control, name, Desired.STOPPED, response)
+
+
+@router.post("/v1/jobs/{name}/drain", status_code=202)
+def drain_job(control: Control, name: str, response: Response) -> JobView:
+    """Read the log to its end, close every open window, then end. What comes later for those windows is late."""
+    return _order(control, name, Desired.DRAINED, response)
+
+
+@router.post("/v1/jobs/{name}/restart", status_code=202)
+def restart_job(control: Control, name: str, response: Response) -> JobView:
+    """End the job's run after its current slice and begin a new one, with a higher epoch."""
+    control.ledger.ask_restart(name)
+    return _order(control, name, Desired.RUNNING, response)
+
+
+@router.get("/v1/jobs/{name}/slices")
+def list_slices(control: Control, name: str, after: Annotated[int, Query(ge=0)] = 0, limit: Limit = 100) -> SliceList:
+    """The job's slices with a number above `after`, in order."""
+    control.ledger.job(name)
+    rows = control.ledger.slices(name, after + 1, after + limit)
+    views = [SliceView(**{field: getattr(row, field) for field in SliceView.model_fields}) for row in rows]
+    following = f"/v1/jobs/{name}/slices?after={after + limit}&limit={limit}" if len(rows) == limit else None
+    return SliceList(slices=views, next=following)
+
+
+@router.get("/v1/jobs/{name}/dead-letters")
+def list_dead_letters(
+    control: Control, name: str, after: Annotated[int, Query(ge=-1)] = -1, limit: Limit = 100
+) -> DeadLetterList:
+    """Records and results that could not be used, the oldest first, each with the reason and its source coordinates."""
+    control.ledger.job(name)
+    found = control.log.dead_letters(name, after, limit)
+    following = f"/v1/jobs/{name}/dead-letters?after={found[-1].offset}&limit={limit}" if len(found) == limit else None
+    return DeadLetterList(dead_letters=[_dead_letter_view(one) for one in found], next=following)
+
+
+@router.get("/v1/jobs/{name}/dead-letters/{number}")
+def show_dead_letter(control: Control, name: str, number: int) -> DeadLetterFull:
+    """One dead letter, with the sender's bytes whole."""
+    control.ledger.job(name)
+    found = control.log.dead_letters(name, number - 1, 1)
+    if not found or found[0].offset != number:
+        raise NotFound(f"job {name} has no dead letter {number} (any more); list them to see which there are")
+    view = _dead_letter_view(found[0]).model_dump()
+    view["value"] = found[0].value.decode("utf-8", "replace")
+    return DeadLetterFull(**view, value_base64=base64.b64encode(found[0].value).decode("ascii"))
+
+
+@router.get("/v1/events")
+def list_events(
+    control: Control, job: str | None = None, after: Annotated[int, Query(ge=0)] = 0, limit: Limit = 100
+) -> EventList:
+    """What happened, the oldest first; to follow, pass the last id as `after`."""
+    if job is not None:
+        control.ledger.job(job)
+    rows = control.ledger.events(job, after, limit)
+    about = f"&job={job}" if job else ""
+    following = f"/v1/events?after={rows[-1].id}&limit={limit}{about}" if len(rows) == limit else None
+    return EventList(events=[EventView(**vars(row)) for row in rows], next=following)
+
+
+def _order(control: Parts, name: str, desired: Desired, response: Response) -> JobView:
+    """Show the order in the state first, so that a runner which carries it out at once finds its last move legal."""
+    job = control.ledger.job(name)
+    shown = _SHOWN.get((job.state, desired))
+    if shown is not None:
+        with suppress(Conflict):  # the runner was faster, and the supervisor goes by what is desired
+            control.ledger.move_job(name, shown)
+    job = control.ledger.set_desired(name, desired)
+    control.supervisor.wake()
+    response.headers["Location"] = f"/v1/jobs/{name}"
+    return job_view(control.ledger, control.log, job)
+
+
+def _dead_letter_view(letter: DeadLetter) -> DeadLetterView:
+    headers = letter.headers
+    return DeadLetterView(
+        number=letter.offset,
+        stream=headers.get("stream", ""),
+        partition=_number(headers.get("partition")),
+        offset=_number(headers.get("offset")),
+        reason=headers.get("reason", ""),
+        message=headers.get("message", ""),
+        step=headers.get("step", ""),
+        log_time_ms=letter.log_time_ms,
+        value=letter.value[: 4 * PREVIEW_CHARACTERS].decode("utf-8", "replace")[:PREVIEW_CHARACTERS],
+        value_bytes=len(letter.value),
+    )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None

@@ -1,0 +1,46 @@
+"""Streams: what is registered, and what the log holds of it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from strandline.processing.pipelines.result_streams import emitter_of
+from strandline.services.rest.dependencies import Parts, parts
+from strandline.services.rest.views import PartitionView, StreamList, StreamSummary, StreamView
+
+router = APIRouter(tags=["streams"])
+
+
+@router.get("/v1/streams")
+def list_streams(control: Annotated[Parts, Depends(parts)]) -> StreamList:
+    """All registered streams, by name."""
+    return StreamList(
+        streams=[
+            StreamSummary(name=row.name, version=row.version, created_ms=row.created_ms, document=row.document)
+            for row in control.ledger.streams()
+        ]
+    )
+
+
+@router.get("/v1/streams/{name}")
+def show_stream(control: Annotated[Parts, Depends(parts)], name: str) -> StreamView:
+    """One stream, and what its topic holds now."""
+    row = control.ledger.stream(name)
+    held = control.log.range(name)
+    partitions = [
+        PartitionView(partition=partition, offset_first=held.offset_first[partition], offset_next=offset_next)
+        for partition, offset_next in held.offset_next.items()
+    ]
+    return StreamView(
+        name=row.name,
+        version=row.version,
+        created_ms=row.created_ms,
+        document=row.document,
+        topic_id=row.topic_id,
+        emitted_by=emitter_of(control.ledger, name),
+        retention_ms=control.log.retention_ms(name),
+        records=sum(one.offset_next - one.offset_first for one in partitions),
+        partitions=partitions,
+    )

@@ -1,0 +1,418 @@
+"""What the REST API shows: the shapes of its answers. Times are milliseconds since 1970 UTC (`_ms`)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from strandline.ledger.states import BackfillRow, BackfillState, Desired, JobState, SliceKind, SliceStatus
+from strandline.services.rest.problems import ProblemError
+
+
+class View(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class Link(View):
+    """Something that may be done now."""
+
+    rel: str
+    method: str
+    href: str
+
+
+class AppliedView(View):
+    """What became of one document."""
+
+    kind: Literal["stream", "pipeline"]
+    name: str
+    outcome: Literal["created", "changed", "unchanged"]
+    version: int
+
+
+class AppliedList(View):
+    applied: list[AppliedView]
+
+
+class ChangeView(View):
+    """One difference between a job's present version and the one that would follow."""
+
+    what: str
+    effect: Literal["safe", "rewind", "forbidden"]
+    """`rewind`: windows not yet emitted are computed anew, from the log. `forbidden`: not to this job."""
+    reason: str
+
+
+class RewindView(View):
+    """What a start would take. Recovery, failover and upgrade are the same: the log is read again from here."""
+
+    records: int
+    """To be read again."""
+    seconds: float
+    """Estimated, with a Spark session that is there already; a cold one takes some ten seconds more."""
+    retention_left_ms: int | None
+    """How long retention still keeps what is needed, if nothing closes a window meanwhile; null when nothing is needed, or
+    records are kept for ever."""
+    warning: str = ""
+    """What to do, when less than a quarter of the retention is left; else empty."""
+
+
+class LastStartView(View):
+    """How the newest run came to the state of its open windows."""
+
+    epoch: int
+    way: Literal["rewind", "snapshot"]
+    """It read the log again, or went on from Spark's checkpoint on disk (`recovery: snapshot`)."""
+    records: int
+    """That it read again, with those of a slice that was planned and not done."""
+    slice_first: int
+    """Where it began to read."""
+    slice_committed: int
+    """The last slice whose results were out."""
+    at_ms: int
+
+
+class JobPlanView(View):
+    """What applying a pipeline would mean for its job."""
+
+    job: str
+    outcome: Literal["created", "changed", "unchanged"]
+    version: int
+    """That it would have."""
+    changes: list[ChangeView]
+    """The forbidden ones first."""
+    rewind: RewindView | None
+    """Of the start with the new version; null where there is nothing to rewind."""
+
+
+class PlanView(View):
+    jobs: list[JobPlanView]
+
+
+class PartitionView(View):
+    partition: int
+    offset_first: int
+    """The first offset that the log still holds."""
+    offset_next: int
+    """The offset after the last."""
+
+
+class StreamSummary(View):
+    name: str
+    version: int
+    created_ms: int
+    document: dict[str, Any]
+    """The registration, with its defaults filled in."""
+
+
+class StreamList(View):
+    streams: list[StreamSummary]
+
+
+class StreamView(StreamSummary):
+    topic_id: str | None
+    emitted_by: str | None
+    """The job that emits to it; null where its records come from elsewhere."""
+    retention_ms: int
+    """Of the topic now; -1 is for ever."""
+    records: int
+    """In the log now, all partitions together."""
+    partitions: list[PartitionView]
+
+
+class StageView(View):
+    """One compiled stage of a pipeline."""
+
+    name: str
+    size_ms: int
+    by: dict[str, str]
+    """Key field -> type."""
+    aggregates: dict[str, str]
+    """Result field -> type."""
+    emits: list[str]
+
+
+class CheckView(View):
+    """The judgement on a pipeline."""
+
+    valid: bool
+    problems: list[ProblemError]
+    stages: list[StageView]
+    """Empty unless it is valid."""
+    reach_ms: int | None = None
+    """How far back in event time a rewind may have to go."""
+
+
+class CountsView(View):
+    """Sums over all committed slices."""
+
+    records: int
+    accepted: int
+    rejected: dict[str, int]
+    """Reason -> records."""
+    results: dict[str, int]
+    """Stage -> results."""
+
+
+class LeaderView(View):
+    """The control service that leads a job."""
+
+    name: str
+    address: str
+    """Its REST API."""
+    lease_epoch: int
+    """One higher with every change of the leader, and with every start of it."""
+    lease_until_ms: int
+    """When the lease runs out unless it is renewed, by the ledger's clock."""
+
+
+class JobView(View):
+    name: str
+    version: int
+    stream: str
+    """The input."""
+    desired: Desired
+    state: JobState
+    message: str
+    """Why it is in this state; empty when there is nothing to say."""
+    epoch: int
+    """The newest run; 0 before the first."""
+    leader: LeaderView | None
+    """Null while no control service leads the job."""
+    created_ms: int
+    updated_ms: int
+    slice: int | None
+    """The last committed slice."""
+    watermark_ms: int | None
+    """In force for the last planned slice: an older record of it is late."""
+    latest_event_ms: int | None
+    """The latest event time in all committed slices."""
+    lag_records: int | None
+    """Records of the log after the last committed slice; null when Kafka does not answer."""
+    counts: CountsView
+    last_emission: dict[str, int]
+    """Stage -> end (ms) of the last window that it has emitted."""
+    rewind: RewindView | None
+    """What a rewind would take now; null before the first slice. From a snapshot a start takes less."""
+    last_start: LastStartView | None
+    """Null before the first run."""
+    backfill: BackfillView | None
+    """The one that is asked for or at work."""
+    links: list[Link]
+    """What may be done now."""
+
+
+class JobList(View):
+    jobs: list[JobView]
+
+
+class SliceView(View):
+    """A numbered piece of the log, and what came of it. Offsets: stream -> partition -> offset."""
+
+    number: int
+    epoch: int
+    version: int
+    kind: SliceKind
+    status: SliceStatus
+    offsets_first: dict[str, dict[int, int]]
+    offsets: dict[str, dict[int, int]]
+    """After the last record of each partition."""
+    cut_time_ms: int
+    watermark_ms: int | None
+    planned_ms: int
+
+
+class SliceList(View):
+    slices: list[SliceView]
+    next: str | None = Field(default=None)
+    """Where the next page is; null on the last one."""
+
+
+class EventView(View):
+    id: int
+    job: str | None
+    epoch: int | None
+    at_ms: int
+    kind: str
+    message: str
+    facts: dict[str, Any]
+
+
+class EventList(View):
+    events: list[EventView]
+    next: str | None = None
+    """Where the next page is; null on the last one."""
+
+
+class DeadLetterView(View):
+    """A record that could not be used. `stream`, `partition` and `offset` say where it came from and identify it."""
+
+    number: int
+    """Its offset in the dead-letter stream; `after` takes it."""
+    stream: str
+    partition: int | None
+    offset: int | None
+    reason: str
+    message: str
+    step: str
+    log_time_ms: int
+    value: str
+    """The sender's bytes as text; in a list only the beginning. What is not UTF-8 is shown as U+FFFD."""
+    value_bytes: int
+    """How many bytes the sender sent."""
+
+
+class DeadLetterFull(DeadLetterView):
+    value_base64: str
+    """The sender's bytes, exactly."""
+
+
+class DeadLetterList(View):
+    dead_letters: list[DeadLetterView]
+    next: str | None = None
+    """Where the next page is; null on the last one."""
+
+
+class AccountView(View):
+    """What one side says of the audited slices."""
+
+    records: int
+    accepted: int
+    rejected: dict[str, int]
+    """Reason -> records."""
+    results: dict[str, int]
+    """Stage -> windows."""
+
+
+class AuditStoreView(View):
+    """One alias of the index, one stream of results (`stream:NAME`), or the dead-letter stream: what became of the ids."""
+
+    store: str
+    stage: str
+    """Empty for the dead-letter stream."""
+    after_ms: int | None
+    """The windows audited end after it; null: from the first on."""
+    up_to_ms: int | None
+    """The last one ends at it."""
+    counts: dict[str, int]
+    """`same`, `refused` (the store took no such document, and a dead letter says so), `later` (of slices after the last
+    audited one), `outside` the range; and the differences: `missing`, `extra`, `different`, `misplaced`, `duplicate`."""
+
+
+class AuditFindingView(View):
+    """One difference."""
+
+    kind: str
+    store: str
+    label: str
+    """A dead letter's reason."""
+    count: int
+    id: str
+    place: str
+    """The document's index."""
+    end_ms: int | None
+    """The window's end."""
+    detail: str
+
+
+class AuditReportView(View):
+    """What an audit found."""
+
+    job: str
+    outcome: Literal["clean", "differences", "incomplete"]
+    """`incomplete`: nothing differs, but the log no longer holds all that was asked for."""
+    incomplete: str
+    asked_after_ms: int | None
+    asked_up_to_ms: int | None
+    slice_first: int
+    slice_last: int
+    computed: AccountView
+    """From the log."""
+    ledger: AccountView
+    """What the ledger says; its `results` only when every window was audited."""
+    account: list[str]
+    """Where the two differ."""
+    stores: list[AuditStoreView]
+    differences: int
+    sample: list[AuditFindingView]
+    """The first differences, up to 100."""
+    seconds: float
+
+
+class AuditView(View):
+    """A job's last audit."""
+
+    job: str
+    state: Literal["running", "done", "failed"]
+    asked_after_ms: int | None
+    asked_up_to_ms: int | None
+    started_ms: int
+    step: str
+    done: int
+    total: int
+    """Tasks of the step; 0 while that is unknown."""
+    message: str
+    """Why it failed."""
+    report: AuditReportView | None
+    """What it found, once it is done."""
+
+
+class WindowRangeView(View):
+    """Windows by their end."""
+
+    after_ms: int
+    """They end after it."""
+    up_to_ms: int
+    """The last one ends at it."""
+
+
+class BackfillView(View):
+    """Windows that are computed anew, under a generation of their own."""
+
+    job: str
+    generation: int
+    """Counted from 2; 1 is what the job itself writes. The indices are `{emit name}.gN-yyyy.MM`."""
+    version: int
+    """Of the pipeline that computes them."""
+    from_ms: int
+    to_ms: int | None
+    """As asked for; null: to what was emitted then."""
+    windows: dict[str, WindowRangeView]
+    """Stage -> its windows."""
+    state: BackfillState
+    message: str
+    """Why it is in this state; empty when there is nothing to say."""
+    done_ms: int | None
+    """All windows that end up to here are written; null while none are."""
+    records: int
+    """To be read, about."""
+    records_done: int
+    results: dict[str, int]
+    """Stage -> results."""
+    refused: dict[str, int]
+    """Stage -> results that the index refused; each has a dead letter."""
+    sample: list[str]
+    """Why the first of them were."""
+    attempts: int
+    """Processes that were at it."""
+    requested_ms: int
+    updated_ms: int
+    ended_ms: int | None
+
+
+class BackfillList(View):
+    backfills: list[BackfillView]
+
+
+def backfill_view(row: BackfillRow) -> BackfillView:
+    """A backfill as the API shows it."""
+    shown = {name: value for name, value in vars(row).items() if name in BackfillView.model_fields}
+    windows = {stage: WindowRangeView(**one._asdict()) for stage, one in row.windows.items()}
+    return BackfillView(**{**shown, "windows": windows, "attempts": row.epoch})
+
+
+class HealthView(View):
+    status: Literal["ok", "unavailable"]
+    checks: dict[str, str] = {}
+    """Part -> `ok` or what is wrong."""

@@ -1,0 +1,175 @@
+"""Audits as background work: one process an audit, one audit at a time, and what is known of each job's last one.
+
+What is known lives in this control service alone: an audit changes nothing, so one that is lost can be made again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import structlog
+
+from strandline.core.errors import Conflict, NotFound, StackError
+from strandline.ledger.ledger import Ledger
+from strandline.services.processes.pids import PidFile
+from strandline.services.processes.process_tree import MARK_VARIABLE, family_mark, kill_family
+
+logger = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class AuditState:
+    """What is known of a job's last audit."""
+
+    job: str
+    state: Literal["running", "done", "failed"]
+    asked_after_ms: int | None
+    asked_up_to_ms: int | None
+    started_ms: int
+    step: str = "starting Spark"
+    done: int = 0
+    total: int = 0
+    """Tasks of the step; 0 while that is unknown."""
+    message: str = ""
+    """Why it failed."""
+    report: dict[str, Any] | None = None
+    """What it found, once it is done."""
+
+
+def audit_command(job: str, after_ms: int | None, up_to_ms: int | None) -> Sequence[str]:
+    """How an audit is started."""
+    command = [sys.executable, "-m", "strandline.processing.audit.process", "--job", job]
+    if after_ms is not None:
+        command += ["--after-ms", str(after_ms)]
+    return command if up_to_ms is None else [*command, "--up-to-ms", str(up_to_ms)]
+
+
+class Auditor:
+    """Starts audits and follows them. May be used from any thread."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        data_dir: Path,
+        *,
+        command: Callable[[str, int | None, int | None], Sequence[str]] = audit_command,
+    ) -> None:
+        self._ledger = ledger
+        self._data_dir = data_dir
+        self._command = command
+        self._states: dict[str, AuditState] = {}
+        self._running: tuple[str, threading.Thread] | None = None
+        self._lock = threading.Lock()
+
+    def start(self, job: str, after_ms: int | None, up_to_ms: int | None) -> AuditState:
+        """Begin an audit, and return at once. The same one again, while it runs, changes nothing.
+
+        Raises NotFound; Conflict while another one runs, since each takes a Spark of its own, and for a job whose results
+        may be there twice.
+        """
+        guarantee = self._ledger.job_version(job).document.get("guarantee", "exactly_once")
+        if guarantee != "exactly_once":
+            raise Conflict(
+                f"job {job} has the guarantee {guarantee}: its results have an id for each run and may be there twice, so "
+                f"there is nothing to compare them with; the audit is for exactly_once"
+            )
+        with self._lock:
+            if self._running is not None:
+                present = self._states[self._running[0]]
+                if (job, after_ms, up_to_ms) == (present.job, present.asked_after_ms, present.asked_up_to_ms):
+                    return present
+                raise Conflict(
+                    f"an audit of job {present.job} is under way ({present.step}); ask again when it is done"
+                )
+            state = AuditState(job, "running", after_ms, up_to_ms, time.time_ns() // 1_000_000)
+            process = self._spawn(state)
+            thread = threading.Thread(target=self._follow, args=(job, process), name=f"audit-{job}", daemon=True)
+            self._states[job], self._running = state, (job, thread)
+            thread.start()
+            return state
+
+    def state(self, job: str) -> AuditState:
+        """The job's last audit. Raises NotFound when it had none since this control service began."""
+        self._ledger.job(job)
+        with self._lock:
+            if job not in self._states:
+                raise NotFound(f"job {job} was not audited since the control service began; POST to this path to do so")
+            return self._states[job]
+
+    def is_idle(self) -> bool:
+        """Whether no audit runs."""
+        with self._lock:
+            return self._running is None
+
+    def close(self) -> None:
+        """End the audit that runs, if any."""
+        with self._lock:
+            running = self._running
+        if running is not None:
+            kill_family(self._mark(running[0]))
+            running[1].join()
+
+    def _spawn(self, state: AuditState) -> subprocess.Popen[bytes]:
+        (self._data_dir / "logs").mkdir(parents=True, exist_ok=True)
+        with (self._data_dir / "logs" / f"audit-{state.job}.log").open("wb") as log:
+            process = subprocess.Popen(
+                self._command(state.job, state.asked_after_ms, state.asked_up_to_ms),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, MARK_VARIABLE: self._mark(state.job)},
+                start_new_session=True,
+            )
+        try:
+            PidFile(self._data_dir).add(f"audit-{state.job}", process.pid)
+        except StackError:
+            logger.info("the audit ended at once", action="audit", job=state.job)  # what it said tells why
+        return process
+
+    def _follow(self, job: str, process: subprocess.Popen[bytes]) -> None:
+        """Keep what the process says until it ends, then end what it left behind."""
+        assert process.stdout is not None
+        message = ""
+        try:
+            with process.stdout:
+                for line in process.stdout:
+                    self._hear(job, line)
+            code = process.wait()
+            message = f"the audit ended with code {code}; its log is {self._data_dir / 'logs' / f'audit-{job}.log'}"
+            kill_family(self._mark(job))
+            PidFile(self._data_dir).remove(f"audit-{job}", process.pid)
+        except (StackError, OSError) as error:
+            message = f"the audit could not be ended in order: {error}"
+        finally:
+            with self._lock:
+                state = self._states[job]
+                if state.state == "running":
+                    self._states[job] = replace(state, state="failed", message=message)
+                self._running = None
+        logger.info("audit ended", action="audit", job=job, state=self._states[job].state)
+
+    def _hear(self, job: str, line: bytes) -> None:
+        try:
+            said = json.loads(line)
+        except ValueError:
+            return  # Java, too, may say something
+        with self._lock:
+            state = self._states[job]
+            if "progress" in said:
+                self._states[job] = replace(state, **said["progress"])
+            elif "report" in said:
+                self._states[job] = replace(state, state="done", report=said["report"])
+            elif "error" in said:
+                self._states[job] = replace(state, state="failed", message=said["error"]["message"])
+
+    def _mark(self, job: str) -> str:
+        return family_mark(self._data_dir, f".audit-{job}")  # no job can have this name

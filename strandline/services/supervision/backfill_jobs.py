@@ -1,0 +1,255 @@
+"""Backfills as background work: asked for and cancelled in the ledger, carried out by the control service that leads the job.
+
+Any control service takes an order and answers for its progress, since both are rows of the ledger. The one that leads the
+job keeps a process at work (`python -m strandline.processing.backfill.process`) while a backfill is open; one process at a time.
+A process that dies is followed by another, after a growing pause, which goes on at the last chunk that was noted; when
+several in a row die without a new one, the backfill has failed. A control service that loses the job ends its process; the
+next leader's fences it in the ledger, and finds what it has written in the index.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from strandline.core.errors import Conflict, LedgerUnavailable, StackError, StrandlineError
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import OPEN_BACKFILLS, BackfillRow, BackfillState
+from strandline.processing.backfill.plan import plan_backfill, stores_of
+from strandline.processing.pipelines.stored import load_pipeline
+from strandline.services.processes.pids import PidFile
+from strandline.services.processes.process_tree import MARK_VARIABLE, family_mark, kill_family
+
+logger = structlog.get_logger()
+
+LOOK_INTERVAL_S = 0.5
+DEATHS_MAX = 5
+"""So many processes in a row may end without a chunk before the backfill has failed. At its swap it never fails."""
+PAUSE_FIRST_S = 1.0
+PAUSE_MAX_S = 30.0
+END_PATIENCE_S = 30.0
+_NEVER_SHOWN = (BackfillState.CANCELLED, BackfillState.FAILED)
+
+
+def backfill_command(job: str, generation: int) -> Sequence[str]:
+    """How the process of a backfill is started."""
+    module = "strandline.processing.backfill.process"
+    return [sys.executable, "-m", module, "--job", job, "--generation", str(generation)]
+
+
+@dataclass
+class _Work:
+    """The process at work."""
+
+    row: BackfillRow
+    process: subprocess.Popen[bytes]
+    end_by: float | None = None
+    """Monotonic time at which it is ended, once it has said how its work came out."""
+
+
+@dataclass
+class _Deaths:
+    """How often in a row the process of a backfill ended without progress."""
+
+    done_ms: int | None
+    count: int = 0
+    next_start: float = 0.0
+
+
+class Backfiller:
+    """Runs in a thread of its own between `start` and `close`. The other methods may be called from any thread."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        data_dir: Path,
+        leads: Callable[[str], bool],
+        log_starts: Callable[[str], Mapping[int, int]],
+        discard: Callable[[str, int], None],
+        *,
+        command: Callable[[str, int], Sequence[str]] = backfill_command,
+        pause_first_s: float = PAUSE_FIRST_S,
+    ) -> None:
+        """`leads(job)`: whether this control service leads it now. `log_starts` tells the first offset that a stream still
+        holds, for each partition. `discard(store, generation)` deletes what was written of a generation."""
+        self._ledger = ledger
+        self._data_dir = data_dir
+        self._leads = leads
+        self._log_starts = log_starts
+        self._discard = discard
+        self._command = command
+        self._pause_first_s = pause_first_s
+        self._work: _Work | None = None
+        self._deaths: dict[tuple[str, int], _Deaths] = {}
+        self._pids = PidFile(data_dir)
+        self._wake, self._closing = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="backfiller", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look for backfills to carry out."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the process at work; the next control service goes on with it."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def request(self, job: str, from_ms: int, to_ms: int | None) -> BackfillRow:
+        """Ask for a backfill of the windows that end after `from_ms`, up to `to_ms` or to what is emitted now.
+
+        The same again, while it is open, changes nothing. Raises NotFound; Conflict when another one is open, or when
+        there is nothing to compute; LogTruncated, LogUnavailable.
+        """
+        for row in self._ledger.backfills(job):
+            if row.state in OPEN_BACKFILLS and (row.from_ms, row.to_ms) == (from_ms, to_ms):
+                return row
+        load = partial(load_pipeline, self._ledger, job)
+        plan = plan_backfill(self._ledger, job, load, self._log_starts, from_ms, to_ms)
+        row = self._ledger.request_backfill(
+            job, plan.version, (from_ms, to_ms), plan.windows, plan.slice_committed, plan.records
+        )
+        message = f"backfill {row.generation} of job {job} was asked for, with version {row.version}"
+        self._ledger.record_event("backfill_requested", message, job, facts={"generation": row.generation})
+        self._wake.set()
+        return row
+
+    def cancel(self, job: str, generation: int) -> BackfillRow:
+        """Give a backfill up; who carries it out ends at once. Raises NotFound; Conflict when it has ended, or is at its
+        swap."""
+        row = self._ledger.move_backfill(job, generation, BackfillState.CANCELLED, "cancelled as asked")
+        self._wake.set()
+        return row
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._wake.clear()
+            try:
+                self._look()
+            except (StrandlineError, OSError) as error:
+                logger.error("could not look after the backfills", action="backfill", error=str(error))
+            self._wake.wait(LOOK_INTERVAL_S)
+        if self._work is not None:
+            self._end(self._work)
+
+    def _look(self) -> None:
+        """One look. 1. Bury a process that has ended. 2. End one that should not be at work. 3. Start the next."""
+        work = self._work
+        if work is not None and work.process.poll() is not None:
+            self._bury(work)
+            work = None
+        if work is not None:
+            row = self._ledger.backfill(work.row.job, work.row.generation)
+            if self._leads(row.job) and not self._should_end(work, row):
+                return
+            self._end(work)
+            if row.state in _NEVER_SHOWN:
+                self._clear(row)
+        self._forget_cancelled()
+        for row in self._ledger.open_backfills():
+            deaths = self._deaths.get((row.job, row.generation))
+            if self._leads(row.job) and (deaths is None or time.monotonic() >= deaths.next_start):
+                self._work = _Work(row, self._spawn(row))
+                return
+
+    def _should_end(self, work: _Work, row: BackfillRow) -> bool:
+        """Whether a process is to be ended. One that has said how its work came out ends by itself, within a time."""
+        if row.state in OPEN_BACKFILLS:
+            return False
+        work.end_by = work.end_by or time.monotonic() + END_PATIENCE_S
+        return row.state is BackfillState.CANCELLED or time.monotonic() > work.end_by
+
+    def _forget_cancelled(self) -> None:
+        """Clear those that were cancelled between two attempts."""
+        for job, generation in list(self._deaths):
+            row = self._ledger.backfill(job, generation)
+            if row.state is BackfillState.CANCELLED:
+                self._clear(row)
+                del self._deaths[job, generation]
+
+    def _bury(self, work: _Work) -> None:
+        """Judge the end of a process."""
+        code = work.process.wait()
+        self._end(work)
+        row = self._ledger.backfill(work.row.job, work.row.generation)
+        if row.state not in OPEN_BACKFILLS:
+            logger.info("backfill ended", action="backfill", job=row.job, generation=row.generation, state=row.state)
+            if row.state in _NEVER_SHOWN:
+                self._clear(row)
+            self._deaths.pop((row.job, row.generation), None)
+            return
+        deaths = self._deaths.setdefault((row.job, row.generation), _Deaths(work.row.done_ms))
+        deaths.count = deaths.count + 1 if deaths.done_ms == row.done_ms else 1
+        deaths.done_ms = row.done_ms
+        deaths.next_start = time.monotonic() + min(PAUSE_MAX_S, self._pause_first_s * 2 ** (deaths.count - 1))
+        why = row.message or f"its process ended with code {code}"
+        message = (
+            f"an attempt at backfill {row.generation} of job {row.job} ended: {why}; its log is {self._log(row.job)}"
+        )
+        logger.warning(message, action="backfill", job=row.job, generation=row.generation, deaths=deaths.count)
+        self._ledger.record_event("backfill_died", message, row.job, facts={"generation": row.generation})
+        if deaths.count >= DEATHS_MAX and row.state is not BackfillState.SWAPPING:
+            message = (
+                f"{deaths.count} attempts in a row came to nothing; the last: {why}. Its log is {self._log(row.job)}"
+            )
+            try:
+                self._clear(self._ledger.move_backfill(row.job, row.generation, BackfillState.FAILED, message))
+            except Conflict:
+                logger.info("the backfill was ended meanwhile", action="backfill", job=row.job)
+
+    def _clear(self, row: BackfillRow) -> None:
+        """Delete what a backfill has written that will never be shown. What can't be deleted now, the next backfill of the
+        job deletes."""
+        try:
+            for store in stores_of(row, load_pipeline(self._ledger, row.job, row.version)):
+                self._discard(store, row.generation)
+        except LedgerUnavailable:
+            raise
+        except StrandlineError as error:
+            logger.warning("could not delete what a backfill wrote", action="backfill", job=row.job, error=str(error))
+
+    def _spawn(self, row: BackfillRow) -> subprocess.Popen[bytes]:
+        self._log(row.job).parent.mkdir(parents=True, exist_ok=True)
+        with self._log(row.job).open("ab") as log:
+            process = subprocess.Popen(
+                self._command(row.job, row.generation),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, MARK_VARIABLE: self._mark(row.job)},
+                start_new_session=True,
+            )
+        try:
+            self._pids.add(self._name(row.job), process.pid)
+        except StackError:
+            logger.info("the backfill ended at once", action="backfill", job=row.job)  # the next look buries it
+        return process
+
+    def _end(self, work: _Work) -> None:
+        """End the process and all that belongs to it, and forget it."""
+        kill_family(self._mark(work.row.job))
+        work.process.wait()
+        self._pids.remove(self._name(work.row.job), work.process.pid)
+        self._work = None
+
+    def _log(self, job: str) -> Path:
+        return self._data_dir / "logs" / f"{self._name(job)}.log"
+
+    def _name(self, job: str) -> str:
+        return f"backfill-{job}"
+
+    def _mark(self, job: str) -> str:
+        return family_mark(self._data_dir, f".backfill-{job}")  # no job can have this name

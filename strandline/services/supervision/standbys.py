@@ -1,0 +1,80 @@
+"""Standbys: runner processes whose Spark session is up and has run a small query, and which wait for a job.
+
+What makes a cold start slow is done beforehand: the JVM, the session, its first plan, the first Python workers. A standby
+costs the memory of an idle runner. It is started while nothing else starts, because a start takes all cores for seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+
+import structlog
+
+from strandline.core.errors import StackError
+from strandline.services.processes.pids import PidFile
+from strandline.services.supervision.runner_process import RunnerProcess, VoicedCommand
+
+logger = structlog.get_logger()
+
+STANDBY_NAME = "standby-"
+"""What the names of standbys begin with, in the pid file and among the logs."""
+CALM_S = 10.0
+"""So long no runner and no standby must have been starting before the next standby is started."""
+
+
+class Standbys:
+    """Keeps `wanted` standbys. Belongs to the supervisor's thread."""
+
+    def __init__(self, data_dir: Path, pids: PidFile, command: VoicedCommand, wanted: int) -> None:
+        self._data_dir = data_dir
+        self._pids = pids
+        self._command = command
+        self._wanted = wanted
+        self._waiting: list[RunnerProcess] = []
+        self._numbers = itertools.count(1)
+        self._names: dict[int, str] = {}
+        self._busy_at = time.monotonic()
+
+    def keep(self, *, is_calm: bool) -> None:
+        """Bury standbys that have ended; start one that is missing, once the machine was calm for long enough."""
+        for standby in [one for one in self._waiting if one.has_ended()]:
+            logger.warning("a standby ended by itself", action="standby", log=str(standby.log))
+            self._forget(standby)
+        if not is_calm:
+            self._busy_at = time.monotonic()
+        if len(self._waiting) >= self._wanted or time.monotonic() - self._busy_at < CALM_S:
+            return
+        self._busy_at = time.monotonic()
+        name = f"{STANDBY_NAME}{next(self._numbers)}"
+        standby = RunnerProcess(self._data_dir, name, self._command, None, None)
+        self._names[standby.pid] = name
+        self._waiting.append(standby)
+        self._pids.add(name, standby.pid)
+        logger.info("standby started", action="standby", pid=standby.pid)
+
+    def take(self, job: str, lease: int, log: Path) -> RunnerProcess | None:
+        """Hand the job to a standby and return it; None when there is none. One that is still starting is taken too: it is
+        ahead of a cold start all the same."""
+        while self._waiting:
+            standby = self._waiting[0]
+            if standby.assign(job, lease, log):
+                self._waiting.remove(standby)
+                self._pids.remove(self._names.pop(standby.pid), standby.pid)
+                return standby
+            self._forget(standby)
+        return None
+
+    def close(self) -> None:
+        """End all at once: they do nothing yet."""
+        for standby in list(self._waiting):
+            try:
+                self._forget(standby)
+            except StackError as error:
+                logger.error("a standby did not end", action="close", error=str(error))
+
+    def _forget(self, standby: RunnerProcess) -> None:
+        standby.bury()
+        self._waiting.remove(standby)
+        self._pids.remove(self._names.pop(standby.pid), standby.pid)

@@ -1,0 +1,422 @@
+"""Keeps one runner process for every job that this control service leads and that should have one.
+
+The ledger says what is desired; the supervisor looks at it again and again and does the next thing towards it. It keeps
+nothing that it could not lose: after a crash of the control service the next one ends the runners left over and starts
+again from the ledger.
+
+Several control services may share a ledger. Each job is led by one of them, by a lease (`leadership.py`); a supervisor does
+nothing for a job that it does not lead, names its lease in whatever it writes about one that it does, and ends the runner
+of one that it has lost. On taking a job over it ends what the leader before left running on this machine; on another
+machine the ledger refuses what that still writes.
+
+The agreement with a runner (`python -m strandline.processing.run.runner --job NAME --lease EPOCH --alive-fd NUMBER`):
+* it begins a run in the ledger, under the lease, and moves the job starting -> running;
+* it writes into the pipe as long as it lives; after a lease's length of silence it is killed;
+* desired `stopped`: it ends after the current slice, moves the job to stopped, exits 0;
+* a new version: it takes over between two slices by itself, in the same process;
+* desired `drained`: it closes all windows, moves the job to drained, exits 0;
+* on an error that trying again cannot help it moves the job to failed with the sentence, and exits 1;
+* SIGTERM: it ends after the current slice and leaves the job's state and what is desired as they are;
+* once the ledger shows a newer run or lease, or can't be asked for a lease's length, it ends.
+Any other end is a death: the rest of its family is killed, and a new runner rewinds, after a growing pause. One that ended
+because something outside does not answer (Kafka, Elasticsearch, the ledger) is started again for as long as that takes;
+other deaths in a row, without progress, fail the job.
+
+A start goes to a standby where there is one (`standbys.py`).
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, StackError, StrandlineError
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import Desired, JobRow, JobState, LeaseRow
+from strandline.processing.run.exit_codes import EXIT_AWAY
+from strandline.services.processes.pids import PidFile
+from strandline.services.processes.process_tree import family_mark, kill_family
+from strandline.services.supervision.leadership import Leadership, ServiceIdentity
+from strandline.services.supervision.runner_process import RunnerProcess, VoicedCommand, runner_command
+from strandline.services.supervision.standbys import STANDBY_NAME, Standbys
+
+logger = structlog.get_logger()
+
+DEATHS_MAX = 5
+"""So many deaths in a row, without a new checkpoint between them, and the job has failed."""
+PAUSE_FIRST_S = 0.5
+PAUSE_MAX_S = 30.0
+AWAY_PAUSE_MAX_S = 10.0
+"""The same while something outside does not answer: so long may it be back before the job notices."""
+STOP_PATIENCE_S = 60.0
+"""How long a runner that should stop may take for its current slice before it is killed; the next one rewinds."""
+CLOSE_PATIENCE_S = 15.0
+"""The same when the control service itself ends, for all runners together."""
+LEASE_S = 8.0
+LOOK_INTERVAL_S = 0.25
+SETTLE_MAX_S = 60.0
+"""No standby is started beside a run that has not committed anything yet, for at most so long."""
+_RESTING = {JobState.STOPPED, JobState.DRAINED, JobState.FAILED}
+
+
+@dataclass(frozen=True)
+class _Runner:
+    """The live runner of a job."""
+
+    process: RunnerProcess
+    lease: int
+    """The epoch of the lease under which it was started."""
+    restarts: int
+    """How often a restart had been asked for then."""
+
+
+@dataclass
+class _Deaths:
+    """How often in a row a job's runner died without a new checkpoint."""
+
+    count: int
+    """Those that are held against the job."""
+    starts: int
+    """All: each makes the pause longer."""
+    slice: int
+    """The last committed slice at the last death."""
+    restarts: int
+    """How often a restart had been asked for then: to ask again forgives."""
+    next_start: float
+    """Monotonic time before which no new one is started."""
+
+
+class Supervisor:
+    """Runs in a thread of its own between `start` and `close`. The other methods may be called from any thread."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        data_dir: Path,
+        *,
+        service: ServiceIdentity | None = None,
+        lease_s: float = LEASE_S,
+        standbys: int = 0,
+        command: VoicedCommand = runner_command,
+        pause_first_s: float = PAUSE_FIRST_S,
+        stop_patience_s: float = STOP_PATIENCE_S,
+        close_patience_s: float = CLOSE_PATIENCE_S,
+    ) -> None:
+        """Without `service`, the data directory is its name: enough where no other service can have the same."""
+        self._ledger = ledger
+        self._data_dir = data_dir
+        self._command = command
+        self._lease_s = lease_s
+        self._pause_first_s = pause_first_s
+        self._stop_patience_s = stop_patience_s
+        self._close_patience_s = close_patience_s
+        service = service or ServiceIdentity(str(data_dir), "", str(data_dir))
+        self._leadership = Leadership(ledger, service, lease_s, self._end_at_once)
+        self._pids = PidFile(data_dir)
+        self._standbys = Standbys(data_dir, self._pids, command, standbys)
+        self._runners: dict[str, _Runner] = {}
+        self._deaths: dict[str, _Deaths] = {}
+        self._wake = threading.Event()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
+
+    def start(self) -> None:
+        """End what an earlier control service left running, then begin. Raises StackError when that doesn't end."""
+        (self._data_dir / "logs").mkdir(parents=True, exist_ok=True)
+        killed = kill_family(family_mark(self._data_dir), whole_stack=True)
+        for name, pid in self._pids.all().items():
+            if name.startswith(("runner-", STANDBY_NAME)):
+                self._pids.remove(name, pid)
+        if killed:
+            logger.info("ended runners left over from before", action="clear", processes=killed)
+        self._leadership.start()
+        self._thread.start()
+
+    def close(self) -> None:
+        """End every runner after its current slice, or by force when the patience is over, and give the leases back. What
+        is desired stays."""
+        self._is_closing = True
+        self._wake.set()
+        self._thread.join()
+        self._leadership.close()
+
+    def wake(self) -> None:
+        """Look at the ledger now: something was changed there."""
+        self._wake.set()
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive() and self._leadership.is_alive()
+
+    def leads(self, job: str) -> bool:
+        """Whether this control service may act for the job now."""
+        return self._leadership.lease_of(job) is not None
+
+    def _run(self) -> None:
+        try:
+            while not self._is_closing:
+                self._wake.clear()
+                self._look()
+                self._wake.wait(LOOK_INTERVAL_S)
+            self._end_all()
+        except BaseException:
+            # A defect: whoever looks after no job must not hold its lease, so that another service takes over.
+            self._leadership.resign()
+            raise
+
+    def _look(self) -> None:
+        """One look at everything. An error of one job never costs the others their turn.
+
+        1. End the runners of jobs that were lost.
+        2. Lead what nobody leads, up to this service's share.
+        3. Do the next thing for every job that is led here.
+        4. Keep the standbys.
+        """
+        self._forget_lost()
+        try:
+            jobs = self._ledger.jobs()
+            claimed = self._leadership.claim_free(len(jobs))
+            if claimed:
+                jobs = self._ledger.jobs()  # as the leaders before left them
+        except LedgerUnavailable as error:
+            logger.warning("could not look at the jobs", action="look", error=str(error))
+            return
+        for lease, before in claimed:
+            self._take_over(lease, before)
+        for job in jobs:
+            if self._leadership.lease_of(job.name) is None:
+                continue
+            try:
+                self._attend(job)
+            except Conflict as error:
+                # The runner moved the job between our look and our move. The next look sees where it is now.
+                logger.debug("the job moved by itself", action="look", job=job.name, error=str(error))
+            except Fenced as error:
+                logger.warning("the job is led by another control service", action="look", error=str(error))
+                self._leadership.drop(job.name)
+            except (StrandlineError, OSError) as error:
+                logger.error("could not attend to the job", action="look", job=job.name, error=str(error))
+        try:
+            self._standbys.keep(is_calm=not any(self._is_settling(job) for job in jobs))
+        except (LedgerUnavailable, StackError, OSError) as error:
+            logger.error("could not keep a standby", action="standby", error=str(error))
+
+    def _is_settling(self, job: JobRow) -> bool:
+        """Whether the job's run, which needs all cores for that, has yet to begin or to commit its first slice."""
+        runner = self._runners.get(job.name)
+        if runner is None or job.state is JobState.STARTING:
+            return runner is not None
+        if time.monotonic() > runner.process.began_at + SETTLE_MAX_S:
+            return False
+        checkpoint = self._ledger.last_checkpoint(job.name)
+        return checkpoint is None or checkpoint.epoch < job.epoch
+
+    def _take_over(self, lease: LeaseRow, before: LeaseRow | None) -> None:
+        """Begin to lead a job: first end what its leader before may have left running on this machine. That one's lease
+        has run out, and all its leases are renewed together, so none of its runners may go on."""
+        if before is None or before.holder == lease.holder:
+            logger.info("leading", action="lead", job=lease.job, lease=lease.epoch)
+            return
+        message = f"control service {lease.holder} took over from {before.holder}"
+        logger.warning(message, action="lead", job=lease.job, lease=lease.epoch)
+        facts = {"lease": lease.epoch, "from": before.holder, "to": lease.holder}
+        try:
+            if before.data_dir and Path(before.data_dir).resolve() != self._data_dir.resolve():
+                kill_family(family_mark(Path(before.data_dir)), whole_stack=True)
+            self._ledger.record_event("leader_changed", message, lease.job, facts=facts)
+        except (LedgerUnavailable, StackError) as error:
+            logger.error("could not take over in order", action="lead", job=lease.job, error=str(error))
+
+    def _forget_lost(self) -> None:
+        for name, runner in list(self._runners.items()):
+            if self._leadership.holds(name, runner.lease):
+                continue
+            try:
+                self._reap(name, runner)
+            except StackError as error:
+                logger.error("the runner of a lost job did not end", action="lose", job=name, error=str(error))
+                continue
+            logger.warning("the job is no longer led here", action="lose", job=name, lease=runner.lease)
+
+    def _end_at_once(self, job: str, why: str) -> None:
+        """Called by the leadership's threads: the ledger may hang, and this must not wait for it."""
+        runner = self._runners.get(job)
+        logger.warning("the lease is lost", action="lose", job=job, why=why)
+        if runner is not None:
+            try:
+                runner.process.end_family()
+            except StackError as error:
+                logger.error("the runner of a lost job did not end", action="lose", job=job, error=str(error))
+
+    def _attend(self, job: JobRow) -> None:
+        """One job, one look.
+
+        1. A runner that has ended is buried, with all its family; a death is counted.
+        2. A live runner is told to end where it should, and killed where it didn't, or when it is silent.
+        3. Without a runner, the job is settled: one is started, or the job comes to rest.
+        """
+        runner = self._runners.get(job.name)
+        if runner is not None and runner.process.has_ended():
+            self._bury(job.name, runner)
+            job = self._ledger.job(job.name)  # the runner may have moved it since the list was read
+            runner = None
+        if runner is not None:
+            self._steer(job, runner)
+        else:
+            self._settle(job)
+
+    def _steer(self, job: JobRow, runner: _Runner) -> None:
+        process = runner.process
+        if job.restarts != runner.restarts or _is_taken_back(job):
+            process.tell_to_end(self._stop_patience_s)
+        elif job.desired is Desired.STOPPED:
+            if job.state in (JobState.RUNNING, JobState.DRAINING):
+                self._move(job.name, JobState.STOPPING)
+            if process.kill_at is None:
+                process.kill_at = time.monotonic() + self._stop_patience_s
+        elif process.kill_at is not None and not process.is_told:
+            process.kill_at = None  # stop was taken back before the runner obeyed
+        if job.desired is Desired.DRAINED and job.state is JobState.RUNNING:
+            self._move(job.name, JobState.DRAINING)
+        if process.kill_at is not None and time.monotonic() > process.kill_at:
+            process.is_told = True
+            self._kill(job, runner, f"the runner did not stop within {self._stop_patience_s:g} s")
+        elif process.is_silent(self._lease_s) and job.state not in _RESTING:
+            self._kill(job, runner, f"the runner gave no sign of life for {self._lease_s:g} s or more")
+
+    def _kill(self, job: JobRow, runner: _Runner, why: str) -> None:
+        runner.process.end_family()
+        self._record("runner_killed", job, why, runner.process)
+
+    def _settle(self, job: JobRow) -> None:
+        if job.desired is Desired.STOPPED:
+            self._come_to_rest(job)
+            return
+        if job.state is JobState.FAILED or (job.desired is Desired.DRAINED and job.state is JobState.DRAINED):
+            return
+        deaths = self._deaths.get(job.name)
+        if deaths is not None and job.restarts != deaths.restarts:
+            del self._deaths[job.name]
+        elif deaths is not None and time.monotonic() < deaths.next_start:
+            return
+        if job.state is JobState.STOPPING:
+            self._move(job.name, JobState.STOPPED)
+        self._start(self._move(job.name, JobState.STARTING))
+
+    def _come_to_rest(self, job: JobRow) -> None:
+        self._deaths.pop(job.name, None)
+        if job.state in (JobState.STOPPED, JobState.DRAINED):
+            return
+        if job.state not in (JobState.CREATED, JobState.FAILED, JobState.STOPPING):
+            self._move(job.name, JobState.STOPPING)
+        self._move(job.name, JobState.STOPPED, job.message)
+
+    def _start(self, job: JobRow) -> None:
+        lease = self._lease(job.name)
+        process = self._standbys.take(job.name, lease, self._log(job.name))
+        was_waiting = process is not None
+        if process is None:
+            process = RunnerProcess(self._data_dir, f"runner-{job.name}", self._command, job.name, lease)
+        self._runners[job.name] = _Runner(process, lease, job.restarts)
+        try:
+            self._pids.add(f"runner-{job.name}", process.pid)
+        except StackError:
+            logger.info("the runner ended at once", action="start", job=job.name)  # the next look buries it
+        logger.info(
+            "runner started", action="start", job=job.name, version=job.version, pid=process.pid, standby=was_waiting
+        )
+
+    def _bury(self, name: str, runner: _Runner) -> None:
+        """End the family of a runner that has ended, and judge its end."""
+        runner.process.end_family()
+        job = self._ledger.job(name)  # before the runner is forgotten: without the ledger the next look tries again
+        code = self._reap(name, runner)
+        if job.state in _RESTING or runner.process.is_told:
+            logger.info("runner ended", action="end", job=name, code=code, state=job.state.value)
+            return
+        self._count_death(job, runner, code)
+
+    def _reap(self, name: str, runner: _Runner) -> int:
+        """End what is left of a runner's family and forget it; returns its exit code. Raises StackError."""
+        code = runner.process.bury()
+        self._pids.remove(f"runner-{name}", runner.process.pid)
+        del self._runners[name]
+        return code
+
+    def _count_death(self, job: JobRow, runner: _Runner, code: int) -> None:
+        ending, is_away = _ending(code), code == EXIT_AWAY
+        runs = self._ledger.runs(job.name)
+        if runs and runs[-1].pid == runner.process.pid:
+            run = self._ledger.end_run(job.name, runs[-1].epoch, "died", ending)
+            if run.message and run.message != ending:
+                ending = f"{ending} ({run.message})"  # it could still say why
+        checkpoint = self._ledger.last_checkpoint(job.name)
+        slice_done = checkpoint.slice if checkpoint else 0
+        before = self._deaths.get(job.name)
+        if before is None or before.slice != slice_done:
+            before = _Deaths(0, 0, slice_done, job.restarts, 0.0)
+        count, starts = before.count + (not is_away), before.starts + 1
+        self._record("runner_died", job, f"the runner {ending}; its log is {self._log(job.name)}", runner.process)
+        if count >= DEATHS_MAX:
+            self._deaths.pop(job.name, None)
+            message = (
+                f"the runner died {count} times without progress; the last time it {ending}. Look at the end of "
+                f"{self._log(job.name)}, mend the cause, then: strandline job start {job.name}"
+            )
+            self._move(job.name, JobState.FAILED, message)
+            return
+        # The power is bounded too: an outage may last for days.
+        pause_s = min(AWAY_PAUSE_MAX_S if is_away else PAUSE_MAX_S, self._pause_first_s * 2 ** min(starts - 1, 16))
+        self._deaths[job.name] = _Deaths(count, starts, slice_done, job.restarts, time.monotonic() + pause_s)
+        if job.desired is not Desired.STOPPED:
+            self._move(job.name, JobState.STARTING, f"the runner {ending}; the next starts in {pause_s:g} s")
+
+    def _end_all(self) -> None:
+        self._standbys.close()
+        for runner in self._runners.values():
+            runner.process.tell_to_end(self._close_patience_s)
+        deadline = time.monotonic() + self._close_patience_s
+        while time.monotonic() < deadline and not all(one.process.has_ended() for one in self._runners.values()):
+            time.sleep(0.05)
+        for name, runner in list(self._runners.items()):
+            try:
+                self._reap(name, runner)
+            except StackError as error:
+                logger.error("a runner did not end", action="close", job=name, error=str(error))
+
+    def _lease(self, job: str) -> int:
+        """The epoch under which to act for the job. Raises Fenced when there is none (any more)."""
+        lease = self._leadership.lease_of(job)
+        if lease is None:
+            raise Fenced(f"This control service does not lead job {job} any more.")
+        return lease
+
+    def _move(self, job: str, to: JobState, message: str = "") -> JobRow:
+        return self._ledger.move_job(job, to, message, lease=self._lease(job))
+
+    def _record(self, kind: str, job: JobRow, message: str, process: RunnerProcess) -> None:
+        logger.warning(message, action=kind, job=job.name, epoch=job.epoch, pid=process.pid)
+        self._ledger.record_event(kind, message, job.name, job.epoch, {"pid": process.pid})
+
+    def _log(self, name: str) -> Path:
+        return self._data_dir / "logs" / f"runner-{name}.log"
+
+
+def _is_taken_back(job: JobRow) -> bool:
+    """Whether the job is on its way to an end that is no longer desired: no state leads back, only a new run does."""
+    if job.desired is Desired.RUNNING:
+        return job.state in (JobState.STOPPING, JobState.DRAINING)
+    return job.desired is Desired.DRAINED and job.state is JobState.STOPPING
+
+
+def _ending(code: int) -> str:
+    """`was killed by SIGKILL`, `ended with code 3`."""
+    if code == EXIT_AWAY:
+        return "ended because something outside does not answer"
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with code {code} and left the job unfinished"
