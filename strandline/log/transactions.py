@@ -20,13 +20,14 @@ from confluent_kafka import KafkaException, Message, Producer
 
 from strandline.core.errors import LogUnavailable
 from strandline.core.failpoints import failpoint
-from strandline.log.reader import LogIndex, LogReader, OffsetRange
+from strandline.log.index import LogIndex
+from strandline.log.reader import LogReader, OffsetRange
 
 _TIMEOUT_S = 60.0
 _TRANSACTION_TIMEOUT_S = 15
 """Kafka ends a transaction that was left open for so long, looking every 10 s: before LogReader gives up waiting for that."""
 _CONNECTED_S = 0.05
-_TAKEN_OVER_AT_ONCE = 16
+_FENCED_AT_ONCE = 16
 
 Headers = Sequence[tuple[str, str | bytes | None]]
 
@@ -42,7 +43,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Writing:
+class SlotConfig:
     """What the slots of one stream of dead letters or results have in common."""
 
     bootstrap: str
@@ -58,12 +59,12 @@ class Writing:
     """Of the producer, beside those that every one has."""
 
 
-class Slot:
+class TransactionSlot:
     """One attempt's hold on a slot. It takes the slot over when it has something to write."""
 
-    def __init__(self, writing: Writing, transactional_id: str, written_before: Mapping[int, int]) -> None:
+    def __init__(self, config: SlotConfig, transactional_id: str, written_before: Mapping[int, int]) -> None:
         """`written_before`: where the topic ended at the last checkpoint, partition -> offset."""
-        self._writing = writing
+        self._config = config
         self._id = transactional_id
         self._written_before = written_before
         self._producer: Producer | None = None
@@ -77,12 +78,12 @@ class Slot:
            a run that is over takes nothing from the present one.
         2. Leave out what is there; write and commit the rest.
         """
-        writing = self._writing
+        config = self._config
         if self._producer is None:
-            writing.require_present(writing.epoch)
-            producer = take_over(writing.bootstrap, self._id, writing.topic, writing.settings)
-            failpoint(f"{writing.failpoints}.taken_over")
-            writing.require_present(writing.epoch)
+            config.require_present(config.epoch)
+            producer = fence_producer(config.bootstrap, self._id, config.topic, config.settings)
+            failpoint(f"{config.failpoints}.taken_over")
+            config.require_present(config.epoch)
             self._there = self._read_there()
             self._producer = producer
         missing = [entry for entry in entries if entry.identity not in self._there]
@@ -93,28 +94,28 @@ class Slot:
     def _read_there(self) -> set[str]:
         """The identities in the topic since the last checkpoint. Reading to the end waits for the transactions of other slots,
         behind which some of this one may stand."""
-        writing = self._writing
-        index, reader = _readers(writing.bootstrap, writing.epoch)
-        starts, ends = index.starts(writing.topic), index.ends_with_open(writing.topic)
+        config = self._config
+        index, reader = _readers(config.bootstrap, config.epoch)
+        starts, ends = index.starts(config.topic), index.ends_with_open(config.topic)
         there: set[str] = set()
         for partition, end in ends.items():
             first = max(self._written_before.get(partition, 0), starts[partition])
-            for messages in reader.read(OffsetRange(writing.topic, partition, first, end)):
-                there.update(map(writing.identity_of, messages))
+            for messages in reader.read(OffsetRange(config.topic, partition, first, end)):
+                there.update(map(config.identity_of, messages))
         return there
 
     def _write_transaction(self, producer: Producer, entries: Sequence[Entry]) -> None:
-        writing = self._writing
+        config = self._config
         try:
             producer.begin_transaction()
             for entry in entries:
-                _produce(producer, writing.topic, entry)
+                _produce(producer, config.topic, entry)
             producer.flush(_TIMEOUT_S)
-            failpoint(f"{writing.failpoints}.before_commit")
+            failpoint(f"{config.failpoints}.before_commit")
             producer.commit_transaction(_TIMEOUT_S)
-            failpoint(f"{writing.failpoints}.committed")
+            failpoint(f"{config.failpoints}.committed")
         except KafkaException as error:
-            raise _unavailable(writing.bootstrap, self._id, writing.topic, error) from error
+            raise _unavailable(config.bootstrap, self._id, config.topic, error) from error
 
 
 _kept_readers: dict[tuple[str, int], tuple[LogIndex, LogReader]] = {}
@@ -130,7 +131,7 @@ def _readers(bootstrap: str, epoch: int) -> tuple[LogIndex, LogReader]:
     return _kept_readers[bootstrap, epoch]
 
 
-def take_over(
+def fence_producer(
     bootstrap: str, transactional_id: str, topic: str, settings: Mapping[str, str | int] = MappingProxyType({})
 ) -> Producer:
     """A producer that holds the transactional id: what its holder before left open is ended, and it commits nothing more.
@@ -158,17 +159,17 @@ def take_over(
     return producer
 
 
-def take_over_all(bootstrap: str, slots: Sequence[tuple[str, str]]) -> None:
+def fence_producers(bootstrap: str, slots: Sequence[tuple[str, str]]) -> None:
     """Take over each (transactional id, topic) and let it go: no older holder commits anything after this returns.
 
     Raises LogUnavailable.
     """
 
-    def take(slot: tuple[str, str]) -> None:
-        take_over(bootstrap, *slot)
+    def fence(slot: tuple[str, str]) -> None:
+        fence_producer(bootstrap, *slot)
 
-    with ThreadPoolExecutor(min(_TAKEN_OVER_AT_ONCE, max(1, len(slots)))) as pool:
-        list(pool.map(take, slots))
+    with ThreadPoolExecutor(min(_FENCED_AT_ONCE, max(1, len(slots)))) as pool:
+        list(pool.map(fence, slots))
 
 
 def _produce(producer: Producer, topic: str, entry: Entry) -> None:

@@ -8,8 +8,9 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from strandline.core.errors import Fenced
-from strandline.log.reader import LogIndex, LogReader, OffsetRange
-from strandline.log.transactions import take_over, take_over_all
+from strandline.log.index import LogIndex
+from strandline.log.reader import LogReader, OffsetRange
+from strandline.log.transactions import fence_producer, fence_producers
 from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter, dead_letter_id
 from tests.integration.test_log_reader import make_topic
 
@@ -40,7 +41,7 @@ def numbers_in(kafka: str, topic: str) -> list[int]:
 def killed_after(kafka: str, job: str, slot: str, number: int, *, has_committed: bool) -> Producer:
     """What an attempt wrote that then was killed, before or after the end of its transaction. Keep it: it must not end
     its transaction now by being forgotten."""
-    producer = take_over(kafka, dead_letter_id(job, slot), f"{job}.dead-letter")
+    producer = fence_producer(kafka, dead_letter_id(job, slot), f"{job}.dead-letter")
     producer.begin_transaction()
     producer.produce(f"{job}.dead-letter", b"no record", key=letter(number).identity.encode())
     assert producer.flush(30) == 0
@@ -83,7 +84,7 @@ def test_an_older_run_with_more_tasks_gets_nothing_in_once_a_new_one_has_shut_it
     topic = "older.dead-letter"
     make_topic(kafka, topic)
     paused = killed_after(kafka, "older", "record-7", 1, has_committed=False)
-    take_over_all(kafka, [(dead_letter_id("older", f"record-{slot}"), topic) for slot in range(8)])
+    fence_producers(kafka, [(dead_letter_id("older", f"record-{slot}"), topic) for slot in range(8)])
     assert write(kafka, "older", "record-0", 1, 2, epoch=2, present=2) == 2
     with pytest.raises(KafkaException):
         paused.commit_transaction(30)

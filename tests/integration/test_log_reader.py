@@ -7,7 +7,8 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from strandline.core.errors import LogTruncated, NotFound
-from strandline.log.reader import LogIndex, LogReader, OffsetRange
+from strandline.log.index import LogIndex
+from strandline.log.reader import LogReader, OffsetRange
 
 
 def make_topic(kafka: str, name: str, partitions: int = 1) -> None:

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Message, Producer
 
 from strandline.core.errors import Fenced, LogUnavailable
-from strandline.log.reader import LogIndex
-from strandline.log.transactions import Slot, take_over, take_over_all
+from strandline.log.index import LogIndex
+from strandline.log.transactions import TransactionSlot, fence_producer, fence_producers
 from strandline.processing.emission.result_stream_writer import (
     Place,
     ResultStream,
@@ -71,7 +71,7 @@ class Stage:
     def killed_after(self, devices: str, slot: int, *, has_committed: bool) -> Producer:
         """What an attempt wrote that then was killed. Keep it: it must not end its transaction by being forgotten."""
         writer = ResultStreamWriter(self.stream, self.place(slot), self.require_present)
-        producer = take_over(self.kafka, *self.slot(slot))
+        producer = fence_producer(self.kafka, *self.slot(slot))
         batch = stage_batch(
             FIELDS, [(d, ord(d)) for d in devices], starts_ms=[MAY_1_NOON_MS + MINUTE_MS] * len(devices)
         )
@@ -137,14 +137,14 @@ def test_twice_is_once(kafka: str) -> None:
 def test_one_attempt_may_write_many_batches_and_looks_once_what_is_there(
     kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks: list[Slot] = []
-    look = Slot._read_there
+    looks: list[TransactionSlot] = []
+    look = TransactionSlot._read_there
 
-    def counted(self: Slot) -> set[str]:
+    def counted(self: TransactionSlot) -> set[str]:
         looks.append(self)
         return look(self)
 
-    monkeypatch.setattr(Slot, "_read_there", counted)
+    monkeypatch.setattr(TransactionSlot, "_read_there", counted)
     stage = Stage(kafka, "results-many")
     stage.write("ad")
     attempt = stage.attempt()
@@ -184,7 +184,7 @@ def test_what_stands_behind_another_slots_open_transaction_is_found(kafka: str) 
         again = pool.submit(stage.write, "abcdef", slot=1)
         with pytest.raises(TimeoutError):
             again.result(2)
-        take_over_all(kafka, [stage.slot(0)])
+        fence_producers(kafka, [stage.slot(0)])
         assert again.result(60).already == 6
     assert stage.held() == [("1", device) for device in "abcdef"]
     killed.clear()
@@ -197,7 +197,7 @@ def test_an_older_run_gets_nothing_in_once_a_new_one_has_shut_it_out(kafka: str)
     stage.write("a", emission=1, attempt=paused[0])
     stage.write("b", emission=1, attempt=paused[1])
     stage.epoch = 2
-    take_over_all(kafka, [stage.slot(number) for number in range(8)])
+    fence_producers(kafka, [stage.slot(number) for number in range(8)])
     for attempt in paused:
         with pytest.raises(LogUnavailable, match="fenced"):
             stage.write("cd", emission=1, attempt=attempt)
@@ -219,7 +219,7 @@ def test_the_end_of_a_stream_is_told_when_all_in_it_is_settled(kafka: str) -> No
         waiting = pool.submit(index.settled_ends, stage.name)
         with pytest.raises(TimeoutError):
             waiting.result(1)
-        take_over_all(kafka, [stage.slot(5)])
+        fence_producers(kafka, [stage.slot(5)])
         assert sum(waiting.result(30).values()) > sum(ends.values())
     del killed
 

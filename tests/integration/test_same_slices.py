@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from strandline.ledger.states import Desired
-from strandline.log.reader import LogIndex
+from strandline.log.index import LogIndex
 from strandline.processing.run.runner import Runner
 from tests.support.audit_lab import AuditLab
 from tests.support.waiting import wait_until

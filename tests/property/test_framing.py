@@ -5,7 +5,8 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.ingest.gateway.framing import Unframable, key_finder, split_broken_array, split_json, split_lines
+from strandline.ingest.gateway.framing import Unframable, split_broken_array, split_json, split_lines
+from strandline.log.record_key import key_finder
 
 WHITESPACE = st.text(" \t\r\n", max_size=3).map(str.encode)
 

@@ -22,7 +22,7 @@ from pyspark import SparkContext
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import BackfillRow, Desired, SliceRow
-from strandline.log.reader import LogIndex
+from strandline.log.index import LogIndex
 from strandline.log.topics import Topics
 from strandline.processing.audit.index_reader import EndRange, open_snapshot, read_documents
 from strandline.processing.audit.process import Audit

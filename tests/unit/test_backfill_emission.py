@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from strandline.processing.emission.stage_emission import REFUSED_RESULTS, REFUSED_SAMPLE, BackfillEmission
 from strandline.processing.emission import stage_emission
+from strandline.processing.emission.stage_emission import REFUSED_RESULTS, REFUSED_SAMPLE, BackfillEmission
 from strandline.results.writer import Refused, WriteReport
 
 

@@ -4,16 +4,8 @@ import msgspec
 import pytest
 
 from strandline.ingest.gateway import framing
-from strandline.ingest.gateway.framing import (
-    Form,
-    RefusedRecord,
-    TooLarge,
-    Unframable,
-    frame,
-    key_finder,
-    split_json,
-    split_lines,
-)
+from strandline.ingest.gateway.framing import Form, RefusedRecord, TooLarge, Unframable, frame, split_json, split_lines
+from strandline.log.record_key import key_finder
 
 DEEP = b"[" * 5_000 + b"]" * 5_000
 

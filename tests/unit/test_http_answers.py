@@ -12,11 +12,11 @@ import pytest
 from strandline.core.errors import LedgerUnavailable, LogUnavailable, NotFound, StrandlineError
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.errors import LogAway, LogBusy, SpoolFull
-from strandline.ingest.append.spooling_writer import Accepted
-from strandline.ingest.gateway.framing import Record
+from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.http.gateway import HttpGateway, path_of, stream_of
 from strandline.ingest.http.request import Answer, Refusal, Request
+from strandline.log.record_key import Record
 
 SPEC = StreamSpec.from_document({"stream": "readings", "schema": {"n": "long"}})
 BODY = b'{"n":1}'

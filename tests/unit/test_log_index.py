@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from strandline.core.errors import LogUnavailable
-from strandline.log.reader import LogIndex
+from strandline.log.index import LogIndex
 
 
 @dataclass

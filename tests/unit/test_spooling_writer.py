@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.append.spool import Spool
-from strandline.ingest.append.writer import Accepted, LogWriter
+from strandline.ingest.append.writer import LogWriter
 from tests.support.log_clients import FakeLog, ObedientConsumer, ObedientProducer
 
 DEADLINE_S = 10

@@ -29,7 +29,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
@@ -39,6 +38,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from strandline.core.errors import LogUnavailable
 from strandline.core.record import HEADER_EPOCH, HEADER_SEQUENCE, HEADER_WRITER
 from strandline.ingest.append.errors import SpoolFull
+from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.append.spool import Attempt, Spool, SpooledRecord
 from strandline.log.read_back import ReadBack, Written
 
@@ -61,15 +61,6 @@ _SERVE_S = 0.001
 _PARTITION_BY_KEY = -1
 
 T = TypeVar("T")
-
-
-class Accepted(Enum):
-    """Where the records of a batch are."""
-
-    LOG = "log"
-    """In the log, confirmed and read back."""
-    SPOOL = "spool"
-    """On this machine's disk, and on their way to the log."""
 
 
 class _TopicTrouble(Exception):
@@ -157,7 +148,7 @@ class SpoolingWriter:
             task.add_done_callback(self._note_end)
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """A task that ended otherwise than by being cancelled met a mistake of ours: nothing more is taken."""
+        """A crashed task is a bug: reject further records."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self.failure = repr(error)
             logger.error("the spooling writer failed", action="spooling_failed", error=repr(error), exc_info=error)

@@ -8,7 +8,7 @@ The way of a batch:
 3. The event loop itself serves the clients, every millisecond while anything is under way: a delivery report needs no
    other thread, and no turn of the interpreter's lock.
 4. When each record of the batch is reported, the last one in every partition is read back (read_back.py).
-5. The batch is confirmed when all of these are found. Before that nobody is told anything good.
+5. The batch is confirmed when all of these are found. No caller gets success earlier.
 6. When Kafka has confirmed nothing of a topic for the confirmation timeout, whoever has waited so long is told that the
    outcome is unknown: LogUnavailable. A Kafka that is only slow is waited for longer, up to a bound. A stream that allows
    it goes to the spool instead.
@@ -49,10 +49,11 @@ from strandline.core.record import (
     HEADER_WRITER,
 )
 from strandline.ingest.append.errors import LogAway, LogBusy
+from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.append.spool import Spool, SpooledRecord
-from strandline.ingest.append.spooling_writer import Accepted, SpoolingWriter
-from strandline.ingest.gateway.framing import Record
+from strandline.ingest.append.spooling_writer import SpoolingWriter
 from strandline.log.read_back import Missed, ReadBack, Written
+from strandline.log.record_key import Record
 from strandline.log.topics import record_batch_bytes_max
 
 logger = structlog.get_logger()

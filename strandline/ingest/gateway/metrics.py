@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry, Gauge, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.append.spool import Spool
-from strandline.ingest.append.spooling_writer import Accepted
 
 LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _LABELS = ["protocol", "stream"]

@@ -10,10 +10,11 @@ from functools import partial
 from strandline.core.errors import LogUnavailable
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.errors import LogAway, LogBusy
-from strandline.ingest.append.spooling_writer import Accepted
+from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.append.writer import LogWriter
-from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPE, Record, key_finder
+from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPE
 from strandline.ingest.gateway.metrics import IngestMetrics
+from strandline.log.record_key import Record, key_finder
 
 BUSY_RETRY_S = 0.1
 """How soon a batch is offered again for which the writer had no room."""

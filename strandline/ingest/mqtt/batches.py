@@ -28,10 +28,11 @@ from strandline.core.errors import LogUnavailable
 from strandline.core.record import HEADER_MESSAGE_ID, HEADER_MQTT_RETAINED, HEADER_PROPERTY_PREFIX
 from strandline.ingest.append.errors import LogBusy
 from strandline.ingest.append.writer import RECORD_OVERHEAD_BYTES, RECORDS_PER_TURN, LogWriter
-from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPE, Record
+from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPE
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.mqtt.decoder import Publish
 from strandline.ingest.mqtt.topics import Route
+from strandline.log.record_key import Record
 
 logger = structlog.get_logger()
 

@@ -36,7 +36,6 @@ from strandline.core.record import (
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.writer import RECORDS_PER_TURN
-from strandline.ingest.gateway.framing import Record
 from strandline.ingest.gateway.process import (
     READY_TIMEOUT_S,
     GatewayParts,
@@ -47,6 +46,7 @@ from strandline.ingest.gateway.process import (
 from strandline.ingest.gateway.stream_appender import Feed, Headers
 from strandline.ingest.mqtt.client import BrokerConnection, BrokerOptions, BrokerUnavailable, Message
 from strandline.ingest.mqtt.topics import TopicRoutes
+from strandline.log.record_key import Record
 
 logger = structlog.get_logger()
 

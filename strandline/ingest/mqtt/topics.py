@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from strandline.core.record import HEADER_SOURCE, SOURCE_MQTT
 from strandline.core.stream import StreamSpec
-from strandline.ingest.gateway.framing import key_finder
+from strandline.log.record_key import key_finder
 
 ROUTES_REMEMBERED_MAX = 100_000
 TOPIC_BYTES_REMEMBERED_MAX = 256

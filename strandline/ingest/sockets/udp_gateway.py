@@ -24,10 +24,10 @@ from pydantic import Field
 from strandline.core.errors import LogUnavailable
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
-from strandline.ingest.gateway.framing import Record
 from strandline.ingest.gateway.process import GatewayParts, follow_until_stopped, open_parts, run_gateway
 from strandline.ingest.gateway.stream_appender import Feed
 from strandline.ingest.sockets.datagram_reader import DATAGRAMS_MAX, DatagramReader
+from strandline.log.record_key import Record
 
 logger = structlog.get_logger()
 

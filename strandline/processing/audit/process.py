@@ -26,7 +26,7 @@ from strandline.core.logs import configure_logs
 from strandline.core.record import dead_letter_topic
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
-from strandline.log.reader import LogIndex
+from strandline.log.index import LogIndex
 from strandline.processing.audit.frames import (
     KEPT,
     Recomputed,

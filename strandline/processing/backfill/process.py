@@ -30,7 +30,7 @@ from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import BackfillRow, BackfillState
-from strandline.log.reader import LogIndex
+from strandline.log.index import LogIndex
 from strandline.processing.audit.source import OFFSET, OWN, PARTITION, REASON, StretchSource, stretch_frame
 from strandline.processing.backfill.emission import BackfillTap, shapes_of
 from strandline.processing.backfill.plan import (

@@ -14,7 +14,7 @@ from strandline.core.errors import StrandlineError
 from strandline.core.failpoints import failpoint
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, Offsets, SliceRow
-from strandline.log.reader import LogIndex
+from strandline.log.index import LogIndex
 from strandline.processing.emission.rejected_records import RefusedWriter
 from strandline.processing.emission.stage_emission import DEAD_LETTERS_PROPERTY, RESULT_OFFSETS_PROPERTY, SLICE_PROPERTY
 from strandline.processing.emission.tap import results_metric

@@ -14,7 +14,7 @@ from confluent_kafka import Message
 from pyspark import TaskContext
 
 from strandline.core.record import dead_letter_topic
-from strandline.log.transactions import Entry, Slot, Writing
+from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
 from strandline.processing.emission.present_run import require_present
 from strandline.processing.source.data_source import BYTES, MESSAGE, REASON, SOURCE_COLUMNS
 
@@ -79,7 +79,7 @@ class DeadLetterWriter:
     """
 
     def __init__(self, bootstrap: str, job: str, slot: str, epoch: int, require_present: Callable[[int], None]) -> None:
-        self._writing = Writing(
+        self._config = SlotConfig(
             bootstrap, dead_letter_topic(job), epoch, require_present, identity_of=_key_of, failpoints="dead_letters"
         )
         self._id = dead_letter_id(job, slot)
@@ -88,7 +88,7 @@ class DeadLetterWriter:
         """Write those that are not in the stream since `written_before` (partition -> offset, of the last checkpoint), in
         transactions of bounded size; return how many letters were given. Raises LogUnavailable, Fenced."""
         given = 0
-        slot = Slot(self._writing, self._id, written_before)
+        slot = TransactionSlot(self._config, self._id, written_before)
         for chunk in _chunks(letters, DEAD_LETTERS_A_TRANSACTION):
             given += len(chunk)
             slot.write([letter.entry for letter in chunk])

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from strandline.core.errors import BadRecord
 from strandline.core.record import REASON_EXPRESSION, REASON_LATE, dead_letter_topic
-from strandline.log.reader import LogIndex
+from strandline.log.index import LogIndex
 from strandline.processing.emission.dead_letters import STEP, DeadLetterTask
 from strandline.processing.operators.stages import PROBLEM, apply_steps, can_fail
 from strandline.processing.pipelines.model import CheckedPipeline

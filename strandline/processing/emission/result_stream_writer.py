@@ -19,8 +19,8 @@ from strandline.core.record import (
     HEADER_JOB,
     HEADER_STAGE,
 )
-from strandline.ingest.gateway.framing import key_finder
-from strandline.log.transactions import Entry, Slot, Writing
+from strandline.log.record_key import key_finder
+from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
 from strandline.results.document import Document, DocumentShape
 from strandline.results.writer import Refused, WriteReport
 
@@ -67,7 +67,7 @@ class ResultStreamWriter:
         self._stream = stream
         self._place = place
         self._require_present = require_present
-        self._slot: Slot | None = None
+        self._slot: TransactionSlot | None = None
         self._find_key = key_finder(stream.key) if stream.key else lambda _source: None
 
     def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
@@ -96,9 +96,9 @@ class ResultStreamWriter:
             report.already += len(chunk) - created
         return report
 
-    def _of_run(self, epoch: int) -> Slot:
+    def _of_run(self, epoch: int) -> TransactionSlot:
         shape = self._stream.shape
-        writing = Writing(
+        config = SlotConfig(
             self._stream.bootstrap,
             shape.emit_name,
             epoch,
@@ -109,7 +109,7 @@ class ResultStreamWriter:
             settings={"partitioner": "murmur2_random", "message.max.bytes": _RECORD_BYTES_MAX},
         )
         name = transactional_id(shape.job, shape.stage, shape.emit_name, self._place.slot)
-        return Slot(writing, name, self._place.written_before)
+        return TransactionSlot(config, name, self._place.written_before)
 
     def _entry(self, document: Document, key: bytes | None, epoch: int, emission: int) -> Entry:
         shape = self._stream.shape

@@ -9,7 +9,7 @@ import structlog
 from strandline.core.record import dead_letter_topic
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import RunRow
-from strandline.log.transactions import take_over_all
+from strandline.log.transactions import fence_producers
 from strandline.processing.emission.dead_letters import dead_letter_id, slot_of_records, slot_of_results
 from strandline.processing.emission.result_stream_writer import transactional_id
 from strandline.processing.pipelines.model import PipelineSpec
@@ -25,7 +25,7 @@ def shut_out_older_runs(ledger: Ledger, bootstrap: str, run: RunRow) -> int:
     """
     started = time.monotonic()
     slots = slots_of_older_runs(ledger, run)
-    take_over_all(bootstrap, slots)
+    fence_producers(bootstrap, slots)
     seconds = round(time.monotonic() - started, 3)
     log.info("older runs shut out", job=run.job, epoch=run.epoch, slots=len(slots), seconds=seconds)
     return len(slots)

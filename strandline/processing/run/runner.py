@@ -42,7 +42,7 @@ from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState, RunRow, SliceStatus
-from strandline.log.reader import LogIndex
+from strandline.log.index import LogIndex
 from strandline.processing.emission.commit import SliceCommitter
 from strandline.processing.emission.rejected_records import RefusedWriter
 from strandline.processing.emission.tap import EmissionTap

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from strandline.core.errors import Fenced
 from strandline.core.failpoints import failpoint
 from strandline.ledger.states import CheckpointRow, Desired, SliceKind, SliceRow, SliceStatus
-from strandline.log.reader import LogIndex
+from strandline.log.index import LogIndex
 from strandline.processing.slices.watermark import (
     EventTimeRule,
     Thresholds,

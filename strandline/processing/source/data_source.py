@@ -19,7 +19,8 @@ from pyspark.sql.types import StructType
 
 from strandline.core.record import REASON_LATE
 from strandline.ledger.states import SliceRow, SliceStatus
-from strandline.log.reader import LogIndex, LogReader, OffsetRange, offset_of
+from strandline.log.index import LogIndex
+from strandline.log.reader import LogReader, OffsetRange, offset_of
 from strandline.processing.slices.offsets import offset_of_slice, slice_of_offset
 from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
 from strandline.processing.slices.watermark import greatest, tick_of_batch
