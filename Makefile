@@ -4,13 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 KIND ?=
 LONG ?=
+RANDOM ?=
 KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,50)
 .DEFAULT_GOAL := help
 .PHONY: help run test check format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest simulate lock clean
 
 help:
 	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
-	@echo "make test    run the tests (KIND=unit|property|contract|integration|migration|fault|simulation for one kind; LONG=1: the long ones, too)"
+	@echo "make test    run the tests (KIND=unit|property|contract|integration|migration|fault|simulation for one kind; LONG=1: the long ones, too;"
+	@echo "             RANDOM=1: in random order, RANDOM=12345: in the order of that seed)"
 	@echo "make check   format, lint, types, import order"
 	@echo "make bench   work W1 side by side with plain Spark, and the latency from answer to result"
 	@echo "make chaos KILLS=100   kill every part of a running job again and again; check every result"
@@ -34,7 +36,8 @@ run: $(VENV)/.run-ready
 	@$(BIN)/strandline example
 
 test: $(VENV)/.test-ready
-	@$(BIN)/python -m pytest $(if $(KIND),tests/$(KIND),) $(if $(LONG),-m 'long or not long',)
+	@$(BIN)/python -m pytest $(if $(KIND),tests/$(KIND),) $(if $(LONG),-m 'long or not long',) \
+		$(if $(RANDOM),-p randomly $(if $(filter-out 1,$(RANDOM)),--randomly-seed=$(RANDOM),),)
 
 check: $(VENV)/.test-ready
 	@$(BIN)/ruff format --check .
