@@ -31,7 +31,7 @@ from strandline.example.view import Places, account, plain_line, render, where_t
 from strandline.example.watch import Facts, ResultsReader, Watch
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.services.client import Answer, ControlClient
-from strandline.services.embedded.progress_display import Steps
+from strandline.services.embedded.progress_display import ProgressDisplay
 from strandline.services.embedded.stack import up
 
 DOCUMENTS = "turbines.yaml"
@@ -62,7 +62,7 @@ class Servers:
     udp_host: str
     port_offset: int
     """Of the ports that the stream's document names."""
-    pages_urls: Mapping[str, str]
+    health_urls: Mapping[str, str]
     """Protocol -> where its gateway shows what it does."""
     elasticsearch_url: str
     option: str
@@ -96,8 +96,8 @@ def run_example(
                 "127.0.0.1",
                 port_offset,
                 {
-                    "mqtt": f"http://127.0.0.1:{stack.ports.mqtt_gateway_pages}",
-                    "udp": f"http://127.0.0.1:{stack.ports.udp_gateway_pages}",
+                    "mqtt": f"http://127.0.0.1:{stack.ports.mqtt_gateway_health}",
+                    "udp": f"http://127.0.0.1:{stack.ports.udp_gateway_health}",
                 },
                 stack.addresses.elasticsearch_url,
                 option=f"--data-dir {stack.data_dir}",
@@ -124,15 +124,17 @@ def show_example(servers: Servers, speed: float, console: Console, seconds: floa
     """
     text = example_text()
     pipeline = example_pipeline(text)
-    steps = Steps(console)
+    progress = ProgressDisplay(console)
     with (
         ControlClient(servers.api_url, timeout_s=10.0) as control,
         closing(ResultsReader(servers.elasticsearch_url, DOCUMENTS_SHOWN)) as results,
     ):
-        job = _start_job(control, text, pipeline.pipeline, servers, steps, stop)
+        job = _start_job(control, text, pipeline.pipeline, servers, progress, stop)
         stream = example_stream(text)
-        with steps.step("waiting for the gateways to take up the stream", "records can come in by HTTP, MQTT and UDP"):
-            wait_until_open(servers.pages_urls, stream.stream, stop.asked)
+        with progress.step(
+            "waiting for the gateways to take up the stream", "records can come in by HTTP, MQTT and UDP"
+        ):
+            wait_until_open(servers.health_urls, stream.stream, stop.asked)
         if stop.asked.is_set():
             return 0 if seconds is None else 1
         now_ms = time.time_ns() // 1_000_000
@@ -145,7 +147,7 @@ def show_example(servers: Servers, speed: float, console: Console, seconds: floa
             _show_until(console, _places(servers, pipeline, speed), look, seconds, stop.asked)
         finally:
             sender.stop()
-        with steps.step("letting the job read the rest (Ctrl-C again: don't wait)", "the fleet is stopped"):
+        with progress.step("letting the job read the rest (Ctrl-C again: don't wait)", "the fleet is stopped"):
             # A person who pressed Ctrl-C waits for so long; a test wants the account to be complete.
             timeout_s = CATCH_UP_TIMEOUT_S if seconds is None else math.inf
             _wait_until_arrived(watch, stop.hurry)
@@ -221,13 +223,13 @@ def _carriers(servers: Servers, stream: StreamSpec) -> dict[str, Carrier]:
     return dict(zip(SITES, carriers, strict=True))
 
 
-def wait_until_open(pages_urls: Mapping[str, str], stream: str, enough: threading.Event) -> None:
+def wait_until_open(health_urls: Mapping[str, str], stream: str, enough: threading.Event) -> None:
     """Return when every gateway takes records for the stream, or when there was enough of waiting.
 
     Raises TransientError when one does not within OPEN_TIMEOUT_S: what is published before is nobody's.
     """
     deadline_s = time.monotonic() + OPEN_TIMEOUT_S
-    for protocol, url in pages_urls.items():
+    for protocol, url in health_urls.items():
         line = f'strandline_ingest_open{{protocol="{protocol}",stream="{stream}"}} 1.0'
         while line not in _page(f"{url}/metrics"):
             if time.monotonic() > deadline_s:
@@ -272,12 +274,12 @@ def has_results(facts: Facts) -> bool:
 
 
 def _start_job(
-    control: ControlClient, text: bytes, name: str, servers: Servers, steps: Steps, stop: StopSignals
+    control: ControlClient, text: bytes, name: str, servers: Servers, progress: ProgressDisplay, stop: StopSignals
 ) -> Answer:
-    with steps.step("applying the example", f"stream and job of {DOCUMENTS} are registered"):
+    with progress.step("applying the example", f"stream and job of {DOCUMENTS} are registered"):
         control.apply(text, DOCUMENTS)
         control.order(name, "start")
-    with steps.step(f"starting job {name}", f"job {name} runs"):
+    with progress.step(f"starting job {name}", f"job {name} runs"):
         # Caught up, so that the fleet goes on after the last event in the log, not only after the last one processed.
         job = wait_until_caught_up(control, name, stop.asked, stall_timeout_s=STALL_TIMEOUT_S)
         if not is_caught_up(job) and not stop.asked.is_set():

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from strandline.core.errors import StackError
 from strandline.services.embedded.addresses import StackAddresses
-from strandline.services.embedded.progress_display import Cancelled, Steps
+from strandline.services.embedded.progress_display import Cancelled, ProgressDisplay
 from strandline.services.embedded.stack import down
 from strandline.services.processes.child_process import Program, start, stop
 from strandline.services.processes.pids import PidFile, process_identity
@@ -63,16 +63,16 @@ def test_child_that_is_never_ready_is_told_and_stopped(pids: PidFile, tmp_path: 
 
 
 def test_giving_up_stops_the_child_that_is_starting(pids: PidFile, tmp_path: Path) -> None:
-    steps = Steps(Console(quiet=True))
+    progress = ProgressDisplay(Console(quiet=True))
     seen: list[int] = []
 
     def is_ready() -> bool:
         seen.extend(pids.alive().values())
-        steps.cancel()
+        progress.cancel()
         return False
 
     with pytest.raises(Cancelled):
-        start(python_program(tmp_path, "import time; time.sleep(600)", is_ready), pids, steps.check)
+        start(python_program(tmp_path, "import time; time.sleep(600)", is_ready), pids, progress.check)
     assert len(seen) == 1 and process_identity(seen[0]) is None and pids.all() == {}
 
 

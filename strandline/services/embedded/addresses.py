@@ -25,10 +25,10 @@ class Ports:
     control: int = 8080
     http: int = 8081
     mqtt_listener: int = 1884
-    mqtt_gateway_pages: int = 8084
-    udp_gateway_pages: int = 8085
-    mqtt_listener_pages: int = 8086
-    tcp_gateway_pages: int = 8087
+    mqtt_gateway_health: int = 8084
+    udp_gateway_health: int = 8085
+    mqtt_listener_health: int = 8086
+    tcp_gateway_health: int = 8087
 
     @classmethod
     def moved(cls, offset: int) -> Ports:

@@ -16,7 +16,7 @@ class Cancelled(Exception):
     """A step ended because another one failed or the user gave up."""
 
 
-class Steps:
+class ProgressDisplay:
     """Shows steps, from several threads at once; on anything but a terminal, as one plain line when each is done."""
 
     def __init__(self, console: Console) -> None:

@@ -19,7 +19,7 @@ from rich.console import Console
 from strandline.core.errors import StackError
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
-from strandline.services.embedded import preflight as machine
+from strandline.services.embedded import preflight
 from strandline.services.embedded.addresses import (
     Ports,
     StackAddresses,
@@ -30,7 +30,7 @@ from strandline.services.embedded.addresses import (
 from strandline.services.embedded.artifacts import ELASTICSEARCH, KAFKA, Artifact, find_java, provide
 from strandline.services.embedded.elasticsearch_server import elasticsearch_program, find_server
 from strandline.services.embedded.kafka_server import kafka_program
-from strandline.services.embedded.progress_display import Cancelled, Steps
+from strandline.services.embedded.progress_display import Cancelled, ProgressDisplay
 from strandline.services.processes.child_process import Child, Program, log_tail, start, stop
 from strandline.services.processes.pids import PidFile
 from strandline.services.processes.process_tree import family_mark, kill_family
@@ -66,7 +66,7 @@ class Stack:
         self.addresses = StackAddresses.of(self.data_dir, port_offset)
         self.settings = stack_settings(settings, self.addresses)
         """What the processes of this stack, and a client of it, are to be given."""
-        self._steps = Steps(console)
+        self._progress = ProgressDisplay(console)
         self._pids = PidFile(self.data_dir)
         self._java: Path | None = None
         self._children: dict[str, Child] = {}
@@ -98,7 +98,7 @@ class Stack:
     def start_kafka(self) -> str:
         """Start Kafka, fetching it first if need be. Returns its bootstrap address."""
         home = self._provide(KAFKA, "Kafka 4.2.1")
-        with self._steps.step("starting Kafka", f"Kafka answers on {self.addresses.kafka_bootstrap}"):
+        with self._progress.step("starting Kafka", f"Kafka answers on {self.addresses.kafka_bootstrap}"):
             log = self._log("kafka")
             directory = self.data_dir / "kafka"
             program = kafka_program(
@@ -110,7 +110,9 @@ class Stack:
     def start_elasticsearch(self) -> str:
         """Start Elasticsearch, fetching it first if need be. Returns its URL."""
         home = self._provide(ELASTICSEARCH, "Elasticsearch 8.19.21")
-        with self._steps.step("starting Elasticsearch", f"Elasticsearch answers on {self.addresses.elasticsearch_url}"):
+        with self._progress.step(
+            "starting Elasticsearch", f"Elasticsearch answers on {self.addresses.elasticsearch_url}"
+        ):
             log = self._log("elasticsearch")
             directory = self.data_dir / "elasticsearch"
             program = elasticsearch_program(
@@ -121,75 +123,77 @@ class Stack:
 
     def start_mqtt(self) -> str:
         """Start the MQTT broker. Returns its URL."""
-        with self._steps.step("starting the MQTT broker", f"the MQTT broker answers on {self.addresses.mqtt_url}"):
+        with self._progress.step("starting the MQTT broker", f"the MQTT broker answers on {self.addresses.mqtt_url}"):
             module = "strandline.services.embedded.mqtt_broker"
             self._start_module("mqtt", [module, str(self.ports.mqtt)], lambda: _speaks_mqtt(self.ports.mqtt))
         return self.addresses.mqtt_url
 
     def migrate_ledger(self) -> None:
         """Bring the ledger's schema up to date; it is made on the first start."""
-        with self._steps.step("preparing the ledger", "the ledger is ready"):
+        with self._progress.step("preparing the ledger", "the ledger is ready"):
             Ledger.migrate(self.addresses.ledger_url)
 
     def start_control(self) -> str:
         """Start the control service; it starts the runners of the jobs. Returns the API's URL."""
-        with self._steps.step("starting the control service", f"the API answers on {self.addresses.api_url}"):
+        with self._progress.step("starting the control service", f"the API answers on {self.addresses.api_url}"):
             self._start_module("control", ["strandline.services.control"], _health(self.addresses.api_url))
         return self.addresses.api_url
 
     def start_http_gateway(self) -> str:
         """Start the HTTP gateway. Returns its URL."""
-        with self._steps.step("starting the HTTP gateway", f"the HTTP gateway answers on {self.addresses.ingest_url}"):
+        with self._progress.step(
+            "starting the HTTP gateway", f"the HTTP gateway answers on {self.addresses.ingest_url}"
+        ):
             self._start_module("gateway-http", ["strandline.ingest.http.gateway"], _health(self.addresses.ingest_url))
         return self.addresses.ingest_url
 
     def start_mqtt_gateway(self) -> None:
         """Start the gateway that takes what is published to the stack's MQTT broker."""
-        with self._steps.step("starting the MQTT gateway", "the MQTT gateway runs"):
+        with self._progress.step("starting the MQTT gateway", "the MQTT gateway runs"):
             self._start_module(
                 "gateway-mqtt",
                 ["strandline.ingest.mqtt.bridge"],
-                _health(f"http://127.0.0.1:{self.ports.mqtt_gateway_pages}"),
+                _health(f"http://127.0.0.1:{self.ports.mqtt_gateway_health}"),
                 STRANDLINE_MQTT_URL=self.addresses.mqtt_url,
                 STRANDLINE_MQTT_VERSION="3.1.1",  # what amqtt speaks
-                STRANDLINE_MQTT_PAGES_PORT=str(self.ports.mqtt_gateway_pages),
+                STRANDLINE_MQTT_PAGES_PORT=str(self.ports.mqtt_gateway_health),
             )
 
     def start_udp_gateway(self) -> None:
         """Start the UDP gateway; the streams' documents say on which ports it listens."""
-        with self._steps.step("starting the UDP gateway", "the UDP gateway runs"):
+        with self._progress.step("starting the UDP gateway", "the UDP gateway runs"):
             self._start_module(
                 "gateway-udp",
                 ["strandline.ingest.sockets.udp_gateway"],
-                _health(f"http://127.0.0.1:{self.ports.udp_gateway_pages}"),
+                _health(f"http://127.0.0.1:{self.ports.udp_gateway_health}"),
                 STRANDLINE_PORT_OFFSET=str(self.addresses.port_offset),
                 STRANDLINE_UDP_HOST="127.0.0.1",
-                STRANDLINE_UDP_PAGES_PORT=str(self.ports.udp_gateway_pages),
+                STRANDLINE_UDP_PAGES_PORT=str(self.ports.udp_gateway_health),
             )
 
     def start_tcp_gateway(self) -> None:
         """Start the TCP gateway; the streams' documents say on which ports it listens."""
-        with self._steps.step("starting the TCP gateway", "the TCP gateway runs"):
+        with self._progress.step("starting the TCP gateway", "the TCP gateway runs"):
             self._start_module(
                 "gateway-tcp",
                 ["strandline.ingest.sockets.tcp_gateway"],
-                _health(f"http://127.0.0.1:{self.ports.tcp_gateway_pages}"),
+                _health(f"http://127.0.0.1:{self.ports.tcp_gateway_health}"),
                 STRANDLINE_PORT_OFFSET=str(self.addresses.port_offset),
                 STRANDLINE_TCP_HOST="127.0.0.1",
-                STRANDLINE_TCP_PAGES_PORT=str(self.ports.tcp_gateway_pages),
+                STRANDLINE_TCP_PAGES_PORT=str(self.ports.tcp_gateway_health),
             )
 
     def start_mqtt_listener(self) -> str:
         """Start the MQTT listener, to which sensors connect themselves. Returns its URL."""
         url = self.addresses.mqtt_listener_url
-        with self._steps.step("starting the MQTT listener", f"the MQTT listener answers on {url}"):
+        with self._progress.step("starting the MQTT listener", f"the MQTT listener answers on {url}"):
             self._start_module(
                 "gateway-mqtt-listener",
                 ["strandline.ingest.mqtt.server"],
-                _health(f"http://127.0.0.1:{self.ports.mqtt_listener_pages}"),
+                _health(f"http://127.0.0.1:{self.ports.mqtt_listener_health}"),
                 STRANDLINE_MQTT_LISTENER_HOST="127.0.0.1",
                 STRANDLINE_MQTT_LISTENER_PORT=str(self.ports.mqtt_listener),
-                STRANDLINE_MQTT_LISTENER_PAGES_PORT=str(self.ports.mqtt_listener_pages),
+                STRANDLINE_MQTT_LISTENER_PAGES_PORT=str(self.ports.mqtt_listener_health),
             )
         return url
 
@@ -215,14 +219,14 @@ class Stack:
     def stop(self) -> None:
         """Stop every process of the stack, in the reverse order of starting."""
         with _signals_wait():
-            _stop_all(self.data_dir, self._steps)
+            _stop_all(self.data_dir, self._progress)
             for child in self._children.values():
                 child.is_alive()
             self._children.clear()
 
     def _prepare(self) -> None:
         self._find_java()
-        machine.require_data_dir(self.data_dir)
+        preflight.require_data_dir(self.data_dir)
         _record_orphan(self.data_dir, self._pids)
         if running := self._pids.alive():
             names = ", ".join(f"{name} ({pid})" for name, pid in running.items())
@@ -232,12 +236,12 @@ class Stack:
             )
         # What a stack that was killed left behind could still write.
         kill_family(family_mark(self.data_dir), whole_stack=True)
-        machine.require_free_ports(self.ports)
+        preflight.require_free_ports(self.ports)
         self.addresses.write()
 
     def _provide(self, artifact: Artifact, title: str) -> Path:
         doing, done = f"fetching {title}", f"{title} is in the cache, every file as expected"
-        with self._steps.step(doing, done, total=artifact.download_bytes) as advance:
+        with self._progress.step(doing, done, total=artifact.download_bytes) as advance:
             return provide(artifact, self.settings.cache_dir, self._find_java(), advance)
 
     def _find_java(self) -> Path:
@@ -263,7 +267,7 @@ class Stack:
     def _start(self, program: Program) -> None:
         if program.name in self._children:
             self._children[program.name].is_alive()  # clears one that was killed from the process table
-        self._children[program.name] = start(program, self._pids, self._steps.check)
+        self._children[program.name] = start(program, self._pids, self._progress.check)
 
     def _at_once(self, *parts: Callable[[], object]) -> None:
         """Run the parts in threads. The first failure ends the others, and is what is raised."""
@@ -273,7 +277,7 @@ class Stack:
                 wait(futures, return_when=FIRST_EXCEPTION)
             finally:
                 if not all(future.done() and future.exception() is None for future in futures):
-                    self._steps.cancel()
+                    self._progress.cancel()
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise next((error for error in errors if not isinstance(error, Cancelled)), errors[0])
@@ -307,10 +311,10 @@ def down(data_dir: Path, console: Console) -> None:
     """
     read_stack(data_dir)
     with _signals_wait():
-        _stop_all(data_dir.absolute(), Steps(console))
+        _stop_all(data_dir.absolute(), ProgressDisplay(console))
 
 
-def _stop_all(data_dir: Path, steps: Steps) -> None:
+def _stop_all(data_dir: Path, progress: ProgressDisplay) -> None:
     """Stop what runs of the stack, the last started first.
 
     1. The gateways, so that nothing is accepted that would not be persisted.
@@ -324,17 +328,17 @@ def _stop_all(data_dir: Path, steps: Steps) -> None:
     runners = [name for name in alive if name.startswith("runner-")]
     gateways = [name for name in alive if name.startswith("gateway-")]
     for name in (*gateways, "control", *runners):
-        _stop_one(name, alive, pids, steps)
+        _stop_one(name, alive, pids, progress)
     kill_family(family_mark(data_dir), whole_stack=True)
     for name in ("mqtt", "elasticsearch", "kafka"):
-        _stop_one(name, alive, pids, steps)
+        _stop_one(name, alive, pids, progress)
     for name, pid in pids.all().items():
         pids.remove(name, pid)
 
 
-def _stop_one(name: str, alive: dict[str, int], pids: PidFile, steps: Steps) -> None:
+def _stop_one(name: str, alive: dict[str, int], pids: PidFile, progress: ProgressDisplay) -> None:
     if name in alive:
-        with steps.step(f"stopping {name}", f"{name} is stopped"):
+        with progress.step(f"stopping {name}", f"{name} is stopped"):
             stop(name, alive[name], pids, timeout_s=_STOP_TIMEOUTS_S.get(name, _RUNNER_STOP_TIMEOUT_S))
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from strandline.core.errors import StackError
 from strandline.core.settings import Settings
-from strandline.services.embedded import artifacts
-from strandline.services.embedded import preflight as machine
+from strandline.services.embedded import artifacts, preflight
 from strandline.services.embedded.addresses import (
     Ports,
     StackAddresses,
@@ -75,10 +74,10 @@ def test_taken_port_is_named_with_its_purpose() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        assert not machine.is_free(port)
+        assert not preflight.is_free(port)
         with pytest.raises(StackError, match=rf"port {port} on 127\.0\.0\.1, meant for Kafka, is taken.*--port-offset"):
-            machine.require_free_ports(Ports(kafka=port))
-    assert machine.is_free(port)
+            preflight.require_free_ports(Ports(kafka=port))
+    assert preflight.is_free(port)
 
 
 @pytest.mark.parametrize("offset", [-2000, 56_300], ids=["below", "above"])
@@ -96,13 +95,13 @@ def test_little_room_is_told(tmp_path: Path) -> None:
     with pytest.raises(
         StackError, match=r"only \d+ MB are free in .* and a stack needs \d+ MB; free some space, or pray"
     ):
-        machine.require_free_space(tmp_path, 2**60, "a stack", "pray")
+        preflight.require_free_space(tmp_path, 2**60, "a stack", "pray")
 
 
 def test_data_dir_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StackError, match=r"the data directory .*file/data cannot be written \(Not a directory\)"):
-        machine.require_data_dir(tmp_path / "file" / "data")
+        preflight.require_data_dir(tmp_path / "file" / "data")
 
 
 def test_addresses_come_back(tmp_path: Path) -> None:
