@@ -28,9 +28,9 @@ from strandline.ingest.mqtt.passwords import write_password
 from strandline.ledger.ledger import Ledger
 from strandline.log.reader import OffsetRange
 from strandline.log.topics import Topics
+from strandline.processing.pipelines.event_time import EventTimeRule
 from strandline.processing.pipelines.schema import field_specs
 from strandline.processing.slices.planner import PlannerSettings
-from strandline.processing.slices.watermark import EventTimeRule
 from strandline.processing.source import data_source as log_source
 from strandline.processing.source.data_source import LogPartition, Piece, SourceConfig, read_accepted
 from tests.support import mqtt_client_packets as client

@@ -28,7 +28,9 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.states import CheckpointRow, Desired, RunRow, SliceRow, SliceStatus
 from strandline.processing.emission.dead_letters import dead_letter_id, slot_of_records
 from strandline.processing.emission.result_stream_writer import transactional_id
-from strandline.processing.pipelines.model import CheckedPipeline, PipelineSpec, check
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.run.older_runs import slots_of_older_runs
 from strandline.processing.slices import planner as planner_module
 from strandline.processing.slices.planner import PlannerSettings, SlicePlanner, is_drained

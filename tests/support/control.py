@@ -20,7 +20,7 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
 from strandline.log.kafka_status import DeadLetter, LogFacts, LogRange
-from strandline.processing.pipelines.model import CheckedPipeline
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.services.rest.api import create_app
 from strandline.services.rest.apply_documents import Applier
 from strandline.services.rest.dependencies import Parts

@@ -27,7 +27,9 @@ from strandline.processing.backfill.plan import (
     stores_of,
     windows_left,
 )
-from strandline.processing.pipelines.model import CheckedPipeline, PipelineSpec, check
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.model import PipelineSpec
 from strandline.results.generations import Generation
 from tests.support.control import HOUR, PIPELINE, STREAM
 from tests.support.ledgers import a_checkpoint, a_slice

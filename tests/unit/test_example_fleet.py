@@ -11,7 +11,9 @@ from strandline.core.documents import read_documents
 from strandline.core.stream import StreamSpec
 from strandline.example.fleet import TICK_MS, Fleet, Report, Spoiled, power_kw
 from strandline.example.run import DOCUMENTS, example_text
-from strandline.processing.pipelines.model import CheckedPipeline, PipelineSpec, check
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.schema import field_specs
 from strandline.processing.source.decoder import Decoder
 

@@ -11,19 +11,16 @@ import pytest
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
 from strandline.core.stream import DocumentModel, FieldSpec, MqttSpec, StreamSpec
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Derive, Emit, Where
+from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.expressions import FUNCTIONS, ExpressionError, infer_type, parse_expression
 from strandline.processing.pipelines.model import (
-    CheckedPipeline,
-    Derive,
-    Emit,
     EmitSpec,
     EventTimeSpec,
     InputSpec,
     PipelineSpec,
     StepSpec,
-    Where,
     WindowSpec,
-    check,
     json_schema,
 )
 

@@ -9,8 +9,9 @@ import pytest
 from strandline.core.errors import Fenced
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, Desired, SliceKind
+from strandline.processing.pipelines.event_time import EventTimeRule
 from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
-from strandline.processing.slices.watermark import EventTimeRule, greatest, open_until
+from strandline.processing.slices.watermark import greatest, open_until
 from tests.support.ledgers import a_checkpoint, a_slice
 
 RULE = EventTimeRule(delay_ms=1_000, idle_timeout_ms=5_000, window_sizes_ms=(10_000, 60_000))

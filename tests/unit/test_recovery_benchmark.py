@@ -7,7 +7,8 @@ from benchmarks.recovery.sides import Kill, Recoveries
 from benchmarks.recovery.work import DEVICES, ORIGIN_MS, RATE, Sent, Verdict, judge, pipeline_text, stream_text
 from strandline.core.documents import read_documents
 from strandline.core.stream import StreamSpec
-from strandline.processing.pipelines.model import PipelineSpec, check
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.model import PipelineSpec
 
 
 def test_every_second_of_the_live_feed_holds_as_many_of_each_device() -> None:

@@ -6,7 +6,9 @@ import pytest
 
 from strandline.core.documents import read_documents
 from strandline.core.stream import StreamSpec
-from strandline.processing.pipelines.model import CheckedPipeline, PipelineSpec, check
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.upgrade import Effect, changes_between
 
 STREAM = """

@@ -3,8 +3,8 @@
 import pytest
 
 from strandline.ledger.states import CheckpointRow, SliceKind, SliceRow, SliceStatus
+from strandline.processing.pipelines.event_time import EventTimeRule
 from strandline.processing.slices.watermark import (
-    EventTimeRule,
     Thresholds,
     closes_a_window,
     emitted_up_to,

@@ -18,7 +18,7 @@ from strandline.processing.audit.source import OFFSET, OWN, PARTITION, REASON, R
 from strandline.processing.audit.tasks import FINDINGS_DDL, WINDOW, ExpectedDocuments, Judging
 from strandline.processing.emission.tap import document_shape
 from strandline.processing.operators.stages import PROBLEM, apply_steps, types_of, value_of
-from strandline.processing.pipelines.model import Stage
+from strandline.processing.pipelines.checked_pipeline import Stage
 from strandline.processing.source.data_source import EVENT_TIME
 
 KEPT = StorageLevel.MEMORY_AND_DISK

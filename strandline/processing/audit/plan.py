@@ -21,7 +21,7 @@ from strandline.ledger.states import CheckpointRow, Offsets, Totals
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.reconciliation import STREAM_STORE
 from strandline.processing.backfill.plan import Backfilled, generations_by_store
-from strandline.processing.pipelines.model import CheckedPipeline, aliases_of
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, aliases_of
 from strandline.results.document import format_timestamp
 from strandline.results.generations import Generation, newer_than
 

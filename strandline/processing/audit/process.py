@@ -52,7 +52,7 @@ from strandline.processing.audit.source import (
     stretch_frame,
 )
 from strandline.processing.backfill.plan import Backfilled, complete_backfills
-from strandline.processing.pipelines.model import CheckedPipeline, aliases_of
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, aliases_of
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.runner import source_config
 from strandline.processing.slices.rewind import RewindPlan, require_same_topic

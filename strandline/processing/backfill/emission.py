@@ -13,7 +13,7 @@ from strandline.core.settings import Settings
 from strandline.ledger.states import BackfillRow, WindowRange
 from strandline.processing.emission.stage_emission import REFUSED_RESULTS, REFUSED_SAMPLE, BackfillEmission
 from strandline.processing.emission.tap import document_shape
-from strandline.processing.pipelines.model import CheckedPipeline, Stage
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Stage
 from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
 

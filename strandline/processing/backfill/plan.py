@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from strandline.core.errors import Conflict, LogTruncated
 from strandline.ledger.states import BackfillRow, BackfillState, Offsets, WindowRange
-from strandline.processing.pipelines.model import CheckedPipeline, aliases_of
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, aliases_of
 from strandline.results.document import format_timestamp
 from strandline.results.generations import Generation
 

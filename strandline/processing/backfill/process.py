@@ -46,7 +46,7 @@ from strandline.processing.backfill.plan import (
 )
 from strandline.processing.emission.stage_emission import DEAD_LETTERS_PROPERTY, SLICE_PROPERTY
 from strandline.processing.operators.stages import window_stages
-from strandline.processing.pipelines.model import CheckedPipeline
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
 from strandline.processing.run.runner import source_config

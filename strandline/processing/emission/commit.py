@@ -18,7 +18,7 @@ from strandline.log.index import LogIndex
 from strandline.processing.emission.rejected_records import RefusedWriter
 from strandline.processing.emission.stage_emission import DEAD_LETTERS_PROPERTY, RESULT_OFFSETS_PROPERTY, SLICE_PROPERTY
 from strandline.processing.emission.tap import results_metric
-from strandline.processing.pipelines.model import CheckedPipeline
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.slices.offsets import slice_of_offset
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.watermark import emitted_up_to, greatest

@@ -12,7 +12,7 @@ from strandline.core.record import REASON_EXPRESSION, REASON_LATE, dead_letter_t
 from strandline.log.index import LogIndex
 from strandline.processing.emission.dead_letters import STEP, DeadLetterTask
 from strandline.processing.operators.stages import PROBLEM, apply_steps, can_fail
-from strandline.processing.pipelines.model import CheckedPipeline
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.source.data_source import BYTES, MESSAGE, REASON, SOURCE_COLUMNS, LogSource
 
 

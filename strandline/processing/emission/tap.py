@@ -17,7 +17,7 @@ from strandline.core.settings import Settings
 from strandline.processing.emission.result_stream_writer import ResultStream
 from strandline.processing.emission.stage_emission import REFUSED_RESULTS, StageEmission
 from strandline.processing.operators.stages import WATERMARK_METADATA
-from strandline.processing.pipelines.model import CheckedPipeline, Emit, Stage
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Emit, Stage
 from strandline.processing.source.data_source import EVENT_TIME
 from strandline.results.counting_writer import CountingWriter
 from strandline.results.document import DocumentShape

@@ -9,8 +9,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from strandline.processing.operators.safe_sql import columns_of, safe_sql
-from strandline.processing.pipelines.model import CheckedPipeline, Derive, Stage, Where
-from strandline.processing.pipelines.model import Column as Computed
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Derive, Stage, Where
+from strandline.processing.pipelines.checked_pipeline import Column as Computed
 from strandline.processing.source.data_source import EVENT_TIME, FACT_NAMES, FACTS
 
 PROBLEM = "_strandline_problem"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from strandline.core.durations import format_duration
-from strandline.processing.pipelines.model import CheckedPipeline, Stage
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Stage
 
 
 class Effect(StrEnum):

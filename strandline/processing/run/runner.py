@@ -47,7 +47,8 @@ from strandline.processing.emission.commit import SliceCommitter
 from strandline.processing.emission.rejected_records import RefusedWriter
 from strandline.processing.emission.tap import EmissionTap
 from strandline.processing.operators.stages import build_stages
-from strandline.processing.pipelines.model import CheckedPipeline
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.event_time import EventTimeRule
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.processing.pipelines.schema import arrow_type, field_specs
 from strandline.processing.pipelines.stored import load_pipeline
@@ -66,7 +67,7 @@ from strandline.processing.slices.rewind import (
     rewind_cost,
     whole_plan_of_job,
 )
-from strandline.processing.slices.watermark import EventTimeRule, open_until
+from strandline.processing.slices.watermark import open_until
 from strandline.processing.source.data_source import LogSource, SourceConfig, log_source
 from strandline.processing.spark.class_archive_maker import provide_archive
 from strandline.processing.spark.errors import failure_of

@@ -13,7 +13,7 @@ from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import RunRow
 from strandline.log.index import LogIndex
-from strandline.processing.pipelines.model import CheckedPipeline
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.run.snapshots import Bounds, Maker, Snapshot, Snapshots
 from strandline.processing.slices.rewind import plan_of_job, require_log_holds, rewind_cost, whole_plan_of_job
 

@@ -11,8 +11,8 @@ from strandline.core.errors import Fenced
 from strandline.core.failpoints import failpoint
 from strandline.ledger.states import CheckpointRow, Desired, SliceKind, SliceRow, SliceStatus
 from strandline.log.index import LogIndex
+from strandline.processing.pipelines.event_time import EventTimeRule
 from strandline.processing.slices.watermark import (
-    EventTimeRule,
     Thresholds,
     closes_a_window,
     event_time_reached,

@@ -11,7 +11,7 @@ from strandline.ledger.states import CheckpointRow, SliceRow, StreamRow
 
 if TYPE_CHECKING:  # the rest of this module is pure
     from strandline.ledger.ledger import Ledger
-    from strandline.processing.pipelines.model import CheckedPipeline
+    from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 
 Offsets = Mapping[str, Mapping[int, int]]
 

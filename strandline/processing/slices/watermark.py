@@ -17,15 +17,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from strandline.ledger.states import CheckpointRow, SliceRow
-
-
-@dataclass(frozen=True)
-class EventTimeRule:
-    """How a pipeline treats event time. All in milliseconds; `idle_timeout_ms` None means that silence closes nothing."""
-
-    delay_ms: int
-    idle_timeout_ms: int | None
-    window_sizes_ms: tuple[int, ...]
+from strandline.processing.pipelines.event_time import EventTimeRule
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,12 @@ from pyspark.sql.types import StructType
 from strandline.core.stream import StreamSpec
 from strandline.log.reader import MESSAGES_A_FETCH
 from strandline.processing.operators.stages import WATERMARK_METADATA, build_stages
-from strandline.processing.pipelines.model import CheckedPipeline, PipelineSpec, Stage, check
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Stage
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.event_time import EventTimeRule
+from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.schema import arrow_type, field_specs
 from strandline.processing.slices.planner import PlannerSettings
-from strandline.processing.slices.watermark import EventTimeRule
 from strandline.processing.source.data_source import EVENT_TIME, FACTS, SourceConfig, read_accepted
 from strandline.processing.source.data_source import LogPartition as Task
 

@@ -17,7 +17,9 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobRow
 from strandline.log.topics import TopicDescription
-from strandline.processing.pipelines.model import CheckedPipeline, PipelineSpec, check
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.result_streams import (
     emissions_to_streams,
     misfits,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
-from strandline.processing.pipelines.model import CheckedPipeline
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.services.rest.apply_documents import Batch, check_documents
 from strandline.services.rest.problems import problem_errors
 from strandline.services.rest.views import CheckView, StageView

@@ -12,7 +12,9 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, JobRow, JobState, Offsets
 from strandline.log.kafka_status import LogFacts, LogRange, lag_records
-from strandline.processing.pipelines.model import CheckedPipeline, PipelineSpec, check
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, plan_of_job, rewind_cost
 from strandline.services.rest.views import (
     CountsView,

@@ -1,0 +1,244 @@
+"""The check of a pipeline against the stream that it reads. Starts no Spark: a pipeline is right or wrong before it runs."""
+
+from __future__ import annotations
+
+from strandline.core.documents import Document, Path, did_you_mean, path_text
+from strandline.core.durations import format_duration
+from strandline.core.errors import InvalidDocument, Problem
+from strandline.core.stream import StreamSpec
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Column, Derive, Emit, Stage, Where
+from strandline.processing.pipelines.expressions import (
+    ExpressionError,
+    infer_type,
+    parse_expression,
+    refuse_unknown_columns,
+)
+from strandline.processing.pipelines.model import EmitSpec, PipelineSpec, StepSpec, WindowSpec
+from strandline.results.document import WINDOW_FIELDS
+
+
+def check(pipeline: PipelineSpec, stream: StreamSpec, document: Document | None = None) -> CheckedPipeline:
+    """Return the pipeline with all that the stream adds to it: types, stages, the columns to read.
+
+    Called when a job is submitted and again when its runner starts. `document`, where the pipeline was just read from
+    one, gives the problems their lines. Raises InvalidDocument with every problem found.
+    """
+    return _Check(pipeline, stream, document).run()
+
+
+class _Check:
+    """One check; walks the steps in order and knows the columns in sight at each."""
+
+    def __init__(self, pipeline: PipelineSpec, stream: StreamSpec, document: Document | None) -> None:
+        self.pipeline = pipeline
+        self.stream = stream
+        self.document = document or Document("pipeline", pipeline.pipeline, {}, source="<stored>")
+        self.problems: list[Problem] = []
+        self.columns: dict[str, str | None] = dict(stream.types)
+        """The columns in sight and their types; None where an error was reported already."""
+        self.pending: list[Derive | Where] = []
+        self.stages: list[Stage] = []
+        self.columns_read: set[str] = set()
+
+    def run(self) -> CheckedPipeline:
+        """1. The stream and its event time. 2. Each step in order. 3. The windows together. 4. All problems at once."""
+        event_time = self.pipeline.event_time
+        self._event_time()
+        for number, step in enumerate(self.pipeline.steps):
+            path: Path = ("steps", number)
+            if step.derive is not None:
+                self._derive(path, step.derive)
+            elif step.where is not None:
+                self._where((*path, "where"), step.where)
+            elif step.window is not None:
+                self._window(path, step.window, step.emit or [])
+        self._windows_together()
+        if self.problems:
+            raise InvalidDocument(self.problems)
+        return CheckedPipeline(
+            spec=self.pipeline,
+            stream=self.stream,
+            stages=tuple(self.stages),
+            columns_needed=tuple(name for name in self.stream.fields if name in self.columns_read),
+            event_time_field=event_time.field,
+            delay_ms=event_time.delay,
+            idle_timeout_ms=event_time.idle_timeout,
+            max_ahead_ms=event_time.max_ahead,
+        )
+
+    def _add(self, path: Path, message: str) -> None:
+        self.problems.append(self.document.problem(path, message))
+
+    def _event_time(self) -> None:
+        if self.pipeline.input.stream != self.stream.stream:
+            self._add(("input", "stream"), f"reads '{self.pipeline.input.stream}', not '{self.stream.stream}'")
+        name = self.pipeline.event_time.field
+        path = ("event_time", "field")
+        field = self.stream.fields.get(name)
+        if field is None:
+            known = [n for n, f in self.stream.fields.items() if f.type == "timestamp"] or self.stream.fields
+            self._add(path, f"'{name}' is not a field of stream '{self.stream.stream}'{did_you_mean(name, known)}")
+        elif field.type != "timestamp":
+            self._add(path, f"'{name}' is a {field.type}; event time needs a field of type timestamp")
+        elif not field.required:
+            self._add(path, f"'{name}' is optional in stream '{self.stream.stream}'; event time must be required")
+        else:
+            self.columns_read.add(name)
+
+    def _expression(self, path: Path, text: str, *, aggregate: bool) -> Column | None:
+        """The named expression, or None once its problem is reported (or lies in a column that was reported)."""
+        try:
+            expression = parse_expression(text)
+            if aggregate and not expression.is_aggregate:
+                raise ExpressionError(f"has no aggregate function; write for example max({text})")
+            if not aggregate and expression.is_aggregate:
+                raise ExpressionError("aggregates stand in a window's 'aggregate' only")
+            refuse_unknown_columns(expression, self.columns)
+            types = {name: kind for name in expression.columns if (kind := self.columns[name]) is not None}
+            if not self.stages:
+                self.columns_read.update(name for name in expression.columns if name in self.stream.fields)
+            if len(types) < len(expression.columns):
+                return None
+            return Column(str(path[-1]), expression.sql, infer_type(expression, types))
+        except ExpressionError as error:
+            self._add(path, f"{error} (in: {text})")
+            return None
+
+    def _derive(self, path: Path, derive: dict[str, str]) -> None:
+        columns = []
+        for name, text in derive.items():
+            column = self._expression((*path, "derive", name), text, aggregate=False)
+            if column:
+                columns.append(column)
+        before = {name.lower(): name for name in self.columns}
+        for name in derive:
+            if other := before.get(name.lower()):
+                self._add((*path, "derive", name), f"there is a column '{other}' already; choose another name")
+        self.columns |= dict.fromkeys(derive) | {column.name: column.type for column in columns}
+        self.pending.append(Derive(path_text((*path, "derive")), tuple(columns)))
+
+    def _where(self, path: Path, text: str) -> None:
+        column = self._expression(path, text, aggregate=False)
+        if column and column.type != "boolean":
+            self._add(path, f"expected a condition that is true or false, got a {column.type} (in: {text})")
+        elif column:
+            self.pending.append(Where(path_text(path), column.sql))
+
+    def _window(self, path: Path, window: WindowSpec, emits: list[EmitSpec]) -> None:
+        inner: Path = (*path, "window")
+        for number, name in enumerate(window.by):
+            self._key((*inner, "by", number), name)
+        aggregates = {
+            name: self._expression((*inner, "aggregate", name), text, aggregate=True)
+            for name, text in window.aggregate.items()
+        }
+        by_types = {name: self.columns.get(name) for name in window.by}
+        self.columns = by_types | {name: column.type if column else None for name, column in aggregates.items()}
+        self.stages.append(
+            Stage(
+                name=window.name,
+                size_ms=window.tumbling,
+                by=tuple(window.by),
+                by_types=tuple(kind or "" for kind in by_types.values()),
+                aggregates=tuple(column for column in aggregates.values() if column),
+                emits=tuple(Emit(emit.kind, emit.name) for emit in emits),
+                pre_steps=tuple(self.pending),
+                step=path_text(path),
+            )
+        )
+        self.pending = []
+        self._emits(path, window, emits)
+
+    def _emits(self, path: Path, window: WindowSpec, emits: list[EmitSpec]) -> None:
+        """What a stage must keep to that emits to a stream."""
+        for position, emit in enumerate(emits):
+            if emit.stream is not None and emit.stream == self.pipeline.input.stream:
+                self._add(
+                    (*path, "emit", position, "stream"),
+                    f"'{emit.stream}' is what this pipeline reads; it would read its own results. Choose another name",
+                )
+        if not any(emit.stream is not None for emit in emits):
+            return
+        places: list[tuple[str, Path]] = [(name, ("by", number)) for number, name in enumerate(window.by)]
+        places += [(name, ("aggregate", name)) for name in window.aggregate]
+        for name, inner in places:
+            if name.lower() in WINDOW_FIELDS:
+                self._add(
+                    (*path, "window", *inner),
+                    f"'{name}' is what the window's times are called in a stream of results; choose another name",
+                )
+
+    def _key(self, path: Path, name: str) -> None:
+        """One field of a window's `by`. A later window's key comes from the window before it: it merges its results."""
+        before = self.stages[-1] if self.stages else None
+        if before and name not in before.by:
+            allowed = f"some of: {', '.join(before.by)}" if before.by else "an empty list"
+            self._add(path, f"'{name}' is not in 'by' of window '{before.name}' before it; expected {allowed}")
+        elif name not in self.columns:
+            self._add(path, f"unknown column '{name}'{did_you_mean(name, self.columns)}")
+        elif self.columns[name] == "double":
+            self._add(
+                path, f"'{name}' is a double, which makes no reliable key; use a string, a whole number or a decimal"
+            )
+        elif not before and name in self.stream.fields:
+            self.columns_read.add(name)
+
+    def _windows_together(self) -> None:
+        """What only the windows as a whole show: names, sizes, keys, sinks, and the retention that they need."""
+        windows = [(number, step) for number, step in enumerate(self.pipeline.steps) if step.window is not None]
+        if not windows:
+            self._add(("steps",), "has no window; expected at least one step 'window: {...}'")
+            return
+        last, last_step = windows[-1]
+        if not last_step.emit:
+            self._add(
+                ("steps", last),
+                "the last window must emit; write 'emit: [{elasticsearch: NAME}]' or '[{stream: NAME}]' beside 'window'",
+            )
+        for number in range(last + 1, len(self.pipeline.steps)):
+            self._add(
+                ("steps", number), "stands after the last window, where it changes nothing; move it before or remove"
+            )
+        self._names_distinct(windows)
+        for (number, step), (_, before) in zip(windows[1:], windows, strict=False):
+            assert step.window is not None
+            assert before.window is not None
+            self._cascade(("steps", number, "window"), step.window, before.window)
+        self._retention()
+
+    def _names_distinct(self, windows: list[tuple[int, StepSpec]]) -> None:
+        stages: dict[str, str] = {}
+        sinks: set[tuple[str, str]] = set()
+        for number, step in windows:
+            assert step.window is not None
+            name = step.window.name
+            if other := stages.get(name.lower()):
+                self._add(
+                    ("steps", number, "window", "name"), f"there is a window '{other}' already; choose another name"
+                )
+            stages.setdefault(name.lower(), name)
+            for position, emit in enumerate(step.emit or []):
+                if (emit.kind, emit.name) in sinks:
+                    self._add(
+                        ("steps", number, "emit", position, emit.kind),
+                        f"'{emit.name}' is emitted to already; each window needs a name of its own",
+                    )
+                sinks.add((emit.kind, emit.name))
+
+    def _cascade(self, path: Path, window: WindowSpec, before: WindowSpec) -> None:
+        if before.tumbling and window.tumbling % before.tumbling:
+            self._add(
+                (*path, "tumbling"),
+                f"{format_duration(window.tumbling)} of window '{window.name}' is not a multiple of "
+                f"{format_duration(before.tumbling)} of window '{before.name}' before it, whose windows would straddle",
+            )
+
+    def _retention(self) -> None:
+        needed_ms = self.pipeline.event_time.delay + sum(stage.size_ms for stage in self.stages)
+        if self.stream.retention_ms < needed_ms:
+            self._add(
+                ("steps",),
+                f"the windows and the delay reach back {format_duration(needed_ms)}, and stream '{self.stream.stream}' "
+                f"keeps records for {format_duration(self.stream.retention_ms)} only; raise its retention to "
+                f"{format_duration(needed_ms)} at least",
+            )
