@@ -20,7 +20,7 @@ from benchmarks.recovery.work import Verdict, judge, pipeline_text, stream_text
 from strandline.core.settings import Settings
 from strandline.services.client import ControlClient
 from strandline.services.embedded.addresses import settings_environment
-from strandline.services.processes.process_tree import MARK_VARIABLE, kill_family
+from strandline.services.processes.process_tree import MARK_VARIABLE, kill_tree
 
 TIMEOUT_S = 240.0
 _POLL_S = 0.1
@@ -97,7 +97,7 @@ class StrandlineSide:
         mark = _mark_of(self._pids()[f"runner-{self._name}"])
         self._results.wait_for_newer(self._results.newest_ms(), TIMEOUT_S)
         killed_at = time.monotonic()
-        kill_family(mark)
+        kill_tree(mark)
         # What the dying run had on its way is none of the next one's.
         first_at = self._results.wait_for_newer(self._results.newest_ms(), TIMEOUT_S)
         fresh_at = self._results.wait_until_fresh(self._feed, TIMEOUT_S)
@@ -201,7 +201,7 @@ class PlainSide:
         return verdict
 
     def end_process(self) -> None:
-        kill_family(self._mark)
+        kill_tree(self._mark)
         if self._process is not None:
             self._process.wait()
             self._process = None

@@ -30,10 +30,10 @@ from strandline.log.topics import Topics
 from strandline.results.generations import discard_generation
 from strandline.services.rest.api import create_app
 from strandline.services.rest.apply_documents import Applier, ensure_templates
-from strandline.services.rest.dependencies import Parts
+from strandline.services.rest.dependencies import Dependencies
 from strandline.services.rest.host_guard import LOOPBACK_NAMES
-from strandline.services.supervision.audit_jobs import Auditor
-from strandline.services.supervision.backfill_jobs import Backfiller
+from strandline.services.supervision.audit_jobs import AuditJobs
+from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.leadership import ServiceIdentity
 from strandline.services.supervision.supervisor import Supervisor
 
@@ -63,7 +63,7 @@ def serve(settings: ControlSettings) -> None:
         ledger = Ledger.open(settings.ledger_url)
         try:
             app = create_app(
-                _parts(settings, ledger, name), LOOPBACK_NAMES | {settings.control_host, *settings.control_names}
+                _dependencies(settings, ledger, name), LOOPBACK_NAMES | {settings.control_host, *settings.control_names}
             )
             config = uvicorn.Config(
                 app,
@@ -86,7 +86,7 @@ def serve(settings: ControlSettings) -> None:
             ledger.close()
 
 
-def _parts(settings: ControlSettings, ledger: Ledger, name: str) -> Parts:
+def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Dependencies:
     topics = Topics(
         settings.kafka_bootstrap,
         replication=settings.stream_replication,
@@ -103,14 +103,14 @@ def _parts(settings: ControlSettings, ledger: Ledger, name: str) -> Parts:
     supervisor = Supervisor(
         ledger, settings.data_dir, service=service, lease_s=settings.lease_s, standbys=settings.standbys
     )
-    backfiller = Backfiller(
+    backfills = BackfillJobs(
         ledger,
         settings.data_dir,
         supervisor.leads,
         lambda stream: log.range(stream).offset_first,
         partial(discard_generation, settings.elasticsearch_url),
     )
-    return Parts(ledger, log, applier, supervisor, Auditor(ledger, settings.data_dir), backfiller)
+    return Dependencies(ledger, log, applier, supervisor, AuditJobs(ledger, settings.data_dir), backfills)
 
 
 def _address(settings: Settings) -> str:

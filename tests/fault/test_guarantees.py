@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.services.processes.process_tree import MARK_VARIABLE, family_mark
+from strandline.services.processes.process_tree import MARK_VARIABLE, tree_mark
 from tests.support.audit_lab import AuditLab
 
 pytestmark = pytest.mark.timeout(600)
@@ -66,7 +66,7 @@ def results_after_a_kill(lab: AuditLab, directory: Path, guarantee: str) -> Resu
         "STRANDLINE_LEDGER_URL": lab.settings.ledger_url,
         "STRANDLINE_SLICE_ROWS_MAX": str(SLICE_RECORDS),
         "STRANDLINE_FAILPOINTS": f"emit.written=kill-family:{EMISSIONS_BEFORE_THE_KILL}",
-        MARK_VARIABLE: family_mark(directory, job),
+        MARK_VARIABLE: tree_mark(directory, job),
     }
     command = [sys.executable, "-m", "strandline.processing.run.runner", "--job", job]
     with (directory / f"{job}.log").open("wb") as output:

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from strandline.core.errors import NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.services.client import ControlClient
-from strandline.services.processes.process_tree import MARK_VARIABLE, family_mark
+from strandline.services.processes.process_tree import MARK_VARIABLE, tree_mark
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -83,7 +83,7 @@ class Control:
             return False
 
     def family(self, job: str) -> list[int]:
-        wanted = f"{MARK_VARIABLE}={family_mark(self.directory, job)}".encode()
+        wanted = f"{MARK_VARIABLE}={tree_mark(self.directory, job)}".encode()
         found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:

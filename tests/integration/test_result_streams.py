@@ -26,7 +26,7 @@ from strandline.log.index import LogIndex
 from strandline.log.topics import Topics
 from strandline.processing.audit.index_reader import EndRange, open_snapshot, read_documents
 from strandline.processing.emission.result_stream_writer import result_header
-from strandline.services.processes.process_tree import MARK_VARIABLE, family_mark, kill_family
+from strandline.services.processes.process_tree import MARK_VARIABLE, kill_tree, tree_mark
 from strandline.services.rest.apply_documents import Applier, ensure_templates
 from tests.support.topic_reader import read_messages
 from tests.support.waiting import wait_until
@@ -96,7 +96,7 @@ class Cascade:
         self.sent += count
 
     def start(self, job: str) -> None:
-        mark = family_mark(self.directory, job)
+        mark = tree_mark(self.directory, job)
         environment = os.environ | {
             "STRANDLINE_DATA_DIR": str(self.directory / job),
             "STRANDLINE_KAFKA_BOOTSTRAP": self.settings.kafka_bootstrap,
@@ -130,7 +130,7 @@ class Cascade:
             fired = Path(f"{self.failpoints(job)}.fired")
             assert fired.exists()
             fired.unlink()
-            kill_family(family_mark(self.directory, job))
+            kill_tree(tree_mark(self.directory, job))
             self.start(job)
 
     def drain(self, job: str) -> None:
@@ -139,7 +139,7 @@ class Cascade:
 
     def close(self) -> None:
         for job in self.runners:
-            kill_family(family_mark(self.directory, job))
+            kill_tree(tree_mark(self.directory, job))
             self.runners[job].wait()
         self.ledger.close()
 

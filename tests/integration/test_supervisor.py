@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
-from strandline.services.processes.process_tree import MARK_VARIABLE, family_mark
+from strandline.services.processes.process_tree import MARK_VARIABLE, tree_mark
 from strandline.services.supervision.leadership import ServiceIdentity
 from strandline.services.supervision.supervisor import DEATHS_MAX, Supervisor
 from tests.support.waiting import wait_until
@@ -68,7 +68,7 @@ class Stage:
 
     def family(self, directory: Path | None = None) -> list[int]:
         """Every process that carries the job's mark."""
-        wanted = f"{MARK_VARIABLE}={family_mark(directory or self.directory, JOB)}".encode()
+        wanted = f"{MARK_VARIABLE}={tree_mark(directory or self.directory, JOB)}".encode()
         return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if wanted in _environment(path)]
 
     def leader(self) -> str:

@@ -23,10 +23,10 @@ from strandline.log.kafka_status import DeadLetter, LogFacts, LogRange
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.services.rest.api import create_app
 from strandline.services.rest.apply_documents import Applier
-from strandline.services.rest.dependencies import Parts
+from strandline.services.rest.dependencies import Dependencies
 from strandline.services.rest.host_guard import LOOPBACK_NAMES
-from strandline.services.supervision.audit_jobs import Auditor
-from strandline.services.supervision.backfill_jobs import Backfiller
+from strandline.services.supervision.audit_jobs import AuditJobs
+from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.supervisor import Supervisor
 from tests.support.waiting import wait_until
 
@@ -127,27 +127,27 @@ class Api:
         self,
         ledger: Ledger,
         supervisor: IdleSupervisor | None = None,
-        auditor: Auditor | None = None,
-        backfiller: Backfiller | None = None,
+        audits: AuditJobs | None = None,
+        backfills: BackfillJobs | None = None,
     ) -> None:
         self.ledger = ledger
         self.topics, self.log, self.supervisor = Topics(), Log(), supervisor or IdleSupervisor()
-        self.auditor = auditor or Auditor(ledger, Path("/nowhere"))
+        self.audits = audits or AuditJobs(ledger, Path("/nowhere"))
         self.templates: list[str] = []
         self.index_is_away = False
         applier = Applier(
             ledger, self.topics, self._ensure_templates, lambda stream: self.log.range(stream).offset_first
         )
         self.discarded: list[tuple[str, int]] = []
-        self.backfiller = backfiller or Backfiller(
+        self.backfills = backfills or BackfillJobs(
             ledger,
             Path("/nowhere"),
             self.supervisor.leads,
             lambda stream: self.log.range(stream).offset_first,
             lambda store, generation: self.discarded.append((store, generation)),
         )
-        parts = Parts(ledger, self.log, applier, self.supervisor, self.auditor, self.backfiller)
-        self.app = create_app(parts, LOOPBACK_NAMES)
+        dependencies = Dependencies(ledger, self.log, applier, self.supervisor, self.audits, self.backfills)
+        self.app = create_app(dependencies, LOOPBACK_NAMES)
 
     def _ensure_templates(self, pipeline: CheckedPipeline) -> None:
         if self.index_is_away:

@@ -23,7 +23,7 @@ from confluent_kafka import Producer
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, JobState
 from strandline.services.client import ControlClient
-from strandline.services.processes.process_tree import MARK_VARIABLE, family_mark
+from strandline.services.processes.process_tree import MARK_VARIABLE, tree_mark
 from tests.support.waiting import wait_until
 
 DEVICES = 3
@@ -75,7 +75,7 @@ class Service:
 
     def family(self, of: str = "") -> list[int]:
         """All processes of its runners and standbys, but not the service itself; with `of`, those of that one."""
-        wanted = f"{MARK_VARIABLE}={family_mark(self.directory, of)}".encode()
+        wanted = f"{MARK_VARIABLE}={tree_mark(self.directory, of)}".encode()
         found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:

@@ -33,7 +33,7 @@ from strandline.services.embedded.kafka_server import kafka_program
 from strandline.services.embedded.progress_display import Cancelled, ProgressDisplay
 from strandline.services.processes.child_process import Child, Program, log_tail, start, stop
 from strandline.services.processes.pids import PidFile
-from strandline.services.processes.process_tree import family_mark, kill_family
+from strandline.services.processes.process_tree import kill_tree, tree_mark
 
 __all__ = ["Stack", "StackAddresses", "down", "read_stack", "up"]
 
@@ -235,7 +235,7 @@ class Stack:
                 f"stop it with: strandline down --data-dir {self.data_dir}"
             )
         # What a stack that was killed left behind could still write.
-        kill_family(family_mark(self.data_dir), whole_stack=True)
+        kill_tree(tree_mark(self.data_dir), whole_stack=True)
         preflight.require_free_ports(self.ports)
         self.addresses.write()
 
@@ -329,7 +329,7 @@ def _stop_all(data_dir: Path, progress: ProgressDisplay) -> None:
     gateways = [name for name in alive if name.startswith("gateway-")]
     for name in (*gateways, "control", *runners):
         _stop_one(name, alive, pids, progress)
-    kill_family(family_mark(data_dir), whole_stack=True)
+    kill_tree(tree_mark(data_dir), whole_stack=True)
     for name in ("mqtt", "elasticsearch", "kafka"):
         _stop_one(name, alive, pids, progress)
     for name, pid in pids.all().items():

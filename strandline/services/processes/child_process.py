@@ -65,7 +65,7 @@ class Child:
         self.pid = int(self.program.pid_file.read_text(encoding="ascii").strip())
         return True
 
-    def end_family(self) -> None:
+    def kill_tree(self) -> None:
         """Kill what the launcher started, as long as its group is surely still its own: before it is cleared away."""
         if self._launcher.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -106,7 +106,7 @@ def start(program: Program, pids: PidFile, check: Callable[[], None]) -> Child:
             _pause(program, deadline, check)
     except BaseException:
         stop(program.name, child.pid, pids, timeout_s=program.stop_timeout_s)
-        child.end_family()
+        child.kill_tree()
         raise
     return child
 

@@ -18,12 +18,12 @@ MARK_VARIABLE = "STRANDLINE_RUNNER_OF"
 _POLL_S = 0.02
 
 
-def family_mark(data_dir: Path, job: str = "") -> str:
+def tree_mark(data_dir: Path, job: str = "") -> str:
     """The value of MARK_VARIABLE for a job's runner; without a job, how those of all runners of this stack begin."""
     return f"{data_dir.resolve()}:{job}"
 
 
-def kill_family(mark: str, *, whole_stack: bool = False, timeout_s: float = 10.0) -> int:
+def kill_tree(mark: str, *, whole_stack: bool = False, timeout_s: float = 10.0) -> int:
     """Kill every process with this mark and wait until they are gone; returns how many there were.
 
     With `whole_stack`, every process whose mark begins so. Raises StackError when one outlives SIGKILL.

@@ -1,7 +1,7 @@
 """The REST API: routes, errors and the door put together into one app.
 
 There are no tokens and roles yet: the API listens on loopback and trusts whoever reaches it. They will be checked at
-the door (`door.py`), and each route will name the role that it needs.
+the door (`host_guard.py`), and each route will name the role that it needs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
 from strandline import __version__
-from strandline.services.rest.dependencies import Parts
-from strandline.services.rest.host_guard import LOOPBACK_NAMES, Door
+from strandline.services.rest.dependencies import Dependencies
+from strandline.services.rest.host_guard import LOOPBACK_NAMES, HostGuard
 from strandline.services.rest.problems import MEDIA_TYPE, ProblemDetails, install_problem_handlers
 from strandline.services.rest.routes import audits, backfills, documents, health, jobs, streams
 
@@ -30,21 +30,21 @@ _PROBLEM_ANSWER: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(parts: Parts | None, names: Collection[str] = LOOPBACK_NAMES) -> FastAPI:
-    """The app over `parts`; it starts the supervisor with itself and closes it at its end.
+def create_app(dependencies: Dependencies | None, names: Collection[str] = LOOPBACK_NAMES) -> FastAPI:
+    """The app over `dependencies`; it starts the supervisor with itself and closes it at its end.
 
-    `names` are the host names under which the service may be addressed. Without parts it can only describe itself.
+    `names` are the host names under which the service may be addressed. Without dependencies it can only describe itself.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        assert parts is not None
-        await run_in_threadpool(parts.supervisor.start)
-        parts.backfiller.start()
+        assert dependencies is not None
+        await run_in_threadpool(dependencies.supervisor.start)
+        dependencies.backfills.start()
         yield
-        await run_in_threadpool(parts.backfiller.close)
-        await run_in_threadpool(parts.auditor.close)
-        await run_in_threadpool(parts.supervisor.close)
+        await run_in_threadpool(dependencies.backfills.close)
+        await run_in_threadpool(dependencies.audits.close)
+        await run_in_threadpool(dependencies.supervisor.close)
 
     app = FastAPI(
         title="Strandline",
@@ -57,11 +57,11 @@ def create_app(parts: Parts | None, names: Collection[str] = LOOPBACK_NAMES) -> 
         responses=_PROBLEM_ANSWER,
         generate_unique_id_function=_operation_id,
     )
-    app.state.parts = parts
+    app.state.dependencies = dependencies
     for one in (documents, streams, jobs, audits, backfills, health):
         app.include_router(one.router)
     install_problem_handlers(app)
-    app.add_middleware(Door, names=names)
+    app.add_middleware(HostGuard, names=names)
     _describe_problems(app)
     return app
 

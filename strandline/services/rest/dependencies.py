@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import LogFacts
 from strandline.services.rest.apply_documents import Applier
-from strandline.services.supervision.audit_jobs import Auditor
-from strandline.services.supervision.backfill_jobs import Backfiller
+from strandline.services.supervision.audit_jobs import AuditJobs
+from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.supervisor import Supervisor
 
 
 @dataclass(frozen=True)
-class Parts:
+class Dependencies:
     """The parts of a control service."""
 
     ledger: Ledger
     log: LogFacts
     applier: Applier
     supervisor: Supervisor
-    auditor: Auditor
-    backfiller: Backfiller
+    audits: AuditJobs
+    backfills: BackfillJobs
 
 
-def parts(request: Request) -> Parts:
-    """The parts, as a dependency of a route."""
-    found = request.app.state.parts
-    assert isinstance(found, Parts)
+def _dependencies(request: Request) -> Dependencies:
+    found = request.app.state.dependencies
+    assert isinstance(found, Dependencies)
     return found
+
+
+Control = Annotated[Dependencies, Depends(_dependencies)]
+"""The type of a route's argument through which it gets them."""

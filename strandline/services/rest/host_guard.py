@@ -21,7 +21,7 @@ BODY_BYTES_MAX = 1_000_000
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-class Door:
+class HostGuard:
     """ASGI middleware: answers 421, 403 or 413 itself, and lets everything else through."""
 
     def __init__(self, app: ASGIApp, names: Collection[str] = LOOPBACK_NAMES) -> None:

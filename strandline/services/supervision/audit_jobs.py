@@ -21,7 +21,7 @@ import structlog
 from strandline.core.errors import Conflict, NotFound, StackError
 from strandline.ledger.ledger import Ledger
 from strandline.services.processes.pids import PidFile
-from strandline.services.processes.process_tree import MARK_VARIABLE, family_mark, kill_family
+from strandline.services.processes.process_tree import MARK_VARIABLE, kill_tree, tree_mark
 
 logger = structlog.get_logger()
 
@@ -53,7 +53,7 @@ def audit_command(job: str, after_ms: int | None, up_to_ms: int | None) -> Seque
     return command if up_to_ms is None else [*command, "--up-to-ms", str(up_to_ms)]
 
 
-class Auditor:
+class AuditJobs:
     """Starts audits and follows them. May be used from any thread."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Auditor:
         with self._lock:
             running = self._running
         if running is not None:
-            kill_family(self._mark(running[0]))
+            kill_tree(self._mark(running[0]))
             running[1].join()
 
     def _spawn(self, state: AuditState) -> subprocess.Popen[bytes]:
@@ -145,7 +145,7 @@ class Auditor:
                     self._hear(job, line)
             code = process.wait()
             message = f"the audit ended with code {code}; its log is {self._data_dir / 'logs' / f'audit-{job}.log'}"
-            kill_family(self._mark(job))
+            kill_tree(self._mark(job))
             PidFile(self._data_dir).remove(f"audit-{job}", process.pid)
         except (StackError, OSError) as error:
             message = f"the audit could not be ended in order: {error}"
@@ -172,4 +172,4 @@ class Auditor:
                 self._states[job] = replace(state, state="failed", message=said["error"]["message"])
 
     def _mark(self, job: str) -> str:
-        return family_mark(self._data_dir, f".audit-{job}")  # no job can have this name
+        return tree_mark(self._data_dir, f".audit-{job}")  # no job can have this name

@@ -27,7 +27,7 @@ from strandline.ledger.states import OPEN_BACKFILLS, BackfillRow, BackfillState
 from strandline.processing.backfill.plan import plan_backfill, stores_of
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.services.processes.pids import PidFile
-from strandline.services.processes.process_tree import MARK_VARIABLE, family_mark, kill_family
+from strandline.services.processes.process_tree import MARK_VARIABLE, kill_tree, tree_mark
 
 logger = structlog.get_logger()
 
@@ -65,7 +65,7 @@ class _Deaths:
     next_start: float = 0.0
 
 
-class Backfiller:
+class BackfillJobs:
     """Runs in a thread of its own between `start` and `close`. The other methods may be called from any thread."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Backfiller:
         self._deaths: dict[tuple[str, int], _Deaths] = {}
         self._pids = PidFile(data_dir)
         self._wake, self._closing = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="backfiller", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="backfill-jobs", daemon=True)
 
     def start(self) -> None:
         """Begin to look for backfills to carry out."""
@@ -149,7 +149,7 @@ class Backfiller:
         """One look. 1. Bury a process that has ended. 2. End one that should not be at work. 3. Start the next."""
         work = self._work
         if work is not None and work.process.poll() is not None:
-            self._bury(work)
+            self._handle_end(work)
             work = None
         if work is not None:
             row = self._ledger.backfill(work.row.job, work.row.generation)
@@ -180,7 +180,7 @@ class Backfiller:
                 self._clear(row)
                 del self._deaths[job, generation]
 
-    def _bury(self, work: _Work) -> None:
+    def _handle_end(self, work: _Work) -> None:
         """Judge the end of a process."""
         code = work.process.wait()
         self._end(work)
@@ -240,7 +240,7 @@ class Backfiller:
 
     def _end(self, work: _Work) -> None:
         """End the process and all that belongs to it, and forget it."""
-        kill_family(self._mark(work.row.job))
+        kill_tree(self._mark(work.row.job))
         work.process.wait()
         self._pids.remove(self._name(work.row.job), work.process.pid)
         self._work = None
@@ -252,4 +252,4 @@ class Backfiller:
         return f"backfill-{job}"
 
     def _mark(self, job: str) -> str:
-        return family_mark(self._data_dir, f".backfill-{job}")  # no job can have this name
+        return tree_mark(self._data_dir, f".backfill-{job}")  # no job can have this name

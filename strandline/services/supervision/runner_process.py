@@ -1,4 +1,4 @@
-"""One runner process as its supervisor sees it: how it is started, heard, told to end, and ended with its family.
+"""One runner process as its supervisor sees it: how it is started, heard, told to end, and killed with its process tree.
 
 A runner shows that it lives by writing into a pipe. Its process alone says little: one that is stopped, or that hangs on a
 disk, is there and does nothing.
@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from strandline.services.processes.process_tree import MARK_VARIABLE, family_mark, kill_family
+from strandline.services.processes.process_tree import MARK_VARIABLE, kill_tree, tree_mark
 
-VoicedCommand = Callable[[str | None, int | None, int], Sequence[str]]
+RunnerCommand = Callable[[str | None, int | None, int], Sequence[str]]
 """(job, epoch of the lease, file descriptor to write into) -> how the runner is started; no job for a standby."""
 FIRST_WORD_S = 120.0
 """How long a runner may take from its start to its first sign of life, on a machine that is busy."""
@@ -33,11 +33,11 @@ def runner_command(job: str | None, lease: int | None, alive_fd: int) -> Sequenc
 
 
 class RunnerProcess:
-    """A process that was started, until `bury`. Not thread-safe, but for `end_family`."""
+    """A process that was started, until `reap`. Not thread-safe, but for `kill_tree`."""
 
-    def __init__(self, data_dir: Path, name: str, command: VoicedCommand, job: str | None, lease: int | None) -> None:
+    def __init__(self, data_dir: Path, name: str, command: RunnerCommand, job: str | None, lease: int | None) -> None:
         """Start it; its output goes to `logs/NAME.log`. A standby takes its job with `assign`."""
-        self.mark = family_mark(data_dir, job or f"#{name}")
+        self.mark = tree_mark(data_dir, job or f"#{name}")
         self.log = data_dir / "logs" / f"{name}.log"
         self._own_log = self.log
         self._voice, alive_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -108,13 +108,13 @@ class RunnerProcess:
         # Only the runner itself: its JVM must live to finish the slice. Popen's own method would reap it in passing.
         os.kill(self.pid, signal.SIGTERM)
 
-    def end_family(self) -> None:
+    def kill_tree(self) -> None:
         """Kill it and all that it started, and wait until they are gone; any thread may. Raises StackError."""
-        kill_family(self.mark)
+        kill_tree(self.mark)
 
-    def bury(self) -> int:
-        """End what is left of its family, and reap it; returns its exit code. Raises StackError when one doesn't end."""
-        self.end_family()
+    def reap(self) -> int:
+        """Kill what is left of its process tree, and reap it; returns its exit code. Raises StackError when one doesn't end."""
+        self.kill_tree()
         code = self._process.wait()
         os.close(self._voice)
         if self._process.stdin is not None:

@@ -14,7 +14,7 @@ import structlog
 
 from strandline.core.errors import StackError
 from strandline.services.processes.pids import PidFile
-from strandline.services.supervision.runner_process import RunnerProcess, VoicedCommand
+from strandline.services.supervision.runner_process import RunnerCommand, RunnerProcess
 
 logger = structlog.get_logger()
 
@@ -27,7 +27,7 @@ CALM_S = 10.0
 class Standbys:
     """Keeps `wanted` standbys. Belongs to the supervisor's thread."""
 
-    def __init__(self, data_dir: Path, pids: PidFile, command: VoicedCommand, wanted: int) -> None:
+    def __init__(self, data_dir: Path, pids: PidFile, command: RunnerCommand, wanted: int) -> None:
         self._data_dir = data_dir
         self._pids = pids
         self._command = command
@@ -75,6 +75,6 @@ class Standbys:
                 logger.error("a standby did not end", action="close", error=str(error))
 
     def _forget(self, standby: RunnerProcess) -> None:
-        standby.bury()
+        standby.reap()
         self._waiting.remove(standby)
         self._pids.remove(self._names.pop(standby.pid), standby.pid)

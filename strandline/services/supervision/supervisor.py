@@ -18,7 +18,7 @@ The agreement with a runner (`python -m strandline.processing.run.runner --job N
 * on an error that trying again cannot help it moves the job to failed with the sentence, and exits 1;
 * SIGTERM: it ends after the current slice and leaves the job's state and what is desired as they are;
 * once the ledger shows a newer run or lease, or can't be asked for a lease's length, it ends.
-Any other end is a death: the rest of its family is killed, and a new runner rewinds, after a growing pause. One that ended
+Any other end is a death: the rest of its process tree is killed, and a new runner rewinds, after a growing pause. One that ended
 because something outside does not answer (Kafka, Elasticsearch, the ledger) is started again for as long as that takes;
 other deaths in a row, without progress, fail the job.
 
@@ -40,9 +40,9 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState, LeaseRow
 from strandline.processing.run.exit_codes import EXIT_AWAY
 from strandline.services.processes.pids import PidFile
-from strandline.services.processes.process_tree import family_mark, kill_family
+from strandline.services.processes.process_tree import kill_tree, tree_mark
 from strandline.services.supervision.leadership import Leadership, ServiceIdentity
-from strandline.services.supervision.runner_process import RunnerProcess, VoicedCommand, runner_command
+from strandline.services.supervision.runner_process import RunnerCommand, RunnerProcess, runner_command
 from strandline.services.supervision.standbys import STANDBY_NAME, Standbys
 
 logger = structlog.get_logger()
@@ -102,7 +102,7 @@ class Supervisor:
         service: ServiceIdentity | None = None,
         lease_s: float = LEASE_S,
         standbys: int = 0,
-        command: VoicedCommand = runner_command,
+        command: RunnerCommand = runner_command,
         pause_first_s: float = PAUSE_FIRST_S,
         stop_patience_s: float = STOP_PATIENCE_S,
         close_patience_s: float = CLOSE_PATIENCE_S,
@@ -128,7 +128,7 @@ class Supervisor:
     def start(self) -> None:
         """End what an earlier control service left running, then begin. Raises StackError when that doesn't end."""
         (self._data_dir / "logs").mkdir(parents=True, exist_ok=True)
-        killed = kill_family(family_mark(self._data_dir), whole_stack=True)
+        killed = kill_tree(tree_mark(self._data_dir), whole_stack=True)
         for name, pid in self._pids.all().items():
             if name.startswith(("runner-", STANDBY_NAME)):
                 self._pids.remove(name, pid)
@@ -226,7 +226,7 @@ class Supervisor:
         facts = {"lease": lease.epoch, "from": before.holder, "to": lease.holder}
         try:
             if before.data_dir and Path(before.data_dir).resolve() != self._data_dir.resolve():
-                kill_family(family_mark(Path(before.data_dir)), whole_stack=True)
+                kill_tree(tree_mark(Path(before.data_dir)), whole_stack=True)
             self._ledger.record_event("leader_changed", message, lease.job, facts=facts)
         except (LedgerUnavailable, StackError) as error:
             logger.error("could not take over in order", action="lead", job=lease.job, error=str(error))
@@ -248,20 +248,20 @@ class Supervisor:
         logger.warning("the lease is lost", action="lose", job=job, why=why)
         if runner is not None:
             try:
-                runner.process.end_family()
+                runner.process.kill_tree()
             except StackError as error:
                 logger.error("the runner of a lost job did not end", action="lose", job=job, error=str(error))
 
     def _attend(self, job: JobRow) -> None:
         """One job, one look.
 
-        1. A runner that has ended is buried, with all its family; a death is counted.
+        1. A runner that has ended is reaped with its process tree; a death is counted.
         2. A live runner is told to end where it should, and killed where it didn't, or when it is silent.
         3. Without a runner, the job is settled: one is started, or the job comes to rest.
         """
         runner = self._runners.get(job.name)
         if runner is not None and runner.process.has_ended():
-            self._bury(job.name, runner)
+            self._handle_end(job.name, runner)
             job = self._ledger.job(job.name)  # the runner may have moved it since the list was read
             runner = None
         if runner is not None:
@@ -289,7 +289,7 @@ class Supervisor:
             self._kill(job, runner, f"the runner gave no sign of life for {self._lease_s:g} s or more")
 
     def _kill(self, job: JobRow, runner: _Runner, why: str) -> None:
-        runner.process.end_family()
+        runner.process.kill_tree()
         self._record("runner_killed", job, why, runner.process)
 
     def _settle(self, job: JobRow) -> None:
@@ -330,9 +330,9 @@ class Supervisor:
             "runner started", action="start", job=job.name, version=job.version, pid=process.pid, standby=was_waiting
         )
 
-    def _bury(self, name: str, runner: _Runner) -> None:
-        """End the family of a runner that has ended, and judge its end."""
-        runner.process.end_family()
+    def _handle_end(self, name: str, runner: _Runner) -> None:
+        """Kill what is left of a runner that has ended, and judge how it ended."""
+        runner.process.kill_tree()
         job = self._ledger.job(name)  # before the runner is forgotten: without the ledger the next look tries again
         code = self._reap(name, runner)
         if job.state in _RESTING or runner.process.is_told:
@@ -341,8 +341,8 @@ class Supervisor:
         self._count_death(job, runner, code)
 
     def _reap(self, name: str, runner: _Runner) -> int:
-        """End what is left of a runner's family and forget it; returns its exit code. Raises StackError."""
-        code = runner.process.bury()
+        """Kill what is left of a runner and forget it; returns its exit code. Raises StackError."""
+        code = runner.process.reap()
         self._pids.remove(f"runner-{name}", runner.process.pid)
         del self._runners[name]
         return code

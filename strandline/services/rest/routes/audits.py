@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Query, Response
 
-from strandline.services.rest.dependencies import Parts, parts
+from strandline.services.rest.dependencies import Control
 from strandline.services.rest.views import AuditView
 
 router = APIRouter(tags=["jobs"])
 
-Control = Annotated[Parts, Depends(parts)]
 End = Annotated[int | None, Query(ge=0)]
 
 
@@ -20,7 +19,7 @@ def start_audit(
     control: Control, name: str, response: Response, after_ms: End = None, up_to_ms: End = None
 ) -> AuditView:
     """Begin an audit, of all windows or of those that end after `after_ms`, up to `up_to_ms`. One runs at a time."""
-    state = control.auditor.start(name, after_ms, up_to_ms)
+    state = control.audits.start(name, after_ms, up_to_ms)
     response.headers["Location"] = f"/v1/jobs/{name}/audit"
     return AuditView(**vars(state))
 
@@ -28,4 +27,4 @@ def start_audit(
 @router.get("/v1/jobs/{name}/audit")
 def show_audit(control: Control, name: str) -> AuditView:
     """The job's last audit: how far it is, or what it found."""
-    return AuditView(**vars(control.auditor.state(name)))
+    return AuditView(**vars(control.audits.state(name)))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Query, Response
 
-from strandline.services.rest.dependencies import Parts, parts
+from strandline.services.rest.dependencies import Control
 from strandline.services.rest.views import BackfillList, BackfillView, backfill_view
 
 router = APIRouter(tags=["jobs"])
-
-Control = Annotated[Parts, Depends(parts)]
 
 
 @router.post("/v1/jobs/{name}/backfills", status_code=202)
@@ -23,7 +21,7 @@ def start_backfill(
     to_ms: Annotated[int | None, Query(ge=0)] = None,
 ) -> BackfillView:
     """Compute the windows anew that end after `from_ms`, up to `to_ms` or to what is emitted now. One at a time a job."""
-    row = control.backfiller.request(name, from_ms, to_ms)
+    row = control.backfills.request(name, from_ms, to_ms)
     response.headers["Location"] = f"/v1/jobs/{name}/backfills/{row.generation}"
     return backfill_view(row)
 
@@ -44,4 +42,4 @@ def show_backfill(control: Control, name: str, generation: int) -> BackfillView:
 @router.post("/v1/jobs/{name}/backfills/{generation}/cancel", status_code=202)
 def cancel_backfill(control: Control, name: str, generation: int) -> BackfillView:
     """Give a backfill up that is not complete. Nothing of it was seen, and nothing stays."""
-    return backfill_view(control.backfiller.cancel(name, generation))
+    return backfill_view(control.backfills.cancel(name, generation))

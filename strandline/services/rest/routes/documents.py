@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request
 
 from strandline.core.errors import InvalidDocument
 from strandline.services.rest.checking import approval, refusal
-from strandline.services.rest.dependencies import Parts, parts
+from strandline.services.rest.dependencies import Control
 from strandline.services.rest.job_status import rewind_view
 from strandline.services.rest.views import AppliedList, AppliedView, ChangeView, CheckView, JobPlanView, PlanView
 
@@ -34,7 +34,7 @@ async def yaml_body(request: Request) -> bytes:
 
 @router.post("/v1/documents", openapi_extra=_YAML_BODY)
 def apply_documents(
-    control: Annotated[Parts, Depends(parts)],
+    control: Control,
     body: Annotated[bytes, Depends(yaml_body)],
     source: Source = "<request>",
 ) -> AppliedList:
@@ -47,7 +47,7 @@ def apply_documents(
 
 @router.post("/v1/documents/plan", openapi_extra=_YAML_BODY)
 def plan_documents(
-    control: Annotated[Parts, Depends(parts)],
+    control: Control,
     body: Annotated[bytes, Depends(yaml_body)],
     source: Source = "<request>",
 ) -> PlanView:
@@ -68,7 +68,7 @@ def plan_documents(
 
 @router.post("/v1/pipelines/check", openapi_extra=_YAML_BODY)
 def check_pipeline(
-    control: Annotated[Parts, Depends(parts)],
+    control: Control,
     body: Annotated[bytes, Depends(yaml_body)],
     source: Source = "<request>",
 ) -> CheckView:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 
 from strandline.core.errors import StrandlineError
-from strandline.services.rest.dependencies import Parts, parts
+from strandline.services.rest.dependencies import Control
 from strandline.services.rest.metrics import CONTENT_TYPE, render_metrics
 from strandline.services.rest.views import HealthView
 
 router = APIRouter(tags=["health"])
-Control = Annotated[Parts, Depends(parts)]
 
 
 @router.get("/healthz")

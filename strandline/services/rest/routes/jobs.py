@@ -9,12 +9,12 @@ import base64
 from contextlib import suppress
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Query, Response
 
 from strandline.core.errors import Conflict, NotFound
 from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import DeadLetter, LogRange
-from strandline.services.rest.dependencies import Parts, parts
+from strandline.services.rest.dependencies import Control
 from strandline.services.rest.job_status import job_view
 from strandline.services.rest.views import (
     DeadLetterFull,
@@ -31,7 +31,6 @@ from strandline.services.rest.views import (
 router = APIRouter(tags=["jobs"])
 
 PREVIEW_CHARACTERS = 200
-Control = Annotated[Parts, Depends(parts)]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 _SHOWN: dict[tuple[JobState, Desired], JobState] = {
     (JobState.RUNNING, Desired.STOPPED): JobState.STOPPING,
@@ -128,7 +127,7 @@ def list_events(
     return EventList(events=[EventView(**vars(row)) for row in rows], next=following)
 
 
-def _order(control: Parts, name: str, desired: Desired, response: Response) -> JobView:
+def _order(control: Control, name: str, desired: Desired, response: Response) -> JobView:
     """Show the order in the state first, so that a runner which carries it out at once finds its last move legal."""
     job = control.ledger.job(name)
     shown = _SHOWN.get((job.state, desired))

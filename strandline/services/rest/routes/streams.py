@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 
 from strandline.processing.pipelines.result_streams import emitter_of
-from strandline.services.rest.dependencies import Parts, parts
+from strandline.services.rest.dependencies import Control
 from strandline.services.rest.views import PartitionView, StreamList, StreamSummary, StreamView
 
 router = APIRouter(tags=["streams"])
 
 
 @router.get("/v1/streams")
-def list_streams(control: Annotated[Parts, Depends(parts)]) -> StreamList:
+def list_streams(control: Control) -> StreamList:
     """All registered streams, by name."""
     return StreamList(
         streams=[
@@ -25,7 +23,7 @@ def list_streams(control: Annotated[Parts, Depends(parts)]) -> StreamList:
 
 
 @router.get("/v1/streams/{name}")
-def show_stream(control: Annotated[Parts, Depends(parts)], name: str) -> StreamView:
+def show_stream(control: Control, name: str) -> StreamView:
     """One stream, and what its topic holds now."""
     row = control.ledger.stream(name)
     held = control.log.range(name)

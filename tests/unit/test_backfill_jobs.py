@@ -16,7 +16,7 @@ from strandline.core.errors import IndexUnavailable
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import BackfillRow, BackfillState
 from strandline.services.cli import commands as command_line
-from strandline.services.supervision.backfill_jobs import DEATHS_MAX, Backfiller, backfill_command
+from strandline.services.supervision.backfill_jobs import DEATHS_MAX, BackfillJobs, backfill_command
 from tests.support.control import BOTH, Api, ObedientSupervisor, serving
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.support.waiting import wait_until
@@ -25,7 +25,7 @@ PATH = "/v1/jobs/power/backfills"
 
 
 class Lab:
-    """The API with a backfiller whose processes do as they are told, over a job with three committed slices."""
+    """The API with backfills whose processes do as they are told, over a job with three committed slices."""
 
     def __init__(self, ledger: Ledger, directory: Path) -> None:
         self.ledger, self.directory = ledger, directory
@@ -33,7 +33,7 @@ class Lab:
         self.discarded: list[tuple[str, int]] = []
         self.index_is_away = False
         self.leads = True
-        self.backfiller = Backfiller(
+        self.backfills = BackfillJobs(
             ledger,
             directory,
             lambda job: self.leads,
@@ -42,7 +42,7 @@ class Lab:
             command=self._command,
             pause_first_s=0.01,
         )
-        self.api = Api(ledger, ObedientSupervisor(ledger), backfiller=self.backfiller)
+        self.api = Api(ledger, ObedientSupervisor(ledger), backfills=self.backfills)
         self.api.apply(BOTH)
         self.api.log.ranges["turbines"].offset_first.update({0: 0, 1: 0})
         for number in (1, 2, 3):
@@ -79,7 +79,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     ledger = Ledger.open(os.environ["STRANDLINE_LEDGER_URL"])
     made = Lab(ledger, tmp_path)
     yield made
-    made.backfiller.close()
+    made.backfills.close()
     ledger.close()
 
 
@@ -104,7 +104,7 @@ def test_a_backfill_is_asked_for_carried_out_and_shown(lab: Lab) -> None:
     assert asked["windows"] == {"per_minute": {"after_ms": 0, "up_to_ms": 120_000}}
     assert lab.ask(30_000, to_ms=150_000) == asked, "the same again is the same"
     assert lab.api.ask("POST", PATH, params={"from_ms": 0}).status_code == 409
-    lab.backfiller.start()
+    lab.backfills.start()
     lab.wait_for(is_running, "running")
     assert "backfill-power" in json.loads((lab.directory / "pids.json").read_text())
     lab.say("chunk")
@@ -122,7 +122,7 @@ def test_a_backfill_is_asked_for_carried_out_and_shown(lab: Lab) -> None:
 
 
 def test_a_process_that_dies_is_followed_by_one_that_goes_on(lab: Lab) -> None:
-    lab.backfiller.start()
+    lab.backfills.start()
     lab.ask()
     lab.wait_for(is_running, "running")
     lab.say("chunk")
@@ -136,7 +136,7 @@ def test_a_process_that_dies_is_followed_by_one_that_goes_on(lab: Lab) -> None:
 
 
 def test_after_five_attempts_without_a_chunk_it_has_failed(lab: Lab) -> None:
-    lab.backfiller.start()
+    lab.backfills.start()
     lab.ask()
     for attempt in range(1, DEATHS_MAX + 1):
         lab.wait_for(lambda row, n=attempt: row.epoch == n, "at the next attempt")
@@ -148,7 +148,7 @@ def test_after_five_attempts_without_a_chunk_it_has_failed(lab: Lab) -> None:
 
 
 def test_one_that_fails_for_good_is_not_tried_again(lab: Lab) -> None:
-    lab.backfiller.start()
+    lab.backfills.start()
     lab.ask()
     lab.wait_for(is_running, "running")
     lab.say("fail")
@@ -159,7 +159,7 @@ def test_one_that_fails_for_good_is_not_tried_again(lab: Lab) -> None:
 
 
 def test_one_that_is_cancelled_ends_at_once_and_leaves_nothing(lab: Lab) -> None:
-    lab.backfiller.start()
+    lab.backfills.start()
     lab.ask()
     lab.wait_for(is_running, "running")
     status = lab.api.ask("GET", PATH.rpartition("/")[0]).json()
@@ -176,7 +176,7 @@ def test_one_that_is_cancelled_ends_at_once_and_leaves_nothing(lab: Lab) -> None
 
 def test_one_that_is_cancelled_while_the_index_is_away_is_ended_all_the_same(lab: Lab) -> None:
     lab.index_is_away = True
-    lab.backfiller.start()
+    lab.backfills.start()
     lab.ask()
     lab.wait_for(is_running, "running")
     lab.api.ask("POST", f"{PATH}/2/cancel")
@@ -186,11 +186,11 @@ def test_one_that_is_cancelled_while_the_index_is_away_is_ended_all_the_same(lab
 
 
 def test_only_who_leads_the_job_carries_it_out(lab: Lab) -> None:
-    lab.backfiller.start()
+    lab.backfills.start()
     lab.leads = False
     lab.ask()
     # The next look after this one has seen it.
-    wait_until(lambda: lab.backfiller.is_alive() and lab.ledger.open_backfills(), bool, "asked for")
+    wait_until(lambda: lab.backfills.is_alive() and lab.ledger.open_backfills(), bool, "asked for")
     assert lab.started == []
     lab.leads = True
     lab.wait_for(is_running, "running")
@@ -203,9 +203,9 @@ def test_only_who_leads_the_job_carries_it_out(lab: Lab) -> None:
 def test_a_service_that_begins_takes_up_what_is_open(lab: Lab) -> None:
     lab.ask()
     lab.ledger.begin_backfill("power", 2)
-    lab.backfiller.start()
+    lab.backfills.start()
     assert lab.wait_for(lambda row: row.epoch == 2, "taken up").state is BackfillState.RUNNING
-    lab.backfiller.close()
+    lab.backfills.close()
     assert processes_of(lab) == []
 
 

@@ -14,7 +14,7 @@ import pytest
 from strandline.core.errors import Conflict, NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.services.cli import commands as command_line
-from strandline.services.supervision.audit_jobs import Auditor, AuditState, audit_command
+from strandline.services.supervision.audit_jobs import AuditJobs, AuditState, audit_command
 from tests.support.control import BOTH, Api, ObedientSupervisor, serving
 from tests.support.waiting import wait_until
 
@@ -55,14 +55,14 @@ MISSING = {
 }
 
 
-class Audits:
-    """The API with an auditor whose processes do as they are told."""
+class AuditLab:
+    """The API with audits whose processes do as they are told."""
 
     def __init__(self, ledger: Ledger, directory: Path) -> None:
         self.directory = directory
         self.commands: list[tuple[str, int | None, int | None]] = []
-        self.auditor = Auditor(ledger, directory, command=self._command)
-        self.api = Api(ledger, ObedientSupervisor(ledger), self.auditor)
+        self.audits = AuditJobs(ledger, directory, command=self._command)
+        self.api = Api(ledger, ObedientSupervisor(ledger), self.audits)
         self.api.apply(BOTH)
 
     def _command(self, job: str, after_ms: int | None, up_to_ms: int | None) -> list[str]:
@@ -75,16 +75,16 @@ class Audits:
         new.rename(self.directory / "say")
 
     def wait_until_ended(self) -> AuditState:
-        return wait_until(lambda: self.auditor.state("power"), lambda state: state.state != "running", "ended")
+        return wait_until(lambda: self.audits.state("power"), lambda state: state.state != "running", "ended")
 
 
 @pytest.fixture
-def audits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Audits]:
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AuditLab]:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
-    audits = Audits(ledger, tmp_path)
-    yield audits
-    audits.auditor.close()
+    lab = AuditLab(ledger, tmp_path)
+    yield lab
+    lab.audits.close()
     ledger.close()
 
 
@@ -99,65 +99,65 @@ def processes_with(text: str) -> list[int]:
     return found
 
 
-def test_an_audit_tells_its_progress_and_then_its_report(audits: Audits) -> None:
-    answer = audits.api.ask("POST", "/v1/jobs/power/audit", params={"after_ms": 60_000})
+def test_an_audit_tells_its_progress_and_then_its_report(lab: AuditLab) -> None:
+    answer = lab.api.ask("POST", "/v1/jobs/power/audit", params={"after_ms": 60_000})
     assert (answer.status_code, answer.json()["state"]) == (202, "running")
     assert answer.headers["location"] == "/v1/jobs/power/audit"
 
     def look() -> dict[str, Any]:
-        return dict(audits.api.ask("GET", "/v1/jobs/power/audit").json())
+        return dict(lab.api.ask("GET", "/v1/jobs/power/audit").json())
 
     under_way = wait_until(look, lambda one: bool(one["total"]), "under way")
     assert (under_way["step"], under_way["done"], under_way["total"]) == ("reading the log", 3, 8)
     assert under_way["asked_after_ms"] == 60_000
-    assert "audit-power" in json.loads((audits.directory / "pids.json").read_text())
-    audits.say(report=REPORT)
+    assert "audit-power" in json.loads((lab.directory / "pids.json").read_text())
+    lab.say(report=REPORT)
     done = wait_until(look, lambda one: one["state"] != "running", "done")
     assert (done["state"], done["report"]) == ("done", REPORT)
-    assert audits.commands == [("power", 60_000, None)]
-    audits.auditor.close()
-    assert processes_with(f"{audits.directory}:.audit-power") == []
-    assert "audit-power" not in json.loads((audits.directory / "pids.json").read_text())
+    assert lab.commands == [("power", 60_000, None)]
+    lab.audits.close()
+    assert processes_with(f"{lab.directory}:.audit-power") == []
+    assert "audit-power" not in json.loads((lab.directory / "pids.json").read_text())
 
 
-def test_one_audit_at_a_time_and_the_same_again_is_the_same(audits: Audits) -> None:
-    first = audits.auditor.start("power", None, None)
-    assert audits.auditor.start("power", None, None).started_ms == first.started_ms
+def test_one_audit_at_a_time_and_the_same_again_is_the_same(lab: AuditLab) -> None:
+    first = lab.audits.start("power", None, None)
+    assert lab.audits.start("power", None, None).started_ms == first.started_ms
     with pytest.raises(Conflict, match="an audit of job power is under way"):
-        audits.auditor.start("power", 1, None)
-    audits.say(report=REPORT)
-    audits.wait_until_ended()
-    wait_until(lambda: audits.auditor.is_idle(), bool, "idle")
-    assert audits.auditor.start("power", 1, None).state == "running"
-    assert len(audits.commands) == 2
+        lab.audits.start("power", 1, None)
+    lab.say(report=REPORT)
+    lab.wait_until_ended()
+    wait_until(lambda: lab.audits.is_idle(), bool, "idle")
+    assert lab.audits.start("power", 1, None).state == "running"
+    assert len(lab.commands) == 2
 
 
-def test_an_audit_that_fails_says_why(audits: Audits) -> None:
-    audits.auditor.start("power", None, None)
-    audits.say(error={"code": "not_found", "message": "job power has committed nothing yet"})
-    state = audits.wait_until_ended()
+def test_an_audit_that_fails_says_why(lab: AuditLab) -> None:
+    lab.audits.start("power", None, None)
+    lab.say(error={"code": "not_found", "message": "job power has committed nothing yet"})
+    state = lab.wait_until_ended()
     assert (state.state, state.message) == ("failed", "job power has committed nothing yet")
 
 
-def test_an_audit_that_ends_without_a_word_has_failed(audits: Audits) -> None:
-    audits.auditor.start("power", None, None)
-    audits.say()
-    assert audits.wait_until_ended().message.startswith("the audit ended with code 0; its log is ")
+def test_an_audit_that_ends_without_a_word_has_failed(lab: AuditLab) -> None:
+    lab.audits.start("power", None, None)
+    lab.say()
+    assert lab.wait_until_ended().message.startswith("the audit ended with code 0; its log is ")
 
 
-def test_a_service_that_ends_ends_its_audit(audits: Audits) -> None:
-    audits.auditor.start("power", None, None)
-    wait_until(lambda: audits.auditor.state("power").total, bool, "under way")
-    audits.auditor.close()
-    assert audits.auditor.state("power").state == "failed"
-    assert processes_with(f"{audits.directory}:.audit-power") == []
+def test_a_service_that_ends_ends_its_audit(lab: AuditLab) -> None:
+    lab.audits.start("power", None, None)
+    wait_until(lambda: lab.audits.state("power").total, bool, "under way")
+    lab.audits.close()
+    assert lab.audits.state("power").state == "failed"
+    assert processes_with(f"{lab.directory}:.audit-power") == []
 
 
-def test_there_is_nothing_to_show_before_the_first_audit(audits: Audits) -> None:
+def test_there_is_nothing_to_show_before_the_first_audit(lab: AuditLab) -> None:
     with pytest.raises(NotFound, match="was not audited"):
-        audits.auditor.state("power")
-    assert audits.api.ask("POST", "/v1/jobs/nobody/audit").status_code == 404
-    assert audits.api.ask("POST", "/v1/jobs/power/audit", params={"after_ms": -1}).status_code == 422
+        lab.audits.state("power")
+    assert lab.api.ask("POST", "/v1/jobs/nobody/audit").status_code == 404
+    assert lab.api.ask("POST", "/v1/jobs/power/audit", params={"after_ms": -1}).status_code == 422
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_there_is_nothing_to_show_before_the_first_audit(audits: Audits) -> None
 )
 @pytest.mark.parametrize("verb", [("audit",), ("job", "audit")], ids=" ".join)
 def test_the_command_shows_the_report_and_fails_unless_it_is_clean(
-    audits: Audits,
+    lab: AuditLab,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     verb: tuple[str, ...],
@@ -193,9 +193,9 @@ def test_the_command_shows_the_report_and_fails_unless_it_is_clean(
     code: int,
     said: tuple[str, ...],
 ) -> None:
-    audits.say(report=report)
+    lab.say(report=report)
     monkeypatch.setenv("COLUMNS", "200")
-    with serving(audits.api.app) as url:
+    with serving(lab.api.app) as url:
         monkeypatch.setattr(
             sys, "argv", ["strandline", *verb, "power", "--url", url, "--to", "1970-01-01T02:00:00+01:00"]
         )
@@ -205,7 +205,7 @@ def test_the_command_shows_the_report_and_fails_unless_it_is_clean(
     captured = capsys.readouterr()
     assert [text for text in said if text not in captured.out + captured.err] == []
     assert bool(captured.err) == bool(code)
-    assert audits.commands == [("power", None, 3_600_000)]
+    assert lab.commands == [("power", None, 3_600_000)]
 
 
 def test_the_process_is_asked_for_what_was_asked() -> None:
