@@ -1,4 +1,4 @@
-"""The MQTT gateway behind a Mosquitto: records that are in the log and acknowledged to the broker, a second.
+"""The MQTT bridge behind a Mosquitto: records that are in the log and acknowledged to the broker, a second.
 
 Latency is the gateway's own: from reading a message to the PUBACK for it. Without Mosquitto on the machine there is no row.
 """
@@ -128,7 +128,7 @@ def _gateway(stack: Stack, port: int) -> Iterator[int]:
             env=settings_environment(stack.settings) | own, stdout=log, stderr=log,
         )  # fmt: skip
     try:
-        wait_until(lambda: is_answering(pages), "the MQTT gateway answers")
+        wait_until(lambda: is_answering(pages), "the MQTT bridge answers")
         wait_until(lambda: Page.read(pages).value("open", stream=STREAM) == 1, "the topics are subscribed")
         yield process.pid
     finally:

@@ -58,7 +58,7 @@ class Servers:
     api_url: str
     ingest_url: str
     mqtt_url: str
-    """The broker, which the MQTT gateway reads."""
+    """The broker, which the MQTT bridge reads."""
     udp_host: str
     port_offset: int
     """Of the ports that the stream's document names."""

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from strandline.core.settings import Settings
-from strandline.ingest.mqtt.bridge import MqttSettings
+from strandline.ingest.mqtt.bridge import MqttBridgeSettings
 from strandline.ingest.sockets.tcp_gateway import TcpSettings
 from strandline.ingest.sockets.udp_gateway import UdpSettings
 from strandline.services.control import ControlSettings
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE)["services"]
 GATEWAYS = {"gateway-http", "gateway-mqtt", "gateway-udp", "gateway-tcp"}
-SETTINGS = (Settings, ControlSettings, MqttSettings, UdpSettings, TcpSettings)
+SETTINGS = (Settings, ControlSettings, MqttBridgeSettings, UdpSettings, TcpSettings)
 OURS = [name for name, service in SERVICES.items() if "build" in service]
 # ${NAME:-default}, and not the $$ that stands for a dollar sign.
 VARIABLES = dict(re.findall(r"(?<!\$)\$\{(\w+):-([^}]*)\}", COMPOSE))

@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 
 from strandline.core.settings import Settings
-from strandline.ingest.mqtt.bridge import MqttSettings
-from strandline.ingest.mqtt.server import MqttListenerSettings
+from strandline.ingest.mqtt.bridge import MqttBridgeSettings
+from strandline.ingest.mqtt.server import MqttServerSettings
 from strandline.ingest.sockets.tcp_gateway import TcpSettings
 from strandline.ingest.sockets.udp_gateway import UdpSettings
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = (Settings, MqttListenerSettings, MqttSettings, UdpSettings, TcpSettings)
+SETTINGS = (Settings, MqttServerSettings, MqttBridgeSettings, UdpSettings, TcpSettings)
 
 
 def test_every_setting_is_in_the_docs_and_no_other():

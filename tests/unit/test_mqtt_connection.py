@@ -1,4 +1,4 @@
-"""What a client is answered, over a transport of lists and a hub that does what the test says."""
+"""What a client is answered, over a transport of lists and an owner that does what the test says."""
 
 import asyncio
 
@@ -10,8 +10,8 @@ from strandline.ingest.mqtt.connection import (
     RECEIVE_MAXIMUM,
     Admission,
     Connection,
+    ConnectRefused,
     Pause,
-    Refused,
     State,
 )
 from strandline.ingest.mqtt.wire import PacketError, Reason
@@ -47,7 +47,7 @@ class Transport:
         self.is_closed = self.is_aborted = True
 
 
-class Hub:
+class ConnectionOwner:
     packet_bytes_max = 100_000
 
     def __init__(self):
@@ -60,12 +60,12 @@ class Hub:
         self.gate.set()
         self.has_room = True
 
-    def take_in(self, connection):
+    def accept(self, connection):
         return True
 
     async def admit(self, connection, connect):
         await self.gate.wait()
-        if isinstance(self.admission, Refused):
+        if isinstance(self.admission, ConnectRefused):
             raise self.admission
         return self.admission
 
@@ -87,8 +87,8 @@ class Hub:
 
 class Bench:
     def __init__(self):
-        self.hub, self.transport = Hub(), Transport()
-        self.connection = Connection(self.hub, asyncio.get_running_loop())
+        self.owner, self.transport = ConnectionOwner(), Transport()
+        self.connection = Connection(self.owner, asyncio.get_running_loop())
         self.connection.connection_made(self.transport)
 
     async def connect(self, version, **more):
@@ -116,14 +116,14 @@ def run(test):
 
 def test_what_follows_connect_waits_for_its_answer():
     async def test(bench):
-        bench.hub.gate.clear()
+        bench.owner.gate.clear()
         bench.send(client.connect(4), client.publish(4, "a", b"1"), client.PINGREQ)
         await turns()
-        assert (bench.transport.written, bench.hub.published, bench.transport.is_reading) == (b"", [], False)
-        bench.hub.gate.set()
+        assert (bench.transport.written, bench.owner.published, bench.transport.is_reading) == (b"", [], False)
+        bench.owner.gate.set()
         await turns()
         assert bench.transport.written == b"\x20\x02\x00\x00\xd0\x00"
-        assert [publish.payload for publish in bench.hub.published] == [b"1"]
+        assert [publish.payload for publish in bench.owner.published] == [b"1"]
         assert bench.transport.is_reading
         bench.connection.acknowledge([1])
         assert bench.transport.written.endswith(b"\x40\x02\x00\x01")
@@ -133,24 +133,24 @@ def test_what_follows_connect_waits_for_its_answer():
 
 def test_what_follows_a_refused_connect_is_not_heard():
     async def test(bench):
-        bench.hub.admission = Refused(Reason.BAD_USER_NAME_OR_PASSWORD, "wrong")
+        bench.owner.admission = ConnectRefused(Reason.BAD_USER_NAME_OR_PASSWORD, "wrong")
         bench.send(client.connect(4), client.publish(4, "a", b"1"))
         await turns()
         assert bench.transport.written == b"\x20\x02\x00\x04"
         assert bench.transport.is_closed
-        assert bench.hub.published == []
-        assert bench.hub.left == [None]
+        assert bench.owner.published == []
+        assert bench.owner.left == [None]
 
     run(test)
 
 
 def test_a_refused_connect_of_5_says_why():
     async def test(bench):
-        bench.hub.admission = Refused(Reason.BAD_USER_NAME_OR_PASSWORD, "wrong")
+        bench.owner.admission = ConnectRefused(Reason.BAD_USER_NAME_OR_PASSWORD, "wrong")
         bench.send(client.connect(5, will=("a", b"gone", b"")))
         await turns()
         assert bench.transport.written == b"\x20\x0b\x00\x86\x08\x1f\x00\x05wrong"
-        assert bench.hub.left == [None]  # whoever was not let in leaves no will
+        assert bench.owner.left == [None]  # whoever was not let in leaves no will
 
     run(test)
 
@@ -172,7 +172,7 @@ def test_subscriptions_are_refused_and_the_connection_stays(version):
 def test_a_refused_message(version, answer):
     async def test(bench):
         await bench.connect(version)
-        bench.hub.answer = Reason.TOPIC_NAME_INVALID
+        bench.owner.answer = Reason.TOPIC_NAME_INVALID
         bench.send(client.publish(version, "a", packet_id=5))
         assert bench.transport.written == answer
         assert bench.transport.is_closed == (version == 4)
@@ -183,7 +183,7 @@ def test_a_refused_message(version, answer):
 def test_a_refused_message_of_qos_0_ends_the_connection():
     async def test(bench):
         await bench.connect(5)
-        bench.hub.answer = Reason.TOPIC_NAME_INVALID
+        bench.owner.answer = Reason.TOPIC_NAME_INVALID
         bench.send(client.publish(5, "a", qos=0))
         assert bench.transport.written[:1] + bench.transport.written[2:3] == b"\xe0\x90"
         assert bench.transport.is_closed
@@ -198,7 +198,7 @@ def test_qos_2_is_not_taken(version):
         bench.send(client.publish(version, "a", qos=2))
         assert bench.transport.written[2:3] == (b"\x9b" if version == 5 else b"")
         assert bench.transport.is_closed
-        assert bench.hub.published == []
+        assert bench.owner.published == []
 
     run(test)
 
@@ -207,8 +207,8 @@ def test_what_came_before_an_error_is_taken():
     async def test(bench):
         await bench.connect(4)
         bench.send(client.publish(4, "a", b"1"), b"\x00\x00", client.publish(4, "a", b"2"))
-        assert [publish.payload for publish in bench.hub.published] == [b"1"]
-        assert bench.hub.refused == [Reason.MALFORMED_PACKET]
+        assert [publish.payload for publish in bench.owner.published] == [b"1"]
+        assert bench.owner.refused == [Reason.MALFORMED_PACKET]
         bench.connection.acknowledge([1])  # too late to be said, and no error
 
     run(test)
@@ -222,7 +222,7 @@ def test_a_client_of_5_that_sends_more_than_it_may_is_closed():
         assert not bench.transport.is_closed
         bench.send(client.publish(5, "a", packet_id=RECEIVE_MAXIMUM + 1))
         assert bench.transport.written[2:3] == b"\x93"
-        assert len(bench.hub.published) == RECEIVE_MAXIMUM
+        assert len(bench.owner.published) == RECEIVE_MAXIMUM
 
     run(test)
 
@@ -245,15 +245,15 @@ def test_a_client_of_3_1_1_waits_unread():
 def test_what_was_read_when_reading_is_paused_waits_its_turn():
     async def test(bench):
         await bench.connect(4)
-        bench.connection.pause(Pause.LISTENER)
+        bench.connection.pause(Pause.BACKLOG)
         bench.send(client.publish(4, "a", b"1"), client.PINGREQ)
         bench.send(client.publish(4, "a", b"2"))
-        assert (bench.hub.published, bench.transport.written) == ([], b"")
+        assert (bench.owner.published, bench.transport.written) == ([], b"")
         bench.connection.pause(Pause.WRITING)
-        bench.connection.resume(Pause.LISTENER)
-        assert bench.hub.published == []
+        bench.connection.resume(Pause.BACKLOG)
+        assert bench.owner.published == []
         bench.connection.resume(Pause.WRITING)
-        assert [publish.payload for publish in bench.hub.published] == [b"1", b"2"]
+        assert [publish.payload for publish in bench.owner.published] == [b"1", b"2"]
         assert bench.transport.is_reading
 
     run(test)
@@ -281,7 +281,7 @@ def test_a_will_is_left_by_who_goes_without_a_word():
     async def test(bench):
         await bench.connect(4, will=("a", b"gone", b""))
         bench.connection.connection_lost(None)
-        assert [will.payload for will in bench.hub.left] == [b"gone"]
+        assert [will.payload for will in bench.owner.left] == [b"gone"]
 
     run(test)
 
@@ -291,8 +291,8 @@ def test_disconnect_takes_the_will_back_unless_it_says_so(version, reason, does_
     async def test(bench):
         await bench.connect(version, will=("a", b"gone", b""))
         bench.send(client.disconnect(version, reason), client.publish(version, "a", b"after"))
-        assert (bench.hub.left[0] is not None) == does_leave
-        assert bench.hub.published == []
+        assert (bench.owner.left[0] is not None) == does_leave
+        assert bench.owner.published == []
         assert bench.transport.is_closed
 
     run(test)
@@ -344,7 +344,7 @@ def test_who_is_not_read_is_not_silent():
 def test_no_room_for_a_packet_that_is_not_whole():
     async def test(bench):
         await bench.connect(5)
-        bench.hub.has_room = False
+        bench.owner.has_room = False
         bench.send(client.publish(5, "a", b"x" * 1_000)[:500])
         assert bench.transport.written[2:3] == b"\x97"
 

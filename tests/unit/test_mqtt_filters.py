@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from strandline.core.errors import InvalidSettings
-from strandline.ingest.mqtt.bridge import MqttSettings, broker_options, covers, widest
+from strandline.ingest.mqtt.bridge import MqttBridgeSettings, client_options, covers, widest
 
 LEVELS = ("a", "b", "")
 TOPICS = ["/".join(levels) for depth in (1, 2, 3, 4) for levels in itertools.product(LEVELS, repeat=depth)]
@@ -46,9 +46,9 @@ def test_the_widest_filters_take_every_topic_that_all_of_them_take():
 
 
 def test_the_broker_is_named_by_a_url():
-    options = broker_options(MqttSettings(mqtt_url="mqtts://broker.example", mqtt_version="3.1.1"))
+    options = client_options(MqttBridgeSettings(mqtt_url="mqtts://broker.example", mqtt_version="3.1.1"))
     assert (options.host, options.port, options.tls is not None, options.is_5) == ("broker.example", 8883, True, False)
     with pytest.raises(InvalidSettings, match="STRANDLINE_MQTT_URL"):
-        broker_options(MqttSettings(mqtt_url="http://broker.example"))
+        client_options(MqttBridgeSettings(mqtt_url="http://broker.example"))
     with pytest.raises(ValidationError):
-        MqttSettings(mqtt_share_group="a/b")
+        MqttBridgeSettings(mqtt_share_group="a/b")

@@ -57,10 +57,10 @@ def test_while_the_ledger_is_away_nobody_is_called_and_afterwards_it_goes_on():
 
 def test_an_error_of_the_gateway_ends_the_following():
     async def broken() -> None:
-        def take_up(_: list[StreamSpec]) -> None:
+        def update_streams(_: list[StreamSpec]) -> None:
             raise RuntimeError("broken")
 
-        await asyncio.wait_for(StreamFollower(lambda: [SPEC], take_up).follow(), 30)
+        await asyncio.wait_for(StreamFollower(lambda: [SPEC], update_streams).follow(), 30)
 
     with pytest.raises(RuntimeError, match="broken"):
         asyncio.run(broken())

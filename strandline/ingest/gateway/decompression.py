@@ -26,14 +26,14 @@ _ZSTD_WINDOW_LOG_MAX = 23
 """8 MB, the largest window that HTTP allows (RFC 9659); a frame may ask for far more memory."""
 
 
-class Coding(Enum):
+class ContentCoding(Enum):
     """How a body is packed, by its name in `content-encoding`."""
 
     GZIP = "gzip"
     ZSTD = "zstd"
 
 
-class _Unpacker(Protocol):
+class _Decompressor(Protocol):
     @property
     def eof(self) -> bool: ...
     @property
@@ -41,15 +41,15 @@ class _Unpacker(Protocol):
     def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
-_UNPACKERS: dict[Coding, Callable[[], _Unpacker]] = {
-    Coding.GZIP: lambda: zlib.decompressobj(_GZIP),
-    Coding.ZSTD: lambda: zstd.ZstdDecompressor(
+_DECOMPRESSORS: dict[ContentCoding, Callable[[], _Decompressor]] = {
+    ContentCoding.GZIP: lambda: zlib.decompressobj(_GZIP),
+    ContentCoding.ZSTD: lambda: zstd.ZstdDecompressor(
         options={zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG_MAX}
     ),
 }
 
 
-def unpack(packed: bytes, coding: Coding, bytes_max: int) -> bytes:
+def decompress(packed: bytes, coding: ContentCoding, bytes_max: int) -> bytes:
     """Return what was packed.
 
     Raises TooLarge as soon as that is more than `bytes_max` bytes, and Unframable when the body is broken or cut short.
@@ -60,9 +60,9 @@ def unpack(packed: bytes, coding: Coding, bytes_max: int) -> bytes:
     while rest or not parts:
         if len(parts) == _FRAMES_MAX:
             raise Unframable(f"the {coding.value} body has more than {_FRAMES_MAX} frames; pack it as one")
-        unpacker = _UNPACKERS[coding]()
+        decompressor = _DECOMPRESSORS[coding]()
         try:
-            part = unpacker.decompress(rest, bytes_left + 1)
+            part = decompressor.decompress(rest, bytes_left + 1)
         except (zlib.error, zstd.ZstdError) as error:
             raise Unframable(f"the body can't be unpacked as {coding.value} ({error}); was it packed so?") from error
         bytes_left -= len(part)
@@ -71,8 +71,8 @@ def unpack(packed: bytes, coding: Coding, bytes_max: int) -> bytes:
                 f"the {coding.value} body unpacks to more than {bytes_max} bytes; nothing of it was persisted: "
                 f"send it in parts"
             )
-        if not unpacker.eof:
+        if not decompressor.eof:
             raise Unframable(f"the {coding.value} body was cut short; nothing of it was persisted: send it again")
         parts.append(part)
-        rest = unpacker.unused_data
+        rest = decompressor.unused_data
     return parts[0] if len(parts) == 1 else b"".join(parts)

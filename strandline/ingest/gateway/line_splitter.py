@@ -5,7 +5,7 @@ from __future__ import annotations
 _WHITESPACE = b" \t\r"
 
 
-class LineCutter:
+class LineSplitter:
     r"""Lines end in `\n` or `\r\n`; blank ones are left out. One that is too long is thrown away and shows as None.
 
     Memory is bounded: of a line that has not ended, no more is kept than may belong to a record.
@@ -22,7 +22,7 @@ class LineCutter:
         """Of a line that has begun and not ended."""
         return len(self._rest)
 
-    def cut(self, data: bytes) -> list[bytes | None]:
+    def split(self, data: bytes) -> list[bytes | None]:
         """The lines that end in `data`, in order, without their ends."""
         lines: list[bytes | None] = []
         if self._is_skipping:
@@ -53,4 +53,4 @@ class LineCutter:
     def end(self) -> list[bytes | None]:
         """The line that never got its end, once nothing more comes; nothing if there is none."""
         self._is_skipping = False
-        return self.cut(b"\n") if self._rest else []
+        return self.split(b"\n") if self._rest else []

@@ -1,4 +1,4 @@
-"""What the processes of all gateways without HTTP have in common: the door, the parts, the order of starting and ending."""
+"""What the processes of all gateways without HTTP have in common: the door, the resources, the order of starting and ending."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ S = TypeVar("S", bound=Settings)
 
 
 @dataclass(frozen=True)
-class GatewayParts:
+class GatewayResources:
     """What a gateway works with. They outlive it: what it appended is confirmed before they end."""
 
     writer: LogWriter
@@ -69,13 +69,13 @@ async def open_writer(
 
 
 @asynccontextmanager
-async def open_parts(
+async def open_resources(
     settings: Settings,
     protocol: str,
     pages_port: int,
     confirm_timeout_s: float | None = None,
     refresh: Callable[[], None] | None = None,
-) -> AsyncIterator[GatewayParts]:
+) -> AsyncIterator[GatewayResources]:
     """Open the writer and the pages. Raises StackError when a port is taken. Kafka may come later.
 
     `confirm_timeout_s` is for a gateway whose senders don't wait for an answer as those of HTTP do; `refresh` is called
@@ -97,20 +97,20 @@ async def open_parts(
         await stack.enter_async_context(
             serve_pages(settings.http_host, pages_port, metrics.registry, check, refresh or (lambda: None))
         )
-        yield GatewayParts(writer, metrics, stopping)
+        yield GatewayResources(writer, metrics, stopping)
     logger.info("the gateway has stopped", action="gateway_stopped", protocol=protocol)
 
 
 async def follow_until_stopped(
-    settings: Settings, stopping: asyncio.Event, take_up: Callable[[list[StreamSpec]], None]
+    settings: Settings, stopping: asyncio.Event, update_streams: Callable[[list[StreamSpec]], None]
 ) -> None:
-    """Give `take_up` all streams now and every few seconds, until the process is asked to stop.
+    """Give `update_streams` all streams now and every few seconds, until the process is asked to stop.
 
-    Raises what opening the ledger raises, and what `take_up` raises.
+    Raises what opening the ledger raises, and what `update_streams` raises.
     """
     ledger = await asyncio.to_thread(Ledger.open, settings.ledger_url)
     with contextlib.closing(ledger):
-        following = asyncio.create_task(StreamFollower(streams_reader(ledger), take_up).follow())
+        following = asyncio.create_task(StreamFollower(streams_reader(ledger), update_streams).follow())
         asked = asyncio.create_task(stopping.wait())
         try:
             await asyncio.wait((following, asked), return_when=asyncio.FIRST_COMPLETED)

@@ -22,7 +22,7 @@ BUSY_RETRY_S = 0.1
 Headers = Sequence[tuple[str, bytes]]
 
 
-class Feed:
+class StreamAppender:
     """What a gateway needs to know of one stream, until its document changes.
 
     Invariants:

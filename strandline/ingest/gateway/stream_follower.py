@@ -22,30 +22,30 @@ FOLLOW_EVERY_S = 2.0
 class StreamFollower:
     """Hands over all streams, again and again: a gateway then does what has changed. For one event loop.
 
-    `read` blocks; it is called in a thread. `take_up` must cost little when nothing has changed, and may use the next
+    `read` blocks; it is called in a thread. `update_streams` must cost little when nothing has changed, and may use the next
     look to try again what did not work, as opening a port that is taken. While the ledger is away nobody is called.
     """
 
     def __init__(
         self,
         read: Callable[[], list[StreamSpec]],
-        take_up: Callable[[list[StreamSpec]], None],
+        update_streams: Callable[[list[StreamSpec]], None],
         *,
         every_s: float = FOLLOW_EVERY_S,
     ) -> None:
         self._read = read
-        self._take_up = take_up
+        self._update_streams = update_streams
         self._every_s = every_s
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
         self._is_reached = True
 
     async def follow(self) -> None:
-        """Follow until cancelled. Raises what `take_up` raises, which ends it."""
+        """Follow until cancelled. Raises what `update_streams` raises, which ends it."""
         try:
             while True:
                 found = await self._look()
                 if found is not None:
-                    self._take_up(found)
+                    self._update_streams(found)
                 await asyncio.sleep(self._every_s)
         finally:
             self._thread.shutdown(wait=False)

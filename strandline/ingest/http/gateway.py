@@ -35,11 +35,11 @@ from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.errors import LogAway, LogBusy, SpoolFull
 from strandline.ingest.append.writer import LogWriter
-from strandline.ingest.gateway.decompression import unpack
+from strandline.ingest.gateway.decompression import decompress
 from strandline.ingest.gateway.framing import Framed, TooLarge, Unframable, frame
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import READY_TIMEOUT_S, connections_max, open_writer, run_gateway
-from strandline.ingest.gateway.stream_appender import Feed
+from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.gateway.stream_directory import StreamDirectory, stream_reader
 from strandline.ingest.http.connection import BACKLOG, HttpServer
 from strandline.ingest.http.request import Answer, BodyRoom, Refusal, Request, problem
@@ -73,7 +73,7 @@ class HttpGateway:
         self._writer = writer
         self._ingest_metrics = metrics
         self._record_bytes_max = record_bytes_max
-        self._feeds: dict[str, Feed] = {}
+        self._appenders: dict[str, StreamAppender] = {}
         self._body_threads = ThreadPoolExecutor(BODY_THREADS, thread_name_prefix="body")
         self.room = BodyRoom(body_bytes_max=body_bytes_max, bytes_held_max=BODY_BYTES_HELD_MAX)
         self._metrics = _Metrics(metrics, writer, self.room)
@@ -129,57 +129,59 @@ class HttpGateway:
             raise Refusal(404, error.code, str(error)) from error
         except LedgerUnavailable as error:
             raise Refusal(503, error.code, f"{error}; nothing of this request was persisted") from error
-        feed = self._feed_of(spec)
+        appender = self._appender_of(spec)
         try:
             if request.coding is None and request.body_bytes <= BODY_BYTES_IN_LOOP_MAX:
                 framed = frame(request.body(), request.form, spec.key, self._record_bytes_max)
             else:
-                framed = await self._unpack_and_frame(request, spec.key)
+                framed = await self._decompress_and_frame(request, spec.key)
         except Unframable as error:
             raise Refusal(400, error.code, str(error)) from error
         except TooLarge as error:
             raise Refusal(413, error.code, str(error)) from error
         request.let_go()
         if framed.refused:
-            feed.refuse(TooLarge.code, len(framed.refused))
+            appender.refuse(TooLarge.code, len(framed.refused))
         message_id, headers_each = request.message_id, None
         if message_id is not None and framed.is_batch:
             headers_each = [((HEADER_MESSAGE_ID, b"%s/%d" % (message_id, index)),) for index in framed.indexes()]
             message_id = None
         try:
-            await feed.append(framed.records, source=request.source, message_id=message_id, headers_each=headers_each)
+            await appender.append(
+                framed.records, source=request.source, message_id=message_id, headers_each=headers_each
+            )
         except LogUnavailable as error:
             is_our_own_bound = isinstance(error, LogBusy) and not isinstance(error, LogAway | SpoolFull)
             raise Refusal(429 if is_our_own_bound else 503, error.code, str(error)) from error
         return framed
 
-    async def _unpack_and_frame(self, request: Request, key_field: str | None) -> Framed:
+    async def _decompress_and_frame(self, request: Request, key_field: str | None) -> Framed:
         """In the loop what is small packed and unpacked, else in a thread. Raises Unframable, TooLarge."""
         body, coding, form = request.body(), request.coding, request.form
         body_bytes_max, record_bytes_max = self.room.body_bytes_max, self._record_bytes_max
         if coding is not None and len(body) <= BODY_BYTES_IN_LOOP_MAX:
             with contextlib.suppress(TooLarge):
-                small = unpack(body, coding, min(body_bytes_max, BODY_BYTES_IN_LOOP_MAX))
+                small = decompress(body, coding, min(body_bytes_max, BODY_BYTES_IN_LOOP_MAX))
                 return frame(small, form, key_field, record_bytes_max)
 
         def in_thread() -> Framed:
-            plain = body if coding is None else unpack(body, coding, body_bytes_max)
+            plain = body if coding is None else decompress(body, coding, body_bytes_max)
             return frame(plain, form, key_field, record_bytes_max)
 
         return await asyncio.get_running_loop().run_in_executor(self._body_threads, in_thread)
 
-    def _feed_of(self, spec: StreamSpec) -> Feed:
-        feed = self._feeds.get(spec.stream)
-        if feed is None or feed.spec is not spec:
+    def _appender_of(self, spec: StreamSpec) -> StreamAppender:
+        appender = self._appenders.get(spec.stream)
+        if appender is None or appender.spec is not spec:
             may_spool = spec.durability == "spool"
-            feed = self._feeds[spec.stream] = Feed(
+            appender = self._appenders[spec.stream] = StreamAppender(
                 spec,
                 self._writer,
                 self._ingest_metrics,
                 may_spool=may_spool,
                 record_bytes_max=self._record_bytes_max,
             )
-        return feed
+        return appender
 
     async def _answer_page(self, request: Request) -> Answer:
         """Health, readiness, metrics."""

@@ -7,7 +7,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import NamedTuple
 
-from strandline.ingest.gateway.decompression import Coding
+from strandline.ingest.gateway.decompression import ContentCoding
 from strandline.ingest.gateway.framing import FORM_OF_CONTENT_TYPE, Form
 
 RETRY_AFTER_S = 1
@@ -68,7 +68,7 @@ class Request:
     """It can be answered: it is whole, or refused before that."""
     refusal: Refusal | None = None
     form = Form.JSON
-    coding: Coding | None = None
+    coding: ContentCoding | None = None
     message_id: bytes | None = None
     expects_continue = False
     body_bytes = 0
@@ -161,14 +161,14 @@ def form_of(content_type: bytes) -> Form:
     return form
 
 
-def _coding_of(content_encoding: bytes) -> Coding | None:
+def _coding_of(content_encoding: bytes) -> ContentCoding | None:
     name = content_encoding.decode("latin-1").strip().lower()
     if name in ("", "identity"):
         return None
     try:
-        return Coding(name.removeprefix("x-"))
+        return ContentCoding(name.removeprefix("x-"))
     except ValueError as error:
-        known = ", ".join(coding.value for coding in Coding)
+        known = ", ".join(coding.value for coding in ContentCoding)
         detail = f"a body with content-encoding {name} can't be read; send it plain or as one of {known}"
         raise Refusal(415, "unsupported_media_type", detail, ((b"accept-encoding", known.encode()),)) from error
 

@@ -50,7 +50,7 @@ class Sender(Protocol):
     def withhold(self) -> None: ...
 
 
-class _Batch:
+class _StreamBatch:
     """What goes to the log in one append."""
 
     __slots__ = ("began_s", "bytes_waiting", "headers_each", "records", "waiting")
@@ -65,7 +65,7 @@ class _Batch:
         self.bytes_waiting = 0
 
 
-class _Lane:
+class _StreamQueue:
     """The batches of one stream (and content type), in order."""
 
     __slots__ = ("batches", "content_type", "held", "is_blocked", "route")
@@ -73,9 +73,9 @@ class _Lane:
     def __init__(self, route: Route, content_type: bytes) -> None:
         self.route = route
         self.content_type = content_type
-        self.batches: list[_Batch] = []
+        self.batches: list[_StreamBatch] = []
         """Not yet handed to the writer; the last one is being filled."""
-        self.held: list[_Batch] = []
+        self.held: list[_StreamBatch] = []
         """Handed to the writer, and come back: nothing of them was sent."""
         self.is_blocked = False
         """What is held waits for its next try."""
@@ -102,7 +102,7 @@ class Batches:
         self._busy_patience_s = busy_patience_s
         self._clock_ms = clock_ms
         self._loop = asyncio.get_running_loop()
-        self._lanes: dict[tuple[str, str | None], _Lane] = {}
+        self._queues: dict[tuple[str, str | None], _StreamQueue] = {}
         self._appending: set[asyncio.Task[None]] = set()
         self._is_flushing = False
         self._is_reading = True
@@ -114,10 +114,10 @@ class Batches:
         """Take a message in. It ends in `acknowledge` or `withhold` of the sender, if it has QoS 1."""
         properties = publish.properties
         content_type = properties.content_type if properties else None
-        lane = self._lanes.get((route.stream, content_type)) or self._open_lane(route, content_type)
-        if not lane.batches or len(lane.batches[-1].records) >= RECORDS_PER_TURN:
-            lane.batches.append(_Batch())
-        batch = lane.batches[-1]
+        queue = self._queues.get((route.stream, content_type)) or self._open_queue(route, content_type)
+        if not queue.batches or len(queue.batches[-1].records) >= RECORDS_PER_TURN:
+            queue.batches.append(_StreamBatch())
+        batch = queue.batches[-1]
         payload = publish.payload
         batch.records.append((payload, route.find_key(payload)))
         batch.headers_each.append(
@@ -147,28 +147,28 @@ class Batches:
                 BUSY_RETRY_S
             )
 
-    def _open_lane(self, route: Route, content_type: str | None) -> _Lane:
-        if len(self._lanes) > 10_000:  # content types are the clients' to choose
-            self._lanes = {key: lane for key, lane in self._lanes.items() if lane.batches or lane.held}
-        lane = _Lane(route, content_type.encode() if content_type else RECORD_CONTENT_TYPE)
-        self._lanes[route.stream, content_type] = lane
-        return lane
+    def _open_queue(self, route: Route, content_type: str | None) -> _StreamQueue:
+        if len(self._queues) > 10_000:  # content types are the clients' to choose
+            self._queues = {key: queue for key, queue in self._queues.items() if queue.batches or queue.held}
+        queue = _StreamQueue(route, content_type.encode() if content_type else RECORD_CONTENT_TYPE)
+        self._queues[route.stream, content_type] = queue
+        return queue
 
     def _flush(self) -> None:
         self._is_flushing = False
-        for lane in self._lanes.values():
-            if lane.batches and not lane.is_blocked:
-                batches, lane.batches = lane.batches, []
+        for queue in self._queues.values():
+            if queue.batches and not queue.is_blocked:
+                batches, queue.batches = queue.batches, []
                 for batch in batches:
-                    task = self._loop.create_task(self._append(lane, batch))
+                    task = self._loop.create_task(self._append(queue, batch))
                     self._appending.add(task)
                     task.add_done_callback(self._appending.discard)
 
-    async def _append(self, lane: _Lane, batch: _Batch) -> None:
-        if lane.is_blocked:
-            lane.held.append(batch)
+    async def _append(self, queue: _StreamQueue, batch: _StreamBatch) -> None:
+        if queue.is_blocked:
+            queue.held.append(batch)
             return
-        stream, count = lane.route.stream, len(batch.records)
+        stream, count = queue.route.stream, len(batch.records)
         metrics = self._metrics.of(stream)
         if not batch.began_s:
             batch.began_s = self._loop.time()
@@ -180,13 +180,13 @@ class Batches:
                 batch.records,
                 received_ms=self._clock_ms(),
                 source=None,
-                content_type=lane.content_type,
+                content_type=queue.content_type,
                 headers_each=batch.headers_each,
-                may_spool=lane.route.may_spool,
+                may_spool=queue.route.may_spool,
             )
         except LogUnavailable as error:
             if isinstance(error, LogBusy) and self._loop.time() - batch.began_s < self._busy_patience_s:
-                self._block(lane, batch)
+                self._block(queue, batch)
                 return
             metrics.refuse(error.code, count)
             if self._is_confirming:
@@ -204,17 +204,17 @@ class Batches:
         self.bytes_waiting -= batch.bytes_waiting
         self._read_on()
 
-    def _block(self, lane: _Lane, batch: _Batch) -> None:
-        """Nothing of the batch was sent: try again soon, and everything else of the lane after it."""
-        lane.held.append(batch)
-        lane.is_blocked = True
+    def _block(self, queue: _StreamQueue, batch: _StreamBatch) -> None:
+        """Nothing of the batch was sent: try again soon, and everything else of the queue after it."""
+        queue.held.append(batch)
+        queue.is_blocked = True
         self._blocked += 1
         self._stop_reading()
-        self._loop.call_later(BUSY_RETRY_S, self._unblock, lane)
+        self._loop.call_later(BUSY_RETRY_S, self._unblock, queue)
 
-    def _unblock(self, lane: _Lane) -> None:
-        lane.batches, lane.held = lane.held + lane.batches, []
-        lane.is_blocked = False
+    def _unblock(self, queue: _StreamQueue) -> None:
+        queue.batches, queue.held = queue.held + queue.batches, []
+        queue.is_blocked = False
         self._blocked -= 1
         self._flush()  # whoever may be read again is told when one of these has an outcome
 

@@ -1,4 +1,4 @@
-"""The MQTT gateway: takes what sensors publish to a broker. `python -m strandline.ingest.mqtt.bridge` runs one.
+"""The MQTT bridge: takes what sensors publish to a broker. `python -m strandline.ingest.mqtt.bridge` runs one.
 
 The streams' documents say which topics: `mqtt: {topics: ["farm/+/turbine/+"]}`. The gateway subscribes with QoS 1 in a
 session that the broker keeps while it is away, and acknowledges a message when its record is confirmed.
@@ -38,13 +38,13 @@ from strandline.core.stream import StreamSpec
 from strandline.ingest.append.writer import RECORDS_PER_TURN
 from strandline.ingest.gateway.process import (
     READY_TIMEOUT_S,
-    GatewayParts,
+    GatewayResources,
     follow_until_stopped,
-    open_parts,
+    open_resources,
     run_gateway,
 )
-from strandline.ingest.gateway.stream_appender import Feed, Headers
-from strandline.ingest.mqtt.client import BrokerConnection, BrokerOptions, BrokerUnavailable, Message
+from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
+from strandline.ingest.mqtt.client import BrokerUnavailable, Message, MqttClient, MqttClientOptions
 from strandline.ingest.mqtt.topics import TopicRoutes
 from strandline.log.record_key import Record
 
@@ -60,8 +60,8 @@ UNKNOWN_STREAM = "(unknown)"
 """The stream in the metrics of messages that no stream takes."""
 
 
-class MqttSettings(Settings):
-    """The settings, and what only the MQTT gateway needs to know."""
+class MqttBridgeSettings(Settings):
+    """The settings, and what only the MQTT bridge needs to know."""
 
     mqtt_url: str = "mqtt://127.0.0.1:1883"
     """The broker: `mqtt://HOST:PORT`, or `mqtts://HOST:PORT` for TLS."""
@@ -82,22 +82,22 @@ class MqttSettings(Settings):
     mqtt_in_flight_max: int = Field(default=5_000, ge=1, le=65_535)
     """Messages that the broker may send before the first of them is acknowledged (MQTT 5)."""
     mqtt_confirm_timeout_s: float = Field(default=10.0, gt=0)
-    """How long the MQTT gateway waits for Kafka's confirmation before it has the broker send again."""
+    """How long the MQTT bridge waits for Kafka's confirmation before it has the broker send again."""
     mqtt_pages_port: int = 8084
-    """The port of the MQTT gateway's health, readiness and metrics pages."""
+    """The port of the MQTT bridge's health, readiness and metrics pages."""
 
 
 @dataclass
 class _Turn:
     """What one connection delivered in one turn of the loop."""
 
-    connection: BrokerConnection
+    connection: MqttClient
     messages: list[Message]
     bytes_held: int
     is_settled: bool = False
 
 
-class MqttGateway:
+class MqttBridge:
     """Keeps a connection to the broker, and takes messages from it to the log.
 
     Invariants:
@@ -107,13 +107,13 @@ class MqttGateway:
       broker sends again what was not acknowledged, once the log can confirm.
     """
 
-    def __init__(self, settings: MqttSettings, parts: GatewayParts) -> None:
+    def __init__(self, settings: MqttBridgeSettings, resources: GatewayResources) -> None:
         self._settings = settings
-        self._parts = parts
-        self._options = broker_options(settings)
+        self._resources = resources
+        self._options = client_options(settings)
         self._specs: list[StreamSpec] | None = None
         self._routes = TopicRoutes([])
-        self._feeds: dict[str, Feed] = {}
+        self._appenders: dict[str, StreamAppender] = {}
         self._open: set[str] = set()
         """The streams whose topics are subscribed."""
         self._changed = asyncio.Event()
@@ -127,13 +127,13 @@ class MqttGateway:
         self._turns: deque[_Turn] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._held_bytes = self._held_messages = 0
-        registry = parts.metrics.registry
+        registry = resources.metrics.registry
         self._redelivered = Counter(
             "strandline_mqtt_redelivered", "Messages that the broker had sent before (DUP)", registry=registry
         )
         self._connected = Gauge("strandline_mqtt_connected", "1 while connected to the broker", registry=registry)
 
-    def take_up(self, streams: list[StreamSpec]) -> None:
+    def update_streams(self, streams: list[StreamSpec]) -> None:
         """Take messages by these documents from now on."""
         specs = [spec for spec in streams if spec.mqtt is not None]
         if specs == self._specs:
@@ -145,11 +145,11 @@ class MqttGateway:
                 "two streams have the same topic filter; one of them gets nothing by it",
                 action="filter_ambiguous", filter=topic_filter, stream=stream, without=other,
             )  # fmt: skip
-        self._feeds = {
-            spec.stream: Feed(
+        self._appenders = {
+            spec.stream: StreamAppender(
                 spec,
-                self._parts.writer,
-                self._parts.metrics,
+                self._resources.writer,
+                self._resources.metrics,
                 may_spool=spec.durability == "spool",
                 record_bytes_max=self._settings.record_bytes_max,
             )
@@ -163,7 +163,7 @@ class MqttGateway:
         while True:
             try:
                 await self._changed.wait()  # without routes the session's first messages would be nobody's
-                await self._parts.writer.check(READY_TIMEOUT_S)
+                await self._resources.writer.check(READY_TIMEOUT_S)
                 await self._serve_connection()
                 trouble = ""
             except TransientError as error:
@@ -185,7 +185,7 @@ class MqttGateway:
         Raises BrokerUnavailable.
         """
         self._is_failing.clear()
-        connection = await BrokerConnection.open(self._options, self._take)
+        connection = await MqttClient.open(self._options, self._take)
         if not connection.has_session:
             self._subscribed = set()
             logger.warning("the broker had no session for this gateway: it is new, or was lost", action="session_new")
@@ -194,9 +194,9 @@ class MqttGateway:
             self._was_connected = True
             while not connection.lost.done() and not self._is_failing.is_set():
                 self._changed.clear()
-                feeds = self._feeds
+                appenders = self._appenders
                 await self._subscribe(connection)
-                self._show_open(feeds)
+                self._show_open(appenders)
                 await _first_of(connection.lost, self._changed, self._is_failing)
             if connection.lost.done():
                 raise BrokerUnavailable(f"the connection to the MQTT broker was lost: {connection.lost.result()}")
@@ -210,7 +210,7 @@ class MqttGateway:
                 await asyncio.wait(self._tasks, timeout=2 * self._settings.mqtt_confirm_timeout_s + 2)
             connection.close()
 
-    async def _subscribe(self, connection: BrokerConnection) -> None:
+    async def _subscribe(self, connection: MqttClient) -> None:
         """Make the subscriptions of the session what the streams ask for. One that is there already is not made again: in
         MQTT 3.1.1 every retained message would come again with it."""
         group = self._settings.mqtt_share_group
@@ -225,14 +225,14 @@ class MqttGateway:
             self._subscribed = wanted
             logger.info("unsubscribed", action="unsubscribed", filters=removed)
 
-    def _show_open(self, feeds: dict[str, Feed]) -> None:
-        for stream in self._open - feeds.keys():
-            self._parts.metrics.of(stream).is_open.set(0)
-        for feed in feeds.values():
-            feed.metrics.is_open.set(1)
-        self._open = set(feeds)
+    def _show_open(self, appenders: dict[str, StreamAppender]) -> None:
+        for stream in self._open - appenders.keys():
+            self._resources.metrics.of(stream).is_open.set(0)
+        for appender in appenders.values():
+            appender.metrics.is_open.set(1)
+        self._open = set(appenders)
 
-    def _take(self, connection: BrokerConnection, messages: list[Message]) -> None:
+    def _take(self, connection: MqttClient, messages: list[Message]) -> None:
         """Begin to append what has arrived in one turn; `_settle` goes on from here."""
         turn = _Turn(connection, messages, sum(len(message.publish.payload) for message in messages))
         self._turns.append(turn)
@@ -251,17 +251,17 @@ class MqttGateway:
         2. Append each stream's records; the streams' appends are under way at the same time.
         3. If one failed, acknowledge only what is confirmed, and let the connection end.
         """
-        lots = self._lots(turn.messages)
-        results = await asyncio.gather(*(self._append(lot) for lot in lots))
+        batches = self._batches(turn.messages)
+        results = await asyncio.gather(*(self._append(batch) for batch in batches))
         self._held_bytes -= turn.bytes_held
         self._held_messages -= len(turn.messages)
         turn.is_settled = True
         if not all(results):
             failed = {
                 id(message)
-                for lot, is_done in zip(lots, results, strict=True)
+                for batch, is_done in zip(batches, results, strict=True)
                 if not is_done
-                for message in lot.messages
+                for message in batch.messages
             }
             turn.messages = [message for message in turn.messages if id(message) not in failed]
             turn.connection.pause()
@@ -272,12 +272,12 @@ class MqttGateway:
             first = self._turns.popleft()
             first.connection.ack([message for message in first.messages if message.publish.qos])
 
-    async def _append(self, lot: _Lot) -> bool:
+    async def _append(self, batch: _StreamBatch) -> bool:
         """Append the records of some messages; False when they may not be acknowledged."""
         try:
-            await lot.feed.append(
-                lot.records,
-                headers_each=lot.headers_each,
+            await batch.appender.append(
+                batch.records,
+                headers_each=batch.headers_each,
                 patience_s=self._settings.mqtt_confirm_timeout_s,
                 in_turn=True,
             )
@@ -286,20 +286,20 @@ class MqttGateway:
                 logger.warning(
                     "messages are not acknowledged",
                     action="append_failed",
-                    stream=lot.feed.spec.stream,
+                    stream=batch.appender.spec.stream,
                     reason=str(error),
                 )
             return False
         return True
 
-    def _lots(self, messages: list[Message]) -> list[_Lot]:
-        """The messages of each stream, in order, cut so that each lot is handed over at once.
+    def _batches(self, messages: list[Message]) -> list[_StreamBatch]:
+        """The messages of each stream, in order, cut so that each batch is handed over at once.
 
         What no stream takes, or is too large, is refused and counted here; it is acknowledged with the others, because it
         would only come again.
         """
-        lots: dict[str, _Lot] = {}
-        found: list[_Lot] = []
+        batches: dict[str, _StreamBatch] = {}
+        found: list[_StreamBatch] = []
         for message in messages:
             publish = message.publish
             if message.is_redelivered:
@@ -308,31 +308,31 @@ class MqttGateway:
             if route is None:
                 self._refuse_unknown(message)
                 continue
-            lot = lots.get(route.stream)
-            if lot is None or len(lot.records) >= RECORDS_PER_TURN:
-                lot = lots[route.stream] = _Lot(self._feeds[route.stream])
-                found.append(lot)
+            batch = batches.get(route.stream)
+            if batch is None or len(batch.records) >= RECORDS_PER_TURN:
+                batch = batches[route.stream] = _StreamBatch(self._appenders[route.stream])
+                found.append(batch)
             payload = publish.payload
-            if len(payload) > lot.feed.record_bytes_max:
-                self._refuse_too_large(lot.feed, message)
+            if len(payload) > batch.appender.record_bytes_max:
+                self._refuse_too_large(batch.appender, message)
                 continue
-            lot.messages.append(message)
-            lot.records.append((payload, route.find_key(payload)))
-            lot.headers_each.append(headers_of(message, route.headers))
-        return [lot for lot in found if lot.records]
+            batch.messages.append(message)
+            batch.records.append((payload, route.find_key(payload)))
+            batch.headers_each.append(headers_of(message, route.headers))
+        return [batch for batch in found if batch.records]
 
-    def _refuse_too_large(self, feed: Feed, message: Message) -> None:
-        feed.refuse("too_large")
+    def _refuse_too_large(self, appender: StreamAppender, message: Message) -> None:
+        appender.refuse("too_large")
         logger.error(
             "a message is over the limit and is not persisted",
             action="message_refused",
-            stream=feed.spec.stream,
+            stream=appender.spec.stream,
             topic=shown(message),
             bytes=len(message.publish.payload),
         )
 
     def _refuse_unknown(self, message: Message) -> None:
-        metrics = self._parts.metrics.of(UNKNOWN_STREAM)
+        metrics = self._resources.metrics.of(UNKNOWN_STREAM)
         metrics.received.inc()
         metrics.refuse("unknown_stream", 1)
         logger.error(
@@ -341,13 +341,13 @@ class MqttGateway:
         )  # fmt: skip
 
 
-class _Lot:
+class _StreamBatch:
     """Messages of one stream."""
 
-    __slots__ = ("feed", "headers_each", "messages", "records")
+    __slots__ = ("appender", "headers_each", "messages", "records")
 
-    def __init__(self, feed: Feed) -> None:
-        self.feed = feed
+    def __init__(self, appender: StreamAppender) -> None:
+        self.appender = appender
         self.messages: list[Message] = []
         self.records: list[Record] = []
         self.headers_each: list[Headers] = []
@@ -393,7 +393,7 @@ def covers(wide: str, narrow: str) -> bool:
     return wide.count("/") == narrow.count("/")
 
 
-def broker_options(settings: MqttSettings) -> BrokerOptions:
+def client_options(settings: MqttBridgeSettings) -> MqttClientOptions:
     """Raises InvalidSettings."""
     url = urlsplit(settings.mqtt_url)
     if url.scheme not in PORTS or not url.hostname or url.path not in ("", "/"):
@@ -401,7 +401,7 @@ def broker_options(settings: MqttSettings) -> BrokerOptions:
             f"STRANDLINE_MQTT_URL is {settings.mqtt_url!r}; expected mqtt://HOST:PORT or mqtts://HOST:PORT"
         )
     password = settings.mqtt_password
-    return BrokerOptions(
+    return MqttClientOptions(
         host=url.hostname,
         port=url.port or PORTS[url.scheme],
         version=settings.mqtt_version,
@@ -424,18 +424,18 @@ async def _first_of(lost: asyncio.Future[str], *events: asyncio.Event) -> None:
             one.cancel()
 
 
-async def serve(settings: MqttSettings) -> None:
+async def serve(settings: MqttBridgeSettings) -> None:
     """Run a gateway until SIGTERM or SIGINT: then read no more, settle and acknowledge what has come, return.
 
     Raises StackError when the port of the pages is taken, InvalidSettings, and whatever opening the ledger raises. Kafka and
     the broker may come later.
     """
-    async with open_parts(settings, "mqtt", settings.mqtt_pages_port, settings.mqtt_confirm_timeout_s) as parts:
-        gateway = MqttGateway(settings, parts)
+    async with open_resources(settings, "mqtt", settings.mqtt_pages_port, settings.mqtt_confirm_timeout_s) as resources:
+        gateway = MqttBridge(settings, resources)
         running = asyncio.create_task(gateway.run())
-        logger.info("the MQTT gateway runs", action="gateway_started", broker=settings.mqtt_url)
+        logger.info("the MQTT bridge runs", action="gateway_started", broker=settings.mqtt_url)
         try:
-            await follow_until_stopped(settings, parts.stopping, gateway.take_up)
+            await follow_until_stopped(settings, resources.stopping, gateway.update_streams)
         finally:
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -443,4 +443,4 @@ async def serve(settings: MqttSettings) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_gateway(MqttSettings, serve))
+    sys.exit(run_gateway(MqttBridgeSettings, serve))

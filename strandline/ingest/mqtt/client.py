@@ -3,8 +3,8 @@
 One object is one connection: a message is acknowledged through the object that delivered it, so a packet id of an old
 connection can't acknowledge another message on a new one.
 
-paho asks its socket for single bytes and sends every PUBACK by itself. `_Buffered` stands in between, so that a system
-call moves as much as there is. What is overridden in `_Client` is not part of paho's documented interface: it is that of
+paho asks its socket for single bytes and sends every PUBACK by itself. `_BufferedSocket` stands in between, so that a system
+call moves as much as there is. What is overridden in `_PahoClient` is not part of paho's documented interface: it is that of
 paho-mqtt 2.2, and the tests against a real broker say when it changes.
 """
 
@@ -45,7 +45,7 @@ class BrokerUnavailable(TransientError):
 
 
 @dataclass(frozen=True)
-class BrokerOptions:
+class MqttClientOptions:
     """Where the broker is, and as whom to speak to it."""
 
     host: str
@@ -67,7 +67,7 @@ class BrokerOptions:
         return self.version == "5"
 
 
-class _Buffered:
+class _BufferedSocket:
     """A socket as paho uses one, that reads ahead and writes late."""
 
     def __init__(self, inner: Any) -> None:
@@ -124,7 +124,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """DUP: the broker has sent it before."""
 
 
-class _Client(paho.Client):
+class _PahoClient(paho.Client):
     """paho's client over a buffered socket, with our reading of PUBLISH: paho makes some hundred objects of each."""
 
     def __init__(self, deliver: Callable[[Message], None], tls: ssl.SSLContext | None, **options: Any) -> None:
@@ -136,7 +136,7 @@ class _Client(paho.Client):
     def _create_socket(self) -> Any:
         one = self._create_socket_connection()
         if self._tls is None:
-            return _Buffered(one)
+            return _BufferedSocket(one)
         # Not paho's own way: after a handshake that fails it leaves the socket open.
         secured = self._tls.wrap_socket(one, server_hostname=self._host, do_handshake_on_connect=False)
         try:
@@ -145,7 +145,7 @@ class _Client(paho.Client):
         except BaseException:
             secured.close()
             raise
-        return _Buffered(secured)
+        return _BufferedSocket(secured)
 
     def _handle_publish(self) -> MQTTErrorCode:
         packet = bytes(self._in_packet["packet"])
@@ -158,10 +158,10 @@ class _Client(paho.Client):
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
 
-class BrokerConnection:
+class MqttClient:
     """`open` makes one; `lost` is done when it has ended, for whatever reason. For one event loop."""
 
-    def __init__(self, options: BrokerOptions, on_messages: Callable[[BrokerConnection, list[Message]], None]):
+    def __init__(self, options: MqttClientOptions, on_messages: Callable[[MqttClient, list[Message]], None]):
         self._options = options
         self._on_messages = on_messages
         self._loop = asyncio.get_running_loop()
@@ -178,8 +178,8 @@ class BrokerConnection:
 
     @classmethod
     async def open(
-        cls, options: BrokerOptions, on_messages: Callable[[BrokerConnection, list[Message]], None]
-    ) -> BrokerConnection:
+        cls, options: MqttClientOptions, on_messages: Callable[[MqttClient, list[Message]], None]
+    ) -> MqttClient:
         """Connect, with the session that the broker kept. Messages of that session may come before this returns.
 
         `on_messages` gets what has arrived in one turn of the loop. Raises BrokerUnavailable.
@@ -238,9 +238,9 @@ class BrokerConnection:
             self._write()
             self._end("closed")
 
-    def _make_client(self) -> _Client:
+    def _make_client(self) -> _PahoClient:
         options = self._options
-        client = _Client(
+        client = _PahoClient(
             self._arrive,
             options.tls,
             client_id=options.client_id,
@@ -276,7 +276,7 @@ class BrokerConnection:
                 await asyncio.to_thread(
                     self._client.connect, options.host, options.port, keepalive=KEEP_ALIVE_S, **wishes
                 )
-                self._fd = cast(_Buffered, self._client.socket()).fileno()
+                self._fd = cast(_BufferedSocket, self._client.socket()).fileno()
                 self._loop.add_reader(self._fd, self._read)
                 self._write()
                 self._tick()
@@ -305,7 +305,7 @@ class BrokerConnection:
     def _read(self) -> None:
         """Hand what has arrived to paho, packet by packet, and the messages in it onwards."""
         client = self._client
-        one = cast("_Buffered | None", client.socket())
+        one = cast("_BufferedSocket | None", client.socket())
         if one is None:
             return
         one.is_drained = False
@@ -333,7 +333,7 @@ class BrokerConnection:
 
     def _write(self) -> None:
         """Send what paho has to send, all at once."""
-        one = cast("_Buffered | None", self._client.socket())
+        one = cast("_BufferedSocket | None", self._client.socket())
         if one is None:
             return
         try:

@@ -70,14 +70,14 @@ class Pause(IntFlag):
     ADMITTING = 1
     IN_FLIGHT = 2
     """Too many of its messages wait for PUBACK."""
-    LISTENER = 4
+    BACKLOG = 4
     """Too much waits over all connections, or the log takes nothing."""
     WRITING = 8
     """It does not read its answers."""
     WITHHELD = 16
 
 
-class Refused(StrandlineError):
+class ConnectRefused(StrandlineError):
     """A CONNECT that is not accepted."""
 
     code = "mqtt_refused"
@@ -97,16 +97,16 @@ class Admission:
         self.session_expiry_s = session_expiry_s
 
 
-class Hub(Protocol):
-    """What a connection needs of the listener."""
+class ConnectionOwner(Protocol):
+    """What a connection needs of the server."""
 
     packet_bytes_max: int
 
-    def take_in(self, connection: Connection) -> bool:
+    def accept(self, connection: Connection) -> bool:
         """A new connection; False when there are too many."""
 
     async def admit(self, connection: Connection, connect: Connect) -> Admission:
-        """Decide, and give the connection its client identifier and user. Raises Refused."""
+        """Decide, and give the connection its client identifier and user. Raises ConnectRefused."""
 
     def publish(self, connection: Connection, publish: Publish) -> Reason:
         """Take a message on its way, which ends in `acknowledge` or `withhold`. Any reason but success: it was refused.
@@ -117,7 +117,7 @@ class Hub(Protocol):
     def hold(self, connection: Connection, bytes_held: int) -> bool:
         """A packet that is not whole yet has so many bytes; False when there is no room for it."""
 
-    def refuse_packet(self, connection: Connection, error: PacketError | Refused) -> None:
+    def refuse_packet(self, connection: Connection, error: PacketError | ConnectRefused) -> None:
         """Count it and say it."""
 
     def leave(self, connection: Connection, will: Will | None) -> None:
@@ -127,10 +127,10 @@ class Hub(Protocol):
 class Connection(asyncio.Protocol):
     """One client. Runs in the event loop."""
 
-    def __init__(self, hub: Hub, loop: asyncio.AbstractEventLoop) -> None:
-        self._hub = hub
+    def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
+        self._owner = owner
         self._loop = loop
-        self._reader = PacketReader(hub.packet_bytes_max)
+        self._reader = PacketReader(owner.packet_bytes_max)
         self._transport: asyncio.Transport
         self._pauses = Pause(0)
         self._waiting: list[Packet] = []
@@ -154,7 +154,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by what it can do
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if peer else "unknown"
-        if not self._hub.take_in(self):
+        if not self._owner.accept(self):
             self.state = State.CLOSED
             self._transport.abort()
 
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
             self._packet_began_s = 0.0
         elif packets or not held_before:
             self._packet_began_s = self._heard_s
-        if held != held_before and not self._hub.hold(self, held):
+        if held != held_before and not self._owner.hold(self, held):
             self._fail(PacketError(Reason.QUOTA_EXCEEDED, "too many large packets arrive at once; send it again later"))
 
     def pause_writing(self) -> None:
@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol):
             self._admitting.cancel()
         self._close()
 
-    # The listener's calls.
+    # The server's calls.
 
     def acknowledge(self, packet_ids: list[int]) -> None:
         """The log has these messages. A client that has gone learns it by sending them again."""
@@ -291,7 +291,7 @@ class Connection(asyncio.Protocol):
                     )
                 self.pause(Pause.IN_FLIGHT)
             self._unacknowledged += 1
-        refusal = self._hub.publish(self, publish)
+        refusal = self._owner.publish(self, publish)
         if refusal is not Reason.SUCCESS:
             if self._reader.version != V5 or not publish.qos:
                 raise PacketError(refusal, "the message was refused")  # there is no other way to say it
@@ -301,8 +301,8 @@ class Connection(asyncio.Protocol):
     async def _admit(self, connect: Connect) -> None:
         """Answer CONNECT, then handle what came after it."""
         try:
-            admission = await self._hub.admit(self, connect)
-        except Refused as refused:
+            admission = await self._owner.admit(self, connect)
+        except ConnectRefused as refused:
             self._fail(refused)
             return
         finally:
@@ -314,7 +314,7 @@ class Connection(asyncio.Protocol):
         self.session_expiry_s = expiry_s = admission.session_expiry_s
         properties = connack_properties(
             receive_maximum=RECEIVE_MAXIMUM,
-            packet_bytes_max=self._hub.packet_bytes_max,
+            packet_bytes_max=self._owner.packet_bytes_max,
             session_expiry_s=None if expiry_s == connect.session_expiry_s else expiry_s,
             client_id=None if connect.client_id else self.client_id,
         )
@@ -326,9 +326,9 @@ class Connection(asyncio.Protocol):
 
     # The end.
 
-    def _fail(self, error: PacketError | Refused) -> None:
+    def _fail(self, error: PacketError | ConnectRefused) -> None:
         """The client did what it must not: say so where there is a way, and close."""
-        self._hub.refuse_packet(self, error)
+        self._owner.refuse_packet(self, error)
         if self.state in (State.ARRIVED, State.ADMITTING):
             self._transport.write(connack(self._reader.version, error.reason, properties=reason_string(str(error))))
             self._close()
@@ -341,8 +341,8 @@ class Connection(asyncio.Protocol):
         was_open = self.state is State.OPEN
         self.state = State.CLOSED
         self._waiting.clear()
-        self._hub.hold(self, 0)
-        self._hub.leave(self, self._will if was_open else None)
+        self._owner.hold(self, 0)
+        self._owner.leave(self, self._will if was_open else None)
         # A client that does not read its answers would keep them in memory for ever.
         if self._pauses & Pause.WRITING:
             self._transport.abort()

@@ -1,4 +1,4 @@
-"""What the connections of an MQTT listener share: who may connect, which stream takes what, what may wait in memory."""
+"""What the connections of an MQTT server share: who may connect, which stream takes what, what may wait in memory."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from strandline.core.stream import StreamSpec
-from strandline.ingest.gateway.process import GatewayParts
+from strandline.ingest.gateway.process import GatewayResources
 from strandline.ingest.mqtt.batches import Batches
-from strandline.ingest.mqtt.connection import Admission, Connection, Pause, Refused, State
+from strandline.ingest.mqtt.connection import Admission, Connection, ConnectRefused, Pause, State
 from strandline.ingest.mqtt.decoder import Connect, Publish, Will
 from strandline.ingest.mqtt.passwords import Passwords, TooManyChecks
 from strandline.ingest.mqtt.sessions import Sessions
@@ -34,12 +34,12 @@ _NO_STREAM = "(unknown)"
 """The stream in the counts of messages that belong to none."""
 
 
-class MqttHub:
+class MqttConnections:
     """All connections of the process. For one event loop; writer and passwords are the caller's to close."""
 
     def __init__(
         self,
-        parts: GatewayParts,
+        resources: GatewayResources,
         passwords: Passwords | None,
         sessions: Sessions,
         *,
@@ -52,8 +52,10 @@ class MqttHub:
         self._connections_max = connections_max
         self._passwords = passwords
         self._sessions = sessions
-        self._metrics = parts.metrics
-        self._batches = Batches(parts.writer, parts.metrics, self._set_reading, busy_patience_s=confirm_timeout_s)
+        self._metrics = resources.metrics
+        self._batches = Batches(
+            resources.writer, resources.metrics, self._set_reading, busy_patience_s=confirm_timeout_s
+        )
         self._loop = asyncio.get_running_loop()
         self._routes = TopicRoutes([])
         self._specs: list[StreamSpec] = []
@@ -67,7 +69,7 @@ class MqttHub:
         self._bytes_held = 0
         self._is_reading = True
         self._said_s: dict[str, float] = {}
-        registry = parts.metrics.registry
+        registry = resources.metrics.registry
         self._refusals = Counter(
             "strandline_mqtt_connections_refused",
             "Connections that were not accepted, or were closed for what the client did",
@@ -85,7 +87,7 @@ class MqttHub:
         """A protocol for a connection that is coming."""
         return Connection(self, self._loop)
 
-    def take_up(self, specs: list[StreamSpec]) -> None:
+    def update_streams(self, specs: list[StreamSpec]) -> None:
         """The streams as they are now."""
         specs = [spec for spec in specs if spec.mqtt is not None]
         if specs == self._specs:
@@ -115,9 +117,9 @@ class MqttHub:
         for connection in list(self._connections):
             connection.close(Reason.SERVER_SHUTTING_DOWN, "the gateway stops; connect again")
 
-    # What connections ask for: mqtt_connection.Hub.
+    # What connections ask for: connection.ConnectionOwner.
 
-    def take_in(self, connection: Connection) -> bool:
+    def accept(self, connection: Connection) -> bool:
         if len(self._connections) >= self._connections_max:
             self._refusals.labels("connections_max").inc()
             self._note("connections_max", f"{self._connections_max} connections are open, the limit", connection)
@@ -140,24 +142,26 @@ class MqttHub:
         self._arrived.pop(connection, None)
         await self._check_password(connect)
         if not connect.client_id and connect.version == V311 and not connect.clean_start:
-            raise Refused(Reason.CLIENT_IDENTIFIER_NOT_VALID, "a session that stays needs a client identifier")
+            raise ConnectRefused(Reason.CLIENT_IDENTIFIER_NOT_VALID, "a session that stays needs a client identifier")
         client_id = connect.client_id or f"strandline-{secrets.token_hex(12)}"
         older = self._clients.get(client_id)
         if older is not None:
             if older.user != connect.user:
-                raise Refused(Reason.CLIENT_IDENTIFIER_NOT_VALID, f"{client_id!r} is connected as another user")
+                raise ConnectRefused(Reason.CLIENT_IDENTIFIER_NOT_VALID, f"{client_id!r} is connected as another user")
             older.close(Reason.SESSION_TAKEN_OVER, "the same client has connected again")
         self._clients[client_id] = connection
         connection.client_id, connection.user = client_id, connect.user
         if not self._is_reading:  # uvloop begins to read whatever is said before
-            connection.pause(Pause.LISTENER)
+            connection.pause(Pause.BACKLOG)
         try:
             is_present, expiry_s = await self._sessions.begin(client_id, connect)
         except OSError as error:
             logger.error("a session could not be kept", action="mqtt_session_lost", reason=str(error))
-            raise Refused(Reason.SERVER_UNAVAILABLE, "sessions can't be kept just now; connect again later") from error
+            raise ConnectRefused(
+                Reason.SERVER_UNAVAILABLE, "sessions can't be kept just now; connect again later"
+            ) from error
         if self._clients.get(client_id) is not connection:
-            raise Refused(Reason.SERVER_BUSY, "the same client has connected again")
+            raise ConnectRefused(Reason.SERVER_BUSY, "the same client has connected again")
         return Admission(is_present, expiry_s)
 
     def publish(self, connection: Connection, publish: Publish) -> Reason:
@@ -183,7 +187,7 @@ class MqttHub:
             self._held[connection] = bytes_held
         return bytes_held <= PARTIAL_BYTES_FREE or self._bytes_held <= PARTIAL_BYTES_MAX
 
-    def refuse_packet(self, connection: Connection, error: PacketError | Refused) -> None:
+    def refuse_packet(self, connection: Connection, error: PacketError | ConnectRefused) -> None:
         if error.reason is Reason.PACKET_TOO_LARGE and connection.state is State.OPEN:
             self._refuse_message("too_large")
         self._refusals.labels(error.reason.name.lower()).inc()
@@ -200,7 +204,7 @@ class MqttHub:
             with contextlib.suppress(PacketError):  # refused and counted; nobody is there to be told
                 self.publish(connection, message)
 
-    # Below: parts of the above.
+    # Steps of the above.
 
     async def _check_password(self, connect: Connect) -> None:
         if self._passwords is None:
@@ -208,17 +212,17 @@ class MqttHub:
         try:
             is_right = await self._passwords.check(connect.user or "", connect.password or b"")
         except TooManyChecks as error:
-            raise Refused(Reason.SERVER_BUSY, str(error)) from error
+            raise ConnectRefused(Reason.SERVER_BUSY, str(error)) from error
         if not is_right:
-            raise Refused(Reason.BAD_USER_NAME_OR_PASSWORD, "the user name or the password is wrong")
+            raise ConnectRefused(Reason.BAD_USER_NAME_OR_PASSWORD, "the user name or the password is wrong")
 
     def _set_reading(self, is_reading: bool) -> None:
         self._is_reading = is_reading
         for connection in self._connections:
             if is_reading:
-                connection.resume(Pause.LISTENER)
+                connection.resume(Pause.BACKLOG)
             else:
-                connection.pause(Pause.LISTENER)
+                connection.pause(Pause.BACKLOG)
 
     def _refuse_message(self, reason: str) -> None:
         metrics = self._metrics.of(_NO_STREAM)

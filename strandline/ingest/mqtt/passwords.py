@@ -1,8 +1,8 @@
-"""Who may connect to the MQTT listener: a file of users and hashed passwords.
+"""Who may connect to the MQTT server: a file of users and hashed passwords.
 
 One user a line, `USER:scrypt:N:R:P:SALT:HASH`, salt and hash in base64 (scrypt: RFC 7914); blank lines and lines that begin
 with `#` are skipped. `python -m strandline.ingest.mqtt.passwords FILE USER` reads a password from standard input (asks for
-it on a terminal) and adds or replaces that user's line. The listener takes up a changed file within seconds.
+it on a terminal) and adds or replaces that user's line. The server takes up a changed file within seconds.
 """
 
 from __future__ import annotations

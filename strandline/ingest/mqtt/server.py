@@ -1,4 +1,4 @@
-"""The MQTT listener: sensors connect to Strandline itself, and PUBACK follows the log's confirmation.
+"""The MQTT server: sensors connect to Strandline itself, and PUBACK follows the log's confirmation.
 
 `python -m strandline.ingest.mqtt.server` runs one. MQTT 3.1.1 and 5.0, QoS 0 and 1, publish only; the streams' documents
 say which topics flow where: `mqtt: {topics: ["farm/+/turbine/+"]}`.
@@ -8,7 +8,8 @@ What a sensor may rely on:
 - PUBACK with a reason of 0x80 or more: the message is not in the log, and sending it again won't help.
 - QoS 0: nothing. It is persisted at once all the same, and a loss that is known is counted.
 
-The way of a message: `Connection` reads it, `MqttHub.publish` finds its stream, `Batches` take it to the log and the answer back.
+The way of a message: `Connection` reads it, `MqttConnections.publish` finds its stream, `Batches` append it to the log and have
+its connection acknowledge it.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from pydantic import Field
 from strandline.core.errors import InvalidSettings, StackError
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
-from strandline.ingest.gateway.process import connections_max, follow_until_stopped, open_parts, run_gateway
-from strandline.ingest.mqtt.connections import MqttHub
+from strandline.ingest.gateway.process import connections_max, follow_until_stopped, open_resources, run_gateway
+from strandline.ingest.mqtt.connections import MqttConnections
 from strandline.ingest.mqtt.passwords import Passwords
 from strandline.ingest.mqtt.sessions import Sessions
 
@@ -37,15 +38,15 @@ _BACKLOG = 4_096
 _HANDSHAKE_TIMEOUT_S = 10.0
 
 
-class MqttListenerSettings(Settings):
-    """The settings, and what only the MQTT listener needs to know."""
+class MqttServerSettings(Settings):
+    """The settings, and what only the MQTT server needs to know."""
 
     mqtt_listener_host: str = "127.0.0.1"
     """The address on which sensors connect. Off loopback it takes TLS and passwords, or MQTT_LISTENER_OPEN."""
     mqtt_listener_port: int = 1884
     """The port on which sensors connect."""
     mqtt_listener_pages_port: int = 8086
-    """The port of the MQTT listener's health, readiness and metrics pages."""
+    """The port of the MQTT server's health, readiness and metrics pages."""
     mqtt_listener_tls_certificate: Path | None = None
     """A PEM file with the server's certificate and those that vouch for it. With it every connection is TLS."""
     mqtt_listener_tls_key: Path | None = None
@@ -58,8 +59,8 @@ class MqttListenerSettings(Settings):
     """Sensors that may be connected at once."""
 
 
-async def serve(settings: MqttListenerSettings) -> None:
-    """Run a listener until SIGTERM or SIGINT: then stop reading, settle what is under way, return.
+async def serve(settings: MqttServerSettings) -> None:
+    """Run a server until SIGTERM or SIGINT: then stop reading, settle what is under way, return.
 
     Raises InvalidSettings (TLS or passwords are missing or can't be used), StackError when a port is taken, and whatever
     opening the ledger raises. Kafka may come later.
@@ -70,14 +71,14 @@ async def serve(settings: MqttListenerSettings) -> None:
         passwords = None
         if settings.mqtt_listener_passwords is not None:
             passwords = stack.enter_context(contextlib.closing(Passwords(settings.mqtt_listener_passwords)))
-        parts = await stack.enter_async_context(
-            open_parts(settings, "mqtt-listener", settings.mqtt_listener_pages_port)
+        resources = await stack.enter_async_context(
+            open_resources(settings, "mqtt-listener", settings.mqtt_listener_pages_port)
         )
         sessions = stack.enter_context(
             contextlib.closing(Sessions(settings.data_dir / f"mqtt-sessions-{settings.mqtt_listener_port}.jsonl"))
         )
-        hub = MqttHub(
-            parts,
+        connections = MqttConnections(
+            resources,
             passwords,
             sessions,
             record_bytes_max=settings.record_bytes_max,
@@ -86,23 +87,23 @@ async def serve(settings: MqttListenerSettings) -> None:
             ),
             confirm_timeout_s=settings.confirm_timeout_s,
         )
-        server = await _bind(settings, hub, context)
+        server = await _bind(settings, connections, context)
         knows_streams = asyncio.Event()
 
-        def take_up(streams: list[StreamSpec]) -> None:
-            hub.take_up(streams)
+        def update_streams(streams: list[StreamSpec]) -> None:
+            connections.update_streams(streams)
             knows_streams.set()
 
         listening = asyncio.create_task(_listen(server, knows_streams))
-        watching = asyncio.create_task(hub.watch())
-        watching.add_done_callback(lambda _: parts.stopping.set())
+        watching = asyncio.create_task(connections.watch())
+        watching.add_done_callback(lambda _: resources.stopping.set())
         try:
-            await follow_until_stopped(settings, parts.stopping, take_up)
+            await follow_until_stopped(settings, resources.stopping, update_streams)
         finally:
             listening.cancel()
             watching.cancel()
             server.close()
-            await hub.stop()
+            await connections.stop()
             with contextlib.suppress(asyncio.CancelledError):
                 await watching  # raises what ended it, if that was not us
 
@@ -111,14 +112,16 @@ async def _listen(server: asyncio.AbstractServer, knows_streams: asyncio.Event) 
     """Accept connections as soon as the streams are known: before that every topic would be refused as nobody's."""
     await knows_streams.wait()
     await server.start_serving()
-    logger.info("the MQTT listener listens", action="gateway_started")
+    logger.info("the MQTT server listens", action="gateway_started")
 
 
-async def _bind(settings: MqttListenerSettings, hub: MqttHub, context: ssl.SSLContext | None) -> asyncio.AbstractServer:
+async def _bind(
+    settings: MqttServerSettings, connections: MqttConnections, context: ssl.SSLContext | None
+) -> asyncio.AbstractServer:
     host, port = settings.mqtt_listener_host, settings.mqtt_listener_port
     try:
         server = await asyncio.get_running_loop().create_server(
-            hub.connection,
+            connections.connection,
             host,
             port,
             ssl=context,
@@ -128,14 +131,14 @@ async def _bind(settings: MqttListenerSettings, hub: MqttHub, context: ssl.SSLCo
         )
     except OSError as error:
         raise StackError(
-            f"the MQTT listener can't listen on {host}:{port}: {error.strerror}; "
+            f"the MQTT server can't listen on {host}:{port}: {error.strerror}; "
             f"stop what uses that port, or set STRANDLINE_MQTT_LISTENER_PORT"
         ) from error
-    logger.info("the MQTT listener has its port", action="port_taken", host=host, port=port, tls=context is not None)
+    logger.info("the MQTT server has its port", action="port_taken", host=host, port=port, tls=context is not None)
     return server
 
 
-def _tls(settings: MqttListenerSettings) -> ssl.SSLContext | None:
+def _tls(settings: MqttServerSettings) -> ssl.SSLContext | None:
     if settings.mqtt_listener_tls_certificate is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -150,7 +153,7 @@ def _tls(settings: MqttListenerSettings) -> ssl.SSLContext | None:
     return context
 
 
-def _refuse_strangers(settings: MqttListenerSettings) -> None:
+def _refuse_strangers(settings: MqttServerSettings) -> None:
     """Off loopback, TLS and passwords are the default that is safe."""
     missing = [
         name
@@ -162,7 +165,7 @@ def _refuse_strangers(settings: MqttListenerSettings) -> None:
     ]
     if missing and not settings.mqtt_listener_open and not _is_loopback(settings.mqtt_listener_host):
         raise InvalidSettings(
-            f"the MQTT listener would be open to strangers on {settings.mqtt_listener_host}: set {' and '.join(missing)}, "
+            f"the MQTT server would be open to strangers on {settings.mqtt_listener_host}: set {' and '.join(missing)}, "
             f"or STRANDLINE_MQTT_LISTENER_OPEN=true if the network keeps them out"
         )
 
@@ -176,7 +179,7 @@ def _is_loopback(host: str) -> bool:
 
 def main() -> int:
     """The door of the process."""
-    return run_gateway(MqttListenerSettings, serve)
+    return run_gateway(MqttServerSettings, serve)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The sessions of the MQTT listener: that a client's session exists is all there is to one that only publishes.
+"""The sessions of the MQTT server: that a client's session exists is all there is to one that only publishes.
 
 It still matters: a client of MQTT 5 that hears "no session" when it connects again must throw away the messages that wait for
 their PUBACK [MQTT-3.2.2-5], where it should send them again. So sessions outlive the process: each one that begins is on disk

@@ -29,9 +29,9 @@ from pydantic import Field
 from strandline.core.errors import LogUnavailable
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
-from strandline.ingest.gateway.line_splitter import LineCutter
-from strandline.ingest.gateway.process import GatewayParts, follow_until_stopped, open_parts, run_gateway
-from strandline.ingest.gateway.stream_appender import Feed
+from strandline.ingest.gateway.line_splitter import LineSplitter
+from strandline.ingest.gateway.process import GatewayResources, follow_until_stopped, open_resources, run_gateway
+from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.log.record_key import Record
 
 logger = structlog.get_logger()
@@ -67,8 +67,8 @@ class TcpSettings(Settings):
 class TcpPort:
     """One port, the stream that it flows into, and its connections."""
 
-    def __init__(self, feed: Feed, listener: socket.socket, gateway: TcpGateway) -> None:
-        self.feed = feed
+    def __init__(self, appender: StreamAppender, listener: socket.socket, gateway: TcpGateway) -> None:
+        self.appender = appender
         """May be replaced when the stream's document has changed."""
         self.gateway = gateway
         self._listener = listener
@@ -78,19 +78,19 @@ class TcpPort:
     @property
     def is_acking(self) -> bool:
         """Whether confirmed records are answered."""
-        return self.feed.spec.tcp is not None and self.feed.spec.tcp.ack
+        return self.appender.spec.tcp is not None and self.appender.spec.tcp.ack
 
     async def listen(self) -> None:
         """Accept connections from now on."""
         make = partial(TcpConnection, self)
         self._server = await asyncio.get_running_loop().create_server(make, sock=self._listener, backlog=_BACKLOG)
-        self.feed.metrics.is_open.set(1)
+        self.appender.metrics.is_open.set(1)
 
     async def close(self) -> None:
         """Accept no more, confirm what has arrived whole, answer it, and end the connections."""
         if self._server is not None:
             self._server.close()
-        self.feed.metrics.is_open.set(0)
+        self.appender.metrics.is_open.set(0)
         settling = [settled for one in list(self.connections) if (settled := one.finish()) is not None]
         if settling:
             await asyncio.wait(settling)
@@ -113,7 +113,7 @@ class TcpConnection(asyncio.Protocol):
         self._port = port
         self._gateway = port.gateway
         self._loop = asyncio.get_running_loop()
-        self._cutter = LineCutter(port.feed.record_bytes_max)
+        self._splitter = LineSplitter(port.appender.record_bytes_max)
         self._line_began_s: float | None = None
         self._queue: list[Record] = []
         self._bytes_queued = 0
@@ -142,7 +142,7 @@ class TcpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._is_ending:
-            self._take(self._cutter, data)
+            self._take(self._splitter, data)
 
     def eof_received(self) -> bool:
         """The sender has ended in order, so what it sent last is a record even without the end of its line."""
@@ -150,8 +150,8 @@ class TcpConnection(asyncio.Protocol):
         if self._is_ending and self._settling is None:
             return False
         if not self._is_ending:
-            held = self._cutter.bytes_held
-            self._add(self._cutter.end())
+            held = self._splitter.bytes_held
+            self._add(self._splitter.end())
             self._hold(held)
             self._end()
         return True  # the answers still go out
@@ -180,34 +180,34 @@ class TcpConnection(asyncio.Protocol):
         if self._line_began_s is not None and now_s - self._line_began_s > LINE_TIMEOUT_S:
             self._fail("timeout", f"a line did not end within {LINE_TIMEOUT_S:g} s")
 
-    def _take(self, cutter: LineCutter, data: bytes) -> None:
-        held = cutter.bytes_held
-        lines = cutter.cut(data)
+    def _take(self, splitter: LineSplitter, data: bytes) -> None:
+        held = splitter.bytes_held
+        lines = splitter.split(data)
         if lines:
             self._add(lines)
             self._line_began_s = None
         self._hold(held)
-        if cutter.bytes_held and self._line_began_s is None:
+        if splitter.bytes_held and self._line_began_s is None:
             self._line_began_s = self._loop.time()
-        elif not cutter.bytes_held:
+        elif not splitter.bytes_held:
             self._line_began_s = None
 
     def _hold(self, before: int) -> None:
         """Keep the sum over all connections, and end this one when it is too much."""
-        self._gateway.bytes_held += self._cutter.bytes_held - before
-        if self._gateway.bytes_held > LINES_HELD_BYTES_MAX and self._cutter.bytes_held > before:
+        self._gateway.bytes_held += self._splitter.bytes_held - before
+        if self._gateway.bytes_held > LINES_HELD_BYTES_MAX and self._splitter.bytes_held > before:
             self._fail("log_busy", f"{self._gateway.bytes_held} bytes of unfinished lines are held; try again later")
 
     def _add(self, lines: list[bytes | None]) -> None:
         """Queue the lines as records, and refuse the one that is too long."""
-        feed, queue = self._port.feed, self._queue
-        find_key = feed.find_key
+        appender, queue = self._port.appender, self._queue
+        find_key = appender.find_key
         for line in lines:
             self._counted += 1
             if line is None:
-                feed.refuse("too_large")
+                appender.refuse("too_large")
                 self._answer(
-                    b"refused %d too_large the record is over %d bytes\n" % (self._counted, feed.record_bytes_max)
+                    b"refused %d too_large the record is over %d bytes\n" % (self._counted, appender.record_bytes_max)
                 )
             else:
                 queue.append((line, find_key(line)))
@@ -230,11 +230,11 @@ class TcpConnection(asyncio.Protocol):
                 settled = self._counted - len(self._queue)
                 if self._is_open and not self._is_ending and self._bytes_queued <= BYTES_QUEUED_MAX:
                     self._transport.resume_reading()
-                await self._port.feed.append(batch, source=self._source, patience_s=BUSY_PATIENCE_S)
+                await self._port.appender.append(batch, source=self._source, patience_s=BUSY_PATIENCE_S)
                 self._answer(b"ok %d\n" % settled)
                 await self._is_writable.wait()
         except LogUnavailable as error:
-            self._port.feed.refuse(error.code, len(self._queue))
+            self._port.appender.refuse(error.code, len(self._queue))
             self._queue = []
             self._fail(error.code, str(error))
         finally:
@@ -267,7 +267,7 @@ class TcpConnection(asyncio.Protocol):
         """End the connection with an error, once what was appended is settled."""
         self._answer(f"error {code} {reason}\n".encode())
         logger.warning(
-            "a TCP connection was ended", action="connection_ended", stream=self._port.feed.spec.stream,
+            "a TCP connection was ended", action="connection_ended", stream=self._port.appender.spec.stream,
             source=self._source.decode(), code=code, reason=reason,
         )  # fmt: skip
         self._drop_rest()
@@ -275,19 +275,19 @@ class TcpConnection(asyncio.Protocol):
 
     def _drop_rest(self) -> None:
         """Forget a line that has begun and not ended, and count it."""
-        if self._cutter.bytes_held:
-            self._gateway.bytes_held -= self._cutter.bytes_held
-            self._port.feed.metrics.drop("cut", 1)
-            self._cutter = LineCutter(self._port.feed.record_bytes_max)
+        if self._splitter.bytes_held:
+            self._gateway.bytes_held -= self._splitter.bytes_held
+            self._port.appender.metrics.drop("cut", 1)
+            self._splitter = LineSplitter(self._port.appender.record_bytes_max)
         self._line_began_s = None
 
 
 class TcpGateway:
     """All ports of the process: opened, changed and closed as the streams' documents say."""
 
-    def __init__(self, settings: TcpSettings, parts: GatewayParts) -> None:
+    def __init__(self, settings: TcpSettings, resources: GatewayResources) -> None:
         self._settings = settings
-        self._parts = parts
+        self._resources = resources
         self._ports: dict[int, TcpPort] = {}
         self._refused: dict[int, str] = {}
         """Port -> why it can't be opened; said once."""
@@ -308,7 +308,7 @@ class TcpGateway:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def take_up(self, streams: list[StreamSpec]) -> None:
+    def update_streams(self, streams: list[StreamSpec]) -> None:
         """Open, change and close ports so that they are as the documents say."""
         wanted: dict[int, StreamSpec] = {}
         for spec in streams:
@@ -321,10 +321,10 @@ class TcpGateway:
             known = self._ports.get(number)
             if known is None:
                 self._open(number, spec)
-            elif known.feed.spec != spec:
-                known.feed.metrics.is_open.set(0)
-                known.feed = self._feed(spec)
-                known.feed.metrics.is_open.set(1)
+            elif known.appender.spec != spec:
+                known.appender.metrics.is_open.set(0)
+                known.appender = self._appender(spec)
+                known.appender.metrics.is_open.set(1)
                 logger.info("a TCP port has changed", action="port_changed", port=number, stream=spec.stream)
 
     async def sweep(self) -> None:
@@ -357,15 +357,17 @@ class TcpGateway:
                 )  # fmt: skip
             return
         self._refused.pop(number, None)
-        self._ports[number] = TcpPort(self._feed(spec), listener, self)
+        self._ports[number] = TcpPort(self._appender(spec), listener, self)
         self.start(self._ports[number].listen())
         logger.info("a TCP port is open", action="port_opened", port=number, stream=spec.stream)
 
-    def _feed(self, spec: StreamSpec) -> Feed:
-        settings, parts = self._settings, self._parts
+    def _appender(self, spec: StreamSpec) -> StreamAppender:
+        settings, resources = self._settings, self._resources
         # Who is not answered can't send again, so the spool may take what the log can't.
         may_spool = spec.durability == "spool" or not (spec.tcp and spec.tcp.ack)
-        return Feed(spec, parts.writer, parts.metrics, may_spool=may_spool, record_bytes_max=settings.record_bytes_max)
+        return StreamAppender(
+            spec, resources.writer, resources.metrics, may_spool=may_spool, record_bytes_max=settings.record_bytes_max
+        )
 
 
 async def serve(settings: TcpSettings) -> None:
@@ -373,12 +375,12 @@ async def serve(settings: TcpSettings) -> None:
 
     Raises StackError when the port of the pages is taken, and whatever opening the ledger raises. Kafka may come later.
     """
-    async with open_parts(settings, "tcp", settings.tcp_pages_port) as parts:
-        gateway = TcpGateway(settings, parts)
+    async with open_resources(settings, "tcp", settings.tcp_pages_port) as resources:
+        gateway = TcpGateway(settings, resources)
         sweeping = gateway.start(gateway.sweep())
         logger.info("the TCP gateway runs", action="gateway_started", host=settings.tcp_host)
         try:
-            await follow_until_stopped(settings, parts.stopping, gateway.take_up)
+            await follow_until_stopped(settings, resources.stopping, gateway.update_streams)
         finally:
             sweeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):

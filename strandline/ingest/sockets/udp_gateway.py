@@ -24,8 +24,8 @@ from pydantic import Field
 from strandline.core.errors import LogUnavailable
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
-from strandline.ingest.gateway.process import GatewayParts, follow_until_stopped, open_parts, run_gateway
-from strandline.ingest.gateway.stream_appender import Feed
+from strandline.ingest.gateway.process import GatewayResources, follow_until_stopped, open_resources, run_gateway
+from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.sockets.datagram_reader import DATAGRAMS_MAX, DatagramReader
 from strandline.log.record_key import Record
 
@@ -65,11 +65,11 @@ class UdpSettings(Settings):
 class UdpPort:
     """One port and the stream that it flows into. `close` it once.
 
-    Invariant: a datagram that was read is in exactly one `append` or `refuse` of the feed.
+    Invariant: a datagram that was read is in exactly one `append` or `refuse` of the appender.
     """
 
-    def __init__(self, feed: Feed, sockets: list[socket.socket], reader: DatagramReader) -> None:
-        self.feed = feed
+    def __init__(self, appender: StreamAppender, sockets: list[socket.socket], reader: DatagramReader) -> None:
+        self.appender = appender
         """May be replaced when the stream's document has changed."""
         self._sockets = sockets
         self._drops = dict.fromkeys(sockets, 0)
@@ -88,7 +88,7 @@ class UdpPort:
         for one in self._sockets:
             drops = kernel_drops(one)
             # The kernel's counter has 32 bits and starts again at 0.
-            self.feed.metrics.drop("kernel", (drops - self._drops[one]) % 2**32)
+            self.appender.metrics.drop("kernel", (drops - self._drops[one]) % 2**32)
             self._drops[one] = drops
 
     async def close(self) -> None:
@@ -98,7 +98,7 @@ class UdpPort:
             while self._drain(one):
                 pass
         self.count_drops()
-        self.feed.metrics.is_open.set(0)
+        self.appender.metrics.is_open.set(0)
         for one in self._sockets:
             one.close()
         if self._appending:
@@ -140,26 +140,30 @@ class UdpPort:
 
     def _records(self, datagrams: list[bytes]) -> list[Record]:
         """The records of some datagrams. What has no content, or too much, is refused and counted here."""
-        feed = self.feed
+        appender = self.appender
         values = datagrams
-        if feed.spec.udp is not None and feed.spec.udp.framing == "lines":
+        if appender.spec.udp is not None and appender.spec.udp.framing == "lines":
             values = [
                 line.removesuffix(b"\r") for datagram in datagrams for line in datagram.split(b"\n") if line.strip()
             ]
-        if any(not 0 < len(value) <= feed.record_bytes_max for value in values):
-            feed.refuse("empty", sum(not value for value in values))
-            feed.refuse("too_large", sum(len(value) > feed.record_bytes_max for value in values))
-            values = [value for value in values if 0 < len(value) <= feed.record_bytes_max]
-        find_key = feed.find_key
-        return [(value, find_key(value)) for value in values] if feed.spec.key else [(value, None) for value in values]
+        if any(not 0 < len(value) <= appender.record_bytes_max for value in values):
+            appender.refuse("empty", sum(not value for value in values))
+            appender.refuse("too_large", sum(len(value) > appender.record_bytes_max for value in values))
+            values = [value for value in values if 0 < len(value) <= appender.record_bytes_max]
+        find_key = appender.find_key
+        return (
+            [(value, find_key(value)) for value in values] if appender.spec.key else [(value, None) for value in values]
+        )
 
     async def _append(self, host: str, records: list[Record]) -> None:
         try:
-            await self.feed.append(records, source=f"udp:{host}".encode())
+            await self.appender.append(records, source=f"udp:{host}".encode())
             self._is_confirming = True
-        except LogUnavailable as error:  # counted by the feed; the sender can't be told
+        except LogUnavailable as error:  # counted by the appender; the sender can't be told
             if self._is_confirming:
-                logger.error("records are lost", action="records_lost", stream=self.feed.spec.stream, reason=str(error))
+                logger.error(
+                    "records are lost", action="records_lost", stream=self.appender.spec.stream, reason=str(error)
+                )
             self._is_confirming = False
         finally:
             self._waiting -= len(records)
@@ -170,16 +174,16 @@ class UdpPort:
 class UdpGateway:
     """All ports of the process: opened, changed and closed as the streams' documents say."""
 
-    def __init__(self, settings: UdpSettings, parts: GatewayParts) -> None:
+    def __init__(self, settings: UdpSettings, resources: GatewayResources) -> None:
         self._settings = settings
-        self._parts = parts
+        self._resources = resources
         self._ports: dict[int, UdpPort] = {}
         self._refused: dict[int, str] = {}
         """Port -> why it can't be opened; said once."""
         self._closing: set[asyncio.Task[None]] = set()
         self._reader = DatagramReader()
 
-    def take_up(self, streams: list[StreamSpec]) -> None:
+    def update_streams(self, streams: list[StreamSpec]) -> None:
         """Open, change and close ports so that they are as the documents say."""
         wanted: dict[int, StreamSpec] = {}
         for spec in streams:
@@ -191,11 +195,11 @@ class UdpGateway:
             known = self._ports.get(number)
             if known is None:
                 self._open(number, spec)
-            elif known.feed.spec != spec:
+            elif known.appender.spec != spec:
                 known.count_drops()
-                known.feed.metrics.is_open.set(0)
-                known.feed = self._feed(spec)
-                known.feed.metrics.is_open.set(1)
+                known.appender.metrics.is_open.set(0)
+                known.appender = self._appender(spec)
+                known.appender.metrics.is_open.set(1)
                 logger.info("a UDP port has changed", action="port_changed", port=number, stream=spec.stream)
 
     def refresh(self) -> None:
@@ -222,8 +226,8 @@ class UdpGateway:
                 )  # fmt: skip
             return
         self._refused.pop(number, None)
-        port = self._ports[number] = UdpPort(self._feed(spec), sockets, self._reader)
-        port.feed.metrics.is_open.set(1)
+        port = self._ports[number] = UdpPort(self._appender(spec), sockets, self._reader)
+        port.appender.metrics.is_open.set(1)
         given = sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2  # the kernel doubles what it was asked
         logger.info(
             "a UDP port is open", action="port_opened", port=number, stream=spec.stream, receive_buffer_bytes=given
@@ -240,9 +244,11 @@ class UdpGateway:
         task.add_done_callback(self._closing.discard)
         logger.info("a UDP port is closed", action="port_closed", port=number)
 
-    def _feed(self, spec: StreamSpec) -> Feed:
-        settings, parts = self._settings, self._parts
-        return Feed(spec, parts.writer, parts.metrics, may_spool=True, record_bytes_max=settings.record_bytes_max)
+    def _appender(self, spec: StreamSpec) -> StreamAppender:
+        settings, resources = self._settings, self._resources
+        return StreamAppender(
+            spec, resources.writer, resources.metrics, may_spool=True, record_bytes_max=settings.record_bytes_max
+        )
 
 
 def open_sockets(settings: UdpSettings, port: int) -> list[socket.socket]:
@@ -292,17 +298,19 @@ async def serve(settings: UdpSettings) -> None:
         if gateway is not None:
             gateway.refresh()
 
-    async with open_parts(settings, "udp", settings.udp_pages_port, settings.udp_confirm_timeout_s, refresh) as parts:
+    async with open_resources(
+        settings, "udp", settings.udp_pages_port, settings.udp_confirm_timeout_s, refresh
+    ) as resources:
         errors = Gauge(
             "strandline_udp_receive_buffer_errors_total",
             "Datagrams that no socket of this machine had room for, as the kernel counts them (RcvbufErrors)",
-            registry=parts.metrics.registry,
+            registry=resources.metrics.registry,
         )
         errors.set_function(lambda: receive_buffer_errors(Path("/proc/net/snmp").read_text(encoding="ascii")))
-        gateway = UdpGateway(settings, parts)
+        gateway = UdpGateway(settings, resources)
         logger.info("the UDP gateway runs", action="gateway_started", host=settings.udp_host)
         try:
-            await follow_until_stopped(settings, parts.stopping, gateway.take_up)
+            await follow_until_stopped(settings, resources.stopping, gateway.update_streams)
         finally:
             await gateway.close()
 

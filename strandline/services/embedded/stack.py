@@ -149,7 +149,7 @@ class Stack:
 
     def start_mqtt_gateway(self) -> None:
         """Start the gateway that takes what is published to the stack's MQTT broker."""
-        with self._progress.step("starting the MQTT gateway", "the MQTT gateway runs"):
+        with self._progress.step("starting the MQTT bridge", "the MQTT bridge runs"):
             self._start_module(
                 "gateway-mqtt",
                 ["strandline.ingest.mqtt.bridge"],
@@ -184,9 +184,9 @@ class Stack:
             )
 
     def start_mqtt_listener(self) -> str:
-        """Start the MQTT listener, to which sensors connect themselves. Returns its URL."""
+        """Start the MQTT server, to which sensors connect themselves. Returns its URL."""
         url = self.addresses.mqtt_listener_url
-        with self._progress.step("starting the MQTT listener", f"the MQTT listener answers on {url}"):
+        with self._progress.step("starting the MQTT server", f"the MQTT server answers on {url}"):
             self._start_module(
                 "gateway-mqtt-listener",
                 ["strandline.ingest.mqtt.server"],
@@ -294,7 +294,7 @@ def up(settings: Settings, data_dir: Path, port_offset: int, detach: bool, conso
     where = stack.addresses
     lines = [
         f"API and console {where.api_url}   HTTP ingest {where.ingest_url}   Elasticsearch {where.elasticsearch_url}",
-        f"Kafka {where.kafka_bootstrap}   MQTT broker {where.mqtt_url}   MQTT listener {where.mqtt_listener_url}",
+        f"Kafka {where.kafka_bootstrap}   MQTT broker {where.mqtt_url}   MQTT server {where.mqtt_listener_url}",
         f"UDP and TCP: the ports that the streams name{f', plus {port_offset}' if port_offset else ''}   "
         f"logs {stack.data_dir / 'logs'}",
     ]

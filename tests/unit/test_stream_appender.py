@@ -9,7 +9,7 @@ from strandline.core.stream import StreamSpec
 from strandline.ingest.append.errors import LogAway, LogBusy
 from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.gateway.metrics import IngestMetrics
-from strandline.ingest.gateway.stream_appender import Feed
+from strandline.ingest.gateway.stream_appender import StreamAppender
 
 PATIENCE_S = 10.0
 
@@ -37,9 +37,9 @@ class BusyWriter:
         return Accepted.LOG
 
 
-def feed_over(writer):
+def appender_over(writer):
     spec = StreamSpec.model_validate({"stream": "s", "schema": {"n": {"type": "integer"}}})
-    return Feed(spec, writer, IngestMetrics("test"), may_spool=False, record_bytes_max=1_000)
+    return StreamAppender(spec, writer, IngestMetrics("test"), may_spool=False, record_bytes_max=1_000)
 
 
 async def until(is_so):
@@ -47,9 +47,9 @@ async def until(is_so):
         await asyncio.sleep(0.01)
 
 
-def begin(feed, count):
+def begin(appender, count):
     return [
-        asyncio.ensure_future(feed.append([(b"%d" % n, None)], patience_s=PATIENCE_S, in_turn=True))
+        asyncio.ensure_future(appender.append([(b"%d" % n, None)], patience_s=PATIENCE_S, in_turn=True))
         for n in range(count)
     ]
 
@@ -57,8 +57,8 @@ def begin(feed, count):
 def test_what_waits_for_its_next_try_is_not_overtaken():
     async def told():
         writer = BusyWriter(refusals=1)
-        feed = feed_over(writer)
-        appends = begin(feed, 5)
+        appender = appender_over(writer)
+        appends = begin(appender, 5)
         await until(lambda: len(writer.taken) == 5)
         assert [value for ((value, _),) in writer.taken] == [b"0", b"1", b"2", b"3", b"4"]
         assert len(writer.attempts) == 6
@@ -71,7 +71,7 @@ def test_what_waits_for_its_next_try_is_not_overtaken():
 def test_they_are_under_way_at_the_same_time():
     async def told():
         writer = BusyWriter(refusals=0)
-        appends = begin(feed_over(writer), 5)
+        appends = begin(appender_over(writer), 5)
         await until(lambda: len(writer.taken) == 5)
         assert not any(one.done() for one in appends)
         writer.confirming.set()
@@ -83,11 +83,11 @@ def test_they_are_under_way_at_the_same_time():
 def test_what_waits_behind_one_that_fails_is_not_sent():
     async def told():
         writer = BusyWriter(refusals=0)
-        feed = feed_over(writer)
-        (first,) = begin(feed, 1)
+        appender = appender_over(writer)
+        (first,) = begin(appender, 1)
         await until(lambda: len(writer.taken) == 1)
         writer.refusals = 1_000_000
-        behind = begin(feed, 3)
+        behind = begin(appender, 3)
         await until(lambda: len(writer.attempts) == 2)
         writer.error = LogUnavailable("unknown")
         writer.confirming.set()
@@ -98,7 +98,7 @@ def test_what_waits_behind_one_that_fails_is_not_sent():
             with pytest.raises(LogBusy, match="nothing of these was persisted"):
                 await one
         assert len(writer.taken) == 1
-        await feed.append([(b"later", None)], patience_s=PATIENCE_S, in_turn=True)
+        await appender.append([(b"later", None)], patience_s=PATIENCE_S, in_turn=True)
 
     asyncio.run(told())
 
@@ -108,12 +108,12 @@ def test_patience_lasts_and_ends(in_turn):
     async def told():
         writer = BusyWriter(refusals=1_000_000)
         with pytest.raises(LogBusy):
-            await feed_over(writer).append([(b"x", None)], patience_s=0.2, in_turn=in_turn)
+            await appender_over(writer).append([(b"x", None)], patience_s=0.2, in_turn=in_turn)
         assert not writer.taken
         assert len(writer.attempts) > 1
         writer.refusals = 1
         writer.confirming.set()
-        await feed_over(writer).append([(b"x", None)], patience_s=PATIENCE_S, in_turn=in_turn)
+        await appender_over(writer).append([(b"x", None)], patience_s=PATIENCE_S, in_turn=in_turn)
 
     asyncio.run(told())
 
@@ -122,7 +122,7 @@ def test_who_is_answered_hears_at_once_that_kafka_is_away():
     async def told():
         writer = BusyWriter(refusals=1_000_000, refusal=LogAway("away"))
         with pytest.raises(LogAway):
-            await feed_over(writer).append([(b"x", None)], patience_s=PATIENCE_S)
+            await appender_over(writer).append([(b"x", None)], patience_s=PATIENCE_S)
         assert len(writer.attempts) == 1
 
     asyncio.run(told())

@@ -1,4 +1,4 @@
-"""The MQTT listener as a process over a real Kafka, with paho-mqtt as the sensor, and raw sockets for what paho refuses to do."""
+"""The MQTT server as a process over a real Kafka, with paho-mqtt as the sensor, and raw sockets for what paho refuses to do."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Listener:
         self.ledger.close()
 
     def register(self, topic_filter: str | None = None, **document: object) -> tuple[str, str]:
-        """A new stream, taken up by the listener; returns its name and the beginning of its topics."""
+        """A new stream, taken up by the server; returns its name and the beginning of its topics."""
         name = f"stream-{uuid.uuid4().hex[:12]}"
         below = f"t/{name}"
         spec = StreamSpec.from_document(
@@ -300,7 +300,7 @@ def test_a_level_of_the_topic_is_the_key_and_each_sensors_order_is_kept(listener
 
 
 def test_a_job_reads_fields_from_the_topic(listener):
-    """What the data source hands to Spark, read from the log as the listener wrote it; the log has the sender's bytes."""
+    """What the data source hands to Spark, read from the log as the server wrote it; the log has the sender's bytes."""
     name = uuid.uuid4().hex[:8]
     fields = {"site": "string", "turbine": "long", "ts": "timestamp"}
     stream, _ = listener.register(

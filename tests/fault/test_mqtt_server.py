@@ -1,4 +1,4 @@
-"""Sensors at the MQTT listener whose connections are cut before PUBACK, and a listener that is killed: nothing that was
+"""Sensors at the MQTT server whose connections are cut before PUBACK, and a server that is killed: nothing that was
 acknowledged is lost, and what is in the log was sent that often.
 
 The sensors know only what they sent and what was acknowledged, and send again what was not; the log is read by a plain
@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from tests.integration.test_mqtt_listener import Listener, Raw
+from tests.integration.test_mqtt_server import Listener, Raw
 from tests.support import mqtt_client_packets as client
 
 CUTS = 200

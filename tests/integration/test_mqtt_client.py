@@ -14,7 +14,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from strandline.ingest.mqtt.client import BrokerConnection, BrokerOptions, BrokerUnavailable, Message
+from strandline.ingest.mqtt.client import BrokerUnavailable, Message, MqttClient, MqttClientOptions
 from tests.support.gateways import DEADLINE_S, MOSQUITTO, Mosquitto, free_port
 
 SIZES = (0, 1, 121, 16_000, 70_000, 1_000_000)
@@ -22,7 +22,7 @@ SIZES = (0, 1, 121, 16_000, 70_000, 1_000_000)
 
 @dataclasses.dataclass
 class Secured:
-    """A Mosquitto that asks for a password, with a listener for TLS beside the plain one."""
+    """A Mosquitto that asks for a password, with a server for TLS beside the plain one."""
 
     broker: Mosquitto
     tls_port: int
@@ -62,8 +62,8 @@ def secured(tmp_path):
     broker.close()
 
 
-def options(secured: Secured, **changes: object) -> BrokerOptions:
-    plain = BrokerOptions(
+def options(secured: Secured, **changes: object) -> MqttClientOptions:
+    plain = MqttClientOptions(
         host="localhost", port=secured.broker.port, version="5", client_id="test", session_expiry_s=60,
         in_flight_max=100, username="gateway", password="right",
     )  # fmt: skip
@@ -82,19 +82,19 @@ def publish(secured: Secured, payloads: list[bytes]) -> None:
 
 
 async def receive(
-    given: BrokerOptions, count: int, filters: list[str], once_subscribed: Callable[[], None]
+    given: MqttClientOptions, count: int, filters: list[str], once_subscribed: Callable[[], None]
 ) -> list[Message]:
     """Subscribe, let something be published, and acknowledge what comes until so many have."""
     messages: list[Message] = []
     enough = asyncio.Event()
 
-    def take(connection: BrokerConnection, arrived: list[Message]) -> None:
+    def take(connection: MqttClient, arrived: list[Message]) -> None:
         messages.extend(arrived)
         connection.ack(arrived)
         if len(messages) >= count:
             enough.set()
 
-    connection = await BrokerConnection.open(given, take)
+    connection = await MqttClient.open(given, take)
     try:
         if filters:
             await connection.subscribe(filters)
@@ -140,7 +140,7 @@ def test_a_broker_that_is_not_there_is_said(secured):
 
 def test_a_broker_that_ends_is_noticed(secured):
     async def watch() -> str:
-        connection = await BrokerConnection.open(options(secured), lambda _connection, _messages: None)
+        connection = await MqttClient.open(options(secured), lambda _connection, _messages: None)
         assert not connection.has_session
         secured.broker.process.terminate()
         return await asyncio.wait_for(connection.lost, DEADLINE_S)

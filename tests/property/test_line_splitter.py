@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.ingest.gateway.line_splitter import LineCutter
+from strandline.ingest.gateway.line_splitter import LineSplitter
 
 LINE_BYTES_MAX = 8
 BYTES = st.lists(st.sampled_from([b"a", b"bb", b"cccccc", b" ", b"\r", b"\n", b"\n", b"\r\n", b"\xff", b"\0"])).map(
@@ -29,11 +29,11 @@ def simply(data: bytes) -> list[bytes | None]:
 
 @given(BYTES, st.lists(st.integers(0, 60)))
 def test_any_splitting_gives_the_same_lines(data, cuts):
-    cutter = LineCutter(LINE_BYTES_MAX)
+    splitter = LineSplitter(LINE_BYTES_MAX)
     places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     lines: list[bytes | None] = []
     for start, end in itertools.pairwise(places):
-        lines += cutter.cut(data[start:end])
-        assert cutter.bytes_held <= LINE_BYTES_MAX + 1
-    assert lines + cutter.end() == simply(data)
-    assert cutter.bytes_held == 0
+        lines += splitter.split(data[start:end])
+        assert splitter.bytes_held <= LINE_BYTES_MAX + 1
+    assert lines + splitter.end() == simply(data)
+    assert splitter.bytes_held == 0

@@ -1,4 +1,4 @@
-"""The MQTT gateway as a process, between a real Mosquitto and a real Kafka: what is acknowledged to the broker is in the log."""
+"""The MQTT bridge as a process, between a real Mosquitto and a real Kafka: what is acknowledged to the broker is in the log."""
 
 from __future__ import annotations
 
