@@ -1,0 +1,100 @@
+"""The verbs that read documents: `apply` and `pipeline check`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from strandline.core.errors import InvalidDocument, Problem
+from strandline.services.cli import display
+from strandline.services.cli.options import AsJson, DataDir, Url, connect
+from strandline.services.cli.output import print_json, show
+
+apply_app = typer.Typer()
+pipeline_app = typer.Typer(help="Pipelines before they run.", no_args_is_help=True)
+
+File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True)]
+
+
+@apply_app.command()
+def apply(
+    files: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, readable=True, help="YAML documents.")],
+    plan: Annotated[bool, typer.Option("--plan", help="Say what would change and cost, and change nothing.")] = False,
+    data_dir: DataDir = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Register streams and submit pipelines, all or none. A new job starts; a changed one takes its new version."""
+    text, name_source = _join(files)
+    with connect(data_dir, url) as client:
+        try:
+            if plan:
+                jobs = client.plan(text, str(files[0]))
+                show({"jobs": jobs}, as_json, lambda: display.plan_tables(jobs))
+                return
+            applied = client.apply(text, str(files[0]))
+        except InvalidDocument as error:
+            raise InvalidDocument([name_source(problem) for problem in error.problems]) from error
+    if as_json:
+        print_json({"applied": applied})
+    for one in applied if not as_json else ():
+        print(f"{one['kind']} {one['name']}: {one['outcome']} (version {one['version']})")
+
+
+@pipeline_app.command("check")
+def check_pipeline(
+    file: File,
+    stream: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="A file with the stream.")] = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Judge a pipeline and change nothing. Needs no stack when the files hold its stream too."""
+    from strandline.services.rest.checking import check_without_stack
+
+    files = [stream, file] if stream else [file]
+    text, name_source = _join(files)
+    judged = check_without_stack(text, str(file))
+    if judged is not None:
+        answer = judged.model_dump()
+    else:
+        with connect(data_dir, url) as client:
+            answer = client.check(text, str(file))
+    problems = [
+        name_source(Problem(one["detail"], one["pointer"], one["source"], one["line"])) for one in answer["problems"]
+    ]
+    for shown, problem in zip(answer["problems"], problems, strict=True):
+        shown.update(source=problem.source, line=problem.line)
+    if as_json:
+        print_json(answer)
+    if problems:
+        raise InvalidDocument(problems)
+    if not as_json:
+        Console().print(display.stages_table(answer["stages"]))
+
+
+def _join(files: list[Path]) -> tuple[bytes, Callable[[Problem], Problem]]:
+    """The files as one text, so that they are judged together, and what leads a problem back to its file and line."""
+    parts: list[bytes] = []
+    starts: list[tuple[int, Path]] = []
+    line = 0
+    for file in files:
+        part = file.read_bytes()
+        if parts:
+            parts.append(b"\n---\n")
+            line += 2
+        starts.append((line, file))
+        line += part.count(b"\n")
+        parts.append(part)
+
+    def name_source(problem: Problem) -> Problem:
+        if problem.line is None:
+            return problem
+        start, file = next((start, file) for start, file in reversed(starts) if problem.line > start)
+        return Problem(problem.message, problem.path, str(file), problem.line - start)
+
+    return b"".join(parts), name_source

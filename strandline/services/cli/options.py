@@ -1,0 +1,60 @@
+"""What many verbs take: their options, the settings, and which control service is meant."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strandline.core.errors import InvalidSettings
+from strandline.core.settings import Settings
+from strandline.services.client import ControlClient
+
+DataDir = Annotated[
+    Path | None, typer.Option(help="The directory of the stack; default: STRANDLINE_DATA_DIR, or the usual place.")
+]
+Url = Annotated[
+    str | None,
+    typer.Option(envvar="STRANDLINE_URL", help="The control service's address, instead of a data directory."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+Name = Annotated[str, typer.Argument(help="The job's name.")]
+Timeout = Annotated[float, typer.Option(min=0, help="Give up waiting after so many seconds.")]
+File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True)]
+From = Annotated[
+    str | None, typer.Option("--from", help="Only windows that end after this time: ISO 8601, UTC unless it says.")
+]
+To = Annotated[str | None, typer.Option("--to", help="Only windows that end at or before this time.")]
+
+
+def read_settings() -> Settings:
+    from pydantic import ValidationError
+
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = f"STRANDLINE_{'_'.join(str(part) for part in first['loc']).upper()}"
+        raise InvalidSettings(f"{name} is wrong: {first['msg']}; correct it or unset it") from error
+
+
+def connect(data_dir: Path | None, url: str | None) -> ControlClient:
+    """The control service of `--data-dir`, else of `--url`, else of the usual data directory."""
+    if url and data_dir is None:
+        return ControlClient(url)
+    from strandline.services.embedded.addresses import read_stack
+
+    return ControlClient(read_stack(data_dir or read_settings().data_dir).api_url)
+
+
+def parse_time(text: str | None, option: str) -> int | None:
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{option}: {text!r} is no time; write 2026-11-21T10:00:00Z") from error
+    since_1970 = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    return since_1970 // timedelta(milliseconds=1)

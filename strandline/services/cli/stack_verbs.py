@@ -1,0 +1,67 @@
+"""The verbs that start and stop an embedded stack: `up`, `down` and `example`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from strandline.services.cli.options import AsJson, DataDir, read_settings
+from strandline.services.cli.output import print_json, progress_console
+
+# The servers are imported by the verbs that start them, so that `job status` is quick.
+
+stack_app = typer.Typer()
+
+
+@stack_app.command()
+def up(
+    data_dir: DataDir = None,
+    port_offset: Annotated[int, typer.Option(help="Added to every port.")] = 0,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when all is ready, and leave it running.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start the embedded stack: Kafka, Elasticsearch, MQTT broker, control service, HTTP gateway; stop it at Ctrl-C."""
+    from strandline.services.embedded import stack
+
+    settings = read_settings()
+    console = progress_console(as_json)
+    started = stack.up(settings, data_dir or settings.data_dir, port_offset, detach, console)
+    if as_json:
+        print_json(asdict(started.addresses))
+    if detach:
+        return
+    console.print("Ctrl-C stops it.")
+    try:
+        started.wait()
+    finally:
+        started.stop()
+
+
+@stack_app.command()
+def example(
+    data_dir: DataDir = None,
+    port_offset: Annotated[int, typer.Option(help="Added to every port.")] = 0,
+    speed: Annotated[
+        float, typer.Option(min=1, help="How much faster than the clock the turbines' time runs.")
+    ] = 120.0,
+    seconds: Annotated[float | None, typer.Option(min=1, help="End after so long; default: at Ctrl-C.")] = None,
+) -> None:
+    """Start the embedded stack with a simulated fleet of wind turbines and its job, and show what happens; stop it at Ctrl-C."""
+    from strandline.example.run import run_example
+
+    settings = read_settings()
+    code = run_example(settings, data_dir or settings.data_dir, port_offset, speed, progress_console(False), seconds)
+    raise typer.Exit(code)
+
+
+@stack_app.command()
+def down(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Stop everything that `up` started, runners included. What is desired of the jobs stays."""
+    from strandline.services.embedded import stack
+
+    directory = data_dir or read_settings().data_dir
+    stack.down(directory, progress_console(as_json))
+    if as_json:
+        print_json({"data_dir": str(directory), "stopped": True})

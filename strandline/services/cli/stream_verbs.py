@@ -1,0 +1,64 @@
+"""The verbs on streams and on dead letters."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from strandline.services.cli import display
+from strandline.services.cli.options import AsJson, DataDir, Name, Url, connect
+from strandline.services.cli.output import show
+
+stream_app = typer.Typer(help="Streams: what is registered, and what the log holds.", no_args_is_help=True)
+dead_letters_app = typer.Typer(help="Records that could not be used, with the reason.", no_args_is_help=True)
+
+
+@stream_app.command("list")
+def list_streams(data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
+    """All streams, one a line."""
+    with connect(data_dir, url) as client:
+        answer = client.get("/v1/streams")
+    show(answer, as_json, lambda: [display.streams_table(answer["streams"])])
+
+
+@stream_app.command("show")
+def show_stream(
+    name: Annotated[str, typer.Argument(help="The stream's name.")],
+    data_dir: DataDir = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """One stream: fields, partitions, offsets, retention."""
+    with connect(data_dir, url) as client:
+        answer = client.stream(name)
+    show(answer, as_json, lambda: display.stream_tables(answer))
+
+
+@dead_letters_app.command("list")
+def list_dead_letters(
+    job: Name,
+    after: Annotated[int, typer.Option(min=-1, help="Only those with a higher number.")] = -1,
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 100,
+    data_dir: DataDir = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """The job's dead letters, the oldest first."""
+    with connect(data_dir, url) as client:
+        answer = client.dead_letters(job, after, limit)
+    show(answer, as_json, lambda: [display.dead_letters_table(answer["dead_letters"])])
+
+
+@dead_letters_app.command("show")
+def show_dead_letter(
+    job: Name,
+    number: Annotated[int, typer.Argument(min=0, help="As the list gives it.")],
+    data_dir: DataDir = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """One dead letter, with the sender's bytes whole."""
+    with connect(data_dir, url) as client:
+        answer = client.dead_letter(job, number)
+    show(answer, as_json, lambda: [display.dead_letter_table(answer)])
