@@ -9,7 +9,7 @@ import random
 import time
 from datetime import UTC, datetime
 
-from strandline.processing.source.decoder import Decoder, FieldSpec
+from strandline.processing.source.decoder import Decoder, RecordField
 
 RECORDS = 10_000
 ROUNDS = 50
@@ -36,9 +36,9 @@ def broken(number: int, chance: random.Random) -> bytes:
 def records_per_cpu_second(lines: Lines, decimal: bool = False) -> float:
     """The best of several rounds: what the machine does when nothing else runs."""
     fields = [
-        FieldSpec("device", "string"),
-        FieldSpec("ts", "timestamp"),
-        FieldSpec("temp", "decimal(10,2)" if decimal else "double", min=-90),
+        RecordField("device", "string"),
+        RecordField("ts", "timestamp"),
+        RecordField("temp", "decimal(10,2)" if decimal else "double", min=-90),
     ]
     decoder = Decoder(fields, "ts", ["device", "temp"], 300_000)
     log_times_ms = [START_MS + number * 5 for number in range(len(lines))]

@@ -26,14 +26,12 @@ from pydantic_core import CoreSchema, ErrorDetails
 from strandline.core.documents import KINDS, NAME, NAME_FORM, Document, Path, did_you_mean
 from strandline.core.durations import format_duration, parse_duration_ms
 from strandline.core.errors import InvalidDocument, Problem
+from strandline.core.field_types import TYPE_NAMES, TYPE_PATTERN, WHOLE_RANGES, is_number, normal_type
 
 FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 FIELD_NAME_FORM = "letters, digits and '_', not a digit first, at most 200"
 RESERVED_FIELDS = ("window", "strandline")
 RESERVED_PREFIX = "_strandline"
-TYPES = ("string", "long", "integer", "double", "boolean", "timestamp", "decimal(p,s)")
-_DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
-_INTEGER_LIMITS = {"integer": 2**31, "long": 2**63}
 
 
 def check_name(name: str) -> str:
@@ -133,9 +131,7 @@ class DocumentModel(BaseModel):
 class FieldSpec(DocumentModel):
     """One field of the schema. `double?` is short for `{type: double, required: false}`."""
 
-    type: str = Field(
-        json_schema_extra={"pattern": r"^(string|long|integer|double|boolean|timestamp|decimal\(\d+, *\d+\))\??$"}
-    )
+    type: str = Field(json_schema_extra={"pattern": rf"^{TYPE_PATTERN}\??$"})
     """string, long, integer, double, boolean, timestamp or decimal(p,s)."""
     required: bool = True
     """A record without it (or with null) is a dead letter."""
@@ -171,14 +167,13 @@ class FieldSpec(DocumentModel):
         return value
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        numeric = self.type in ("long", "integer", "double") or self.type.startswith("decimal")
-        bound = _INTEGER_LIMITS.get(self.type)
+        whole_range = WHOLE_RANGES.get(self.type)
         for side, limit in (("min", self.min), ("max", self.max)):
             if limit is None:
                 continue
-            if not numeric:
+            if not is_number(self.type):
                 yield (side,), f"'{side}' is for numbers, and this is a {self.type}; remove it"
-            elif bound and (limit != int(limit) or not -bound <= limit < bound):
+            elif whole_range and (limit != int(limit) or not whole_range[0] <= limit <= whole_range[1]):
                 yield (side,), f"'{side}' is {limit}, which is not a value of {self.type}"
         if self.min is not None and self.max is not None and self.min > self.max:
             yield ("min",), f"'min' {self.min} is greater than 'max' {self.max}; no record could pass"
@@ -286,14 +281,13 @@ class StreamSpec(DocumentModel):
 
 
 def _normal_type(text: str) -> str:
-    if text in TYPES[:-1]:
-        return text
-    if match := _DECIMAL.fullmatch(text):
-        precision, scale = int(match[1]), int(match[2])
-        if not 1 <= precision <= 38 or scale > precision:
-            raise ValueError(f"'{text}': a decimal has 1 to 38 digits, and no more after the point than in all")
-        return f"decimal({precision},{scale})"
-    raise ValueError(f"'{text}' is not a type{did_you_mean(text, TYPES)}")
+    try:
+        found = normal_type(text)
+    except ValueError as error:
+        raise ValueError(f"'{text}': {error}") from None
+    if found is None:
+        raise ValueError(f"'{text}' is not a type{did_you_mean(text, TYPE_NAMES)}")
+    return found
 
 
 _EXPECTED = {

@@ -34,6 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.errors import InvalidDocument, PermanentError, Problem
+from strandline.core.field_types import SIMPLE_TYPES, digits_of, kind_of
 from strandline.results.writer import Refused
 
 KeyValue = str | int | float | bool | Decimal | datetime | None
@@ -42,7 +43,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EMIT_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _LIKE_AN_INDEX = re.compile(r".*-\d{4}\.\d{2}")
 _LIKE_A_GENERATION = re.compile(r".*\.g\d+")
-_TYPE = re.compile(r"string|long|integer|double|boolean|timestamp|decimal\(\d+,\s*\d+\)")
 _ARROW_TYPES: dict[str, Callable[[pa.DataType], bool]] = {
     "string": lambda arrow: pa.types.is_string(arrow) or pa.types.is_large_string(arrow),
     "long": pa.types.is_integer,
@@ -219,7 +219,7 @@ class DocumentShape:
                 yield f"{name!r} names two results of stage {self.stage!r}; rename one"
             if self.is_stream and name in WINDOW_FIELDS:
                 yield f"{name!r} is what the window's times are called in a stream; rename the field"
-            if not _TYPE.fullmatch(type_name):
+            if type_name not in SIMPLE_TYPES and digits_of(type_name) is None:
                 yield f"{name!r} has type {type_name!r}, for which there is no mapping"
 
     @property
@@ -306,14 +306,14 @@ class _Column:
 
     @classmethod
     def read(cls, name: str, array: pa.Array, type_name: str) -> _Column:
-        if not _ARROW_TYPES[type_name.partition("(")[0]](array.type):
+        if not _ARROW_TYPES[kind_of(type_name)](array.type):
             raise PermanentError(f"column {name} arrived as {array.type} where {type_name} was declared; this is a bug")
         if type_name == "timestamp":
             return _read_timestamps(name, array)
         values = array.to_pylist()
         if type_name == "double":
             return _read_doubles(name, array, values)
-        if type_name.startswith("decimal"):
+        if kind_of(type_name) == "decimal":
             texts = [None if value is None else format(value, "f") for value in values]
             return cls(name, texts, values, {})
         return cls(name, values, values, {})

@@ -6,11 +6,12 @@ import re
 from typing import Any
 
 from strandline.core.errors import Conflict
+from strandline.core.field_types import kind_of
 from strandline.results.document import DocumentShape, index_stem
 from strandline.results.elasticsearch_client import RequestRefused, request
 
 _DATE = {"type": "date", "format": "strict_date_optional_time||epoch_millis"}
-_TYPES: dict[str, dict[str, Any]] = {
+FIELD_MAPPINGS: dict[str, dict[str, Any]] = {
     # No ignore_above: a string too long to be indexed (32,766 bytes) is refused and becomes a dead letter, where
     # ignore_above would keep it and hide it from every search.
     "string": {"type": "keyword"},
@@ -29,7 +30,7 @@ _TIMEOUT_S = 30.0
 
 def build_mapping(shape: DocumentShape) -> dict[str, Any]:
     """Return the mapping of the shape's documents. `strict`: a field that it doesn't name is refused, not guessed."""
-    fields = {name: dict(_TYPES[type_name.partition("(")[0]]) for name, type_name in shape.fields}
+    fields = {name: dict(FIELD_MAPPINGS[kind_of(type_name)]) for name, type_name in shape.fields}
     origin = {"job": "keyword", "stage": "keyword", "version": "integer", "epoch": "long", "emission": "long"}
     return {
         "dynamic": "strict",

@@ -28,11 +28,12 @@ from strandline.ingest.mqtt.passwords import write_password
 from strandline.ledger.ledger import Ledger
 from strandline.log.reader import OffsetRange
 from strandline.log.topics import Topics
+from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.event_time import EventTimeRule
-from strandline.processing.pipelines.schema import field_specs
 from strandline.processing.slices.planner import PlannerSettings
 from strandline.processing.source import data_source as log_source
 from strandline.processing.source.data_source import LogPartition, Piece, SourceConfig, read_accepted
+from strandline.processing.source.record_fields import record_fields
 from tests.support import mqtt_client_packets as client
 from tests.support.waiting import wait_until
 
@@ -312,12 +313,12 @@ def test_a_job_reads_fields_from_the_topic(listener):
         for topic, value in sent:
             one.publish(f"{name}/{topic}", value, qos=1).wait_for_publish(DEADLINE_S)
     assert listener.values(stream) == [value for _, value in sent]
-    specs = field_specs(StreamSpec.from_document({"stream": stream, "schema": fields}))
+    declared = record_fields(StreamSpec.from_document({"stream": stream, "schema": fields}))
     config = SourceConfig(
         planner=PlannerSettings("job", 1, 1, stream, "earliest", 1_000, EventTimeRule(0, None, ())),
-        fields=tuple(specs),
+        fields=declared,
         columns=("site", "turbine"),
-        column_types={spec.name: spec.arrow_type for spec in specs},
+        column_types={field.name: arrow_type(field.type) for field in declared},
         topic_fields={"site": 1, "turbine": 3},
         event_time_field="ts",
         max_ahead_ms=None,

@@ -13,18 +13,18 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from strandline.processing.source.decoder import Decoder, FieldSpec
+from strandline.processing.source.decoder import Decoder, RecordField
 from strandline.processing.source.record_fields import RecordJudge, Verdict
 from strandline.processing.source.timestamps import parse_timestamp, parse_timestamp_column
 
 FIELDS = [
-    FieldSpec("device", "string"),
-    FieldSpec("ts", "timestamp", unit="ms"),
-    FieldSpec("temp", "double", required=False, min=-50),
-    FieldSpec("count", "integer", max=1_000),
-    FieldSpec("price", "decimal(6,2)", required=False),
-    FieldSpec("seen", "timestamp", required=False, unit="s"),
-    FieldSpec("note", "string", required=False),
+    RecordField("device", "string"),
+    RecordField("ts", "timestamp", unit="ms"),
+    RecordField("temp", "double", required=False, min=-50),
+    RecordField("count", "integer", max=1_000),
+    RecordField("price", "decimal(6,2)", required=False),
+    RecordField("seen", "timestamp", required=False, unit="s"),
+    RecordField("note", "string", required=False),
 ]
 NAMES = [field.name for field in FIELDS]
 NOW_MS = 1_700_000_000_000
@@ -274,7 +274,7 @@ def strings(value: Any) -> Any:
     return value if isinstance(value, str) else None
 
 
-def independent_value(field: FieldSpec, value: Any) -> Any:
+def independent_value(field: RecordField, value: Any) -> Any:
     if value is None:
         return "wrong" if field.required else None
     if field.type == "string":

@@ -10,18 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from strandline.processing.source.decoder import Decoded, Decoder, FieldSpec
+from strandline.processing.source.decoder import Decoded, Decoder, RecordField
 from strandline.processing.source.record_fields import NESTING_MAX
 
-DEVICE = FieldSpec("device", "string")
-TS = FieldSpec("ts", "timestamp", unit="ms")
-TEMP = FieldSpec("temp", "double", required=False)
+DEVICE = RecordField("device", "string")
+TS = RecordField("ts", "timestamp", unit="ms")
+TEMP = RecordField("temp", "double", required=False)
 NOW_MS = 1_700_000_000_000
 
 
 def decode(
     *values: bytes | None,
-    fields: list[FieldSpec] | None = None,
+    fields: list[RecordField] | None = None,
     watermark_ms: int | None = None,
     max_ahead_ms: int | None = None,
     log_times_ms: list[int] | None = None,
@@ -31,7 +31,7 @@ def decode(
     return decoder.decode(list(values), log_times_ms or [NOW_MS] * len(values), watermark_ms)
 
 
-def with_field(field: FieldSpec, text: str) -> tuple[Any, str | None]:
+def with_field(field: RecordField, text: str) -> tuple[Any, str | None]:
     """Return what a record with `text` as the value of `field` becomes: the value and the reject, one of them None."""
     value = f'{{"ts": {NOW_MS}, "{field.name}": {text}}}'.encode()
     decoded = decode(value, fields=[TS, field])
@@ -42,7 +42,7 @@ def with_field(field: FieldSpec, text: str) -> tuple[Any, str | None]:
 
 def event_micros(text: str, unit: str = "ms") -> int | None:
     # Beside the event time, which must not lie before 1970.
-    fields = [FieldSpec("at", "timestamp", unit=unit), FieldSpec("ts", "timestamp")]
+    fields = [RecordField("at", "timestamp", unit=unit), RecordField("ts", "timestamp")]
     decoded = decode(f'{{"at": {text}, "ts": 1}}'.encode(), fields=fields)
     micros: list[int] = decoded.arrays["at"].cast(pa.int64()).to_pylist()
     return micros[0] if micros else None
@@ -199,14 +199,14 @@ def test_nesting_does_not_depend_on_the_callers_stack() -> None:
     assert [deeper(0).rejects, deeper(levels).rejects] == [decode(deepest, too_deep).rejects] * 2
 
 
-LONG = FieldSpec("n", "long")
-INTEGER = FieldSpec("n", "integer")
-BOUNDED = FieldSpec("n", "long", min=-5, max=10)
-DOUBLE = FieldSpec("n", "double", min=0, max=100)
-PRICE = FieldSpec("n", "decimal(5,2)", min=-1)
-OPTIONAL_PRICE = FieldSpec("n", "decimal(5,2)", required=False)
-WIDE = FieldSpec("n", "decimal(38,0)")
-FLAG = FieldSpec("n", "boolean")
+LONG = RecordField("n", "long")
+INTEGER = RecordField("n", "integer")
+BOUNDED = RecordField("n", "long", min=-5, max=10)
+DOUBLE = RecordField("n", "double", min=0, max=100)
+PRICE = RecordField("n", "decimal(5,2)", min=-1)
+OPTIONAL_PRICE = RecordField("n", "decimal(5,2)", required=False)
+WIDE = RecordField("n", "decimal(38,0)")
+FLAG = RecordField("n", "boolean")
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ FLAG = FieldSpec("n", "boolean")
         (WIDE, "9" * 38, Decimal("9" * 38)),
     ],
 )
-def test_numbers_are_kept_exactly(field: FieldSpec, text: str, value: object) -> None:
+def test_numbers_are_kept_exactly(field: RecordField, text: str, value: object) -> None:
     assert with_field(field, text) == (value, None)
 
 
@@ -273,7 +273,7 @@ def test_the_sign_of_zero_is_kept() -> None:
         (WIDE, "1" + "0" * 38, "a decimal(38,0)"),
     ],
 )
-def test_numbers_that_do_not_fit_are_schema_rejects(field: FieldSpec, text: str, expected: str) -> None:
+def test_numbers_that_do_not_fit_are_schema_rejects(field: RecordField, text: str, expected: str) -> None:
     shown = text[:40] + ("..." if len(text) > 40 else "")
     assert with_field(field, text) == (None, f"schema: n: expected {expected}, got {shown}".replace("\\", "\\\\"))
 
@@ -331,7 +331,7 @@ def test_timestamps(text: str, unit: str, micros: int) -> None:
     ],
 )
 def test_what_means_no_time_is_a_schema_reject(text: str) -> None:
-    decoded = decode(f'{{"ts": {text}}}'.encode(), b'{"ts":1}', fields=[FieldSpec("ts", "timestamp", unit="s")])
+    decoded = decode(f'{{"ts": {text}}}'.encode(), b'{"ts":1}', fields=[RecordField("ts", "timestamp", unit="s")])
     assert [(reject.index, reject.reason) for reject in decoded.rejects] == [(0, "schema")]
     assert decoded.rejects[0].message.startswith(
         "ts: expected a timestamp of years 1 to 9999 (a number in s, or ISO 8601"
@@ -346,7 +346,7 @@ def test_one_column_may_mix_every_kind_of_timestamp() -> None:
         b'{"ts":1700000000000.0,"seen":"1970-01-01"}',
         b'{"ts":"2023-11-14","seen":"soon"}',
         b'{"ts":"2023-11-14T22:13Z"}',
-        fields=[FieldSpec("ts", "timestamp"), FieldSpec("seen", "timestamp", required=False, unit="s")],
+        fields=[RecordField("ts", "timestamp"), RecordField("seen", "timestamp", required=False, unit="s")],
     )
     assert [reject.index for reject in decoded.rejects] == [3]
     assert decoded.event_time.cast(pa.int64()).to_pylist() == [NOW_MS * 1000] * 3 + [(NOW_MS - 20_000) * 1000]
@@ -354,7 +354,7 @@ def test_one_column_may_mix_every_kind_of_timestamp() -> None:
 
 
 def test_late_and_future_are_judged_to_the_microsecond() -> None:
-    fields = [FieldSpec("ts", "timestamp", unit="us")]
+    fields = [RecordField("ts", "timestamp", unit="us")]
     decoded = decode(
         *(f'{{"ts":{micros}}}'.encode() for micros in (999_999, 1_000_000, 3_000_000, 3_000_001, 0)),
         fields=fields,
@@ -398,7 +398,7 @@ def test_the_first_reason_that_holds_is_given() -> None:
 
 
 def test_latest_event_is_rounded_down_and_ignores_rejects() -> None:
-    fields = [DEVICE, FieldSpec("ts", "timestamp", unit="us")]
+    fields = [DEVICE, RecordField("ts", "timestamp", unit="us")]
     decoded = decode(
         b'{"device":"a","ts":1999}', b'{"device":1,"ts":5000}', b'{"ts":7000,"device":"b","ts":7000}', fields=fields
     )
@@ -406,7 +406,7 @@ def test_latest_event_is_rounded_down_and_ignores_rejects() -> None:
 
 
 def test_the_event_time_is_required_whatever_its_declaration_says() -> None:
-    fields = [FieldSpec("ts", "timestamp", required=False)]
+    fields = [RecordField("ts", "timestamp", required=False)]
     decoded = decode(b'{"ts":null}', b"{}", b'{"ts":1}', fields=fields)
     assert [(reject.index, reject.reason) for reject in decoded.rejects] == [(0, "schema"), (1, "schema")]
 
@@ -414,9 +414,9 @@ def test_the_event_time_is_required_whatever_its_declaration_says() -> None:
 def test_field_names_may_be_words_of_python() -> None:
     fields = [
         TS,
-        FieldSpec("class", "string"),
-        FieldSpec("__init__", "long"),
-        FieldSpec("f0", "double", required=False),
+        RecordField("class", "string"),
+        RecordField("__init__", "long"),
+        RecordField("f0", "double", required=False),
     ]
     decoded = decode(b'{"class":"x","ts":1,"__init__":2,"f0":3}', fields=fields)
     assert {name: array.to_pylist() for name, array in decoded.arrays.items() if name != "ts"} == {
@@ -439,7 +439,7 @@ def test_field_names_may_be_words_of_python() -> None:
 )
 def test_a_field_that_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        FieldSpec(name="x", **arguments)
+        RecordField(name="x", **arguments)
 
 
 def test_a_decoder_that_cannot_be_is_refused() -> None:
@@ -449,12 +449,12 @@ def test_a_decoder_that_cannot_be_is_refused() -> None:
         Decoder([DEVICE, TS], "device", [], None)
 
 
-def test_field_specs_travel() -> None:
+def test_record_fields_travel() -> None:
     assert pickle.loads(pickle.dumps(PRICE)) == PRICE
 
 
 def test_an_event_before_1970_is_refused_because_sparks_watermark_begins_there():
-    decoder = Decoder([FieldSpec("ts", "timestamp", True, None, None, "ms")], "ts", ["ts"], None)
+    decoder = Decoder([RecordField("ts", "timestamp", True, None, None, "ms")], "ts", ["ts"], None)
     decoded = decoder.decode([b'{"ts": -1}', b'{"ts": 0}', b'{"ts": "1969-12-31 23:59:59"}'], [0, 0, 0], None)
     assert [(reject.index, reject.reason) for reject in decoded.rejects] == [(0, "schema"), (2, "schema")]
     assert decoded.rejects[0].message == "ts: 1969-12-31T23:59:59.999000Z is before 1970-01-01 UTC; is the unit right?"

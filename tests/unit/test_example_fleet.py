@@ -14,8 +14,8 @@ from strandline.example.run import DOCUMENTS, example_text
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.pipelines.schema import field_specs
 from strandline.processing.source.decoder import Decoder
+from strandline.processing.source.record_fields import record_fields
 
 TICK_FIRST = 172_800_000
 """Late in 2024."""
@@ -69,7 +69,7 @@ def test_every_report_is_judged_as_the_fleet_says():
     """The decoder must reject the spoiled reports for exactly their reasons, and none of the others."""
     pipeline = example()
     decoder = Decoder(
-        field_specs(pipeline.stream), pipeline.event_time_field, pipeline.columns_needed, pipeline.max_ahead_ms
+        record_fields(pipeline.stream), pipeline.event_time_field, pipeline.columns_needed, pipeline.max_ahead_ms
     )
     sent = reports(Fleet(spoiled_share=0.2), 300)
     watermark_ms = TICK_FIRST * TICK_MS - pipeline.delay_ms

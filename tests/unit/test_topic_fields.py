@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from strandline.processing.source.decoder import Decoder, FieldSpec
+from strandline.processing.source.decoder import Decoder, RecordField
 from strandline.processing.source.topic_fields import TopicFields
 
 TYPES = {"site": "string", "turbine": "long", "on": "boolean", "price": "decimal(9,2)", "ts": "timestamp"}
@@ -89,7 +89,7 @@ def test_65_535_levels():
 
 
 def test_the_decoder_reads_it_like_a_record_of_the_sender():
-    fields = [FieldSpec("site", "string"), FieldSpec("turbine", "long"), FieldSpec("ts", "timestamp")]
+    fields = [RecordField("site", "string"), RecordField("turbine", "long"), RecordField("ts", "timestamp")]
     values = [b'{"ts":1}', b'{"ts":2,"turbine":9}', b'{"ts":3']
     topics = [b"mqtt:f/lundy/t/7", b"mqtt:f/skye/t/8", b"mqtt:f/skye/t/8"]
     types = {field.name: field.type for field in fields}

@@ -18,15 +18,13 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.errors import SqlglotError
 
 from strandline.core.documents import did_you_mean
+from strandline.core.field_types import PRECISION_MAX, TYPE_NAMES, decimal_type, digits_of, is_number, kind_of
 
 LENGTH_MAX = 4_000
 _SPARK = sqlglot.Dialect.get_or_raise("spark")
-_PRECISION_MAX = 38
 _SIGNED_PRECISION_MAX = 34
 """Spark negates a decimal in the precision of IEEE 754 decimal128."""
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _NULL = "null"
-_INTEGERS = ("integer", "long")
 
 
 class ExpressionError(ValueError):
@@ -262,7 +260,7 @@ def _literal(node: exp.Expr, _: Mapping[str, str]) -> str:
     if "e" in text:
         return "double"
     if "." not in text:
-        number = int(text) if len(text) <= _PRECISION_MAX else 10**_PRECISION_MAX
+        number = int(text) if len(text) <= PRECISION_MAX else 10**PRECISION_MAX
         if number < 2**31:
             return "integer"
         if number < 2**63:
@@ -270,11 +268,11 @@ def _literal(node: exp.Expr, _: Mapping[str, str]) -> str:
     whole, _point, fraction = text.partition(".")
     scale = len(fraction)
     precision = max(len((whole + fraction).lstrip("0")), scale, 1)
-    if precision > _PRECISION_MAX:
+    if precision > PRECISION_MAX:
         raise ExpressionError(
-            f"the number {text[:40]} has more than {_PRECISION_MAX} digits; write it as 1.5e3 for a double"
+            f"the number {text[:40]} has more than {PRECISION_MAX} digits; write it as 1.5e3 for a double"
         )
-    return f"decimal({precision},{scale})"
+    return decimal_type(precision, scale)
 
 
 def _negative(node: exp.Expr, columns: Mapping[str, str]) -> str:
@@ -414,13 +412,13 @@ def _target(node: exp.Expr) -> str:
     if to.this == exp.DType.DECIMAL:
         sizes = [int(parameter.name) for parameter in to.expressions]
         precision, scale = [*sizes, *(10, 0)[len(sizes) :]][:2]
-        if not 1 <= precision <= _PRECISION_MAX or scale > precision:
-            raise ExpressionError(f"{_sql(to)}: a decimal has 1 to 38 digits, and no more after the point than in all")
-        return f"decimal({precision},{scale})"
+        try:
+            return decimal_type(precision, scale)
+        except ValueError as error:
+            raise ExpressionError(f"{_sql(to)}: {error}") from error
     if to.this not in _CAST_TARGETS:
-        known = ("string", "long", "integer", "double", "boolean", "timestamp", "decimal(p,s)")
         raise ExpressionError(
-            f"{_sql(node)}: {_sql(to).lower()} is not a type here; expected one of: {', '.join(known)}"
+            f"{_sql(node)}: {_sql(to).lower()} is not a type here; expected one of: {', '.join(TYPE_NAMES)}"
         )
     return _CAST_TARGETS[to.this]
 
@@ -434,7 +432,7 @@ def _whole(node: exp.Expr, columns: Mapping[str, str]) -> str:
     if not _is_decimal(found):
         return "long"
     precision, scale = _digits(found)
-    return f"decimal({min(precision - scale + 1, _PRECISION_MAX) if scale else precision},0)"
+    return decimal_type(min(precision - scale + 1, PRECISION_MAX) if scale else precision, 0)
 
 
 def _round(node: exp.Expr, columns: Mapping[str, str]) -> str:
@@ -448,8 +446,8 @@ def _round(node: exp.Expr, columns: Mapping[str, str]) -> str:
     precision, scale = _digits(found)
     whole = precision - scale + 1
     if kept < 0:
-        return f"decimal({min(max(whole, 1 - kept), _PRECISION_MAX)},0)"
-    return f"decimal({min(whole + min(scale, kept), _PRECISION_MAX)},{min(scale, kept)})"
+        return decimal_type(min(max(whole, 1 - kept), PRECISION_MAX), 0)
+    return decimal_type(min(whole + min(scale, kept), PRECISION_MAX), min(scale, kept))
 
 
 def _to_double(node: exp.Expr, columns: Mapping[str, str]) -> str:
@@ -488,7 +486,7 @@ def _sum(node: exp.Expr, columns: Mapping[str, str]) -> str:
     found = _numeric(node, node.this, columns)
     if _is_decimal(found):
         precision, scale = _digits(found)
-        return f"decimal({min(precision + 10, _PRECISION_MAX)},{scale})"
+        return decimal_type(min(precision + 10, PRECISION_MAX), scale)
     return "double" if found == "double" else "long"
 
 
@@ -497,7 +495,7 @@ def _average(node: exp.Expr, columns: Mapping[str, str]) -> str:
     if not _is_decimal(found):
         return "double"
     precision, scale = _digits(found)
-    return f"decimal({min(precision + 4, _PRECISION_MAX)},{min(scale + 4, _PRECISION_MAX)})"
+    return decimal_type(min(precision + 4, PRECISION_MAX), min(scale + 4, PRECISION_MAX))
 
 
 def _extreme(node: exp.Expr, columns: Mapping[str, str]) -> str:
@@ -564,7 +562,7 @@ def _wider(left: str, right: str) -> str:
         return "long"
     (p1, s1), (p2, s2) = _digits(left), _digits(right)
     whole, scale = max(p1 - s1, p2 - s2), max(s1, s2)
-    return f"decimal({min(whole + scale, _PRECISION_MAX)},{max(min(scale, _PRECISION_MAX - whole), 0)})"
+    return decimal_type(min(whole + scale, PRECISION_MAX), max(min(scale, PRECISION_MAX - whole), 0))
 
 
 def _numeric(node: exp.Expr, operand: exp.Expr, columns: Mapping[str, str]) -> str:
@@ -585,7 +583,7 @@ def _expect(node: exp.Expr, found: str, expected: str) -> None:
 
 
 def _group(name: str) -> str:
-    return "number" if name in (*_INTEGERS, "double") or _is_decimal(name) else name
+    return "number" if is_number(name) else name
 
 
 def _a(name: str) -> str:
@@ -593,14 +591,12 @@ def _a(name: str) -> str:
 
 
 def _is_decimal(name: str) -> bool:
-    return name.startswith("decimal")
+    return kind_of(name) == "decimal"
 
 
 def _digits(name: str) -> tuple[int, int]:
     """Precision and scale of a number type, whole numbers as Spark sees them next to a decimal."""
-    if match := _DECIMAL.fullmatch(name):
-        return int(match[1]), int(match[2])
-    return (20, 0) if name == "long" else (10, 0)
+    return digits_of(name) or ((20, 0) if name == "long" else (10, 0))
 
 
 def _whole_literal(node: exp.Expr) -> int | None:
@@ -619,8 +615,8 @@ def _literal_digits(node: exp.Expr) -> int | None:
 
 def _adjusted(precision: int, scale: int) -> str:
     """Spark's answer to more than 38 digits: keep the whole part, give up fraction, but not below six places."""
-    if precision > _PRECISION_MAX:
+    if precision > PRECISION_MAX:
         whole = precision - scale
-        scale = max(_PRECISION_MAX - whole, min(scale, 6))
-        precision = _PRECISION_MAX
-    return f"decimal({precision},{scale})"
+        scale = max(PRECISION_MAX - whole, min(scale, 6))
+        precision = PRECISION_MAX
+    return decimal_type(precision, scale)

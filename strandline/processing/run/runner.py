@@ -47,10 +47,10 @@ from strandline.processing.emission.commit import SliceCommitter
 from strandline.processing.emission.rejected_records import RefusedWriter
 from strandline.processing.emission.tap import EmissionTap
 from strandline.processing.operators.stages import build_stages
+from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import EventTimeRule
 from strandline.processing.pipelines.result_streams import emitter_of
-from strandline.processing.pipelines.schema import arrow_type, field_specs
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
 from strandline.processing.run.older_runs import shut_out_older_runs
@@ -69,6 +69,7 @@ from strandline.processing.slices.rewind import (
 )
 from strandline.processing.slices.watermark import open_until
 from strandline.processing.source.data_source import LogSource, SourceConfig, log_source
+from strandline.processing.source.record_fields import record_fields
 from strandline.processing.spark.class_archive_maker import provide_archive
 from strandline.processing.spark.errors import failure_of
 from strandline.processing.spark.session import slots_of, start_spark
@@ -412,9 +413,9 @@ def source_config(
             rule=pipeline.event_time_rule,
             emitter=emitter,
         ),
-        fields=tuple(field_specs(pipeline.stream)),
+        fields=record_fields(pipeline.stream),
         columns=pipeline.columns_needed,
-        column_types={spec.name: arrow_type(spec.type) for spec in field_specs(pipeline.stream)},
+        column_types={field.name: arrow_type(field.type) for field in record_fields(pipeline.stream)},
         topic_fields=dict(pipeline.stream.mqtt.fields) if pipeline.stream.mqtt else {},
         event_time_field=pipeline.event_time_field,
         max_ahead_ms=pipeline.max_ahead_ms,

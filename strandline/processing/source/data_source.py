@@ -24,7 +24,7 @@ from strandline.log.reader import LogReader, OffsetRange, offset_of
 from strandline.processing.slices.offsets import offset_of_slice, slice_of_offset
 from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
 from strandline.processing.slices.watermark import greatest, tick_of_batch
-from strandline.processing.source.decoder import Decoded, Decoder, FieldSpec
+from strandline.processing.source.decoder import Decoded, Decoder, RecordField
 from strandline.processing.source.topic_fields import TopicFields
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class SourceConfig:
     """All that planner and readers need; travels pickled inside Spark, so it holds no secret."""
 
     planner: PlannerSettings
-    fields: tuple[FieldSpec, ...]
+    fields: tuple[RecordField, ...]
     columns: tuple[str, ...]
     """The stream's fields that the pipeline uses, in order."""
     column_types: dict[str, pa.DataType]

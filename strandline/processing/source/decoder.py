@@ -20,10 +20,11 @@ import numpy as np
 import pyarrow as pa
 
 from strandline.core.record import REASON_FUTURE_EVENT, REASON_LATE, REASON_SCHEMA
-from strandline.processing.source.record_fields import NESTING_MAX, DecimalParser, FieldSpec, RecordJudge, Verdict
+from strandline.processing.pipelines.arrow_types import arrow_type
+from strandline.processing.source.record_fields import NESTING_MAX, DecimalParser, RecordField, RecordJudge, Verdict
 from strandline.processing.source.timestamps import Marks, Micros, format_timestamp, parse_timestamp_column
 
-__all__ = ["Decoded", "Decoder", "FieldSpec", "Reject"]
+__all__ = ["Decoded", "Decoder", "RecordField", "Reject"]
 
 _BLOCK_ROWS = 32
 """Rows that are searched for repeated keys together; one that has some makes only these be looked at singly."""
@@ -63,7 +64,7 @@ class Decoder:
 
     def __init__(
         self,
-        fields: Sequence[FieldSpec],
+        fields: Sequence[RecordField],
         event_time_field: str,
         columns_needed: Sequence[str],
         max_ahead_ms: int | None,
@@ -243,9 +244,9 @@ class _Columns:
         field = self._fields[at]
         if field.type == "timestamp":
             valid = self._valid[at][keep]
-            return pa.array(self.micros[at][keep], mask=None if valid.all() else ~valid).cast(field.arrow_type)
+            return pa.array(self.micros[at][keep], mask=None if valid.all() else ~valid).cast(arrow_type(field.type))
         values = self._values[at] if at in self._values else self._extract(at)
-        return pa.array(values if keep.all() else list(compress(values, keep.tolist())), field.arrow_type)
+        return pa.array(values if keep.all() else list(compress(values, keep.tolist())), arrow_type(field.type))
 
     def _extract(self, at: int) -> list[Any]:
         return list(map(attrgetter(f"f{at}"), self._rows))
@@ -255,7 +256,7 @@ class _Columns:
         invalid = np.flatnonzero(~self._valid[at]).tolist()
         self.doubtful.update(row for row in invalid if values[row] is not None)
 
-    def _read_decimals(self, values: list[Any], field: FieldSpec, parse: DecimalParser) -> list[Decimal | None]:
+    def _read_decimals(self, values: list[Any], field: RecordField, parse: DecimalParser) -> list[Decimal | None]:
         texts = [None if value is None else bytes(value) for value in values]
         self.quotes += 2 * sum(text is not None and text[0] == _QUOTE for text in texts)
         absent = (None,) if field.required else (None, b"null")

@@ -20,35 +20,28 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import pyarrow as pa
 
+from strandline.core.field_types import WHOLE_RANGES, digits_of, is_number, normal_type
 from strandline.core.record import REASON_DECODE, REASON_SCHEMA
 from strandline.processing.source.timestamps import PER_SECOND, number_range, parse_timestamp
+
+if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
+    from strandline.core.stream import StreamSpec
 
 NESTING_MAX = 100
 """Objects and arrays within each other. Fixed here, since the parser's own limit depends on the depth of its caller."""
 _SHOWN_CHARACTERS_MAX = 40
 
-_WHOLE_RANGES = {"integer": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
-_DECIMAL_TYPE = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _BRACKET = re.compile(rb"[][{}]")
-_ARROW_TYPES = {
-    "string": pa.string(),
-    "boolean": pa.bool_(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "double": pa.float64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-}
 
 
 @dataclass(frozen=True)
-class FieldSpec:
+class RecordField:
     """One declared field. Raises ValueError for a type, a range or a unit that cannot be."""
 
     name: str
@@ -63,11 +56,11 @@ class FieldSpec:
     """What a timestamp given as a number counts: `s`, `ms` or `us`. None: `ms`."""
 
     def __post_init__(self) -> None:
-        if self.type not in _ARROW_TYPES and self.precision_and_scale is None:
+        if not _is_type(self.type):
             raise ValueError(f"field {self.name}: no type {self.type!r}")
         if self.time_unit not in PER_SECOND:
             raise ValueError(f"field {self.name}: no unit {self.unit!r}; one of s, ms, us")
-        if self.type in ("string", "boolean", "timestamp") and (self.min, self.max) != (None, None):
+        if not is_number(self.type) and (self.min, self.max) != (None, None):
             raise ValueError(f"field {self.name}: a {self.type} has no min or max")
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ValueError(f"field {self.name}: min {self.min} is above max {self.max}")
@@ -77,22 +70,10 @@ class FieldSpec:
         return self.unit or "ms"
 
     @property
-    def precision_and_scale(self) -> tuple[int, int] | None:
-        match = _DECIMAL_TYPE.fullmatch(self.type)
-        if match is None or not 0 <= int(match[2]) <= int(match[1]) <= 38 or int(match[1]) == 0:
-            return None
-        return int(match[1]), int(match[2])
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        sizes = self.precision_and_scale
-        return pa.decimal128(*sizes) if sizes else _ARROW_TYPES[self.type]
-
-    @property
     def parsed_type(self) -> Any:
         """What msgspec is asked for. It judges all but texts of timestamps, and decimals, which it keeps as bytes."""
-        if self.type in _WHOLE_RANGES:
-            first, last = _WHOLE_RANGES[self.type]
+        if self.type in WHOLE_RANGES:
+            first, last = WHOLE_RANGES[self.type]
             least = first if self.min is None else max(first, math.ceil(self.min))
             greatest = last if self.max is None else min(last, math.floor(self.max))
             parsed: Any = Annotated[int, msgspec.Meta(ge=least, le=greatest)]
@@ -104,7 +85,7 @@ class FieldSpec:
             lowest = -sys.float_info.max if self.min is None else float(self.min)
             highest = sys.float_info.max if self.max is None else float(self.max)
             parsed = Annotated[float, msgspec.Meta(ge=lowest, le=highest)]
-        elif self.precision_and_scale:
+        elif digits_of(self.type):
             return msgspec.Raw if self.required else msgspec.Raw | msgspec.UnsetType
         else:
             parsed = {"string": str, "boolean": bool}[self.type]
@@ -119,14 +100,29 @@ class FieldSpec:
         return " ".join([f"{'an' if self.type == 'integer' else 'a'} {self.type}", " and ".join(limits)]).strip()
 
 
+def record_fields(stream: StreamSpec) -> tuple[RecordField, ...]:
+    """Return the fields of the stream's schema, in a form that is light to import: it travels to every Python worker."""
+    return tuple(
+        RecordField(name=name, type=spec.type, required=spec.required, min=spec.min, max=spec.max, unit=spec.unit)
+        for name, spec in stream.fields.items()
+    )
+
+
+def _is_type(name: str) -> bool:
+    try:
+        return normal_type(name) is not None
+    except ValueError:
+        return False
+
+
 DecimalParser = Callable[[bytes], decimal.Decimal | None]
 """Returns the number, exactly, in the field's scale, or None when it is none, does not fit, or is out of range. It is
 given the JSON of the value: a number, or a string that holds nothing but a number."""
 
 
-def decimal_parser(field: FieldSpec) -> DecimalParser:
+def decimal_parser(field: RecordField) -> DecimalParser:
     """Return the parser of a decimal field."""
-    sizes = field.precision_and_scale
+    sizes = digits_of(field.type)
     assert sizes is not None, "asked of a field that is no decimal"
     context = decimal.Context(prec=sizes[0], traps=[decimal.Inexact, decimal.InvalidOperation])
     last_digit = decimal.Decimal((0, (1,), -sizes[1]))
@@ -165,11 +161,9 @@ class Verdict:
 class RecordJudge:
     """Judges records one at a time: slow, exact, and dependent on nothing but the record's bytes."""
 
-    def __init__(self, fields: list[FieldSpec]) -> None:
+    def __init__(self, fields: list[RecordField]) -> None:
         self.fields = fields
-        self.decimal_parsers = {
-            at: decimal_parser(field) for at, field in enumerate(fields) if field.precision_and_scale
-        }
+        self.decimal_parsers = {at: decimal_parser(field) for at, field in enumerate(fields) if digits_of(field.type)}
         """By the field's place."""
         self.row_type = _row_type([(field, field.parsed_type) for field in fields])
         raw_fields = [(field, msgspec.Raw | msgspec.UnsetType) for field in fields]
@@ -244,7 +238,7 @@ class _NotUsableError(Exception):
         self.verdict = Verdict(reason, message)
 
 
-def _row_type(fields: list[tuple[FieldSpec, Any]], *, optional: bool = False) -> Any:
+def _row_type(fields: list[tuple[RecordField, Any]], *, optional: bool = False) -> Any:
     """A struct with members f0, f1, ... so that any name of a field is possible."""
     members: list[Any] = [
         (f"f{at}", kind) if field.required and not optional else (f"f{at}", kind, msgspec.UNSET)

@@ -22,14 +22,15 @@ from pyspark.sql.types import StructType
 from strandline.core.stream import StreamSpec
 from strandline.log.reader import MESSAGES_A_FETCH
 from strandline.processing.operators.stages import WATERMARK_METADATA, build_stages
+from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Stage
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import EventTimeRule
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.pipelines.schema import arrow_type, field_specs
 from strandline.processing.slices.planner import PlannerSettings
 from strandline.processing.source.data_source import EVENT_TIME, FACTS, SourceConfig, read_accepted
 from strandline.processing.source.data_source import LogPartition as Task
+from strandline.processing.source.record_fields import record_fields
 
 log = structlog.get_logger()
 
@@ -95,15 +96,15 @@ def warm_up(
 
 
 def _config(pipeline: CheckedPipeline, kafka_bootstrap: str, spark: SparkSession) -> SourceConfig:
-    specs = field_specs(pipeline.stream)
+    fields = record_fields(pipeline.stream)
     rule = EventTimeRule(pipeline.delay_ms, None, tuple(stage.size_ms for stage in pipeline.stages))
     return SourceConfig(
         planner=PlannerSettings(
             job=pipeline.job, version=1, epoch=1, stream=pipeline.stream.stream, start="earliest", rows_max=1, rule=rule
         ),
-        fields=tuple(specs),
+        fields=fields,
         columns=pipeline.columns_needed,
-        column_types={spec.name: arrow_type(spec.type) for spec in specs},
+        column_types={field.name: arrow_type(field.type) for field in fields},
         topic_fields={},
         event_time_field=pipeline.event_time_field,
         max_ahead_ms=None,

@@ -1,0 +1,22 @@
+"""The Arrow type of each field type."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from strandline.core.field_types import digits_of
+
+_ARROW = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+
+
+def arrow_type(name: str) -> pa.DataType:
+    """Return the Arrow type of a field type. A timestamp is microseconds UTC, as in Spark."""
+    digits = digits_of(name)
+    return pa.decimal128(*digits) if digits else _ARROW[name]
