@@ -1,4 +1,4 @@
-"""The ledger's rows and states, as the rest of the platform sees them. Imports nothing but the standard library.
+"""The ledger's rows and states, as the rest of the platform sees them. Opens nothing and asks nobody.
 
 Times are whole milliseconds since 1970 UTC (`_ms`). An offset map is `{stream: {partition: offset_next}}`.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
+
+from strandline.core.described import Described
 
 Offsets = dict[str, dict[int, int]]
 """stream -> partition -> offset."""
@@ -105,9 +107,12 @@ OPEN_BACKFILLS = (BackfillState.REQUESTED, BackfillState.RUNNING, BackfillState.
 
 
 @dataclass(frozen=True)
-class StreamRow:
+class StreamRow(Described):
+    """A registered stream."""
+
     name: str
     document: dict[str, Any]
+    """The registration, with its defaults filled in."""
     version: int
     topic_id: str | None
     """Kafka's id of the topic: another id under the same name means that the topic was deleted and made anew."""
@@ -182,7 +187,9 @@ class RunRow:
 
 
 @dataclass(frozen=True)
-class SliceRow:
+class SliceRow(Described):
+    """A numbered piece of the log, and what came of it. Offsets: stream -> partition -> offset."""
+
     job: str
     number: int
     """Counted from 1 without gaps."""
@@ -195,7 +202,7 @@ class SliceRow:
     """The offset after the last one (offset_next) of each partition."""
     cut_time_ms: int
     watermark_ms: int | None
-    """The watermark in force: a record with an earlier event time is late. None: no record can be late yet."""
+    """The watermark in force: a record with an earlier event time is late. Null: no record can be late yet."""
     closes_ms: int | None
     """Event time up to which this slice closes windows, where it closes any."""
     tick_ms: int | None
@@ -275,20 +282,25 @@ class BackfillRow:
 
 
 @dataclass(frozen=True)
-class Totals:
+class Totals(Described):
     """The sums over all committed slices of a job."""
 
     records: int
     accepted: int
     rejected: dict[str, int]
+    """Reason -> records."""
     results: dict[str, int]
+    """Stage -> results."""
 
 
 @dataclass(frozen=True)
-class EventRow:
+class EventRow(Described):
+    """Something that happened."""
+
     id: int
     job: str | None
     epoch: int | None
+    """The run that it happened in."""
     at_ms: int
     kind: str
     message: str

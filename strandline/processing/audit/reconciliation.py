@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
+from strandline.core.described import Described
 from strandline.core.record import REASON_RESULT
 from strandline.results.comparison import differences
 from strandline.results.document import generation_of
@@ -137,7 +138,7 @@ class LetterScope:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Described):
     """What was found of `count` ids: one that is told singly, or many of which only the number is told."""
 
     kind: Kind
@@ -147,7 +148,9 @@ class Finding:
     count: int
     id: str | None = None
     place: str = ""
+    """The document's index."""
     end_ms: int | None = None
+    """The window's end."""
     detail: str = ""
 
 

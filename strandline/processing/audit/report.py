@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
+from strandline.core.described import Described
 from strandline.ledger.states import SliceRow
 from strandline.processing.audit.plan import AuditPlan, stores_of
 from strandline.processing.audit.reconciliation import (
@@ -21,10 +23,11 @@ from strandline.processing.slices.watermark import emitted_up_to
 
 Counts = Mapping[tuple[str, str, str], int]
 """(store, kind, label) -> how many."""
+Outcome = Literal["clean", "differences", "incomplete"]
 
 
 @dataclass(frozen=True)
-class Account:
+class Account(Described):
     """What one side says of the audited slices."""
 
     records: int
@@ -36,7 +39,7 @@ class Account:
 
 
 @dataclass(frozen=True)
-class StoreReport:
+class StoreReport(Described):
     """One alias of the index, one stream of results (`stream:NAME`), or the dead-letter stream."""
 
     store: str
@@ -45,23 +48,26 @@ class StoreReport:
     after_ms: int | None
     """The windows audited end after it; null: from the first on."""
     up_to_ms: int | None
+    """The last one ends at it."""
     counts: dict[str, int]
-    """What became of them: `same`, `missing`, `extra`, ..."""
+    """`same`, `refused` (the store took no such document, and a dead letter says so), `later` (of slices after the last
+    audited one), `outside` the range; and the differences: `missing`, `extra`, `different`, `misplaced`, `duplicate`."""
 
 
 @dataclass(frozen=True)
-class AuditReport:
+class AuditReport(Described):
     """What an audit found."""
 
     job: str
-    outcome: str
-    """`clean`; `differences`; `incomplete` when nothing differs but the log no longer holds all that was asked for."""
+    outcome: Outcome
+    """`incomplete`: nothing differs, but the log no longer holds all that was asked for."""
     incomplete: str
     asked_after_ms: int | None
     asked_up_to_ms: int | None
     slice_first: int
     slice_last: int
     computed: Account
+    """From the log."""
     ledger: Account
     """What the ledger says; `results` only when every window was audited."""
     account: list[str]
@@ -70,7 +76,7 @@ class AuditReport:
     differences: int
     """Of all kinds, in all stores, and in the account."""
     sample: list[Finding]
-    """The first of them."""
+    """The first differences, up to 100."""
     seconds: float
 
 
@@ -123,7 +129,7 @@ def make_report(
     stores = [_store_report(name, one, counts) for name, one in sorted(judge.stores.items())]
     stores.append(_store_report(DEAD_LETTERS, None, counts))
     differences = len(account) + sum(count for (_, kind, _), count in counts.items() if kind in DIFFERENCES)
-    outcome = "differences" if differences else "incomplete" if plan.incomplete else "clean"
+    outcome: Outcome = "differences" if differences else "incomplete" if plan.incomplete else "clean"
     return AuditReport(
         job=plan.job,
         outcome=outcome,

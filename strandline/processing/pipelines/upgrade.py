@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from strandline.core.described import Described
 from strandline.core.durations import format_duration
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Stage
 
@@ -27,11 +28,12 @@ class Effect(StrEnum):
 
 
 @dataclass(frozen=True)
-class Change:
+class Change(Described):
     """One difference between two versions."""
 
     what: str
     effect: Effect
+    """`rewind`: windows not yet emitted are computed anew, from the log. `forbidden`: not to this job."""
     reason: str
     """What follows from it, or why it can't be."""
 

@@ -27,10 +27,11 @@ from strandline.processing.pipelines.result_streams import (
     stream_of_results,
 )
 from strandline.processing.pipelines.upgrade import Change, Effect, changes_between
-from strandline.processing.slices.rewind import RewindCost, plan_of_job, require_log_holds, rewind_cost
+from strandline.processing.slices.rewind import plan_of_job, require_log_holds, rewind_cost
 from strandline.results.document import DocumentShape
 from strandline.results.mapping import build_mapping, ensure_index_template
-from strandline.services.rest.job_status import input_stream
+from strandline.services.rest.job_status import input_stream, rewind_view
+from strandline.services.rest.views import Applied, JobPlan
 
 
 class TopicMaker(Protocol):
@@ -38,31 +39,6 @@ class TopicMaker(Protocol):
 
     def ensure_stream_topic(self, spec: StreamSpec) -> TopicDescription: ...
     def ensure_dead_letter_topic(self, job: str) -> TopicDescription: ...
-
-
-@dataclass(frozen=True)
-class Applied:
-    """What became of one document."""
-
-    kind: Literal["stream", "pipeline"]
-    name: str
-    outcome: Literal["created", "changed", "unchanged"]
-    version: int
-
-
-@dataclass(frozen=True)
-class JobPlan:
-    """What applying a pipeline would mean for its job."""
-
-    job: str
-    outcome: Literal["created", "changed", "unchanged"]
-    version: int
-    """That it would have."""
-    changes: list[Change]
-    rewind: RewindCost | None
-    """Of the start with the new version; None where there is nothing to rewind."""
-    retention_ms: int
-    """Of the stream that it reads; negative is for ever."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +178,7 @@ class Applier:
         row = self._ledger.put_stream(stream.stream, stream.as_document())
         if row.topic_id is None:
             self._ledger.set_topic_id(stream.stream, topic.topic_id)
-        return Applied("stream", stream.stream, _outcome(before, row.version), row.version)
+        return Applied(kind="stream", name=stream.stream, outcome=_outcome(before, row.version), version=row.version)
 
     def _apply_pipeline(self, pipeline: CheckedPipeline, written: str) -> Applied:
         before = self._job(pipeline.job)
@@ -215,7 +191,7 @@ class Applier:
             message = f"job {row.name} {outcome}: version {row.version}"
             self._ledger.record_event(f"job_{outcome}", message, row.name, facts={"version": row.version})
         self._restart_readers(streams_before ^ self._emitted_streams(row))
-        return Applied("pipeline", row.name, outcome, row.version)
+        return Applied(kind="pipeline", name=row.name, outcome=outcome, version=row.version)
 
     def _refuse_other_topic(self, name: str, topic: TopicDescription) -> None:
         try:
@@ -241,12 +217,12 @@ class Applier:
             )
 
     def _plan_job(self, pipeline: CheckedPipeline) -> JobPlan:
-        job, retention_ms = self._job(pipeline.job), pipeline.stream.retention_ms
+        job = self._job(pipeline.job)
         if job is None:
-            return JobPlan(pipeline.job, "created", 1, [], None, retention_ms)
+            return JobPlan(job=pipeline.job, outcome="created", version=1, changes=[], rewind=None)
         document = self._ledger.job_version(job.name, job.version).document
         if document == pipeline.spec.as_document():
-            return JobPlan(job.name, "unchanged", job.version, [], None, retention_ms)
+            return JobPlan(job=job.name, outcome="unchanged", version=job.version, changes=[], rewind=None)
         spec = PipelineSpec.from_document(document)
         stream = pipeline.stream if spec.input.stream == pipeline.spec.input.stream else self._stream(spec.input.stream)
         changes = changes_between(check(spec, stream), pipeline)
@@ -256,7 +232,8 @@ class Applier:
                 require_log_holds(job.name, cost.needed, {spec.input.stream: self._log_starts(spec.input.stream)})
             except LogTruncated as error:
                 changes.insert(0, Change("the reach of the windows", Effect.FORBIDDEN, str(error)))
-        return JobPlan(job.name, "changed", job.version + 1, changes, cost, retention_ms)
+        rewind = rewind_view(cost, pipeline.stream.retention_ms)
+        return JobPlan(job=job.name, outcome="changed", version=job.version + 1, changes=changes, rewind=rewind)
 
     def _refuse_forbidden(self, plan: JobPlan) -> None:
         forbidden = [f"{c.what} ({c.reason})" for c in plan.changes if c.effect is Effect.FORBIDDEN]

@@ -17,7 +17,6 @@ from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, plan_of_job, rewind_cost
 from strandline.services.rest.views import (
-    CountsView,
     JobView,
     LastStartView,
     LeaderView,
@@ -62,7 +61,7 @@ def job_view(ledger: Ledger, log: LogFacts, job: JobRow, ranges: dict[str, LogRa
         watermark_ms=last_slice.watermark_ms if last_slice else None,
         latest_event_ms=checkpoint.latest_event_ms if checkpoint else None,
         lag_records=lag_records(held, position.get(stream, {})) if held and position is not None else None,
-        counts=CountsView(**vars(totals)),
+        counts=totals,
         last_emission=checkpoint.emitted if checkpoint else {},
         rewind=rewind_view(cost, pipeline.stream.retention_ms) if last_slice else None,
         last_start=_last_start(ledger, job),

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
-from strandline.ledger.states import BackfillRow, BackfillState, Desired, JobState, SliceKind, SliceStatus
+from strandline.ledger.states import (
+    BackfillRow,
+    BackfillState,
+    Desired,
+    EventRow,
+    JobState,
+    SliceRow,
+    StreamRow,
+    Totals,
+)
+from strandline.processing.pipelines.upgrade import Change
 from strandline.services.rest.problems import ProblemError
 
 
@@ -22,7 +32,7 @@ class Link(View):
     href: str
 
 
-class AppliedView(View):
+class Applied(View):
     """What became of one document."""
 
     kind: Literal["stream", "pipeline"]
@@ -32,16 +42,7 @@ class AppliedView(View):
 
 
 class AppliedList(View):
-    applied: list[AppliedView]
-
-
-class ChangeView(View):
-    """One difference between a job's present version and the one that would follow."""
-
-    what: str
-    effect: Literal["safe", "rewind", "forbidden"]
-    """`rewind`: windows not yet emitted are computed anew, from the log. `forbidden`: not to this job."""
-    reason: str
+    applied: list[Applied]
 
 
 class RewindView(View):
@@ -73,21 +74,21 @@ class LastStartView(View):
     at_ms: int
 
 
-class JobPlanView(View):
+class JobPlan(View):
     """What applying a pipeline would mean for its job."""
 
     job: str
     outcome: Literal["created", "changed", "unchanged"]
     version: int
     """That it would have."""
-    changes: list[ChangeView]
+    changes: list[Change]
     """The forbidden ones first."""
     rewind: RewindView | None
     """Of the start with the new version; null where there is nothing to rewind."""
 
 
 class PlanView(View):
-    jobs: list[JobPlanView]
+    jobs: list[JobPlan]
 
 
 class PartitionView(View):
@@ -98,20 +99,20 @@ class PartitionView(View):
     """The offset after the last."""
 
 
-class StreamSummary(View):
+class StreamList(View):
+    streams: list[StreamRow]
+
+
+class StreamView(View):
+    """A registered stream, and what the log holds of it."""
+
     name: str
-    version: int
-    created_ms: int
     document: dict[str, Any]
     """The registration, with its defaults filled in."""
-
-
-class StreamList(View):
-    streams: list[StreamSummary]
-
-
-class StreamView(StreamSummary):
+    version: int
     topic_id: str | None
+    """Kafka's id of the topic."""
+    created_ms: int
     emitted_by: str | None
     """The job that emits to it; null where its records come from elsewhere."""
     retention_ms: int
@@ -142,17 +143,6 @@ class CheckView(View):
     """Empty unless it is valid."""
     reach_ms: int | None = None
     """How far back in event time a rewind may have to go."""
-
-
-class CountsView(View):
-    """Sums over all committed slices."""
-
-    records: int
-    accepted: int
-    rejected: dict[str, int]
-    """Reason -> records."""
-    results: dict[str, int]
-    """Stage -> results."""
 
 
 class LeaderView(View):
@@ -190,7 +180,7 @@ class JobView(View):
     """The latest event time in all committed slices."""
     lag_records: int | None
     """Records of the log after the last committed slice; null when Kafka does not answer."""
-    counts: CountsView
+    counts: Totals
     last_emission: dict[str, int]
     """Stage -> end (ms) of the last window that it has emitted."""
     rewind: RewindView | None
@@ -207,40 +197,14 @@ class JobList(View):
     jobs: list[JobView]
 
 
-class SliceView(View):
-    """A numbered piece of the log, and what came of it. Offsets: stream -> partition -> offset."""
-
-    number: int
-    epoch: int
-    version: int
-    kind: SliceKind
-    status: SliceStatus
-    offsets_first: dict[str, dict[int, int]]
-    offsets: dict[str, dict[int, int]]
-    """After the last record of each partition."""
-    cut_time_ms: int
-    watermark_ms: int | None
-    planned_ms: int
-
-
 class SliceList(View):
-    slices: list[SliceView]
-    next: str | None = Field(default=None)
+    slices: list[SliceRow]
+    next: str | None = None
     """Where the next page is; null on the last one."""
 
 
-class EventView(View):
-    id: int
-    job: str | None
-    epoch: int | None
-    at_ms: int
-    kind: str
-    message: str
-    facts: dict[str, Any]
-
-
 class EventList(View):
-    events: list[EventView]
+    events: list[EventRow]
     next: str | None = None
     """Where the next page is; null on the last one."""
 
@@ -272,90 +236,6 @@ class DeadLetterList(View):
     dead_letters: list[DeadLetterView]
     next: str | None = None
     """Where the next page is; null on the last one."""
-
-
-class AccountView(View):
-    """What one side says of the audited slices."""
-
-    records: int
-    accepted: int
-    rejected: dict[str, int]
-    """Reason -> records."""
-    results: dict[str, int]
-    """Stage -> windows."""
-
-
-class AuditStoreView(View):
-    """One alias of the index, one stream of results (`stream:NAME`), or the dead-letter stream: what became of the ids."""
-
-    store: str
-    stage: str
-    """Empty for the dead-letter stream."""
-    after_ms: int | None
-    """The windows audited end after it; null: from the first on."""
-    up_to_ms: int | None
-    """The last one ends at it."""
-    counts: dict[str, int]
-    """`same`, `refused` (the store took no such document, and a dead letter says so), `later` (of slices after the last
-    audited one), `outside` the range; and the differences: `missing`, `extra`, `different`, `misplaced`, `duplicate`."""
-
-
-class AuditFindingView(View):
-    """One difference."""
-
-    kind: str
-    store: str
-    label: str
-    """A dead letter's reason."""
-    count: int
-    id: str
-    place: str
-    """The document's index."""
-    end_ms: int | None
-    """The window's end."""
-    detail: str
-
-
-class AuditReportView(View):
-    """What an audit found."""
-
-    job: str
-    outcome: Literal["clean", "differences", "incomplete"]
-    """`incomplete`: nothing differs, but the log no longer holds all that was asked for."""
-    incomplete: str
-    asked_after_ms: int | None
-    asked_up_to_ms: int | None
-    slice_first: int
-    slice_last: int
-    computed: AccountView
-    """From the log."""
-    ledger: AccountView
-    """What the ledger says; its `results` only when every window was audited."""
-    account: list[str]
-    """Where the two differ."""
-    stores: list[AuditStoreView]
-    differences: int
-    sample: list[AuditFindingView]
-    """The first differences, up to 100."""
-    seconds: float
-
-
-class AuditView(View):
-    """A job's last audit."""
-
-    job: str
-    state: Literal["running", "done", "failed"]
-    asked_after_ms: int | None
-    asked_up_to_ms: int | None
-    started_ms: int
-    step: str
-    done: int
-    total: int
-    """Tasks of the step; 0 while that is unknown."""
-    message: str
-    """Why it failed."""
-    report: AuditReportView | None
-    """What it found, once it is done."""
 
 
 class WindowRangeView(View):

@@ -14,20 +14,25 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import structlog
+from pydantic import TypeAdapter
 
+from strandline.core.described import Described
 from strandline.core.errors import Conflict, NotFound, StackError
 from strandline.ledger.ledger import Ledger
+from strandline.processing.audit.report import AuditReport
 from strandline.services.processes.pids import PidFile
 from strandline.services.processes.process_tree import MARK_VARIABLE, kill_tree, tree_mark
 
 logger = structlog.get_logger()
 
+_REPORT = TypeAdapter(AuditReport)
+
 
 @dataclass(frozen=True)
-class AuditState:
+class AuditState(Described):
     """What is known of a job's last audit."""
 
     job: str
@@ -35,13 +40,13 @@ class AuditState:
     asked_after_ms: int | None
     asked_up_to_ms: int | None
     started_ms: int
-    step: str = "starting Spark"
-    done: int = 0
-    total: int = 0
+    step: str
+    done: int
+    total: int
     """Tasks of the step; 0 while that is unknown."""
-    message: str = ""
+    message: str
     """Why it failed."""
-    report: dict[str, Any] | None = None
+    report: AuditReport | None
     """What it found, once it is done."""
 
 
@@ -90,7 +95,8 @@ class AuditJobs:
                 raise Conflict(
                     f"an audit of job {present.job} is under way ({present.step}); ask again when it is done"
                 )
-            state = AuditState(job, "running", after_ms, up_to_ms, time.time_ns() // 1_000_000)
+            started_ms = time.time_ns() // 1_000_000
+            state = AuditState(job, "running", after_ms, up_to_ms, started_ms, "starting Spark", 0, 0, "", None)
             process = self._spawn(state)
             thread = threading.Thread(target=self._follow, args=(job, process), name=f"audit-{job}", daemon=True)
             self._states[job], self._running = state, (job, thread)
@@ -167,7 +173,7 @@ class AuditJobs:
             if "progress" in said:
                 self._states[job] = replace(state, **said["progress"])
             elif "report" in said:
-                self._states[job] = replace(state, state="done", report=said["report"])
+                self._states[job] = replace(state, state="done", report=_REPORT.validate_python(said["report"]))
             elif "error" in said:
                 self._states[job] = replace(state, state="failed", message=said["error"]["message"])
 

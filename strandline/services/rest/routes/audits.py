@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from strandline.services.rest.dependencies import Control
-from strandline.services.rest.views import AuditView
+from strandline.services.supervision.audit_jobs import AuditState
 
 router = APIRouter(tags=["jobs"])
 
@@ -17,14 +17,14 @@ End = Annotated[int | None, Query(ge=0)]
 @router.post("/v1/jobs/{name}/audit", status_code=202)
 def start_audit(
     control: Control, name: str, response: Response, after_ms: End = None, up_to_ms: End = None
-) -> AuditView:
+) -> AuditState:
     """Begin an audit, of all windows or of those that end after `after_ms`, up to `up_to_ms`. One runs at a time."""
     state = control.audits.start(name, after_ms, up_to_ms)
     response.headers["Location"] = f"/v1/jobs/{name}/audit"
-    return AuditView(**vars(state))
+    return state
 
 
 @router.get("/v1/jobs/{name}/audit")
-def show_audit(control: Control, name: str) -> AuditView:
+def show_audit(control: Control, name: str) -> AuditState:
     """The job's last audit: how far it is, or what it found."""
-    return AuditView(**vars(control.audits.state(name)))
+    return control.audits.state(name)

@@ -9,8 +9,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from strandline.core.errors import InvalidDocument
 from strandline.services.rest.checking import approval, refusal
 from strandline.services.rest.dependencies import Control
-from strandline.services.rest.job_status import rewind_view
-from strandline.services.rest.views import AppliedList, AppliedView, ChangeView, CheckView, JobPlanView, PlanView
+from strandline.services.rest.views import AppliedList, CheckView, PlanView
 
 router = APIRouter(tags=["documents"])
 
@@ -42,7 +41,7 @@ def apply_documents(
     with its new version, and the same documents again change nothing."""
     applied = control.applier.apply(body, source)
     control.supervisor.wake()
-    return AppliedList(applied=[AppliedView(**vars(one)) for one in applied])
+    return AppliedList(applied=applied)
 
 
 @router.post("/v1/documents/plan", openapi_extra=_YAML_BODY)
@@ -52,18 +51,7 @@ def plan_documents(
     source: Source = "<request>",
 ) -> PlanView:
     """What applying the documents would mean for each job: every change, and what its start would cost. Changes nothing."""
-    return PlanView(
-        jobs=[
-            JobPlanView(
-                job=plan.job,
-                outcome=plan.outcome,
-                version=plan.version,
-                changes=[ChangeView(what=one.what, effect=one.effect.value, reason=one.reason) for one in plan.changes],
-                rewind=rewind_view(plan.rewind, plan.retention_ms) if plan.rewind else None,
-            )
-            for plan in control.applier.plan(body, source)
-        ]
-    )
+    return PlanView(jobs=control.applier.plan(body, source))
 
 
 @router.post("/v1/pipelines/check", openapi_extra=_YAML_BODY)

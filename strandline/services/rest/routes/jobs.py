@@ -21,11 +21,9 @@ from strandline.services.rest.views import (
     DeadLetterList,
     DeadLetterView,
     EventList,
-    EventView,
     JobList,
     JobView,
     SliceList,
-    SliceView,
 )
 
 router = APIRouter(tags=["jobs"])
@@ -86,9 +84,8 @@ def list_slices(control: Control, name: str, after: Annotated[int, Query(ge=0)] 
     """The job's slices with a number above `after`, in order."""
     control.ledger.job(name)
     rows = control.ledger.slices(name, after + 1, after + limit)
-    views = [SliceView(**{field: getattr(row, field) for field in SliceView.model_fields}) for row in rows]
     following = f"/v1/jobs/{name}/slices?after={after + limit}&limit={limit}" if len(rows) == limit else None
-    return SliceList(slices=views, next=following)
+    return SliceList(slices=rows, next=following)
 
 
 @router.get("/v1/jobs/{name}/dead-letters")
@@ -124,7 +121,7 @@ def list_events(
     rows = control.ledger.events(job, after, limit)
     about = f"&job={job}" if job else ""
     following = f"/v1/events?after={rows[-1].id}&limit={limit}{about}" if len(rows) == limit else None
-    return EventList(events=[EventView(**vars(row)) for row in rows], next=following)
+    return EventList(events=rows, next=following)
 
 
 def _order(control: Control, name: str, desired: Desired, response: Response) -> JobView:

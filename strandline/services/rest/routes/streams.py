@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.services.rest.dependencies import Control
-from strandline.services.rest.views import PartitionView, StreamList, StreamSummary, StreamView
+from strandline.services.rest.views import PartitionView, StreamList, StreamView
 
 router = APIRouter(tags=["streams"])
 
@@ -14,12 +14,7 @@ router = APIRouter(tags=["streams"])
 @router.get("/v1/streams")
 def list_streams(control: Control) -> StreamList:
     """All registered streams, by name."""
-    return StreamList(
-        streams=[
-            StreamSummary(name=row.name, version=row.version, created_ms=row.created_ms, document=row.document)
-            for row in control.ledger.streams()
-        ]
-    )
+    return StreamList(streams=control.ledger.streams())
 
 
 @router.get("/v1/streams/{name}")
@@ -32,11 +27,7 @@ def show_stream(control: Control, name: str) -> StreamView:
         for partition, offset_next in held.offset_next.items()
     ]
     return StreamView(
-        name=row.name,
-        version=row.version,
-        created_ms=row.created_ms,
-        document=row.document,
-        topic_id=row.topic_id,
+        **vars(row),
         emitted_by=emitter_of(control.ledger, name),
         retention_ms=control.log.retention_ms(name),
         records=sum(one.offset_next - one.offset_first for one in partitions),
