@@ -5,7 +5,7 @@ holder before left open, and lets it commit nothing more. No record is written t
 
 * whoever takes a slot over asks next whether its run is still the present one, and only then reads what the topic holds
   since the last checkpoint, to its very end, and leaves that out;
-* a new run takes over every slot of the runs before it (`older_runs.shut_out_older_runs`) before its first task starts: what an
+* a new run takes over every slot of the runs before it (`fencing.fence_older_runs`) before its first task starts: what an
   older run holds is lost to it, and what it takes over later it gives up again, since it is no longer the present run.
 """
 

@@ -11,7 +11,7 @@ from strandline.core.errors import Fenced
 from strandline.log.index import LogIndex
 from strandline.log.reader import LogReader, OffsetRange
 from strandline.log.transactions import fence_producer, fence_producers
-from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter, dead_letter_id
+from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter
 from tests.integration.test_log_reader import make_topic
 
 
@@ -19,14 +19,20 @@ def letter(number: int) -> DeadLetter:
     return DeadLetter.of_record("readings", 0, number, b"no record", "decode", "not JSON", "decode")
 
 
+def dead_letter_id(job: str, slot: str) -> str:
+    return f"{job}.dead-letter.{slot}"
+
+
 def write(kafka: str, job: str, slot: str, *numbers: int, epoch: int = 1, present: int = 1) -> int:
     """As a task of run `epoch` while `present` is the present one."""
 
-    def require_present(asked: int) -> None:
+    def require_current(asked: int) -> None:
         if asked != present:
             raise Fenced(f"run {asked} is over")
 
-    return DeadLetterWriter(kafka, job, slot, epoch, require_present).write(map(letter, numbers), {0: 0})
+    return DeadLetterWriter(kafka, job, dead_letter_id(job, slot), epoch, require_current).write(
+        map(letter, numbers), {0: 0}
+    )
 
 
 def numbers_in(kafka: str, topic: str) -> list[int]:

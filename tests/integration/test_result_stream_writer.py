@@ -15,8 +15,8 @@ from strandline.processing.emission.result_stream_writer import (
     ResultStream,
     ResultStreamWriter,
     result_header,
-    transactional_id,
 )
+from strandline.processing.emission.transactional_ids import id_of_result_stream
 from strandline.results.document import DocumentShape
 from strandline.results.writer import WriteReport
 from tests.integration.test_log_reader import make_topic
@@ -85,7 +85,7 @@ class Stage:
         return producer
 
     def slot(self, number: int) -> tuple[str, str]:
-        return transactional_id("job", "stage", self.name, number), self.name
+        return id_of_result_stream("job", "stage", self.name, number), self.name
 
 
 def test_a_result_is_a_record_with_key_headers_and_flat_times(kafka: str) -> None:

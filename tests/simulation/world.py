@@ -26,12 +26,11 @@ from strandline.core.errors import Fenced, LedgerUnavailable, LogUnavailable
 from strandline.core.record import dead_letter_topic
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import CheckpointRow, Desired, RunRow, SliceRow, SliceStatus
-from strandline.processing.emission.dead_letters import dead_letter_id, slot_of_records
-from strandline.processing.emission.result_stream_writer import transactional_id
+from strandline.processing.emission.fencing import slots_of_older_runs
+from strandline.processing.emission.transactional_ids import id_of_rejected_records, id_of_result_stream
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.run.older_runs import slots_of_older_runs
 from strandline.processing.slices import planner as planner_module
 from strandline.processing.slices.planner import PlannerSettings, SlicePlanner, is_drained
 from strandline.processing.slices.rewind import RewindPlan, plan_of_job
@@ -440,7 +439,7 @@ class World:
             yield from self._tasks(
                 spread(letters, slots, lambda place: place[0]),
                 lambda slot, part: self._write_once(
-                    self.dead, dead_letter_id(JOB, slot_of_records(slot)), part, dead_end, epoch, "dead_letters"
+                    self.dead, id_of_rejected_records(JOB, slot), part, dead_end, epoch, "dead_letters"
                 ),
             )
             dead_end = self.dead.settled_end()
@@ -512,7 +511,7 @@ class World:
             self._create(key, value, run.version, run.epoch)
             yield "a document"
         if stage == "short":
-            place = transactional_id(JOB, stage, RESULTS, slot)
+            place = id_of_result_stream(JOB, stage, RESULTS, slot)
             yield from self._write_once(self.results, place, results, written_before, run.epoch, "stream")
         yield "emit.written"
 

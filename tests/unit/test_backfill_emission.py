@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
 
 from strandline.processing.emission import stage_emission
+from strandline.processing.emission.dead_letters import DeadLetter
+from strandline.processing.emission.slice_context import SliceContext
 from strandline.processing.emission.stage_emission import REFUSED_RESULTS, REFUSED_SAMPLE, BackfillEmission
 from strandline.results.writer import Refused, WriteReport
 
@@ -43,27 +46,30 @@ def batch_of(*ends_ms: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([window, pa.array(ends_ms, pa.int64())], names=["window", "n"])
 
 
-class Task:
-    """Stands for Spark's task."""
+class KeptLetters:
+    """Stands for the writer of dead letters."""
 
-    @staticmethod
-    def get() -> Task:
-        return Task()
+    written: ClassVar[list[DeadLetter]] = []
 
-    def getLocalProperty(self, name: str) -> str:  # Spark's name
-        return "42"
+    def __init__(self, bootstrap: str, job: str, transactional_id: str, *_: object) -> None:
+        assert (job, transactional_id) == ("power", "power.dead-letter.backfill-2-tens-5")
+
+    def write(self, letters: Iterable[DeadLetter], written_before: Mapping[int, int]) -> None:
+        assert written_before == {0: 7}
+        self.written.extend(letters)
 
 
 def test_it_writes_the_windows_of_its_range_and_passes_all_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    buried: list[Refused] = []
-    monkeypatch.setattr(stage_emission, "TaskContext", Task)
-    monkeypatch.setattr(BackfillEmission, "_bury", lambda self, refused, context: buried.extend(refused))
-    writer = RefusingWriter(refused_ms=40)
-    emission = BackfillEmission((writer,), (), "power", "tens", 3, 20, "nowhere", up_to_ms=50)
-    passed = list(emission(iter([batch_of(10, 20, 30, 40), batch_of(), batch_of(50, 60)])))
+    monkeypatch.setattr(stage_emission, "DeadLetterWriter", KeptLetters)
+    writer, context = RefusingWriter(refused_ms=40), SliceContext(42, {0: 7}, {})
+    emission = BackfillEmission(
+        (writer,), (), "power", "tens", 3, 20, "nowhere", context=context, up_to_ms=50, generation=2
+    )
+    batches = iter([batch_of(10, 20, 30, 40), batch_of(), batch_of(50, 60)])
+    passed = list(emission.emit(batches, context, task=5))
     assert writer.ends_ms == [30, 40, 50]
     assert [batch.column("n").to_pylist() for batch in passed] == [[10, 20, 30, 40], [], [50, 60]]
     assert [batch.column(REFUSED_RESULTS).to_pylist() for batch in passed] == [[1, 0, 0, 0], [], [0, 0]]
     why = "tens farm.g2-1970.01/id40: bad: no"
     assert [batch.column(REFUSED_SAMPLE).to_pylist() for batch in passed] == [[why, None, None, None], [], [None, None]]
-    assert [one.id for one in buried] == ["id40"]
+    assert [one.identity for one in KeptLetters.written] == ["farm.g2-1970.01/id40"]

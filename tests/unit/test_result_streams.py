@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from strandline.ledger.ledger import Ledger
+from strandline.processing.emission.fencing import slots_of_older_runs
 from strandline.processing.pipelines.result_streams import emitter_of
-from strandline.processing.run.older_runs import slots_of_older_runs
 from strandline.services.rest.checking import check_without_stack
 from tests.support.control import STREAM, Api
 from tests.support.ledgers import a_checkpoint, a_slice

@@ -11,6 +11,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from strandline.core.settings import Settings
 from strandline.ledger.states import BackfillRow, WindowRange
+from strandline.processing.emission.slice_context import SliceContext
 from strandline.processing.emission.stage_emission import REFUSED_RESULTS, REFUSED_SAMPLE, BackfillEmission
 from strandline.processing.emission.tap import document_shape
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Stage
@@ -35,6 +36,9 @@ class BackfillTap:
     pipeline: CheckedPipeline
     windows: Mapping[str, WindowRange]
     """Of the chunk: stage -> ends."""
+    context: SliceContext
+    """The chunk's last slice, which is the emission's number, and where the dead-letter stream ended when the backfill was asked
+    for."""
     settings: Settings
     _counted: dict[str, Observation] = field(default_factory=dict)
 
@@ -51,6 +55,7 @@ class BackfillTap:
             epoch=row.epoch,
             emitted_ms=window.after_ms,
             kafka_bootstrap=self.settings.kafka_bootstrap,
+            context=self.context,
             up_to_ms=window.up_to_ms,
             generation=row.generation,
         )

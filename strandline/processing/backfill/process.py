@@ -13,7 +13,6 @@ Exit codes are those of `exit_codes.py`: done is complete, or nothing to do any 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,7 +43,7 @@ from strandline.processing.backfill.plan import (
     stores_of,
     windows_left,
 )
-from strandline.processing.emission.stage_emission import DEAD_LETTERS_PROPERTY, SLICE_PROPERTY
+from strandline.processing.emission.slice_context import SliceContext
 from strandline.processing.operators.stages import window_stages
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stored import load_pipeline
@@ -138,12 +137,9 @@ class Backfill:
     def _compute_chunk(
         self, spark: SparkSession, row: BackfillRow, pipeline: CheckedPipeline, chunk: Chunk
     ) -> BackfillRow:
-        tap = BackfillTap(row, pipeline, chunk.windows, self._settings)
+        context = SliceContext.after(self._ledger.checkpoint(self._job, row.slice), chunk.slice_last)
+        tap = BackfillTap(row, pipeline, chunk.windows, context, self._settings)
         if chunk.windows:
-            context = spark.sparkContext
-            context.setLocalProperty(SLICE_PROPERTY, str(chunk.slice_last))
-            letters = self._ledger.checkpoint(self._job, row.slice).dead_letter_offsets
-            context.setLocalProperty(DEAD_LETTERS_PROPERTY, json.dumps(letters))
             no_run = RewindPlan(slice_first=chunk.slice_first, slice_committed=chunk.slice_last)
             config = source_config(self._settings, pipeline, no_run, row.version, row.epoch, spark)
             # No record is accounted for here, so those that are refused are left out by the reader.

@@ -16,7 +16,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, Offsets, SliceRow
 from strandline.log.index import LogIndex
 from strandline.processing.emission.rejected_records import RefusedWriter
-from strandline.processing.emission.stage_emission import DEAD_LETTERS_PROPERTY, RESULT_OFFSETS_PROPERTY, SLICE_PROPERTY
+from strandline.processing.emission.slice_context import SliceContext, publish
 from strandline.processing.emission.tap import results_metric
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.slices.offsets import slice_of_offset
@@ -75,10 +75,7 @@ class SliceCommitter:
         execution = self._stream_execution()
         number = slice_of_offset(json.loads(execution.availableOffsets().values().head().json()))
         before = self._ledger.last_checkpoint(self._pipeline.job)
-        context = results.sparkSession.sparkContext
-        context.setLocalProperty(SLICE_PROPERTY, str(number))
-        context.setLocalProperty(DEAD_LETTERS_PROPERTY, json.dumps(before.dead_letter_offsets if before else {}))
-        context.setLocalProperty(RESULT_OFFSETS_PROPERTY, json.dumps(before.result_offsets if before else {}))
+        publish(results.sparkSession.sparkContext, SliceContext.after(before, number))
         if self._pipeline.spec.on_error == "crash" and number > self._plan.slice_committed:
             # Before anything of the slice is emitted: a fixed version shall find it untouched. Costs a second reading.
             bad = self._refused.first(number)

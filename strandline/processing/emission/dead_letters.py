@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -15,7 +16,8 @@ from pyspark import TaskContext
 
 from strandline.core.record import dead_letter_topic
 from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
-from strandline.processing.emission.present_run import require_present
+from strandline.processing.emission.fencing import require_current_epoch
+from strandline.processing.emission.transactional_ids import id_of_rejected_records
 from strandline.processing.source.data_source import BYTES, MESSAGE, REASON, SOURCE_COLUMNS
 
 STEP = "_strandline_step"
@@ -57,32 +59,29 @@ class DeadLetter:
         return Entry(self.identity, self.value, self.identity.encode(), headers)
 
 
-def slot_of_records(slot: int) -> str:
-    """The place from which a run's task of this number writes what became of records."""
-    return f"record-{slot}"
-
-
-def slot_of_results(stage: str, slot: int) -> str:
-    """Likewise, of a stage's refused results."""
-    return f"result-{stage}-{slot}"
-
-
-def dead_letter_id(job: str, slot: str) -> str:
-    """The transactional id of a slot."""
-    return f"{dead_letter_topic(job)}.{slot}"
-
-
 class DeadLetterWriter:
-    """Writes the dead letters of one attempt of one task. No two processes at work may share a `slot`.
+    """Writes the dead letters of one attempt of one task, under a transactional id that no other task uses.
 
-    `require_present` raises Fenced unless the run `epoch` is still the present one.
+    `require_current_epoch` raises Fenced unless the run `epoch` is still the current one.
     """
 
-    def __init__(self, bootstrap: str, job: str, slot: str, epoch: int, require_present: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        job: str,
+        transactional_id: str,
+        epoch: int,
+        require_current_epoch: Callable[[int], None],
+    ) -> None:
         self._config = SlotConfig(
-            bootstrap, dead_letter_topic(job), epoch, require_present, identity_of=_key_of, failpoints="dead_letters"
+            bootstrap,
+            dead_letter_topic(job),
+            epoch,
+            require_current_epoch,
+            identity_of=_key_of,
+            failpoints="dead_letters",
         )
-        self._id = dead_letter_id(job, slot)
+        self._id = transactional_id
 
     def write(self, letters: Iterator[DeadLetter], written_before: Mapping[int, int]) -> int:
         """Write those that are not in the stream since `written_before` (partition -> offset, of the last checkpoint), in
@@ -111,9 +110,9 @@ class DeadLetterTask:
         writer = DeadLetterWriter(
             self.bootstrap,
             self.job,
-            slot_of_records(context.partitionId()),
+            id_of_rejected_records(self.job, context.partitionId()),
             self.epoch,
-            lambda epoch: require_present(self.job, epoch),
+            partial(require_current_epoch, self.job),
         )
         writer.write(self._letters(batches, counts), self.written_before)
         yield pa.RecordBatch.from_pydict({"reason": list(counts), "count": pa.array(counts.values(), pa.int64())})

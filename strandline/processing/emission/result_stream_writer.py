@@ -21,6 +21,7 @@ from strandline.core.record import (
 )
 from strandline.log.record_key import key_finder
 from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
+from strandline.processing.emission.transactional_ids import id_of_result_stream
 from strandline.results.document import Document, DocumentShape
 from strandline.results.writer import Refused, WriteReport
 
@@ -46,27 +47,22 @@ class ResultStream:
 class Place:
     """From where a task writes."""
 
-    slot: int
-    """The task's number in its stage: the same place of any later attempt takes the slot over."""
+    task: int
+    """The task's number in its stage: a later attempt of the task uses the same transactional id, and so fences this one."""
     written_before: Mapping[int, int]
     """Where the stream ended at the last checkpoint: partition -> offset."""
-
-
-def transactional_id(job: str, stage: str, stream: str, slot: int) -> str:
-    """Begins with the job and a colon, which no name has: an ACL for that prefix is for this job alone."""
-    return f"{job}:result:{stage}:{stream}:{slot}"
 
 
 class ResultStreamWriter:
     """A ResultWriter over one stream, for one attempt of one task.
 
-    `require_present` raises Fenced unless the run of this epoch is still the job's present one.
+    `require_current_epoch` raises Fenced unless the run of this epoch is still the job's current one.
     """
 
-    def __init__(self, stream: ResultStream, place: Place, require_present: Callable[[int], None]) -> None:
+    def __init__(self, stream: ResultStream, place: Place, require_current_epoch: Callable[[int], None]) -> None:
         self._stream = stream
         self._place = place
-        self._require_present = require_present
+        self._require_current_epoch = require_current_epoch
         self._slot: TransactionSlot | None = None
         self._find_key = key_finder(stream.key) if stream.key else lambda _source: None
 
@@ -102,13 +98,13 @@ class ResultStreamWriter:
             self._stream.bootstrap,
             shape.emit_name,
             epoch,
-            self._require_present,
+            self._require_current_epoch,
             identity_of=lambda message: result_header(message, HEADER_ID),
             failpoints="stream",
             # Placed as the gateways place keys.
             settings={"partitioner": "murmur2_random", "message.max.bytes": _RECORD_BYTES_MAX},
         )
-        name = transactional_id(shape.job, shape.stage, shape.emit_name, self._place.slot)
+        name = id_of_result_stream(shape.job, shape.stage, shape.emit_name, self._place.task)
         return TransactionSlot(config, name, self._place.written_before)
 
     def _entry(self, document: Document, key: bytes | None, epoch: int, emission: int) -> Entry:

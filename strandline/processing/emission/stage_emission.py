@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,17 +11,13 @@ from pyspark import TaskContext
 
 from strandline.core.failpoints import failpoint
 from strandline.core.record import REASON_RESULT
-from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter, slot_of_results
-from strandline.processing.emission.present_run import require_present, require_present_attempt
+from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter
+from strandline.processing.emission.fencing import require_current_attempt, require_current_epoch
 from strandline.processing.emission.result_stream_writer import Place, ResultStream, ResultStreamWriter
+from strandline.processing.emission.slice_context import SliceContext, read
+from strandline.processing.emission.transactional_ids import id_of_backfilled_results, id_of_refused_results
 from strandline.results.writer import Refused, ResultWriter
 
-SLICE_PROPERTY = "strandline.slice"
-"""Spark local property: the number of the slice at work, which is the emission's number."""
-DEAD_LETTERS_PROPERTY = "strandline.dead_letters"
-"""Spark local property: where the dead-letter stream ended at the last checkpoint, as JSON."""
-RESULT_OFFSETS_PROPERTY = "strandline.result_offsets"
-"""Spark local property: where the streams of results ended at the last checkpoint, as JSON."""
 REFUSED_RESULTS = "_strandline_refused_results"
 REFUSED_SAMPLE = "_strandline_refused_sample"
 
@@ -41,45 +36,43 @@ class StageEmission:
     kafka_bootstrap: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write each batch's new results and pass all of them on; returns from a batch when the store has confirmed it."""
-        context = TaskContext.get()
-        assert context is not None
-        emission = int(context.getLocalProperty(SLICE_PROPERTY) or 0)
-        writers = [*self.writers, *(self._stream_writer(stream, context) for stream in self.streams)]
-        for batch in batches:
-            refused = self._emit(writers, batch, context, emission)
-            counts = pa.array([len(refused)] + [0] * (batch.num_rows - 1) if batch.num_rows else [], pa.int64())
-            yield batch.append_column(REFUSED_RESULTS, counts)
+        """As a task of Spark: emit for the slice that the task's job is about."""
+        task = TaskContext.get()
+        assert task is not None
+        yield from self.emit(batches, read(task), task.partitionId())
 
-    def _emit(
-        self, writers: Sequence[ResultWriter], batch: pa.RecordBatch, context: TaskContext, emission: int
+    def emit(self, batches: Iterator[pa.RecordBatch], context: SliceContext, task: int) -> Iterator[pa.RecordBatch]:
+        """Write each batch's new results and pass all of them on; returns from a batch when the store has confirmed it."""
+        writers = [*self.writers, *(self._stream_writer(stream, context, task) for stream in self.streams)]
+        for batch in batches:
+            yield self._counted(batch, self._write(writers, batch, context, task))
+
+    def _write(
+        self, writers: Sequence[ResultWriter], batch: pa.RecordBatch, context: SliceContext, task: int
     ) -> list[Refused]:
-        """Write what is new of the batch, and dead letters for what is refused; return the latter."""
+        """Write the batch's new results, and dead letters for those that are refused; return the latter."""
         new = self._new(batch)
         refused: list[Refused] = []
         if new.num_rows:
             failpoint("emit.before_write")
             for writer in writers:
-                refused += writer.write_batches([new], self.epoch, emission).refused
+                refused += writer.write_batches([new], self.epoch, context.number).refused
             failpoint("emit.written")
         if refused:
-            self._bury(refused, context)
+            self._write_dead_letters(refused, context, task)
         return refused
 
-    def _stream_writer(self, stream: ResultStream, context: TaskContext) -> ResultStreamWriter:
-        ends = json.loads(context.getLocalProperty(RESULT_OFFSETS_PROPERTY) or "{}").get(stream.shape.emit_name, {})
-        place = Place(
-            slot=context.partitionId(),
-            written_before={int(partition): offset for partition, offset in ends.items()},
-        )
-        return ResultStreamWriter(stream, place, self._require_present)
+    def _stream_writer(self, stream: ResultStream, context: SliceContext, task: int) -> ResultStreamWriter:
+        place = Place(task, context.result_offsets.get(stream.shape.emit_name, {}))
+        return ResultStreamWriter(stream, place, self._require_current)
 
-    def _require_present(self, epoch: int) -> None:
-        """Raises Fenced when a newer run of the job has begun."""
-        require_present(self.job, epoch)
+    def _require_current(self, epoch: int) -> None:
+        """Raise Fenced when a newer run of the job has begun."""
+        require_current_epoch(self.job, epoch)
 
-    def _dead_letter_slot(self, task: int) -> str:
-        return slot_of_results(self.stage, task)
+    def _transactional_id(self, task: int) -> str:
+        """For the dead letters of this task."""
+        return id_of_refused_results(self.job, self.stage, task)
 
     def _new(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.emitted_ms is None:
@@ -87,53 +80,57 @@ class StageEmission:
         ends_us = pc.struct_field(batch.column("window"), "end").cast(pa.int64())
         return batch.filter(pc.greater(ends_us, self.emitted_ms * 1000))
 
-    def _bury(self, refused: list[Refused], context: TaskContext) -> None:
-        written_before = {
-            int(p): o for p, o in json.loads(context.getLocalProperty(DEAD_LETTERS_PROPERTY) or "{}").items()
-        }
-        slot = self._dead_letter_slot(context.partitionId())
+    def _write_dead_letters(self, refused: list[Refused], context: SliceContext, task: int) -> None:
         letters = (
             DeadLetter.of_document(
                 one.index or "", one.id, one.source, REASON_RESULT, f"{one.type}: {one.reason}", f"emit {self.stage}"
             )
             for one in refused
         )
-        writer = DeadLetterWriter(self.kafka_bootstrap, self.job, slot, self.epoch, self._require_present)
-        writer.write(letters, written_before)
+        writer = DeadLetterWriter(
+            self.kafka_bootstrap, self.job, self._transactional_id(task), self.epoch, self._require_current
+        )
+        writer.write(letters, context.dead_letter_offsets)
+
+    def _counted(self, batch: pa.RecordBatch, refused: list[Refused]) -> pa.RecordBatch:
+        """The batch with the number of its refused results, in its first row."""
+        return batch.append_column(REFUSED_RESULTS, _in_first_row(batch, len(refused), 0, pa.int64()))
 
 
 @dataclass(frozen=True)
 class BackfillEmission(StageEmission):
-    """Emits the windows of one chunk, and says of one refused result a batch why."""
+    """Emits the windows of one chunk, and tells of one refused result a batch why it was refused."""
 
-    up_to_ms: int = 0
-    generation: int = 0
+    context: SliceContext
+    up_to_ms: int
+    generation: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
-        emission = int(context.getLocalProperty(SLICE_PROPERTY) or 0)
-        for batch in batches:
-            refused = self._emit(self.writers, batch, context, emission)
-            sample = [_describe(self.stage, refused[0])] if refused else [None]
-            nothing = [None] * (batch.num_rows - 1)
-            counts = [len(refused)] + [0] * (batch.num_rows - 1)
-            yield batch.append_column(
-                REFUSED_RESULTS, pa.array(counts if batch.num_rows else [], pa.int64())
-            ).append_column(REFUSED_SAMPLE, pa.array(sample + nothing if batch.num_rows else [], pa.string()))
+        """As a task of Spark. A chunk has a plan of its own, so the slice's facts came with it."""
+        task = TaskContext.get()
+        assert task is not None
+        yield from self.emit(batches, self.context, task.partitionId())
 
-    def _require_present(self, epoch: int) -> None:
-        """Raises Fenced when a newer attempt at the backfill has begun, or it has ended."""
-        require_present_attempt(self.job, self.generation, epoch)
+    def _require_current(self, epoch: int) -> None:
+        """Raise Fenced when a newer attempt at the backfill has begun, or it has ended."""
+        require_current_attempt(self.job, self.generation, epoch)
 
-    def _dead_letter_slot(self, task: int) -> str:
-        # Whichever attempt writes a letter, it does so from the same slot: all have as many tasks.
-        return f"backfill-{self.generation}-{self.stage}-{task}"
+    def _transactional_id(self, task: int) -> str:
+        return id_of_backfilled_results(self.job, self.generation, self.stage, task)
 
     def _new(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         new = super()._new(batch)
         ends_us = pc.struct_field(new.column("window"), "end").cast(pa.int64())
         return new.filter(pc.less_equal(ends_us, self.up_to_ms * 1000))
+
+    def _counted(self, batch: pa.RecordBatch, refused: list[Refused]) -> pa.RecordBatch:
+        sample = _describe(self.stage, refused[0]) if refused else None
+        counted = super()._counted(batch, refused)
+        return counted.append_column(REFUSED_SAMPLE, _in_first_row(batch, sample, None, pa.string()))
+
+
+def _in_first_row(batch: pa.RecordBatch, value: object, elsewhere: object, kind: pa.DataType) -> pa.Array:
+    return pa.array([value, *[elsewhere] * (batch.num_rows - 1)] if batch.num_rows else [], kind)
 
 
 def _describe(stage: str, refused: Refused) -> str:

@@ -44,6 +44,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState, RunRow, SliceStatus
 from strandline.log.index import LogIndex
 from strandline.processing.emission.commit import SliceCommitter
+from strandline.processing.emission.fencing import fence_older_runs
 from strandline.processing.emission.rejected_records import RefusedWriter
 from strandline.processing.emission.tap import EmissionTap
 from strandline.processing.operators.stages import build_stages
@@ -53,7 +54,6 @@ from strandline.processing.pipelines.event_time import EventTimeRule
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
-from strandline.processing.run.older_runs import shut_out_older_runs
 from strandline.processing.run.snapshot_choice import SnapshotChoice, SnapshotFailed, lies_elsewhere
 from strandline.processing.run.snapshots import Snapshot
 from strandline.processing.run.watchdog import Guard, end_process_group
@@ -218,7 +218,7 @@ class Runner:
         spark = self._session(scratch)
         committer: SliceCommitter | None = None
         try:
-            shut_out_older_runs(self._ledger, self._settings.kafka_bootstrap, run)
+            fence_older_runs(self._ledger, self._settings.kafka_bootstrap, run)
             slots = slots_of(spark)
             self._ledger.set_run_slots(self._job, run.epoch, slots)
             emitter = emitter_of(self._ledger, pipeline.spec.input.stream)

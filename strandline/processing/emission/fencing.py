@@ -1,0 +1,95 @@
+"""Fencing: no run of a job writes to Kafka once a newer run has begun.
+
+A new run fences every producer of the runs before it, before its own first task starts (`fence_older_runs`, in the driver).
+A task asks, before and after it fences the producer whose id it uses, whether its run is still the current one
+(`require_current_epoch`, in the executors).
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import structlog
+
+from strandline.core.errors import Fenced
+from strandline.core.record import dead_letter_topic
+from strandline.ledger.states import OPEN_BACKFILLS, RunRow
+from strandline.log.transactions import fence_producers
+from strandline.processing.emission.transactional_ids import (
+    id_of_refused_results,
+    id_of_rejected_records,
+    id_of_result_stream,
+)
+from strandline.processing.source.data_source import open_ledger
+
+if TYPE_CHECKING:
+    from strandline.ledger.ledger import Ledger
+    from strandline.processing.pipelines.model import PipelineSpec
+
+log = structlog.get_logger()
+
+
+def require_current_epoch(job: str, epoch: int) -> None:
+    """Raise Fenced when a newer run of the job has begun."""
+    with closing(open_ledger()) as ledger:
+        current = ledger.job(job).epoch
+    if current != epoch:
+        raise Fenced(f"Run {epoch} of job {job} no longer owns it, run {current} does: stop this run now.")
+
+
+def require_current_attempt(job: str, generation: int, epoch: int) -> None:
+    """Raise Fenced when a newer attempt at the backfill has begun, or the backfill has ended."""
+    with closing(open_ledger()) as ledger:
+        current = ledger.backfill(job, generation)
+    if current.epoch != epoch or current.state not in OPEN_BACKFILLS:
+        raise Fenced(
+            f"Attempt {epoch} at backfill {generation} of job {job} is over: it is {current.state.value}, and attempt "
+            f"{current.epoch} was the last to begin."
+        )
+
+
+def fence_older_runs(ledger: Ledger, bootstrap: str, run: RunRow) -> int:
+    """Fence every producer through which an older run may still write, and return how many those were.
+
+    Called when the run has begun, before its first task. Raises LogUnavailable.
+    """
+    started = time.monotonic()
+    slots = slots_of_older_runs(ledger, run)
+    fence_producers(bootstrap, slots)
+    seconds = round(time.monotonic() - started, 3)
+    log.info("older runs fenced", job=run.job, epoch=run.epoch, slots=len(slots), seconds=seconds)
+    return len(slots)
+
+
+def slots_of_older_runs(ledger: Ledger, run: RunRow) -> list[tuple[str, str]]:
+    """(transactional id, topic) of each slot from which an older run may still write.
+
+    The run that committed last has fenced those before it, so only that run and later ones can have a transaction open.
+    """
+    # Imported here: the workers load this module too, and need no pipeline model.
+    from strandline.processing.pipelines.model import PipelineSpec
+
+    last = ledger.last_checkpoint(run.job)
+    counts: dict[int, int] = {}
+    for one in ledger.runs(run.job):
+        if (last.epoch if last else 0) <= one.epoch < run.epoch:
+            counts[one.version] = max(one.slots, counts.get(one.version, 0))
+    topics: dict[str, str] = {}
+    for version, count in counts.items():
+        pipeline = PipelineSpec.from_document(ledger.job_version(run.job, version).document)
+        for task in range(count):
+            topics |= _topics_of_task(run.job, pipeline, task)
+    return list(topics.items())
+
+
+def _topics_of_task(job: str, pipeline: PipelineSpec, task: int) -> dict[str, str]:
+    """Transactional id -> topic, of all that the task of this number may write to."""
+    from strandline.processing.pipelines.result_streams import emissions_to_streams
+
+    stages = [step.window.name for step in pipeline.steps if step.window is not None and step.emit]
+    ids = [id_of_rejected_records(job, task), *(id_of_refused_results(job, stage, task) for stage in stages)]
+    topics = dict.fromkeys(ids, dead_letter_topic(job))
+    streams = emissions_to_streams(pipeline)
+    return topics | {id_of_result_stream(job, stage, stream, task): stream for stage, stream in streams}
