@@ -27,6 +27,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from strandline.core.record import HEADER_EPOCH, HEADER_SEQUENCE, HEADER_WRITER
+from strandline.log.consumer_settings import consumer_settings
 
 SCAN_RECORDS_MAX = 100_000
 """A record whose place the broker did not tell is looked for among so many of the newest of its partition."""
@@ -110,19 +111,14 @@ class ReadBack(Generic[Ticket]):
         self._started_s = self._asked_again_s = 0.0
         self._consumer = make_consumer(
             config
+            | consumer_settings("read-back")
             | {
-                "group.id": "strandline-read-back",  # asked for by the client; no group is joined, nothing is committed
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
                 "isolation.level": "read_uncommitted",
-                "auto.offset.reset": "error",
-                "allow.auto.create.topics": False,
                 # A fetch for a place that is not filled yet comes back soon, so that it doesn't hold up the others.
                 "fetch.wait.max.ms": 5,
                 "fetch.message.max.bytes": FETCH_BYTES,
                 "queued.min.messages": 1,
                 "fetch.error.backoff.ms": 20,
-                "fetch.queue.backoff.ms": 5,
                 "check.crcs": True,
             }
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from strandline.core.errors import LogTruncated, LogUnavailable
+from strandline.log.consumer_settings import consumer_settings
 
 MESSAGES_A_FETCH = 10_000
 """Messages taken from librdkafka's queue at once: the unit in which records are decoded."""
@@ -34,12 +35,10 @@ class LogReader:
         self._timeout_s = timeout_s
         self._bootstrap = bootstrap
         self._consumer = Consumer(
-            {
+            consumer_settings("log-reader")
+            | {
                 "bootstrap.servers": bootstrap,
-                "group.id": "strandline-log-reader",  # never joined: partitions are assigned by hand
-                "enable.auto.commit": False,
                 "enable.partition.eof": True,
-                "auto.offset.reset": "error",  # a missing offset is a failure to report, never a place to jump from
                 "isolation.level": "read_committed",
                 "fetch.wait.max.ms": 10,  # only at the end of a partition does the broker wait
                 "queued.min.messages": 50_000,

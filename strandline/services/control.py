@@ -25,7 +25,7 @@ from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
-from strandline.log.kafka_status import LogFacts
+from strandline.log.kafka_status import KafkaStatus
 from strandline.log.topics import Topics
 from strandline.results.generations import discard_generation
 from strandline.services.rest.api import create_app
@@ -92,7 +92,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         replication=settings.stream_replication,
         record_bytes_max=settings.record_bytes_max,
     )
-    log = LogFacts(settings.kafka_bootstrap)
+    log = KafkaStatus(settings.kafka_bootstrap)
     applier = Applier(
         ledger,
         topics,

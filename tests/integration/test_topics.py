@@ -35,7 +35,7 @@ def make_by_hand(kafka, name, config):
 
 
 def config_of(topics, name):
-    return topics._read_config(name)
+    return topics._admin.config(name)
 
 
 def test_a_stream_topic_is_a_log_of_arrivals(topics, name):
@@ -118,7 +118,7 @@ def test_a_topic_kept_for_ever_is_not_shortened(topics, kafka, name):
 def test_the_dead_letter_topic_is_made_once_and_an_operators_retention_stays(topics, name):
     made = topics.ensure_dead_letter_topic(name)
     assert (made.name, made.partitions) == (f"{name}.dead-letter", 1)
-    topics._write_config(made.name, {"retention.ms": "86400000"})
+    topics._admin.change_config(made.name, {"retention.ms": "86400000"})
     assert topics.ensure_dead_letter_topic(name) == made
     assert config_of(topics, made.name)["retention.ms"] == "86400000"
 

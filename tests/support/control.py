@@ -19,7 +19,7 @@ from strandline.core.errors import IndexUnavailable, LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
-from strandline.log.kafka_status import DeadLetter, LogFacts, LogRange
+from strandline.log.kafka_status import DeadLetter, KafkaStatus, LogRange
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.services.rest.api import create_app
 from strandline.services.rest.apply_documents import Applier
@@ -80,7 +80,7 @@ class Topics:
         return MadeTopic(f"{job}.dead-letter", "id-d")
 
 
-class Log(LogFacts):
+class Log(KafkaStatus):
     """Stands for Kafka's contents."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from strandline.core.errors import Conflict, InvalidDocument, LogTruncated, NotF
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobRow
-from strandline.log.topics import TopicDescription
+from strandline.log.admin import TopicDescription
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from strandline.ledger.ledger import Ledger
-from strandline.log.kafka_status import LogFacts
+from strandline.log.kafka_status import KafkaStatus
 from strandline.services.rest.apply_documents import Applier
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
@@ -20,7 +20,7 @@ class Dependencies:
     """The parts of a control service."""
 
     ledger: Ledger
-    log: LogFacts
+    log: KafkaStatus
     applier: Applier
     supervisor: Supervisor
     audits: AuditJobs

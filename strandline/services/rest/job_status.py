@@ -11,7 +11,7 @@ from strandline.core.errors import LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, JobRow, JobState, Offsets
-from strandline.log.kafka_status import LogFacts, LogRange, lag_records
+from strandline.log.kafka_status import KafkaStatus, LogRange, lag_records
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
@@ -40,7 +40,9 @@ _VERBS: dict[JobState, tuple[str, ...]] = {
 """The verbs worth offering in each state. The others are legal too, and change nothing."""
 
 
-def job_view(ledger: Ledger, log: LogFacts, job: JobRow, ranges: dict[str, LogRange | None] | None = None) -> JobView:
+def job_view(
+    ledger: Ledger, log: KafkaStatus, job: JobRow, ranges: dict[str, LogRange | None] | None = None
+) -> JobView:
     """Put together what is known of a job. `ranges` keeps what Kafka said of a stream, for the next job."""
     stream = input_stream(ledger, job)
     ranges = ranges if ranges is not None else {}
@@ -111,7 +113,7 @@ def _leader(ledger: Ledger, job: JobRow) -> LeaderView | None:
     return LeaderView(name=lease.holder, address=lease.address, lease_epoch=lease.epoch, lease_until_ms=lease.until_ms)
 
 
-def _range(log: LogFacts, stream: str) -> LogRange | None:
+def _range(log: KafkaStatus, stream: str) -> LogRange | None:
     try:
         return log.range(stream)
     except (LogUnavailable, NotFound):

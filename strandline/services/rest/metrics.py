@@ -12,14 +12,14 @@ from prometheus_client.registry import Collector
 from strandline import __version__
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobState
-from strandline.log.kafka_status import LogFacts, LogRange
+from strandline.log.kafka_status import KafkaStatus, LogRange
 from strandline.services.rest.job_status import job_view
 from strandline.services.rest.views import JobView
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def render_metrics(ledger: Ledger, log: LogFacts) -> bytes:
+def render_metrics(ledger: Ledger, log: KafkaStatus) -> bytes:
     """All figures as text. Lag is left out while Kafka does not answer."""
     ranges: dict[str, LogRange | None] = {}
     views = [job_view(ledger, log, job, ranges) for job in ledger.jobs()]

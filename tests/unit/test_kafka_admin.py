@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from strandline.core.errors import LogUnavailable
-from strandline.log.index import LogIndex
+from strandline.log.admin import KafkaAdmin
 
 
 @dataclass
@@ -36,24 +36,26 @@ class FreshClient(StaleClient):
         return answers
 
 
-class Index(LogIndex):
-    """Its first clients are stale."""
+class Clients:
+    """Makes clients; the first ones are stale."""
 
     def __init__(self, stale: int) -> None:
         self.stale = stale
-        super().__init__("nowhere", timeout_s=0.5)
-        self._partitions = {"readings": [0, 1]}
 
-    def _connect(self) -> Any:
+    def __call__(self, _: Any) -> Any:
         self.stale -= 1
         return StaleClient() if self.stale >= 0 else FreshClient()
 
 
+def ends(stale: int) -> dict[int, int]:
+    return KafkaAdmin("nowhere", timeout_s=0.5, make_client=Clients(stale)).ends("readings", [0, 1])
+
+
 def test_offsets_are_asked_for_again_after_a_broker_was_restarted() -> None:
-    assert Index(stale=0).ends("readings") == {0: 7, 1: 7}
-    assert Index(stale=2).ends("readings") == {0: 7, 1: 7}
+    assert ends(stale=0) == {0: 7, 1: 7}
+    assert ends(stale=2) == {0: 7, 1: 7}
 
 
 def test_the_waiting_ends_with_the_timeout() -> None:
-    with pytest.raises(LogUnavailable, match="did not say what stream readings holds"):
-        Index(stale=1_000).ends("readings")
+    with pytest.raises(LogUnavailable, match="the offsets of topic readings could not be read"):
+        ends(stale=1_000)

@@ -1,0 +1,211 @@
+"""The only way to Kafka's admin: asks the brokers, waits no longer than a timeout, and turns each failure into our error.
+
+* NotFound          no such topic
+* LogUnavailable    no answer, or an answer that passes
+* Conflict          the brokers refused; only where the caller changes topics, for one who only reads every refusal passes
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget to export what they import
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from strandline.core.errors import Conflict, LogUnavailable, NotFound
+
+_ASK_AGAIN_S = 0.2
+_GRACE_S = 1.0
+"""The client's own timeout should end a request: its error has a reason."""
+_TRANSIENT_CODES = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.BROKER_NOT_AVAILABLE,
+    }
+)
+"""Answers of a broker that pass; librdkafka's own codes, all negative, are about reaching one."""
+_NOT_YET_CODES = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
+"""Answers for a partition of a topic that is just being made."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TopicDescription:
+    """A topic as the brokers have it. `topic_id` tells a topic from a later one of the same name."""
+
+    name: str
+    topic_id: str
+    partitions: int
+
+
+class KafkaAdmin:
+    """One connection to the brokers' admin interface; blocking, safe for several threads."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        timeout_s: float,
+        changes_topics: bool = False,
+        make_client: Callable[[dict[str, Any]], AdminClient] = AdminClient,
+    ) -> None:
+        """With `changes_topics` a refusal is final and raises Conflict; else it raises LogUnavailable as everything does."""
+        self.bootstrap = bootstrap
+        self.timeout_s = timeout_s
+        self._changes_topics = changes_topics
+        self._make_client = make_client
+        self._client = self._connect()
+
+    def check(self) -> None:
+        """Return if the brokers answer."""
+        try:
+            self._client.list_topics(timeout=self.timeout_s)
+        except KafkaException as error:
+            raise self._explain("the brokers could not be asked", error) from error
+
+    # Topics.
+
+    def describe(self, topic: str) -> TopicDescription:
+        """Raises NotFound when there is no such topic."""
+        futures = self._client.describe_topics(TopicCollection([topic]), request_timeout=self.timeout_s)
+        described = self._result(futures[topic], topic, f"topic {topic} could not be described")
+        return TopicDescription(topic, str(described.topic_id), len(described.partitions))
+
+    def create(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> bool:
+        """Return whether this call made the topic; False when it is there already."""
+        order = NewTopic(topic, partitions, replication, config=dict(config))
+        future = self._client.create_topics([order], request_timeout=self.timeout_s)[topic]
+        try:
+            self._result(future, topic, f"topic {topic} could not be made")
+        except (Conflict, LogUnavailable) as error:
+            if _code(error.__cause__) == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+            raise
+        return True
+
+    def config(self, topic: str) -> dict[str, str]:
+        """Return all settings of the topic by name."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        future = self._client.describe_configs([resource], request_timeout=self.timeout_s)[resource]
+        entries = self._result(future, topic, f"the settings of topic {topic} could not be read")
+        return {name: str(entry.value) for name, entry in entries.items()}
+
+    def change_config(self, topic: str, changes: Mapping[str, str]) -> None:
+        """Set these settings of the topic; the others stay."""
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in changes.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        future = self._client.incremental_alter_configs([resource], request_timeout=self.timeout_s)[resource]
+        self._result(future, topic, f"the settings of topic {topic} could not be changed")
+
+    def do_leaders_answer(self, topic: str, partitions: Iterable[int]) -> bool:
+        """Return whether the leader of each partition answers. Being named the leader is not enough: a broker that has not
+        read the metadata so far yet says that it isn't."""
+        try:
+            self._ask_offsets(topic, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        except (NotFound, Conflict, LogUnavailable) as error:
+            if _code(error.__cause__) in _NOT_YET_CODES:
+                return False
+            raise
+        return True
+
+    # Offsets, by partition.
+
+    def starts(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """The first offset held."""
+        return self._offsets(topic, partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """The offset of the first open transaction, or after the last record when none is open."""
+        return self._offsets(topic, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def ends_with_open(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """The offset after the last record, whether its transaction is over or not."""
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        return self._offsets(topic, partitions, latest, IsolationLevel.READ_UNCOMMITTED)
+
+    def offsets_at(self, topic: str, partitions: Iterable[int], log_time_ms: int) -> dict[int, int]:
+        """The first offset whose log time is at or after `log_time_ms`; -1 where no record is that young."""
+        return self._offsets(topic, partitions, OffsetSpec.for_timestamp(log_time_ms))
+
+    def _offsets(
+        self,
+        topic: str,
+        partitions: Iterable[int],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[int, int]:
+        """Ask until there is an answer, for as long as the timeout, each time by a new client: after a restart of a broker
+        the old one's metadata is stale, and every answer an error."""
+        partitions = list(partitions)
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                return self._ask_offsets(topic, partitions, spec, isolation)
+            except LogUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_ASK_AGAIN_S)
+                self._client = self._connect()
+
+    def _ask_offsets(
+        self,
+        topic: str,
+        partitions: Iterable[int],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[int, int]:
+        asked = {TopicPartition(topic, partition): spec for partition in partitions}
+        futures = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=self.timeout_s)
+        what = f"the offsets of topic {topic} could not be read"
+        return {place.partition: int(self._result(future, topic, what).offset) for place, future in futures.items()}
+
+    def _connect(self) -> AdminClient:
+        # What goes wrong comes back as an exception; librdkafka's own lines on stderr would only repeat it.
+        timeout_ms = int(self.timeout_s * 1_000)
+        return self._make_client({"bootstrap.servers": self.bootstrap, "socket.timeout.ms": timeout_ms, "log_level": 0})
+
+    def _result(self, future: Future[T], topic: str, what: str) -> T:
+        try:
+            return future.result(self.timeout_s + _GRACE_S)
+        except (KafkaException, TimeoutError) as error:
+            if _code(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise NotFound(
+                    f"Kafka at {self.bootstrap} has no topic {topic}; apply its stream document again"
+                ) from error
+            raise self._explain(what, error) from error
+
+    def _explain(self, what: str, error: Exception) -> LogUnavailable | Conflict:
+        code = _code(error)
+        reason = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
+        if self._changes_topics and code is not None and code >= 0 and code not in _TRANSIENT_CODES:
+            return Conflict(f"{what}: Kafka at {self.bootstrap} refused it ({reason})")
+        return LogUnavailable(f"{what}: {reason} (Kafka at {self.bootstrap}); try again when Kafka answers")
+
+
+def _code(error: BaseException | None) -> int | None:
+    return int(error.args[0].code()) if isinstance(error, KafkaException) else None
