@@ -166,7 +166,7 @@ def test_there_is_nothing_to_show_before_the_first_audit(lab: AuditLab) -> None:
         (REPORT, 0, ("40 same", "40 documents are what the log leads to")),
         (
             {**REPORT, "outcome": "differences", "differences": 1, "sample": [MISSING]},
-            1,
+            3,
             ("missing", "abc", "1970-01-01 00:01:00Z", "the audit of job power found 1 differences"),
         ),
         (
@@ -176,7 +176,7 @@ def test_there_is_nothing_to_show_before_the_first_audit(lab: AuditLab) -> None:
                 "differences": 1,
                 "account": ["records: 1,000 by the log, 7 by the ledger"],
             },
-            1,
+            3,
             ("1,000 by the log, 7 by the ledger",),
         ),
         ({**REPORT, "outcome": "incomplete", "incomplete": "the log is short"}, 1, ("incomplete: the log is short",)),
@@ -204,8 +204,34 @@ def test_the_command_shows_the_report_and_fails_unless_it_is_clean(
     assert (ended.value.code or 0) == code
     captured = capsys.readouterr()
     assert [text for text in said if text not in captured.out + captured.err] == []
-    assert bool(captured.err) == bool(code)
+    is_progress = [line.startswith("audit of job power: ") for line in captured.err.splitlines()]
+    assert is_progress.count(False) == (1 if code else 0), "progress, and a sentence when it is not clean"
     assert lab.commands == [("power", None, 3_600_000)]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "error"),
+    [("clean", 0, None), ("differences", 3, "audit_differs"), ("incomplete", 1, "audit_incomplete")],
+)
+def test_with_json_the_report_and_the_error_are_one_object(
+    lab: AuditLab,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    outcome: str,
+    code: int,
+    error: str | None,
+) -> None:
+    lab.say(report={**REPORT, "outcome": outcome, "incomplete": "the log is short", "differences": 1})
+    with serving(lab.api.app) as url:
+        monkeypatch.setattr(sys, "argv", ["strandline", "audit", "power", "--url", url, "--json"])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            command_line.main()
+    assert (ended.value.code or 0) == code
+    out = capsys.readouterr().out
+    answer, _ = json.JSONDecoder().raw_decode(out, out.index("{\n"))  # the server's log lines stand around it
+    assert answer["outcome"] == outcome
+    assert answer.get("error", {}).get("code") == error
 
 
 def test_the_process_is_asked_for_what_was_asked() -> None:

@@ -5,21 +5,28 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import DeadLetter
 from strandline.services.cli import commands as command_line
+from strandline.services.cli.output import waiting
 from strandline.services.embedded.addresses import StackAddresses
 from tests.support.control import BOTH, PIPELINE, STREAM, Api, IdleSupervisor, ObedientSupervisor, serving
+
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -251,3 +258,121 @@ def test_check_asks_the_stack_about_a_registered_stream(api: Api, say: Say, tmp_
     assert (said.code, "there is no stream 'turbines'" in said.err) == (1, True)
     say("apply", _file(tmp_path, "s.yaml", STREAM))
     assert say("pipeline", "check", pipeline).code == 0
+
+
+def leaf_commands() -> list[tuple[str, ...]]:
+    """Every verb by its words."""
+
+    def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        below = getattr(command, "commands", None)
+        if below is None:
+            yield words
+        for name, one in (below or {}).items():
+            yield from walk(one, (*words, name))
+
+    return list(walk(typer.main.get_command(command_line.app), ()))
+
+
+@pytest.mark.parametrize("words", leaf_commands(), ids=" ".join)
+def test_every_verb_helps_with_an_example_that_parses(
+    say: Say, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)  # the examples name files of the repository
+    helped = say(*words, "-h")
+    assert (helped.code, helped.err) == (0, "")
+    assert helped.out == say(*words, "--help").out
+    (example,) = re.findall(r"^ Example: strandline (.*)$", helped.out, re.MULTILINE)
+    arguments = shlex.split(example)
+    assert words == tuple(arguments[: len(words)]) or words[1:] == tuple(arguments[: len(words) - 1])
+    command, context = typer.main.get_command(command_line.app), None
+    for word in words:
+        context = command.make_context(word, [], parent=context, resilient_parsing=True)
+        command = command.commands[word]
+    command.make_context(words[-1], arguments[arguments.index(words[-1]) + 1 :], parent=context)
+
+
+def test_groups_help_with_h(say: Say) -> None:
+    for words in ((), ("job",), ("stream",), ("dead-letters",), ("pipeline",)):
+        assert say(*words, "-h").code == 0
+    assert "3 an audit found differences" in say("-h").out
+
+
+def test_version(say: Say) -> None:
+    said = say("--version")
+    assert (said.code, said.out) == (0, f"strandline {version('strandline')}\n")
+
+
+def test_completion_offers_the_verbs() -> None:
+    """In a process of its own, as a shell asks."""
+    strandline = str(Path(sys.executable).with_name("strandline"))
+    asks = {"_STRANDLINE_COMPLETE": "complete_bash", "COMP_WORDS": "strandline job st", "COMP_CWORD": "2"}
+    answer = subprocess.run([strandline], env=os.environ | asks, capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["status", "start", "stop"]
+    shown = subprocess.run(
+        [strandline, "--show-completion", "bash"],
+        env=os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "complete -o default -F _strandline_completion strandline" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (("job", "status", "none"), 1, "not_found"),
+        (("job", "stop", "none"), 1, "not_found"),
+        (("stream", "show", "none"), 1, "not_found"),
+        (("dead-letters", "show", "none", "0"), 1, "not_found"),
+        (("job", "list", "--url", "http://127.0.0.1:9"), 1, "control_unavailable"),
+        (("down", "--data-dir", "/no/such/directory"), 1, "stack"),
+        (("job", "stop"), 2, "wrong_use"),
+        (("job", "nonsense"), 2, "wrong_use"),
+        (("job", "backfill", "power"), 2, "wrong_use"),
+        (("apply", "/no/such/file"), 2, "wrong_use"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_with_json_an_error_is_one_object(
+    api: Api, say: Say, arguments: tuple[str, ...], code: int, error: str
+) -> None:
+    said = say(*arguments, "--json")
+    assert said.code == code
+    assert said.json["error"]["code"] == error
+    assert said.json["error"]["message"] in said.err, "and the sentence stands on stderr as ever"
+
+
+def test_with_json_a_wrong_document_names_its_problems(api: Api, say: Say, tmp_path: Path) -> None:
+    wrong = _file(tmp_path, "wrong.yaml", STREAM + "---\n" + PIPELINE.replace("max(power)", "max(pwer)"))
+    for verb in (("apply",), ("apply", "--plan"), ("pipeline", "check")):
+        answer = say(*verb, wrong, "--json").json
+        assert answer["error"]["code"] == "invalid_document"
+        assert answer["problems"][0]["source"] == wrong
+        assert "pwer" in answer["problems"][0]["detail"]
+
+
+def test_verbs_that_wait_say_so_off_a_terminal(api: Api, say: Say, farm: str) -> None:
+    say("apply", farm)
+    said = say("job", "stop", "power", "--drain", "--json")
+    assert said.json["state"] == "drained"
+    assert said.err.splitlines()[-1].startswith("job power is drained")
+
+
+def test_a_spinner_turns_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    with waiting("waiting until job [power] is running") as tell:
+        tell("job [power] is starting", ", 7 records behind")
+        tell("job [power] is running", done=3, total=8)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "job [power] is running" in captured.err and "3/8" in captured.err
+
+
+def test_lines_off_a_terminal_are_one_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+    with waiting("never shown") as tell:
+        for lag in (9, 8, 7):
+            tell("job power is running", f", {lag} records behind")
+        tell("reading", done=1_000, total=2_000)
+    assert capsys.readouterr().err == "job power is running, 9 records behind\nreading, 1,000 of 2,000\n"

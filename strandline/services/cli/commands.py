@@ -1,25 +1,30 @@
-"""The command line: `strandline`. Everything but `up` and `down` goes through the REST API.
+"""The command line: `strandline`. Everything but `up`, `down` and `example` goes through the REST API.
 
-Exit codes: 0 done; 1 failed, with a sentence on stderr that says what, why and what to do; 2 wrong use.
+Exit codes: 0 done; 1 failed, with a sentence on stderr that says what, why and what to do; 2 wrong use; 3 an audit found
+differences.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
 from strandline.core.errors import StrandlineError
 from strandline.services.cli.document_verbs import apply_app, pipeline_app
 from strandline.services.cli.job_verbs import audit_app, job_app
+from strandline.services.cli.output import AnsweredError, print_error, print_strandline_error
 from strandline.services.cli.stack_verbs import stack_app
 from strandline.services.cli.stream_verbs import dead_letters_app, stream_app
 
 app = typer.Typer(
     help="Streaming ETL for sensor feeds that can't be asked to send again.",
+    epilog="Exit codes: 0 done; 1 failed; 2 wrong use; 3 an audit found differences.",
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(stack_app)
@@ -30,17 +35,43 @@ app.add_typer(stream_app, name="stream")
 app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(pipeline_app, name="pipeline")
 
+_WrongUse: type[typer.BadParameter] = typer.BadParameter.__bases__[0]
+"""What typer raises for every wrong use: the base of its one public class for that."""
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"strandline {version('strandline')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _take_root_options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
 
 def main() -> None:
-    """The door: our own errors become a sentence on stderr and exit code 1."""
+    """Run one verb and end the process. Errors become a sentence on stderr, and with `--json` an object on stdout too."""
+    as_json = "--json" in sys.argv[1:]  # known before the arguments are parsed, so that wrong use is told so as well
     try:
-        app(prog_name="strandline")
+        # typer itself prints wrong use for people, and ends with 2.
+        sys.exit(app(prog_name="strandline", standalone_mode=not as_json))
+    except AnsweredError as failed:
+        print_strandline_error(failed.error, as_json, failed.answer)
+        sys.exit(failed.exit_code)
     except StrandlineError as error:
-        print(error, file=sys.stderr)
+        print_strandline_error(error, as_json)
         sys.exit(1)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough, as in `| head`
         sys.exit(1)
+    except _WrongUse as error:
+        print_error("wrong_use", error.format_message(), as_json)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

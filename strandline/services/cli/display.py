@@ -107,6 +107,11 @@ def job_table(job: Answer) -> Table:
     return _facts(rows)
 
 
+def applied_lines(applied: list[Answer]) -> list[Text]:
+    """What became of each document, one a line."""
+    return [Text(f"{one['kind']} {one['name']}: {one['outcome']} (version {one['version']})") for one in applied]
+
+
 def plan_tables(jobs: list[Answer]) -> list[Table]:
     """What applying would mean: a line for each job, and one for each change."""
     summary = table_of(

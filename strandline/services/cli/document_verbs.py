@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, Url, connect
-from strandline.services.cli.output import print_json, show
+from strandline.services.cli.output import AnsweredError, show, waiting
 
 apply_app = typer.Typer()
 pipeline_app = typer.Typer(help="Pipelines before they run.", no_args_is_help=True)
@@ -20,7 +19,7 @@ pipeline_app = typer.Typer(help="Pipelines before they run.", no_args_is_help=Tr
 File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True)]
 
 
-@apply_app.command()
+@apply_app.command(epilog="Example: strandline apply examples/nab.yaml")
 def apply(
     files: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, readable=True, help="YAML documents.")],
     plan: Annotated[bool, typer.Option("--plan", help="Say what would change and cost, and change nothing.")] = False,
@@ -30,22 +29,21 @@ def apply(
 ) -> None:
     """Register streams and submit pipelines, all or none. A new job starts; a changed one takes its new version."""
     text, name_source = _join(files)
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url) as client, waiting(f"applying {', '.join(map(str, files))}"):
         try:
             if plan:
                 jobs = client.plan(text, str(files[0]))
-                show({"jobs": jobs}, as_json, lambda: display.plan_tables(jobs))
-                return
-            applied = client.apply(text, str(files[0]))
+            else:
+                applied = client.apply(text, str(files[0]))
         except InvalidDocument as error:
             raise InvalidDocument([name_source(problem) for problem in error.problems]) from error
-    if as_json:
-        print_json({"applied": applied})
-    for one in applied if not as_json else ():
-        print(f"{one['kind']} {one['name']}: {one['outcome']} (version {one['version']})")
+    if plan:
+        show({"jobs": jobs}, as_json, lambda: display.plan_tables(jobs))
+    else:
+        show({"applied": applied}, as_json, lambda: display.applied_lines(applied))
 
 
-@pipeline_app.command("check")
+@pipeline_app.command("check", epilog="Example: strandline pipeline check examples/nab.yaml")
 def check_pipeline(
     file: File,
     stream: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="A file with the stream.")] = None,
@@ -53,7 +51,7 @@ def check_pipeline(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Judge a pipeline and change nothing. Needs no stack when the files hold its stream too."""
+    """Check a pipeline and change nothing. Needs no stack when the files hold its stream too."""
     from strandline.services.rest.checking import check_without_stack
 
     files = [stream, file] if stream else [file]
@@ -69,16 +67,13 @@ def check_pipeline(
     ]
     for shown, problem in zip(answer["problems"], problems, strict=True):
         shown.update(source=problem.source, line=problem.line)
-    if as_json:
-        print_json(answer)
     if problems:
-        raise InvalidDocument(problems)
-    if not as_json:
-        Console().print(display.stages_table(answer["stages"]))
+        raise AnsweredError(answer, InvalidDocument(problems))
+    show(answer, as_json, lambda: [display.stages_table(answer["stages"])])
 
 
 def _join(files: list[Path]) -> tuple[bytes, Callable[[Problem], Problem]]:
-    """The files as one text, so that they are judged together, and what leads a problem back to its file and line."""
+    """The files as one text, so that they are checked together, and a function that gives a problem its own file and line."""
     parts: list[bytes] = []
     starts: list[tuple[int, Path]] = []
     line = 0

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.text import Text
 
 from strandline.core.errors import NotFound, StrandlineError
 from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, From, Name, Timeout, To, Url, connect, parse_time
-from strandline.services.cli.output import show
+from strandline.services.cli.output import AnsweredError, show, waiting
 from strandline.services.client import Answer, ControlClient
 
 audit_app = typer.Typer()
 job_app = typer.Typer(help="Jobs: running pipelines.", no_args_is_help=True)
 
+AUDIT_EXAMPLE = "Example: strandline audit nab --from 2013-12-03T00:00:00Z"
+DIFFERS_EXIT_CODE = 3
 
-@job_app.command("list")
+
+@job_app.command("list", epilog="Example: strandline job list")
 def list_jobs(data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
     """All jobs, one a line."""
     with connect(data_dir, url) as client:
@@ -27,24 +29,25 @@ def list_jobs(data_dir: DataDir = None, url: Url = None, as_json: AsJson = False
     show(answer, as_json, lambda: display.jobs_tables(answer["jobs"]))
 
 
-@job_app.command("status")
+@job_app.command("status", epilog="Example: strandline job status nab")
 def show_job(name: Name, data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
     """One job: state, watermark, lag, counts."""
     with connect(data_dir, url) as client:
         _show_job(client.job(name), as_json)
 
 
-@job_app.command("start")
+@job_app.command("start", epilog="Example: strandline job start nab")
 def start_job(
     name: Name, timeout: Timeout = 120, data_dir: DataDir = None, url: Url = None, as_json: AsJson = False
 ) -> None:
     """Start the job and wait until it runs."""
     with connect(data_dir, url) as client:
         client.order(name, "start")
-        _show_job(client.wait_for_job(name, _is_in("running"), "running", timeout), as_json)
+        job = _wait(client, name, _is_in("running"), "running", timeout)
+    _show_job(job, as_json)
 
 
-@job_app.command("stop")
+@job_app.command("stop", epilog="Example: strandline job stop nab --drain")
 def stop_job(
     name: Name,
     drain: Annotated[bool, typer.Option("--drain", help="Close every open window first.")] = False,
@@ -57,14 +60,14 @@ def stop_job(
     with connect(data_dir, url) as client:
         if drain:
             client.order(name, "drain")
-            job = client.wait_for_job(name, _is_in("drained"), "drained", timeout)
+            job = _wait(client, name, _is_in("drained"), "drained", timeout)
         else:
             client.order(name, "stop")
-            job = client.wait_for_job(name, _is_in("stopped", "drained"), "stopped", timeout)
-        _show_job(job, as_json)
+            job = _wait(client, name, _is_in("stopped", "drained"), "stopped", timeout)
+    _show_job(job, as_json)
 
 
-@job_app.command("restart")
+@job_app.command("restart", epilog="Example: strandline job restart nab")
 def restart_job(
     name: Name, timeout: Timeout = 120, data_dir: DataDir = None, url: Url = None, as_json: AsJson = False
 ) -> None:
@@ -72,12 +75,12 @@ def restart_job(
     with connect(data_dir, url) as client:
         before = client.order(name, "restart")["epoch"]
         is_running = _is_in("running")
-        job = client.wait_for_job(name, lambda job: job["epoch"] > before and is_running(job), "running again", timeout)
-        _show_job(job, as_json)
+        job = _wait(client, name, lambda job: job["epoch"] > before and is_running(job), "running again", timeout)
+    _show_job(job, as_json)
 
 
-@audit_app.command("audit")
-@job_app.command("audit")
+@audit_app.command("audit", epilog=AUDIT_EXAMPLE)
+@job_app.command("audit", epilog=AUDIT_EXAMPLE)
 def audit_job(
     name: Name,
     after: From = None,
@@ -86,19 +89,27 @@ def audit_job(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute every result anew from log and ledger, and compare with the index. Exit code 1 when anything differs."""
+    """Compute every result anew from log and ledger, and compare with the index. Exit code 0: clean; 1: failed or
+    incomplete; 3: something differs."""
     after_ms, up_to_ms = parse_time(after, "--from"), parse_time(up_to, "--to")
-    with connect(data_dir, url) as client, _audit_bar(as_json) as told:
+    with connect(data_dir, url) as client, waiting(f"starting the audit of job {name}") as tell:
         client.start_audit(name, after_ms, up_to_ms)
-        report = client.wait_for_audit(name, told)
-    show(report, as_json, lambda: display.audit_tables(report))
-    if report["outcome"] != "clean":
-        raise StrandlineError(display.audit_sentence(report))
+        report = client.wait_for_audit(
+            name, lambda audit: tell(f"audit of job {name}: {audit['step']}", done=audit["done"], total=audit["total"])
+        )
+    sentence = display.audit_sentence(report)
+    if report["outcome"] == "clean":
+        show(report, as_json, lambda: [*display.audit_tables(report), Text(sentence)])
+        return
     if not as_json:
-        print(display.audit_sentence(report))
+        show(report, as_json, lambda: display.audit_tables(report))
+    differs = report["outcome"] == "differences"
+    error = StrandlineError(sentence)
+    error.code = "audit_differs" if differs else "audit_incomplete"
+    raise AnsweredError(report, error, DIFFERS_EXIT_CODE if differs else 1)
 
 
-@job_app.command("backfill")
+@job_app.command("backfill", epilog="Example: strandline job backfill nab --from 2013-12-03T00:00:00Z")
 def backfill_job(
     name: Name,
     after: From = None,
@@ -120,12 +131,20 @@ def backfill_job(
         else:
             answer = client.start_backfill(name, from_ms, to_ms)
         if wait and not cancel:
-            with _backfill_bar(as_json) as told:
-                answer = client.wait_for_backfill(name, answer["generation"], told)
+            with waiting(f"waiting for the backfill of job {name}") as tell:
+                answer = client.wait_for_backfill(
+                    name,
+                    answer["generation"],
+                    lambda one: tell(
+                        f"backfill of job {name}: {one['state']}, records",
+                        done=one["records_done"],
+                        total=one["records"],
+                    ),
+                )
     show(answer, as_json, lambda: [display.backfill_table(answer)])
 
 
-@job_app.command("backfills")
+@job_app.command("backfills", epilog="Example: strandline job backfills nab")
 def list_backfills(name: Name, data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
     """The job's backfills, one a line."""
     with connect(data_dir, url) as client:
@@ -133,41 +152,17 @@ def list_backfills(name: Name, data_dir: DataDir = None, url: Url = None, as_jso
     show({"backfills": answer}, as_json, lambda: [display.backfills_table(answer)])
 
 
-@contextmanager
-def _audit_bar(as_json: bool) -> Iterator[Callable[[Answer], None]]:
-    """A bar on a terminal: the step, and how many of its tasks are done. On no terminal, nothing."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def _wait(client: ControlClient, name: str, is_so: Callable[[Answer], bool], what: str, timeout_s: float) -> Answer:
+    """Wait until `is_so`, and show what the job does meanwhile."""
+    with waiting(f"waiting until job {name} is {what}") as tell:
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
-        bar = progress.add_task("starting", total=None)
+        def look(job: Answer) -> bool:
+            lag = job["lag_records"]
+            message = f" ({job['message']})" if job["message"] else ""
+            tell(f"job {name} is {job['state']}{message}", f", {lag:,} records behind" if lag else "")
+            return is_so(job)
 
-        def told(audit: Answer) -> None:
-            progress.update(bar, description=audit["step"], completed=audit["done"], total=audit["total"] or None)
-
-        yield told
-
-
-@contextmanager
-def _backfill_bar(as_json: bool) -> Iterator[Callable[[Answer], None]]:
-    """A bar on a terminal: the state, and how many of the records are read. On no terminal, nothing."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
-        bar = progress.add_task("requested", total=None)
-
-        def told(backfill: Answer) -> None:
-            progress.update(
-                bar,
-                description=f"{backfill['state']}, records",
-                completed=backfill["records_done"],
-                total=backfill["records"] or None,
-            )
-
-        yield told
+        return client.wait_for_job(name, look, what, timeout_s)
 
 
 def _open_backfill(client: ControlClient, job: str) -> int:

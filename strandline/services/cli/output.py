@@ -1,29 +1,115 @@
-"""What the verbs print: answers on stdout, as tables or as JSON; progress on stderr."""
+"""What the verbs print: answers on stdout, as tables or as JSON; errors and progress on stderr."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
 
+from strandline.core.errors import InvalidDocument, StrandlineError
 from strandline.services.client import Answer
+
+LINE_EVERY_S = 10.0
+"""Off a terminal: how often a verb that waits prints a line while its step stays the same."""
+
+
+class AnsweredError(Exception):
+    """A verb that got its answer and still failed. With `--json` the answer and the error are one object."""
+
+    def __init__(self, answer: Answer, error: StrandlineError, exit_code: int = 1) -> None:
+        super().__init__(str(error))
+        self.answer = answer
+        self.error = error
+        self.exit_code = exit_code
 
 
 def show(answer: Answer, as_json: bool, tables: Callable[[], list[Any]]) -> None:
+    """Print the answer, as JSON or as tables."""
     if as_json:
         print_json(answer)
         return
     console = Console()
     for table in tables():
-        console.print(table)
+        console.print(table, soft_wrap=isinstance(table, Text))
 
 
 def print_json(answer: Any) -> None:
+    """Print one JSON value on stdout."""
     print(json.dumps(answer, indent=2, ensure_ascii=False))
 
 
+def print_error(code: str, message: str, as_json: bool, **more: Any) -> None:
+    """Print the sentence on stderr; with `--json` also one object on stdout, whose `error` says the same."""
+    if as_json:
+        print_json(more | {"error": {"code": code, "message": message}})
+    print(message, file=sys.stderr)
+
+
+def print_strandline_error(error: StrandlineError, as_json: bool, answer: Answer | None = None) -> None:
+    """Print one of our own errors. A wrong document's problems stand in the JSON one by one."""
+    more: Answer = answer or {}
+    if isinstance(error, InvalidDocument) and "problems" not in more:
+        more = {
+            "problems": [
+                {"detail": one.message, "pointer": one.path, "source": one.source, "line": one.line}
+                for one in error.problems
+            ]
+        }
+    print_error(error.code, str(error), as_json, **more)
+
+
 def progress_console(as_json: bool) -> Console:
-    """Progress goes to stderr when stdout carries an answer for a machine."""
+    """Where `up` and `down` show their steps: on stderr when stdout carries JSON."""
     return Console(stderr=as_json)
+
+
+class Tell(Protocol):
+    """Takes what a verb waits for now: the step, details that change often, and how much of it is done."""
+
+    def __call__(self, step: str, detail: str = "", done: int = 0, total: int | None = None) -> None: ...
+
+
+@contextmanager
+def waiting(doing: str) -> Iterator[Tell]:
+    """Show on stderr that the verb waits: a spinner on a terminal; elsewhere a line for each step, and now and then."""
+    console = Console(stderr=True)
+    with _spinner(doing, console) if console.is_terminal else _lines(console) as tell:
+        yield tell
+
+
+@contextmanager
+def _spinner(doing: str, console: Console) -> Iterator[Tell]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(escape(doing), total=None)
+
+        def tell(step: str, detail: str = "", done: int = 0, total: int | None = None) -> None:
+            if total:
+                progress.columns = (*columns[:2], BarColumn(), MofNCompleteColumn(), columns[2])
+            progress.update(task, description=escape(step + detail), completed=done, total=total)
+
+        yield tell
+
+
+@contextmanager
+def _lines(console: Console) -> Iterator[Tell]:
+    step_before, line_due_s = "", 0.0
+
+    def tell(step: str, detail: str = "", done: int = 0, total: int | None = None) -> None:
+        nonlocal step_before, line_due_s
+        if step == step_before and time.monotonic() < line_due_s:
+            return
+        step_before, line_due_s = step, time.monotonic() + LINE_EVERY_S
+        count = f", {done:,} of {total:,}" if total else ""
+        console.print(f"{step}{detail}{count}", highlight=False, markup=False, soft_wrap=True)
+
+    yield tell

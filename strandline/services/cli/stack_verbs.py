@@ -15,7 +15,7 @@ from strandline.services.cli.output import print_json, progress_console
 stack_app = typer.Typer()
 
 
-@stack_app.command()
+@stack_app.command(epilog="Example: strandline up --detach --data-dir /tmp/stack --port-offset 100")
 def up(
     data_dir: DataDir = None,
     port_offset: Annotated[int, typer.Option(help="Added to every port.")] = 0,
@@ -39,7 +39,7 @@ def up(
         started.stop()
 
 
-@stack_app.command()
+@stack_app.command(epilog="Example: strandline example --seconds 60")
 def example(
     data_dir: DataDir = None,
     port_offset: Annotated[int, typer.Option(help="Added to every port.")] = 0,
@@ -56,7 +56,7 @@ def example(
     raise typer.Exit(code)
 
 
-@stack_app.command()
+@stack_app.command(epilog="Example: strandline down --data-dir /tmp/stack")
 def down(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Stop everything that `up` started, runners included. What is desired of the jobs stays."""
     from strandline.services.embedded import stack

@@ -14,7 +14,7 @@ stream_app = typer.Typer(help="Streams: what is registered, and what the log hol
 dead_letters_app = typer.Typer(help="Records that could not be used, with the reason.", no_args_is_help=True)
 
 
-@stream_app.command("list")
+@stream_app.command("list", epilog="Example: strandline stream list")
 def list_streams(data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
     """All streams, one a line."""
     with connect(data_dir, url) as client:
@@ -22,7 +22,7 @@ def list_streams(data_dir: DataDir = None, url: Url = None, as_json: AsJson = Fa
     show(answer, as_json, lambda: [display.streams_table(answer["streams"])])
 
 
-@stream_app.command("show")
+@stream_app.command("show", epilog="Example: strandline stream show machines")
 def show_stream(
     name: Annotated[str, typer.Argument(help="The stream's name.")],
     data_dir: DataDir = None,
@@ -35,7 +35,7 @@ def show_stream(
     show(answer, as_json, lambda: display.stream_tables(answer))
 
 
-@dead_letters_app.command("list")
+@dead_letters_app.command("list", epilog="Example: strandline dead-letters list nab --limit 10")
 def list_dead_letters(
     job: Name,
     after: Annotated[int, typer.Option(min=-1, help="Only those with a higher number.")] = -1,
@@ -50,7 +50,7 @@ def list_dead_letters(
     show(answer, as_json, lambda: [display.dead_letters_table(answer["dead_letters"])])
 
 
-@dead_letters_app.command("show")
+@dead_letters_app.command("show", epilog="Example: strandline dead-letters show nab 0")
 def show_dead_letter(
     job: Name,
     number: Annotated[int, typer.Argument(min=0, help="As the list gives it.")],

@@ -293,7 +293,7 @@ def up(settings: Settings, data_dir: Path, port_offset: int, detach: bool, conso
     stack.start()
     where = stack.addresses
     lines = [
-        f"API and console {where.api_url}   HTTP ingest {where.ingest_url}   Elasticsearch {where.elasticsearch_url}",
+        f"API {where.api_url}   HTTP ingest {where.ingest_url}   Elasticsearch {where.elasticsearch_url}",
         f"Kafka {where.kafka_bootstrap}   MQTT broker {where.mqtt_url}   MQTT server {where.mqtt_listener_url}",
         f"UDP and TCP: the ports that the streams name{f', plus {port_offset}' if port_offset else ''}   "
         f"logs {stack.data_dir / 'logs'}",
