@@ -28,11 +28,9 @@ from strandline.ingest.mqtt.passwords import write_password
 from strandline.ledger.ledger import Ledger
 from strandline.log.reader import OffsetRange
 from strandline.log.topics import Topics
-from strandline.processing.pipelines.arrow_types import arrow_type
-from strandline.processing.pipelines.event_time import EventTimeRule
-from strandline.processing.slices.planner import PlannerSettings
-from strandline.processing.source import data_source as log_source
-from strandline.processing.source.data_source import LogPartition, Piece, SourceConfig, read_accepted
+from strandline.processing.source import decoding
+from strandline.processing.source.data_source import LogPartition, read_accepted
+from strandline.processing.source.decoding import DecodingConfig, Piece
 from strandline.processing.source.record_fields import record_fields
 from tests.support import mqtt_client_packets as client
 from tests.support.waiting import wait_until
@@ -314,26 +312,19 @@ def test_a_job_reads_fields_from_the_topic(listener):
             one.publish(f"{name}/{topic}", value, qos=1).wait_for_publish(DEADLINE_S)
     assert listener.values(stream) == [value for _, value in sent]
     declared = record_fields(StreamSpec.from_document({"stream": stream, "schema": fields}))
-    config = SourceConfig(
-        planner=PlannerSettings("job", 1, 1, stream, "earliest", 1_000, EventTimeRule(0, None, ())),
+    config = DecodingConfig(
+        kafka_bootstrap=listener.kafka,
         fields=declared,
         columns=("site", "turbine"),
-        column_types={field.name: arrow_type(field.type) for field in declared},
         topic_fields={"site": 1, "turbine": 3},
         event_time_field="ts",
         max_ahead_ms=None,
-        slice_first=1,
-        slice_committed=0,
-        replay_rows_max=1_000,
-        parallelism=1,
-        kafka_bootstrap=listener.kafka,
-        slice_interval_ms=0,
     )
     partition = LogPartition([Piece(OffsetRange(stream, 0, 0, len(sent)), None)], None)
     try:
         batches = [batch.select(["site", "turbine"]).to_pylist() for batch in read_accepted(config, partition)]
     finally:
-        log_source._readers.pop(listener.kafka).close()  # a worker keeps it; here Kafka goes before the process does
+        decoding._readers.pop(listener.kafka).close()  # a worker keeps it; here Kafka goes before the process does
     rows = [row for batch in batches for row in batch]
     assert rows[:-1] == [{"site": "lundy", "turbine": 7}, {"site": "own", "turbine": 8}]
 

@@ -13,10 +13,10 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.plan import AuditPlan, plan_audit
-from strandline.processing.audit.source import cut_tasks
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.source.recorded_slices import cut_tasks
 from tests.support.control import HOUR, PIPELINE, STREAM
 from tests.support.ledgers import a_checkpoint, a_slice
 

@@ -14,12 +14,14 @@ from strandline.core.record import REASON_EXPRESSION, REASON_LATE
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.plan import Stretch
 from strandline.processing.audit.reconciliation import DEAD_LETTERS, Finding, Judge, Kind, Side
-from strandline.processing.audit.source import OFFSET, OWN, PARTITION, REASON, ROWS_DDL
+from strandline.processing.audit.source import ROWS_DDL
 from strandline.processing.audit.tasks import FINDINGS_DDL, WINDOW, ExpectedDocuments, Judging
 from strandline.processing.emission.tap import document_shape
 from strandline.processing.operators.stages import PROBLEM, apply_steps, types_of, value_of
 from strandline.processing.pipelines.checked_pipeline import Stage
-from strandline.processing.source.data_source import EVENT_TIME
+from strandline.processing.source.data_source import REASON
+from strandline.processing.source.decoding import EVENT_TIME
+from strandline.processing.source.recorded_slices import OFFSET, OWN, PARTITION
 
 KEPT = StorageLevel.MEMORY_AND_DISK
 _REFUSAL = "_strandline_refusal"
@@ -54,7 +56,7 @@ class Recomputed:
 
 
 def recompute(records: DataFrame, stretch: Stretch) -> Recomputed:
-    """Compute a stretch's windows, and which of its records are refused, from `stretch_frame`'s records.
+    """Compute a stretch's windows, and which of its records are refused, from `span_frame`'s records.
 
     Refused records pass through the first aggregation as groups of their own, so that the log is read once for both.
     """

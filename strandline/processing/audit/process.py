@@ -43,19 +43,17 @@ from strandline.processing.audit.progress import Progress, tell
 from strandline.processing.audit.reconciliation import DIFFERENCES, Finding, Judge
 from strandline.processing.audit.report import Account, AuditReport, Counts, letter_scope, make_report, store_scopes
 from strandline.processing.audit.source import (
-    TASK_ROWS,
     HeldPart,
-    StretchSource,
     held_frame,
     letters_frame,
     results_frame,
-    stretch_frame,
 )
 from strandline.processing.backfill.plan import Backfilled, complete_backfills
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, aliases_of
 from strandline.processing.pipelines.stored import load_pipeline
-from strandline.processing.run.runner import source_config
-from strandline.processing.slices.rewind import RewindPlan, require_same_topic
+from strandline.processing.slices.rewind import require_same_topic
+from strandline.processing.source.decoding import decoding_of
+from strandline.processing.source.recorded_slices import TASK_ROWS, SpanSource, span_frame
 from strandline.processing.spark.batch_session import batch_spark
 from strandline.processing.spark.errors import failure_of
 
@@ -190,9 +188,9 @@ class Audit:
             return computed, counts_of(findings), sample_of(findings, DIFFERENCES, SAMPLE_MAX)
 
     def _records(self, spark: SparkSession, stretch: Stretch) -> DataFrame:
-        no_run = RewindPlan(slice_first=stretch.slice_first, slice_committed=stretch.slice_last)
-        config = source_config(self._settings, stretch.pipeline, no_run, stretch.version, 0, spark)
-        return stretch_frame(spark, StretchSource(config, stretch.slice_first, stretch.slice_own, stretch.slice_last))
+        decoding = decoding_of(stretch.pipeline, self._settings.kafka_bootstrap)
+        source = SpanSource(self._job, decoding, stretch.slice_first, stretch.slice_own, stretch.slice_last)
+        return span_frame(spark, source)
 
 
 def _account(recomputed: Sequence[Recomputed]) -> Account:

@@ -30,7 +30,6 @@ from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import BackfillRow, BackfillState
 from strandline.log.index import LogIndex
-from strandline.processing.audit.source import OFFSET, OWN, PARTITION, REASON, StretchSource, stretch_frame
 from strandline.processing.backfill.emission import BackfillTap, shapes_of
 from strandline.processing.backfill.plan import (
     Backfilled,
@@ -48,9 +47,10 @@ from strandline.processing.operators.stages import window_stages
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
-from strandline.processing.run.runner import source_config
-from strandline.processing.slices.rewind import RewindPlan, require_same_topic
-from strandline.processing.source.data_source import EVENT_TIME
+from strandline.processing.slices.rewind import require_same_topic
+from strandline.processing.source.data_source import REASON
+from strandline.processing.source.decoding import EVENT_TIME, decoding_of
+from strandline.processing.source.recorded_slices import OFFSET, OWN, PARTITION, SpanSource, span_frame
 from strandline.processing.spark.batch_session import batch_spark
 from strandline.processing.spark.errors import failure_of
 from strandline.results.generations import discard_generation, swap_aliases
@@ -140,13 +140,12 @@ class Backfill:
         context = SliceContext.after(self._ledger.checkpoint(self._job, row.slice), chunk.slice_last)
         tap = BackfillTap(row, pipeline, chunk.windows, context, self._settings)
         if chunk.windows:
-            no_run = RewindPlan(slice_first=chunk.slice_first, slice_committed=chunk.slice_last)
-            config = source_config(self._settings, pipeline, no_run, row.version, row.epoch, spark)
-            # No record is accounted for here, so those that are refused are left out by the reader.
-            source = StretchSource(config, chunk.slice_first, chunk.slice_last + 1, chunk.slice_last)
+            decoding = decoding_of(pipeline, self._settings.kafka_bootstrap)
+            # No record is accounted for here, so the reader leaves out those that are rejected.
+            source = SpanSource(self._job, decoding, chunk.slice_first, chunk.slice_last + 1, chunk.slice_last)
             event_ms = F.unix_millis(EVENT_TIME)
             records = (
-                stretch_frame(spark, source)
+                span_frame(spark, source)
                 .drop(PARTITION, OFFSET, OWN, REASON)
                 .where((event_ms >= chunk.events_from_ms) & (event_ms < chunk.up_to_ms))
             )

@@ -18,7 +18,7 @@ from strandline.processing.emission.result_stream_writer import ResultStream
 from strandline.processing.emission.stage_emission import REFUSED_RESULTS, StageEmission
 from strandline.processing.operators.stages import WATERMARK_METADATA
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Emit, Stage
-from strandline.processing.source.data_source import EVENT_TIME
+from strandline.processing.source.decoding import EVENT_TIME
 from strandline.results.counting_writer import CountingWriter
 from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_writer import ElasticsearchWriter

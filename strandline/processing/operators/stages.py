@@ -11,7 +11,8 @@ from pyspark.sql import functions as F
 from strandline.processing.operators.safe_sql import columns_of, safe_sql
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Derive, Stage, Where
 from strandline.processing.pipelines.checked_pipeline import Column as Computed
-from strandline.processing.source.data_source import EVENT_TIME, FACT_NAMES, FACTS
+from strandline.processing.source.data_source import FACT_NAMES, FACTS
+from strandline.processing.source.decoding import EVENT_TIME
 
 PROBLEM = "_strandline_problem"
 """Why an expression could not be computed for a record whose inputs were present; null for a good record."""

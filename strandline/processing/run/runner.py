@@ -48,7 +48,6 @@ from strandline.processing.emission.fencing import fence_older_runs
 from strandline.processing.emission.rejected_records import RefusedWriter
 from strandline.processing.emission.tap import EmissionTap
 from strandline.processing.operators.stages import build_stages
-from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import EventTimeRule
 from strandline.processing.pipelines.result_streams import emitter_of
@@ -69,7 +68,7 @@ from strandline.processing.slices.rewind import (
 )
 from strandline.processing.slices.watermark import open_until
 from strandline.processing.source.data_source import LogSource, SourceConfig, log_source
-from strandline.processing.source.record_fields import record_fields
+from strandline.processing.source.decoding import decoding_of
 from strandline.processing.spark.class_archive_maker import provide_archive
 from strandline.processing.spark.errors import failure_of
 from strandline.processing.spark.session import slots_of, start_spark
@@ -403,6 +402,7 @@ def source_config(
     """What the planner process and the readers need to know about this run. `emitter`: the job that emits to the stream."""
     checkpoint = pipeline.spec.checkpoint
     return SourceConfig(
+        decoding=decoding_of(pipeline, settings.kafka_bootstrap),
         planner=PlannerSettings(
             job=pipeline.job,
             version=version,
@@ -413,18 +413,11 @@ def source_config(
             rule=pipeline.event_time_rule,
             emitter=emitter,
         ),
-        fields=record_fields(pipeline.stream),
-        columns=pipeline.columns_needed,
-        column_types={field.name: arrow_type(field.type) for field in record_fields(pipeline.stream)},
-        topic_fields=dict(pipeline.stream.mqtt.fields) if pipeline.stream.mqtt else {},
-        event_time_field=pipeline.event_time_field,
-        max_ahead_ms=pipeline.max_ahead_ms,
         slice_first=plan.slice_first,
         slice_committed=plan.slice_committed,
         replay_rows_max=sys.maxsize if plan.is_whole else 4 * settings.slice_rows_max,
-        parallelism=spark.sparkContext.defaultParallelism,
-        kafka_bootstrap=settings.kafka_bootstrap,
         slice_interval_ms=settings.slice_interval_ms if checkpoint.every is None else checkpoint.every,
+        parallelism=spark.sparkContext.defaultParallelism,
     )
 
 

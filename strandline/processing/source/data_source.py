@@ -8,7 +8,6 @@ workers of the executors. Each task yields the accepted records of its offset ra
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -20,17 +19,15 @@ from pyspark.sql.types import StructType
 from strandline.core.record import REASON_LATE
 from strandline.ledger.states import SliceRow, SliceStatus
 from strandline.log.index import LogIndex
-from strandline.log.reader import LogReader, OffsetRange, offset_of
+from strandline.log.reader import OffsetRange
 from strandline.processing.slices.offsets import offset_of_slice, slice_of_offset
 from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
 from strandline.processing.slices.watermark import greatest, tick_of_batch
-from strandline.processing.source.decoder import Decoded, Decoder, RecordField
-from strandline.processing.source.topic_fields import TopicFields
+from strandline.processing.source.decoding import EVENT_TIME, DecodingConfig, Piece, decode_pieces, decoder_of
 
 if TYPE_CHECKING:
     from strandline.ledger.ledger import Ledger
 
-EVENT_TIME = "_strandline_event_time"
 FACTS = "_strandline_facts"
 """The column that only a facts row fills: a list, which costs every other row 4 bytes."""
 FACT_NAMES = ("records", "refused", "late", "latest_event_ms", "latest_log_ms")
@@ -47,49 +44,38 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """All that planner and readers need; travels pickled inside Spark, so it holds no secret."""
+    """All that planner and readers of one run need; travels pickled inside Spark, so it holds no secret."""
 
+    decoding: DecodingConfig
     planner: PlannerSettings
-    fields: tuple[RecordField, ...]
-    columns: tuple[str, ...]
-    """The stream's fields that the pipeline uses, in order."""
-    column_types: dict[str, pa.DataType]
-    topic_fields: dict[str, int]
-    """Fields that records from MQTT take from their topic: name -> level."""
-    event_time_field: str
-    max_ahead_ms: int | None
     slice_first: int
     """Where the run starts: the first slice of the rewind."""
     slice_committed: int
     """The last slice whose results are out; up to here slices are merged."""
     replay_rows_max: int
-    parallelism: int
-    kafka_bootstrap: str
     slice_interval_ms: int
-
-    def arrow_schema(self, *, with_bytes: bool = False) -> pa.Schema:
-        columns = [pa.field(name, self.column_types[name]) for name in self.columns]
-        columns.append(pa.field(EVENT_TIME, pa.timestamp("us", tz="UTC")))
-        if with_bytes:
-            columns += [
-                pa.field(SOURCE_COLUMNS[0], pa.string()),
-                pa.field(SOURCE_COLUMNS[1], pa.int32()),
-                pa.field(SOURCE_COLUMNS[2], pa.int64()),
-                pa.field(BYTES, pa.binary()),
-                pa.field(REASON, pa.string()),
-                pa.field(MESSAGE, pa.string()),
-            ]
-        else:
-            columns.append(pa.field(FACTS, pa.list_(pa.int64())))
-        return pa.schema(columns)
+    parallelism: int
+    """Tasks that read at once, at most."""
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A range of one partition with the watermark in force for it: the part of one slice."""
+def accepted_schema(decoding: DecodingConfig) -> pa.Schema:
+    """Of what the stream of slices gives: accepted records, and facts rows."""
+    return pa.schema([*decoding.arrow_fields, pa.field(FACTS, pa.list_(pa.int64()))])
 
-    offsets: OffsetRange
-    watermark_ms: int | None
+
+def recorded_schema(decoding: DecodingConfig) -> pa.Schema:
+    """Of what the batch reader gives: all records, with their bytes and coordinates, and why they were rejected."""
+    return pa.schema(
+        [
+            *decoding.arrow_fields,
+            pa.field(SOURCE_COLUMNS[0], pa.string()),
+            pa.field(SOURCE_COLUMNS[1], pa.int32()),
+            pa.field(SOURCE_COLUMNS[2], pa.int64()),
+            pa.field(BYTES, pa.binary()),
+            pa.field(REASON, pa.string()),
+            pa.field(MESSAGE, pa.string()),
+        ]
+    )
 
 
 @dataclass
@@ -127,7 +113,8 @@ class LogSource(DataSource):
     def schema(self) -> StructType:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        return from_arrow_schema(self.bound.arrow_schema(with_bytes="first" in self.options))
+        schema_of = recorded_schema if "first" in self.options else accepted_schema
+        return from_arrow_schema(schema_of(self.bound.decoding))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return SliceStreamReader(self.bound)
@@ -159,7 +146,9 @@ class SliceStreamReader(DataSourceStreamReader):
         if number < self._config.slice_committed:
             return offset_of_slice(self._merge_from(number + 1))
         config = self._config
-        planner = self._planner or SlicePlanner(config.planner, self._open_ledger(), LogIndex(config.kafka_bootstrap))
+        planner = self._planner or SlicePlanner(
+            config.planner, self._open_ledger(), LogIndex(config.decoding.kafka_bootstrap)
+        )
         self._planner = planner
         pause_s = self._planned_at_s + config.slice_interval_ms / 1000 - time.monotonic()
         if pause_s > 0:
@@ -176,11 +165,11 @@ class SliceStreamReader(DataSourceStreamReader):
         if start == end:
             return []
         slices = self._open_ledger().slices(self._config.planner.job, slice_of_offset(start) + 1, slice_of_offset(end))
-        return partition_slices(self._config, slices, self._tick(slices[-1]))
+        return partition_slices(slices, self._config.parallelism, self._tick(slices[-1]))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogPartition)
-        return read_accepted(self._config, partition)
+        return read_accepted(self._config.decoding, partition)
 
     def stop(self) -> None:
         if self._ledger is not None:
@@ -227,7 +216,7 @@ def _rows(row: SliceRow) -> int:
     )
 
 
-def partition_slices(config: SourceConfig, slices: Sequence[SliceRow], tick_ms: int | None) -> list[LogPartition]:
+def partition_slices(slices: Sequence[SliceRow], parallelism: int, tick_ms: int | None) -> list[LogPartition]:
     """Spread the slices' partitions over at most `parallelism` tasks, largest first; always at least one task."""
     pieces: dict[tuple[str, int], list[Piece]] = {}
     for row in slices:
@@ -237,7 +226,7 @@ def partition_slices(config: SourceConfig, slices: Sequence[SliceRow], tick_ms: 
                 if offset_first < offset_next:
                     offsets = OffsetRange(stream, partition, offset_first, offset_next)
                     pieces.setdefault((stream, partition), []).append(Piece(offsets, row.watermark_ms))
-    tasks: list[list[Piece]] = [[] for _ in range(max(1, min(config.parallelism, len(pieces))))]
+    tasks: list[list[Piece]] = [[] for _ in range(max(1, min(parallelism, len(pieces))))]
     loads = [0] * len(tasks)
     sizes = {
         place: sum(p.offsets.offset_next - p.offsets.offset_first for p in parts) for place, parts in pieces.items()
@@ -249,9 +238,9 @@ def partition_slices(config: SourceConfig, slices: Sequence[SliceRow], tick_ms: 
     return [LogPartition(parts, tick_ms if number == 0 else None) for number, parts in enumerate(tasks)]
 
 
-def read_accepted(config: SourceConfig, partition: LogPartition) -> Iterator[pa.RecordBatch]:
+def read_accepted(config: DecodingConfig, partition: LogPartition) -> Iterator[pa.RecordBatch]:
     """The accepted records of a task's pieces, then its facts row."""
-    schema = config.arrow_schema()
+    schema = accepted_schema(config)
     decoder = decoder_of(config)
     records = refused = late = 0
     latest_event_ms: int | None = None
@@ -296,12 +285,12 @@ class RefusedReader(DataSourceReader):
             slices = ledger.slices(self._config.planner.job, self._first, self._last)
         finally:
             ledger.close()
-        return partition_slices(self._config, slices, None)
+        return partition_slices(slices, self._config.parallelism, None)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogPartition)
-        config = self._config
-        schema = config.arrow_schema(with_bytes=True)
+        config = self._config.decoding
+        schema = recorded_schema(config)
         yielded = False
         for piece, values, _, offsets, decoded in decode_pieces(config, decoder_of(config), partition.pieces):
             refused = {reject.index: reject for reject in decoded.rejects}
@@ -335,68 +324,3 @@ def _coordinates(piece: Piece, offsets: list[int], values: list[bytes | None]) -
         pa.array(offsets, pa.int64()),
         pa.array(values, pa.binary()),
     ]
-
-
-def decode_pieces(
-    config: SourceConfig, decoder: Decoder, pieces: Sequence[Piece]
-) -> Iterator[tuple[Piece, list[bytes | None], list[int], list[int], Decoded]]:
-    """Read and decode the pieces in order, in chunks; a chunk never spans two slices, since their watermarks differ."""
-    reader = _log_reader(config.kafka_bootstrap)
-    topic_fields = None
-    if config.topic_fields:
-        topic_fields = TopicFields(config.topic_fields, {field.name: field.type for field in config.fields})
-    for run in _adjoining(pieces):
-        last = run[-1].offsets
-        whole = OffsetRange(last.stream, last.partition, run[0].offsets.offset_first, last.offset_next)
-        current = 0
-        for messages in reader.read(whole):
-            all_offsets = [offset_of(message) for message in messages]
-            begin = 0
-            while begin < len(messages):
-                while run[current].offsets.offset_next <= all_offsets[begin]:
-                    current += 1
-                piece = run[current]
-                end = bisect_left(all_offsets, piece.offsets.offset_next, begin)
-                values = [message.value() for message in messages[begin:end]]
-                log_times_ms = [message.timestamp()[1] for message in messages[begin:end]]
-                whole_values = topic_fields.fill_in(values, messages[begin:end]) if topic_fields else values
-                decoded = decoder.decode(whole_values, log_times_ms, piece.watermark_ms)
-                yield piece, values, log_times_ms, all_offsets[begin:end], decoded
-                begin = end
-
-
-def _adjoining(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Runs of pieces that follow each other in one partition: each run is fetched in one go."""
-    run: list[Piece] = []
-    for piece in pieces:
-        before = run[-1].offsets if run else None
-        here = piece.offsets
-        if before and (before.stream, before.partition, before.offset_next) != (
-            here.stream,
-            here.partition,
-            here.offset_first,
-        ):
-            yield run
-            run = []
-        run.append(piece)
-    if run:
-        yield run
-
-
-_readers: dict[str, LogReader] = {}
-
-
-def _log_reader(bootstrap: str) -> LogReader:
-    """This process's reader: Python workers are reused, and a new Kafka consumer costs 10 to 30 ms a task."""
-    if bootstrap not in _readers:
-        _readers[bootstrap] = LogReader(bootstrap)
-    return _readers[bootstrap]
-
-
-def decoder_of(config: SourceConfig) -> Decoder:
-    return Decoder(
-        fields=list(config.fields),
-        event_time_field=config.event_time_field,
-        columns_needed=list(config.columns),
-        max_ahead_ms=config.max_ahead_ms,
-    )

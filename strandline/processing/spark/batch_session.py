@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from strandline.core.settings import Settings
-from strandline.processing.audit.source import TASK_ROWS
+from strandline.processing.source.recorded_slices import TASK_ROWS
 from strandline.processing.spark.session import start_spark
 
 _PARTITIONS_MIN, _PARTITIONS_MAX = 4, 2_000

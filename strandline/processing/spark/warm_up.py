@@ -22,15 +22,12 @@ from pyspark.sql.types import StructType
 from strandline.core.stream import StreamSpec
 from strandline.log.reader import MESSAGES_A_FETCH
 from strandline.processing.operators.stages import WATERMARK_METADATA, build_stages
-from strandline.processing.pipelines.arrow_types import arrow_type
-from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Stage
+from strandline.processing.pipelines.checked_pipeline import Stage
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.event_time import EventTimeRule
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.slices.planner import PlannerSettings
-from strandline.processing.source.data_source import EVENT_TIME, FACTS, SourceConfig, read_accepted
+from strandline.processing.source.data_source import FACTS, accepted_schema, read_accepted
 from strandline.processing.source.data_source import LogPartition as Task
-from strandline.processing.source.record_fields import record_fields
+from strandline.processing.source.decoding import EVENT_TIME, DecodingConfig, decoding_of
 
 log = structlog.get_logger()
 
@@ -77,7 +74,9 @@ def warm_up(
     if is_awaited():
         return
     pipeline = check(PipelineSpec.from_document(_PIPELINE), StreamSpec.from_document(_STREAM))
-    spark.dataSource.register(_warm_source(_config(pipeline, kafka_bootstrap, spark), rows))
+    spark.dataSource.register(
+        _warm_source(decoding_of(pipeline, kafka_bootstrap), rows, spark.sparkContext.defaultParallelism)
+    )
     batches: list[int] = []
 
     def process(results: DataFrame, batch: int) -> None:
@@ -95,32 +94,9 @@ def warm_up(
     log.info("warmed up", batches=len(batches), seconds=round(time.monotonic() - began, 1))
 
 
-def _config(pipeline: CheckedPipeline, kafka_bootstrap: str, spark: SparkSession) -> SourceConfig:
-    fields = record_fields(pipeline.stream)
-    rule = EventTimeRule(pipeline.delay_ms, None, tuple(stage.size_ms for stage in pipeline.stages))
-    return SourceConfig(
-        planner=PlannerSettings(
-            job=pipeline.job, version=1, epoch=1, stream=pipeline.stream.stream, start="earliest", rows_max=1, rule=rule
-        ),
-        fields=fields,
-        columns=pipeline.columns_needed,
-        column_types={field.name: arrow_type(field.type) for field in fields},
-        topic_fields={},
-        event_time_field=pipeline.event_time_field,
-        max_ahead_ms=None,
-        slice_first=1,
-        slice_committed=0,
-        replay_rows_max=1,
-        parallelism=spark.sparkContext.defaultParallelism,
-        kafka_bootstrap=kafka_bootstrap,
-        slice_interval_ms=0,
-    )
-
-
-def _warm_source(config: SourceConfig, rows: int) -> type[DataSource]:
+def _warm_source(decoding: DecodingConfig, rows: int, parallelism: int) -> type[DataSource]:
     class BoundWarmSource(WarmSource):
-        bound = config
-        rows_bound = rows
+        bound = WarmReader(decoding, rows, parallelism)
 
     return BoundWarmSource
 
@@ -128,8 +104,7 @@ def _warm_source(config: SourceConfig, rows: int) -> type[DataSource]:
 class WarmSource(DataSource):
     """Slices of made-up records, a minute of event time each."""
 
-    bound: SourceConfig
-    rows_bound: int
+    bound: WarmReader
 
     @classmethod
     def name(cls) -> str:
@@ -138,16 +113,17 @@ class WarmSource(DataSource):
     def schema(self) -> StructType:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        return from_arrow_schema(self.bound.arrow_schema())
+        return from_arrow_schema(accepted_schema(self.bound.decoding))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return WarmReader(self.bound, self.rows_bound)
+        return self.bound
 
 
 class WarmReader(DataSourceStreamReader):
-    def __init__(self, config: SourceConfig, rows: int) -> None:
-        self._config = config
+    def __init__(self, decoding: DecodingConfig, rows: int, parallelism: int) -> None:
+        self.decoding = decoding
         self._rows = rows
+        self._parallelism = parallelism
 
     def initialOffset(self) -> dict[str, int]:
         return {"slice": 0}
@@ -156,12 +132,11 @@ class WarmReader(DataSourceStreamReader):
         return {"slice": min(start["slice"] + 1, BATCHES)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return [Task([], end["slice"] * _BATCH_MS) for _ in range(self._config.parallelism)]
+        return [Task([], end["slice"] * _BATCH_MS) for _ in range(self._parallelism)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Task)
-        config, tick_ms = self._config, partition.tick_ms or 0
-        schema = config.arrow_schema()
+        tick_ms, schema = partition.tick_ms or 0, accepted_schema(self.decoding)
         devices = pa.array([f"device-{number}" for number in range(_DEVICES)])
         for first in range(0, self._rows, MESSAGES_A_FETCH):
             rows = np.arange(first, min(first + MESSAGES_A_FETCH, self._rows))
@@ -174,7 +149,7 @@ class WarmReader(DataSourceStreamReader):
                 FACTS: pa.nulls(len(rows), pa.list_(pa.int64())),
             }
             yield pa.RecordBatch.from_arrays([made[item.name].cast(item.type) for item in schema], schema=schema)
-        yield from read_accepted(config, partition)
+        yield from read_accepted(self.decoding, partition)
 
 
 def _tap(stage: Stage, frame: DataFrame) -> DataFrame:

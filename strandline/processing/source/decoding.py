@@ -1,0 +1,134 @@
+"""How the records of a job's stream are read from the log and decoded: the same for a run, an audit and a backfill."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from strandline.log.reader import LogReader, OffsetRange, offset_of
+from strandline.processing.pipelines.arrow_types import arrow_type
+from strandline.processing.source.decoder import Decoded, Decoder
+from strandline.processing.source.record_fields import RecordField, record_fields
+from strandline.processing.source.topic_fields import TopicFields
+
+if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
+    from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+
+EVENT_TIME = "_strandline_event_time"
+
+
+@dataclass(frozen=True)
+class DecodingConfig:
+    """All that a task needs to read and decode records; travels pickled inside Spark, so it holds no secret."""
+
+    kafka_bootstrap: str
+    fields: tuple[RecordField, ...]
+    """The stream's schema."""
+    columns: tuple[str, ...]
+    """The fields that the pipeline uses, in order."""
+    topic_fields: Mapping[str, int]
+    """Fields that records from MQTT take from their topic: name -> level."""
+    event_time_field: str
+    max_ahead_ms: int | None
+
+    @property
+    def column_types(self) -> dict[str, pa.DataType]:
+        """Field -> its Arrow type."""
+        return {field.name: arrow_type(field.type) for field in self.fields}
+
+    @property
+    def arrow_fields(self) -> list[pa.Field]:
+        """What decoding gives of each accepted record: the pipeline's columns, then the event time."""
+        types = self.column_types
+        columns = [pa.field(name, types[name]) for name in self.columns]
+        return [*columns, pa.field(EVENT_TIME, pa.timestamp("us", tz="UTC"))]
+
+
+def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str) -> DecodingConfig:
+    """The decoding that the pipeline asks for."""
+    return DecodingConfig(
+        kafka_bootstrap=kafka_bootstrap,
+        fields=record_fields(pipeline.stream),
+        columns=pipeline.columns_needed,
+        topic_fields=dict(pipeline.stream.mqtt.fields) if pipeline.stream.mqtt else {},
+        event_time_field=pipeline.event_time_field,
+        max_ahead_ms=pipeline.max_ahead_ms,
+    )
+
+
+def decoder_of(config: DecodingConfig) -> Decoder:
+    """A decoder, once for each task."""
+    return Decoder(
+        fields=config.fields,
+        event_time_field=config.event_time_field,
+        columns_needed=config.columns,
+        max_ahead_ms=config.max_ahead_ms,
+    )
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range of one partition with the watermark in force for it: the part of one slice."""
+
+    offsets: OffsetRange
+    watermark_ms: int | None
+
+
+def decode_pieces(
+    config: DecodingConfig, decoder: Decoder, pieces: Sequence[Piece]
+) -> Iterator[tuple[Piece, list[bytes | None], list[int], list[int], Decoded]]:
+    """Read and decode the pieces in order, in chunks; a chunk never spans two slices, since their watermarks differ."""
+    reader = _log_reader(config.kafka_bootstrap)
+    topic_fields = None
+    if config.topic_fields:
+        topic_fields = TopicFields(config.topic_fields, {field.name: field.type for field in config.fields})
+    for run in _adjoining(pieces):
+        last = run[-1].offsets
+        whole = OffsetRange(last.stream, last.partition, run[0].offsets.offset_first, last.offset_next)
+        current = 0
+        for messages in reader.read(whole):
+            all_offsets = [offset_of(message) for message in messages]
+            begin = 0
+            while begin < len(messages):
+                while run[current].offsets.offset_next <= all_offsets[begin]:
+                    current += 1
+                piece = run[current]
+                end = bisect_left(all_offsets, piece.offsets.offset_next, begin)
+                values = [message.value() for message in messages[begin:end]]
+                log_times_ms = [message.timestamp()[1] for message in messages[begin:end]]
+                whole_values = topic_fields.fill_in(values, messages[begin:end]) if topic_fields else values
+                decoded = decoder.decode(whole_values, log_times_ms, piece.watermark_ms)
+                yield piece, values, log_times_ms, all_offsets[begin:end], decoded
+                begin = end
+
+
+def _adjoining(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Runs of pieces that follow each other in one partition: each run is fetched in one go."""
+    run: list[Piece] = []
+    for piece in pieces:
+        before = run[-1].offsets if run else None
+        here = piece.offsets
+        if before and (before.stream, before.partition, before.offset_next) != (
+            here.stream,
+            here.partition,
+            here.offset_first,
+        ):
+            yield run
+            run = []
+        run.append(piece)
+    if run:
+        yield run
+
+
+_readers: dict[str, LogReader] = {}
+
+
+def _log_reader(bootstrap: str) -> LogReader:
+    """This process's reader: Python workers are reused, and a new Kafka consumer costs 10 to 30 ms a task."""
+    if bootstrap not in _readers:
+        _readers[bootstrap] = LogReader(bootstrap)
+    return _readers[bootstrap]
