@@ -6,7 +6,6 @@ What is known lives in this control service alone: an audit changes nothing, so 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -23,8 +22,7 @@ from strandline.core.described import Described
 from strandline.core.errors import Conflict, NotFound, StackError
 from strandline.ledger.ledger import Ledger
 from strandline.processing.audit.report import AuditReport
-from strandline.services.processes.pids import PidFile
-from strandline.services.processes.process_tree import MARK_VARIABLE, kill_tree, tree_mark
+from strandline.services.processes.worker_process import WorkerProcess
 
 logger = structlog.get_logger()
 
@@ -58,6 +56,15 @@ def audit_command(job: str, after_ms: int | None, up_to_ms: int | None) -> Seque
     return command if up_to_ms is None else [*command, "--up-to-ms", str(up_to_ms)]
 
 
+@dataclass(frozen=True)
+class _Running:
+    """The audit that runs now."""
+
+    job: str
+    process: WorkerProcess
+    thread: threading.Thread
+
+
 class AuditJobs:
     """Starts audits and follows them. May be used from any thread."""
 
@@ -72,7 +79,7 @@ class AuditJobs:
         self._data_dir = data_dir
         self._command = command
         self._states: dict[str, AuditState] = {}
-        self._running: tuple[str, threading.Thread] | None = None
+        self._running: _Running | None = None
         self._lock = threading.Lock()
 
     def start(self, job: str, after_ms: int | None, up_to_ms: int | None) -> AuditState:
@@ -89,7 +96,7 @@ class AuditJobs:
             )
         with self._lock:
             if self._running is not None:
-                present = self._states[self._running[0]]
+                present = self._states[self._running.job]
                 if (job, after_ms, up_to_ms) == (present.job, present.asked_after_ms, present.asked_up_to_ms):
                     return present
                 raise Conflict(
@@ -97,9 +104,12 @@ class AuditJobs:
                 )
             started_ms = time.time_ns() // 1_000_000
             state = AuditState(job, "running", after_ms, up_to_ms, started_ms, "starting Spark", 0, 0, "", None)
-            process = self._spawn(state)
+            log = self._data_dir / "logs" / f"audit-{job}.log"
+            log.unlink(missing_ok=True)
+            command = self._command(job, after_ms, up_to_ms)
+            process = WorkerProcess(self._data_dir, f"audit-{job}", command, stdout=subprocess.PIPE)
             thread = threading.Thread(target=self._follow, args=(job, process), name=f"audit-{job}", daemon=True)
-            self._states[job], self._running = state, (job, thread)
+            self._states[job], self._running = state, _Running(job, process, thread)
             thread.start()
             return state
 
@@ -121,38 +131,17 @@ class AuditJobs:
         with self._lock:
             running = self._running
         if running is not None:
-            kill_tree(self._mark(running[0]))
-            running[1].join()
+            running.process.kill_tree()
+            running.thread.join()
 
-    def _spawn(self, state: AuditState) -> subprocess.Popen[bytes]:
-        (self._data_dir / "logs").mkdir(parents=True, exist_ok=True)
-        with (self._data_dir / "logs" / f"audit-{state.job}.log").open("wb") as log:
-            process = subprocess.Popen(
-                self._command(state.job, state.asked_after_ms, state.asked_up_to_ms),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, MARK_VARIABLE: self._mark(state.job)},
-                start_new_session=True,
-            )
-        try:
-            PidFile(self._data_dir).add(f"audit-{state.job}", process.pid)
-        except StackError:
-            logger.info("the audit ended at once", action="audit", job=state.job)  # what it said tells why
-        return process
-
-    def _follow(self, job: str, process: subprocess.Popen[bytes]) -> None:
-        """Keep what the process says until it ends, then end what it left behind."""
-        assert process.stdout is not None
+    def _follow(self, job: str, process: WorkerProcess) -> None:
+        """Keep what the process says until it ends, then kill what it left behind."""
         message = ""
         try:
-            with process.stdout:
-                for line in process.stdout:
-                    self._hear(job, line)
-            code = process.wait()
-            message = f"the audit ended with code {code}; its log is {self._data_dir / 'logs' / f'audit-{job}.log'}"
-            kill_tree(self._mark(job))
-            PidFile(self._data_dir).remove(f"audit-{job}", process.pid)
+            for line in process.stdout:
+                self._hear(job, line)
+            process.wait()
+            message = f"the audit ended with code {process.reap()}; its log is {process.log}"
         except (StackError, OSError) as error:
             message = f"the audit could not be ended in order: {error}"
         finally:
@@ -176,6 +165,3 @@ class AuditJobs:
                 self._states[job] = replace(state, state="done", report=_REPORT.validate_python(said["report"]))
             elif "error" in said:
                 self._states[job] = replace(state, state="failed", message=said["error"]["message"])
-
-    def _mark(self, job: str) -> str:
-        return tree_mark(self._data_dir, f".audit-{job}")  # no job can have this name

@@ -9,8 +9,6 @@ next leader's fences it in the ledger, and finds what it has written in the inde
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import threading
 import time
@@ -21,13 +19,12 @@ from pathlib import Path
 
 import structlog
 
-from strandline.core.errors import Conflict, LedgerUnavailable, StackError, StrandlineError
+from strandline.core.errors import Conflict, LedgerUnavailable, StrandlineError
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import OPEN_BACKFILLS, BackfillRow, BackfillState
 from strandline.processing.backfill.plan import plan_backfill, stores_of
 from strandline.processing.pipelines.stored import load_pipeline
-from strandline.services.processes.pids import PidFile
-from strandline.services.processes.process_tree import MARK_VARIABLE, kill_tree, tree_mark
+from strandline.services.processes.worker_process import WorkerProcess
 
 logger = structlog.get_logger()
 
@@ -51,7 +48,7 @@ class _Work:
     """The process at work."""
 
     row: BackfillRow
-    process: subprocess.Popen[bytes]
+    process: WorkerProcess
     end_by: float | None = None
     """Monotonic time at which it is ended, once it has said how its work came out."""
 
@@ -90,7 +87,6 @@ class BackfillJobs:
         self._pause_first_s = pause_first_s
         self._work: _Work | None = None
         self._deaths: dict[tuple[str, int], _Deaths] = {}
-        self._pids = PidFile(data_dir)
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="backfill-jobs", daemon=True)
 
@@ -148,7 +144,7 @@ class BackfillJobs:
     def _look(self) -> None:
         """One look. 1. Bury a process that has ended. 2. End one that should not be at work. 3. Start the next."""
         work = self._work
-        if work is not None and work.process.poll() is not None:
+        if work is not None and work.process.has_ended():
             self._handle_end(work)
             work = None
         if work is not None:
@@ -162,7 +158,8 @@ class BackfillJobs:
         for row in self._ledger.open_backfills():
             deaths = self._deaths.get((row.job, row.generation))
             if self._leads(row.job) and (deaths is None or time.monotonic() >= deaths.next_start):
-                self._work = _Work(row, self._spawn(row))
+                command = self._command(row.job, row.generation)
+                self._work = _Work(row, WorkerProcess(self._data_dir, f"backfill-{row.job}", command))
                 return
 
     def _should_end(self, work: _Work, row: BackfillRow) -> bool:
@@ -182,8 +179,7 @@ class BackfillJobs:
 
     def _handle_end(self, work: _Work) -> None:
         """Judge the end of a process."""
-        code = work.process.wait()
-        self._end(work)
+        code = self._end(work)
         row = self._ledger.backfill(work.row.job, work.row.generation)
         if row.state not in OPEN_BACKFILLS:
             logger.info("backfill ended", action="backfill", job=row.job, generation=row.generation, state=row.state)
@@ -197,13 +193,13 @@ class BackfillJobs:
         deaths.next_start = time.monotonic() + min(PAUSE_MAX_S, self._pause_first_s * 2 ** (deaths.count - 1))
         why = row.message or f"its process ended with code {code}"
         message = (
-            f"an attempt at backfill {row.generation} of job {row.job} ended: {why}; its log is {self._log(row.job)}"
+            f"an attempt at backfill {row.generation} of job {row.job} ended: {why}; its log is {work.process.log}"
         )
         logger.warning(message, action="backfill", job=row.job, generation=row.generation, deaths=deaths.count)
         self._ledger.record_event("backfill_died", message, row.job, facts={"generation": row.generation})
         if deaths.count >= DEATHS_MAX and row.state is not BackfillState.SWAPPING:
             message = (
-                f"{deaths.count} attempts in a row came to nothing; the last: {why}. Its log is {self._log(row.job)}"
+                f"{deaths.count} attempts in a row came to nothing; the last: {why}. Its log is {work.process.log}"
             )
             try:
                 self._clear(self._ledger.move_backfill(row.job, row.generation, BackfillState.FAILED, message))
@@ -221,35 +217,8 @@ class BackfillJobs:
         except StrandlineError as error:
             logger.warning("could not delete what a backfill wrote", action="backfill", job=row.job, error=str(error))
 
-    def _spawn(self, row: BackfillRow) -> subprocess.Popen[bytes]:
-        self._log(row.job).parent.mkdir(parents=True, exist_ok=True)
-        with self._log(row.job).open("ab") as log:
-            process = subprocess.Popen(
-                self._command(row.job, row.generation),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, MARK_VARIABLE: self._mark(row.job)},
-                start_new_session=True,
-            )
-        try:
-            self._pids.add(self._name(row.job), process.pid)
-        except StackError:
-            logger.info("the backfill ended at once", action="backfill", job=row.job)  # the next look buries it
-        return process
-
-    def _end(self, work: _Work) -> None:
-        """End the process and all that belongs to it, and forget it."""
-        kill_tree(self._mark(work.row.job))
-        work.process.wait()
-        self._pids.remove(self._name(work.row.job), work.process.pid)
+    def _end(self, work: _Work) -> int:
+        """Kill the process and all that it started, and forget it; returns its exit code."""
+        code = work.process.reap()
         self._work = None
-
-    def _log(self, job: str) -> Path:
-        return self._data_dir / "logs" / f"{self._name(job)}.log"
-
-    def _name(self, job: str) -> str:
-        return f"backfill-{job}"
-
-    def _mark(self, job: str) -> str:
-        return tree_mark(self._data_dir, f".backfill-{job}")  # no job can have this name
+        return code

@@ -13,7 +13,6 @@ from pathlib import Path
 import structlog
 
 from strandline.core.errors import StackError
-from strandline.services.processes.pids import PidFile
 from strandline.services.supervision.runner_process import RunnerCommand, RunnerProcess
 
 logger = structlog.get_logger()
@@ -27,14 +26,12 @@ CALM_S = 10.0
 class Standbys:
     """Keeps `wanted` standbys. Belongs to the supervisor's thread."""
 
-    def __init__(self, data_dir: Path, pids: PidFile, command: RunnerCommand, wanted: int) -> None:
+    def __init__(self, data_dir: Path, command: RunnerCommand, wanted: int) -> None:
         self._data_dir = data_dir
-        self._pids = pids
         self._command = command
         self._wanted = wanted
         self._waiting: list[RunnerProcess] = []
         self._numbers = itertools.count(1)
-        self._names: dict[int, str] = {}
         self._busy_at = time.monotonic()
 
     def keep(self, *, is_calm: bool) -> None:
@@ -49,19 +46,16 @@ class Standbys:
         self._busy_at = time.monotonic()
         name = f"{STANDBY_NAME}{next(self._numbers)}"
         standby = RunnerProcess(self._data_dir, name, self._command, None, None)
-        self._names[standby.pid] = name
         self._waiting.append(standby)
-        self._pids.add(name, standby.pid)
         logger.info("standby started", action="standby", pid=standby.pid)
 
-    def take(self, job: str, lease: int, log: Path) -> RunnerProcess | None:
+    def take(self, job: str, lease: int) -> RunnerProcess | None:
         """Hand the job to a standby and return it; None when there is none. One that is still starting is taken too: it is
         ahead of a cold start all the same."""
         while self._waiting:
             standby = self._waiting[0]
-            if standby.assign(job, lease, log):
+            if standby.assign(job, lease):
                 self._waiting.remove(standby)
-                self._pids.remove(self._names.pop(standby.pid), standby.pid)
                 return standby
             self._forget(standby)
         return None
@@ -77,4 +71,3 @@ class Standbys:
     def _forget(self, standby: RunnerProcess) -> None:
         standby.reap()
         self._waiting.remove(standby)
-        self._pids.remove(self._names.pop(standby.pid), standby.pid)

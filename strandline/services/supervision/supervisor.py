@@ -42,7 +42,7 @@ from strandline.processing.run.exit_codes import EXIT_AWAY
 from strandline.services.processes.pids import PidFile
 from strandline.services.processes.process_tree import kill_tree, tree_mark
 from strandline.services.supervision.leadership import Leadership, ServiceIdentity
-from strandline.services.supervision.runner_process import RunnerCommand, RunnerProcess, runner_command
+from strandline.services.supervision.runner_process import RunnerCommand, RunnerProcess, runner_command, runner_name
 from strandline.services.supervision.standbys import STANDBY_NAME, Standbys
 
 logger = structlog.get_logger()
@@ -118,7 +118,7 @@ class Supervisor:
         service = service or ServiceIdentity(str(data_dir), "", str(data_dir))
         self._leadership = Leadership(ledger, service, lease_s, self._end_at_once)
         self._pids = PidFile(data_dir)
-        self._standbys = Standbys(data_dir, self._pids, command, standbys)
+        self._standbys = Standbys(data_dir, command, standbys)
         self._runners: dict[str, _Runner] = {}
         self._deaths: dict[str, _Deaths] = {}
         self._wake = threading.Event()
@@ -317,15 +317,11 @@ class Supervisor:
 
     def _start(self, job: JobRow) -> None:
         lease = self._lease(job.name)
-        process = self._standbys.take(job.name, lease, self._log(job.name))
+        process = self._standbys.take(job.name, lease)
         was_waiting = process is not None
         if process is None:
-            process = RunnerProcess(self._data_dir, f"runner-{job.name}", self._command, job.name, lease)
+            process = RunnerProcess(self._data_dir, runner_name(job.name), self._command, job.name, lease)
         self._runners[job.name] = _Runner(process, lease, job.restarts)
-        try:
-            self._pids.add(f"runner-{job.name}", process.pid)
-        except StackError:
-            logger.info("the runner ended at once", action="start", job=job.name)  # the next look buries it
         logger.info(
             "runner started", action="start", job=job.name, version=job.version, pid=process.pid, standby=was_waiting
         )
@@ -343,7 +339,6 @@ class Supervisor:
     def _reap(self, name: str, runner: _Runner) -> int:
         """Kill what is left of a runner and forget it; returns its exit code. Raises StackError."""
         code = runner.process.reap()
-        self._pids.remove(f"runner-{name}", runner.process.pid)
         del self._runners[name]
         return code
 
@@ -403,7 +398,7 @@ class Supervisor:
         self._ledger.record_event(kind, message, job.name, job.epoch, {"pid": process.pid})
 
     def _log(self, name: str) -> Path:
-        return self._data_dir / "logs" / f"runner-{name}.log"
+        return self._data_dir / "logs" / f"{runner_name(name)}.log"
 
 
 def _is_taken_back(job: JobRow) -> bool:
