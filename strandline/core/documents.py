@@ -32,7 +32,7 @@ Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class Document:
+class YamlDocument:
     """One YAML document: plain data (as JSON would hold it) and the line of each value."""
 
     kind: str
@@ -71,7 +71,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; expected one of: {', '.join(names)}" if names else ""
 
 
-def read_documents(text: str | bytes, source: str) -> list[Document]:
+def read_documents(text: str | bytes, source: str) -> list[YamlDocument]:
     """Return the documents of `text` in their order; empty ones are left out. `source` names the file in errors.
 
     Raises InvalidDocument, with every problem that could be found, when the text is not YAML, uses what is refused,
@@ -165,7 +165,7 @@ class _Reader:
             self._add(f"is nested more than {DEPTH_MAX} levels deep", (), None)
         return documents
 
-    def identify(self, data: object, lines: dict[Path, int]) -> Document | None:
+    def identify(self, data: object, lines: dict[Path, int]) -> YamlDocument | None:
         """The document, once its kind and its name are known."""
         if data is None:
             return None
@@ -185,7 +185,7 @@ class _Reader:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             self._add(f"{name!r} is not a name; expected {NAME_FORM}", (kind,), lines.get((kind,)))
             return None
-        return Document(kind=kind, name=name, data=data, source=self.source, lines=lines)
+        return YamlDocument(kind=kind, name=name, data=data, source=self.source, lines=lines)
 
     def _add(self, message: str, path: Path, line: int | None) -> None:
         self.problems.append(Problem(message=message, path=path_text(path), source=self.source, line=line))

@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
-from strandline.core.documents import KINDS, NAME, NAME_FORM, Document, Path, did_you_mean
+from strandline.core.documents import KINDS, NAME, NAME_FORM, Path, YamlDocument, did_you_mean
 from strandline.core.durations import format_duration, parse_duration_ms
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.core.field_types import TYPE_NAMES, TYPE_PATTERN, WHOLE_RANGES, is_number, normal_type
@@ -94,11 +94,11 @@ class DocumentModel(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, validate_default=False
     )
-    LATER: ClassVar[dict[str, str]] = {}
+    NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {}
     """Fields that the design has and this version has not yet: name -> the sentence that refuses it."""
 
     @classmethod
-    def parse(cls, document: Document) -> Self:
+    def parse(cls, document: YamlDocument) -> Self:
         """Return the model of `document`. Raises InvalidDocument with every problem found, each with its line."""
         try:
             return cls.model_validate(document.data)
@@ -110,7 +110,7 @@ class DocumentModel(BaseModel):
     def from_document(cls, data: dict[str, object]) -> Self:
         """Return the model of a document as `as_document` gave it. Raises InvalidDocument."""
         kind = next((kind for kind in KINDS if kind in data), "")
-        return cls.parse(Document(kind=kind, name=str(data.get(kind, "")), data=data, source="<stored>"))
+        return cls.parse(YamlDocument(kind=kind, name=str(data.get(kind, "")), data=data, source="<stored>"))
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         """What is wrong between fields that are right by themselves: path from here, and a sentence."""
@@ -300,7 +300,7 @@ _EXPECTED = {
 }
 
 
-def _problems(model: type[DocumentModel], document: Document, detail: ErrorDetails) -> list[Problem]:
+def _problems(model: type[DocumentModel], document: YamlDocument, detail: ErrorDetails) -> list[Problem]:
     path = tuple(part for part in detail["loc"] if part != "[key]")
     error = detail.get("ctx", {}).get("error")
     if isinstance(error, ContradictionError):
@@ -316,7 +316,7 @@ def _sentence(model: type[DocumentModel], path: Path, detail: ErrorDetails) -> s
         field = next((f for n, f in owner.model_fields.items() if (f.alias or n) == path[-1]), None) if owner else None
         return f"is missing; expected: {field.description}" if field and field.description else "is missing"
     if kind == "extra_forbidden" and owner:
-        if sentence := owner.LATER.get(str(path[-1])):
+        if sentence := owner.NOT_YET_SUPPORTED.get(str(path[-1])):
             return sentence
         known = [field.alias or name for name, field in owner.model_fields.items()]
         return f"unknown field '{path[-1]}'{did_you_mean(str(path[-1]), known)}"

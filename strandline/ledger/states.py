@@ -283,7 +283,7 @@ class BackfillRow:
 
 @dataclass(frozen=True)
 class Totals(Described):
-    """The sums over all committed slices of a job."""
+    """The sums over committed slices of a job."""
 
     records: int
     accepted: int

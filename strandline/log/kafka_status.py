@@ -24,7 +24,7 @@ class LogRange:
 
 
 @dataclass(frozen=True)
-class DeadLetter:
+class StoredDeadLetter:
     """A record (or result) that could not be used: where it came from and why (headers), and the sender's bytes."""
 
     offset: int
@@ -56,7 +56,7 @@ class KafkaStatus:
         """How long the topic keeps its records; -1 is for ever."""
         return int(self._admin.config(topic)["retention.ms"])
 
-    def dead_letters(self, job: str, after: int, limit: int) -> list[DeadLetter]:
+    def dead_letters(self, job: str, after: int, limit: int) -> list[StoredDeadLetter]:
         """Up to `limit` dead letters with an offset above `after`, the oldest first; empty when there are none."""
         topic, partition = dead_letter_topic(job), _DEAD_LETTER_PARTITION
         try:
@@ -65,7 +65,7 @@ class KafkaStatus:
             return []
         start = self._admin.starts(topic, [partition])[partition]
         end = self._admin.ends(topic, [partition])[partition]
-        found: list[DeadLetter] = []
+        found: list[StoredDeadLetter] = []
         reader = LogReader(self._admin.bootstrap, self._admin.timeout_s)
         try:
             for messages in reader.read(OffsetRange(topic, partition, max(after + 1, start), end)):
@@ -85,9 +85,9 @@ def lag_records(held: LogRange, position: Mapping[int, int]) -> int:
     )
 
 
-def _dead_letter(message: Message) -> DeadLetter:
+def _dead_letter(message: Message) -> StoredDeadLetter:
     headers = {str(name): _text(value) for name, value in list(message.headers() or [])}
-    return DeadLetter(offset_of(message), message.timestamp()[1], headers, _bytes(message.value()))
+    return StoredDeadLetter(offset_of(message), message.timestamp()[1], headers, _bytes(message.value()))
 
 
 def _text(value: str | bytes | None) -> str:

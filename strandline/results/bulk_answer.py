@@ -1,4 +1,4 @@
-"""Reading a bulk answer: each item is judged alone, by its status and error type, never by the text of a message."""
+"""Reads a bulk answer: sorts each item alone, by its status and error type, never by the text of a message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strandline.core.errors import IndexUnavailable, PermanentError
 from strandline.results.document import Document
 
 
-class Verdict(Enum):
+class ItemOutcome(Enum):
     CREATED = "created"
     EXISTS = "exists"
     """The id is taken. By what, only a comparison can tell."""
@@ -22,9 +22,9 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class BulkItem:
     document: Document
-    verdict: Verdict
+    outcome: ItemOutcome
     status: int
     type: str = ""
     reason: str = ""
@@ -37,20 +37,20 @@ STORE_STATE_TYPES = frozenset({"index_closed_exception", "validation_exception",
 """Come with status 400 all the same: a closed index, the cluster's limit of shards reached, a block."""
 
 
-def judge_bulk_answer(answer: Any, documents: Sequence[Document]) -> list[Judged]:
-    """Return one judgement for each document that was sent, in their order.
+def read_bulk_answer(answer: Any, documents: Sequence[Document]) -> list[BulkItem]:
+    """Return what became of each document that was sent, in their order.
 
-    Raises IndexUnavailable when the answer does not account for every document (then nothing is known, so send again),
+    Raises IndexUnavailable when the answer leaves a document out (then nothing is known, so send again),
     PermanentError when a document was put elsewhere than asked: its id would no longer keep it from being there twice.
     """
     items = answer.get("items") if isinstance(answer, dict) else None
     if not isinstance(items, list) or len(items) != len(documents):
         count = len(items) if isinstance(items, list) else "no"
         raise IndexUnavailable(f"a bulk answer holds {count} items for {len(documents)} documents; sending them again")
-    return [_judge_item(item, document) for item, document in zip(items, documents, strict=True)]
+    return [_read_item(item, document) for item, document in zip(items, documents, strict=True)]
 
 
-def _judge_item(item: Any, document: Document) -> Judged:
+def _read_item(item: Any, document: Document) -> BulkItem:
     try:
         result = item["create"]
         status = int(result["status"])
@@ -64,17 +64,17 @@ def _judge_item(item: Any, document: Document) -> Judged:
         )
     cause = result.get("error") or {}
     error_type, reason = str(cause.get("type", "")), _reason(cause)
-    return Judged(document, _verdict(status, error_type), status, error_type, reason)
+    return BulkItem(document, _outcome(status, error_type), status, error_type, reason)
 
 
-def _verdict(status: int, error_type: str) -> Verdict:
+def _outcome(status: int, error_type: str) -> ItemOutcome:
     if status == 201:
-        return Verdict.CREATED
+        return ItemOutcome.CREATED
     if status == 409:
-        return Verdict.EXISTS
+        return ItemOutcome.EXISTS
     if status >= 500 or status in STORE_STATE_STATUSES or error_type in STORE_STATE_TYPES:
-        return Verdict.RETRY
-    return Verdict.REFUSED
+        return ItemOutcome.RETRY
+    return ItemOutcome.REFUSED
 
 
 def _reason(error: dict[str, Any]) -> str:

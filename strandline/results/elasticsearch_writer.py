@@ -12,7 +12,7 @@ import pyarrow as pa
 import stamina
 
 from strandline.core.errors import Divergence, IndexUnavailable
-from strandline.results.bulk_answer import Judged, Verdict, judge_bulk_answer
+from strandline.results.bulk_answer import BulkItem, ItemOutcome, read_bulk_answer
 from strandline.results.comparison import differences
 from strandline.results.document import Document, DocumentShape
 from strandline.results.elasticsearch_client import NDJSON, RequestRefused, request
@@ -50,7 +50,7 @@ class ElasticsearchWriter:
         """Return when every document is durable in the index or refused; rows refused before are passed on.
 
         1. Cut the documents into bulks, by count and by bytes.
-        2. Send a bulk; judge every item of its answer.
+        2. Send a bulk; read every item of its answer.
         3. Where the id is taken, fetch what is there and compare: equal is done, different is an alarm.
         4. Send again what the store could not take now, and only that, until the deadline.
 
@@ -89,14 +89,14 @@ class ElasticsearchWriter:
             wait_jitter=self.wait_first_s,
         ):
             with attempt:
-                retry: list[Judged] = []
+                retry: list[BulkItem] = []
                 if to_create:
-                    judged = self._create(to_create, deadline)
-                    retry = [item for item in judged if item.verdict is Verdict.RETRY]
+                    items = self._create(to_create, deadline)
+                    retry = [item for item in items if item.outcome is ItemOutcome.RETRY]
                     to_create = [item.document for item in retry]
-                    to_compare += [item.document for item in judged if item.verdict is Verdict.EXISTS]
-                    report.created += sum(item.verdict is Verdict.CREATED for item in judged)
-                    report.refused += [_refuse(item) for item in judged if item.verdict is Verdict.REFUSED]
+                    to_compare += [item.document for item in items if item.outcome is ItemOutcome.EXISTS]
+                    report.created += sum(item.outcome is ItemOutcome.CREATED for item in items)
+                    report.refused += [_refuse(item) for item in items if item.outcome is ItemOutcome.REFUSED]
                 if to_compare:
                     equal, gone, unread = self._compare(to_compare, deadline)
                     report.already += equal
@@ -105,7 +105,7 @@ class ElasticsearchWriter:
                 if to_create or to_compare:
                     raise IndexUnavailable(self._describe_open(len(bulk), to_create + to_compare, retry))
 
-    def _create(self, documents: list[Document], deadline: float) -> list[Judged]:
+    def _create(self, documents: list[Document], deadline: float) -> list[BulkItem]:
         """Send one bulk request. One too large for the server, or for a proxy before it, goes again in halves."""
         lines = []
         for document in documents:
@@ -129,10 +129,10 @@ class ElasticsearchWriter:
             if error.status != 413:
                 raise
             if len(documents) == 1:
-                return [Judged(documents[0], Verdict.REFUSED, error.status, error.error_type, str(error))]
+                return [BulkItem(documents[0], ItemOutcome.REFUSED, error.status, error.error_type, str(error))]
             middle = len(documents) // 2
             return self._create(documents[:middle], deadline) + self._create(documents[middle:], deadline)
-        return judge_bulk_answer(answer, documents)
+        return read_bulk_answer(answer, documents)
 
     def _compare(self, documents: list[Document], deadline: float) -> tuple[int, list[Document], list[Document]]:
         """Return how many are in the index with the same result, which are gone from it, and which could not be read.
@@ -167,7 +167,7 @@ class ElasticsearchWriter:
     def _timeout_s(self, deadline: float) -> float:
         return max(min(self.request_timeout_s, deadline - time.monotonic()), 1.0)
 
-    def _describe_open(self, bulk_size: int, documents: list[Document], retry: list[Judged]) -> str:
+    def _describe_open(self, bulk_size: int, documents: list[Document], retry: list[BulkItem]) -> str:
         why = f"{retry[0].status} {retry[0].type}: {retry[0].reason}" if retry else "that an id is taken but unreadable"
         return (
             f"index {documents[0].index} has not taken {len(documents)} of {bulk_size} documents within "
@@ -175,7 +175,7 @@ class ElasticsearchWriter:
         )
 
 
-def _refuse(item: Judged) -> Refused:
+def _refuse(item: BulkItem) -> Refused:
     document = item.document
     return Refused(document.id, document.index, item.status, item.type, item.reason, document.source)
 

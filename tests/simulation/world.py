@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import Any
 from unittest import mock
 
-from strandline.core.documents import Document, read_documents
+from strandline.core.documents import YamlDocument, read_documents
 from strandline.core.errors import Fenced, LedgerUnavailable, LogUnavailable
 from strandline.core.record import dead_letter_topic
 from strandline.core.stream import StreamSpec
@@ -124,7 +124,7 @@ def document_of(version: Version, delay_ms: int, idle: str) -> dict[str, Any]:
     return dict(documents_of(version, delay_ms, idle)[1].data)
 
 
-def documents_of(version: Version, delay_ms: int, idle: str) -> list[Document]:
+def documents_of(version: Version, delay_ms: int, idle: str) -> list[YamlDocument]:
     text = TEXT.format(delay=delay_ms, idle=idle, below=version.below, short=version.short_ms // 1_000)
     return read_documents(text, "simulation.yaml")
 

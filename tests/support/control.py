@@ -19,7 +19,7 @@ from strandline.core.errors import IndexUnavailable, LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
-from strandline.log.kafka_status import DeadLetter, KafkaStatus, LogRange
+from strandline.log.kafka_status import KafkaStatus, LogRange, StoredDeadLetter
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.services.rest.api import create_app
 from strandline.services.rest.apply_documents import Applier
@@ -85,7 +85,7 @@ class Log(KafkaStatus):
 
     def __init__(self) -> None:
         self.ranges = {"turbines": LogRange({0: 0, 1: 5}, {0: 100, 1: 205})}
-        self.letters: list[DeadLetter] = []
+        self.letters: list[StoredDeadLetter] = []
 
     def check(self) -> None:
         if not self.ranges:
@@ -100,7 +100,7 @@ class Log(KafkaStatus):
     def retention_ms(self, topic: str) -> int:
         return 604_800_000
 
-    def dead_letters(self, job: str, after: int, limit: int) -> list[DeadLetter]:
+    def dead_letters(self, job: str, after: int, limit: int) -> list[StoredDeadLetter]:
         return [letter for letter in self.letters if letter.offset > after][:limit]
 
 

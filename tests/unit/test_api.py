@@ -13,7 +13,7 @@ import pytest
 from strandline.core.errors import LogUnavailable
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState
-from strandline.log.kafka_status import DeadLetter, LogRange
+from strandline.log.kafka_status import LogRange, StoredDeadLetter
 from strandline.services.rest.api import create_app
 from strandline.services.rest.host_guard import BODY_BYTES_MAX
 from tests.support.control import BOTH, HOUR, PIPELINE, STREAM, Api
@@ -354,7 +354,7 @@ def test_dead_letters_are_paged_and_shown_whole(api: Api) -> None:
     api.apply(BOTH)
     headers = {"stream": "turbines", "partition": "1", "offset": "7", "reason": "decode", "message": "m", "step": "s"}
     value = b'{"broken": \xff' + b"x" * 1_000
-    api.log.letters = [DeadLetter(offset, 5, headers, value) for offset in (3, 4, 9)]
+    api.log.letters = [StoredDeadLetter(offset, 5, headers, value) for offset in (3, 4, 9)]
     page = api.ask("GET", "/v1/jobs/power/dead-letters?limit=2").json()
     assert [one["number"] for one in page["dead_letters"]] == [3, 4]
     first = page["dead_letters"][0]

@@ -28,7 +28,7 @@ REPORT: dict[str, Any] = {
     "slice_last": 9,
     "computed": {"records": 1_000, "accepted": 990, "rejected": {"late": 10}, "results": {"per_minute": 40}},
     "ledger": {"records": 1_000, "accepted": 990, "rejected": {"late": 10}, "results": {"per_minute": 40}},
-    "account": [],
+    "totals_differences": [],
     "stores": [
         {
             "store": "turbine-minute",
@@ -174,14 +174,14 @@ def test_there_is_nothing_to_show_before_the_first_audit(lab: AuditLab) -> None:
                 **REPORT,
                 "outcome": "differences",
                 "differences": 1,
-                "account": ["records: 1,000 by the log, 7 by the ledger"],
+                "totals_differences": ["records: 1,000 by the log, 7 by the ledger"],
             },
             3,
             ("1,000 by the log, 7 by the ledger",),
         ),
         ({**REPORT, "outcome": "incomplete", "incomplete": "the log is short"}, 1, ("incomplete: the log is short",)),
     ],
-    ids=["clean", "differences", "account", "incomplete"],
+    ids=["clean", "differences", "totals", "incomplete"],
 )
 @pytest.mark.parametrize("verb", [("audit",), ("job", "audit")], ids=" ".join)
 def test_the_command_shows_the_report_and_fails_unless_it_is_clean(

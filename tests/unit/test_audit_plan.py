@@ -76,9 +76,9 @@ def plan(
 
 
 def test_all_windows_by_the_version_that_emitted_them(ledger: Ledger) -> None:
-    """Versions that mean the same are one stretch. The third reads from where its open hour began, and accounts for its own."""
+    """Versions that mean the same are one span. The third reads from where its open hour began, and accounts for its own."""
     found = plan(ledger)
-    first, second = found.stretches
+    first, second = found.spans
     assert (first.version, first.slice_first, first.slice_own, first.slice_last) == (2, 1, 1, 8)
     assert first.windows == {"per_minute": EndRange(None, 7 * HALF_HOUR_MS), "per_hour": EndRange(None, 3 * HOUR_MS)}
     assert (second.version, second.slice_first, second.slice_own, second.slice_last) == (3, 7, 9, 12)
@@ -98,9 +98,9 @@ def test_a_slice_that_is_planned_and_not_committed_is_not_audited(ledger: Ledger
 def test_a_range_reads_the_slices_that_its_windows_need(ledger: Ledger) -> None:
     """Windows that end after 1:00, up to 1:30: their records lie in slice 3 at the earliest, and slice 4 closes them."""
     found = plan(ledger, EndRange(HOUR_MS, 3 * HALF_HOUR_MS))
-    (stretch,) = found.stretches
-    assert (stretch.slice_first, stretch.slice_own, stretch.slice_last) == (3, 3, 4)
-    assert stretch.windows["per_minute"] == EndRange(HOUR_MS, 3 * HALF_HOUR_MS)
+    (span,) = found.spans
+    assert (span.slice_first, span.slice_own, span.slice_last) == (3, 3, 4)
+    assert span.windows["per_minute"] == EndRange(HOUR_MS, 3 * HALF_HOUR_MS)
     assert (found.totals.records, found.totals.rejected) == (60, {"late": 2, "decode": 2})
     assert found.offsets_first == {"turbines": {0: 20, 1: 40}}
     assert found.letters_from == {0: 4}
@@ -109,14 +109,14 @@ def test_a_range_reads_the_slices_that_its_windows_need(ledger: Ledger) -> None:
 
 def test_a_range_after_all_that_was_emitted_holds_nothing(ledger: Ledger) -> None:
     found = plan(ledger, EndRange(40 * HOUR_MS))
-    assert found.stretches == ()
+    assert found.spans == ()
     assert found.incomplete == ""
 
 
 def test_where_the_log_lost_its_beginning_only_windows_without_lost_records_are_audited(ledger: Ledger) -> None:
     """Slice 4 is lost in part. Its latest event is at 2:00 less a millisecond, so windows that begin at 2:00 are whole."""
     found = plan(ledger, starts={0: 31, 1: 0})
-    assert min(stretch.slice_first for stretch in found.stretches) == 5
+    assert min(span.slice_first for span in found.spans) == 5
     assert found.scope["per_minute"].after_ms == found.scope["per_hour"].after_ms == 2 * HOUR_MS
     assert not found.is_whole
     assert found.incomplete.endswith("--from 1970-01-01T02:00:00.000Z")
@@ -143,7 +143,7 @@ def test_where_results_in_a_stream_are_lost_only_windows_of_later_slices_are_aud
 
 def test_a_log_that_lost_all_that_was_read_leaves_nothing_to_audit(ledger: Ledger) -> None:
     found = plan(ledger, starts={0: 1_000, 1: 2_000})
-    assert found.stretches == ()
+    assert found.spans == ()
     assert found.incomplete
 
 

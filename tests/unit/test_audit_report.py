@@ -9,14 +9,14 @@ import pytest
 from strandline.ledger.states import Totals
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.plan import AuditPlan
-from strandline.processing.audit.reconciliation import DEAD_LETTERS, Judge, LetterScope, StoreScope
-from strandline.processing.audit.report import Account, AuditReport, letter_scope, make_report
+from strandline.processing.audit.reconciliation import DEAD_LETTERS, LetterScope, Reconciler, StoreScope
+from strandline.processing.audit.report import AuditReport, letter_scope, make_report
 from tests.support.ledgers import a_slice
 
 PLAN = AuditPlan(
     job="power",
     asked=EndRange(),
-    stretches=(),
+    spans=(),
     slice_first=1,
     slice_last=9,
     slice_committed=9,
@@ -24,19 +24,19 @@ PLAN = AuditPlan(
     offsets_first={"turbines": {0: 3}},
     offsets={"turbines": {0: 90, 1: 180}},
 )
-COMPUTED = Account(1_000, 980, {"decode": 5, "late": 15}, {"minute": 40, "hour": 2})
-JUDGE = Judge({"minutes": StoreScope("minute", None, 60_000, 60_000, 9, 9)}, LetterScope("turbines", {}, {}, {}))
+COMPUTED = Totals(1_000, 980, {"decode": 5, "late": 15}, {"minute": 40, "hour": 2})
+JUDGE = Reconciler({"minutes": StoreScope("minute", None, 60_000, 60_000, 9, 9)}, LetterScope("turbines", {}, {}, {}))
 SAME = {("minutes", "same", ""): 40, (DEAD_LETTERS, "same", "late"): 15, (DEAD_LETTERS, "same", "decode"): 5}
 
 
-def report(plan: AuditPlan = PLAN, computed: Account = COMPUTED, **more: int) -> AuditReport:
+def report(plan: AuditPlan = PLAN, computed: Totals = COMPUTED, **more: int) -> AuditReport:
     counts = SAME | {("minutes", kind, ""): count for kind, count in more.items()}
     return make_report(plan, computed, counts, [], JUDGE, 1.0)
 
 
 def test_when_all_agrees_the_audit_is_clean() -> None:
     found = report(refused=1, later=3, outside=2)
-    assert (found.outcome, found.differences, found.account) == ("clean", 0, [])
+    assert (found.outcome, found.differences, found.totals_differences) == ("clean", 0, [])
     assert found.stores[0].counts == {"same": 40, "refused": 1, "later": 3, "outside": 2}
     assert found.stores[1].counts == {"same": 20}
 
@@ -62,9 +62,9 @@ def test_each_kind_of_difference_counts(kind: str) -> None:
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_an_account_that_does_not_close_is_a_difference(computed: Account, sentences: list[str]) -> None:
+def test_an_account_that_does_not_close_is_a_difference(computed: Totals, sentences: list[str]) -> None:
     found = report(computed=computed)
-    assert (found.outcome, found.account, found.differences) == ("differences", sentences, 1)
+    assert (found.outcome, found.totals_differences, found.differences) == ("differences", sentences, 1)
 
 
 def test_of_a_range_the_ledgers_results_are_not_compared() -> None:

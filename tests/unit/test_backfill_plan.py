@@ -201,7 +201,7 @@ def test_an_audit_computes_a_window_by_the_version_and_generation_that_is_shown(
     """Generation 2 from 1:00 to 4:00, and 3 from 2:00 to 3:00 of it."""
     again = [backfilled(2, HOUR_MS, 4 * HOUR_MS), backfilled(3, 2 * HOUR_MS, 3 * HOUR_MS)]
     found = plan_audit(ledger, "power", load, {"turbines": {0: 0, 1: 0}}, {0: 0}, EndRange(), backfills=again)
-    second, third, *own = found.stretches
+    second, third, *own = found.spans
     assert (second.generation, second.version, second.windows["per_hour"]) == (2, 2, EndRange(HOUR_MS, 4 * HOUR_MS))
     assert (second.slice_first, second.slice_last, second.slice_own) == (3, 9, 10), "it has no slice of its own"
     assert [one.number for one in second.replaced["turbine-minute"]] == [3]
@@ -215,6 +215,6 @@ def test_an_audit_of_a_range_reads_only_what_is_in_it(ledger: Ledger) -> None:
     again = [backfilled(2, HOUR_MS, 4 * HOUR_MS)]
     starts = {"turbines": {0: 0, 1: 0}}
     found = plan_audit(ledger, "power", load, starts, {0: 0}, EndRange(2 * HOUR_MS, 3 * HOUR_MS), backfills=again)
-    assert found.stretches[0].windows["per_minute"] == EndRange(2 * HOUR_MS, 3 * HOUR_MS)
+    assert found.spans[0].windows["per_minute"] == EndRange(2 * HOUR_MS, 3 * HOUR_MS)
     outside = plan_audit(ledger, "power", load, starts, {0: 0}, EndRange(4 * HOUR_MS), backfills=again)
-    assert [one.generation for one in outside.stretches] == [1]
+    assert [one.generation for one in outside.spans] == [1]

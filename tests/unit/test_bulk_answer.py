@@ -1,4 +1,4 @@
-"""Each item of a bulk answer is judged alone, by status and error type."""
+"""Each item of a bulk answer is read alone, by status and error type."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from strandline.core.errors import IndexUnavailable, PermanentError
-from strandline.results.bulk_answer import Verdict, judge_bulk_answer
+from strandline.results.bulk_answer import ItemOutcome, read_bulk_answer
 from strandline.results.document import Document
 
 ONE = Document("id-1", "emit-2024.05", b"{}")
@@ -22,34 +22,37 @@ def item(document: Document, status: int, error_type: str = "", **more: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("status", "error_type", "verdict"),
+    ("status", "error_type", "outcome"),
     [
-        (201, "", Verdict.CREATED),
-        (409, "version_conflict_engine_exception", Verdict.EXISTS),
-        (429, "es_rejected_execution_exception", Verdict.RETRY),
-        (429, "cluster_block_exception", Verdict.RETRY),
-        (500, "exception", Verdict.RETRY),
-        (503, "unavailable_shards_exception", Verdict.RETRY),
-        (403, "cluster_block_exception", Verdict.RETRY),
-        (403, "security_exception", Verdict.RETRY),
-        (404, "index_not_found_exception", Verdict.RETRY),
-        (400, "index_closed_exception", Verdict.RETRY),
-        (400, "validation_exception", Verdict.RETRY),
-        (400, "document_parsing_exception", Verdict.REFUSED),
-        (400, "strict_dynamic_mapping_exception", Verdict.REFUSED),
-        (400, "illegal_argument_exception", Verdict.REFUSED),
-        (413, "something_new", Verdict.REFUSED),
-        (200, "", Verdict.REFUSED),
+        (201, "", ItemOutcome.CREATED),
+        (409, "version_conflict_engine_exception", ItemOutcome.EXISTS),
+        (429, "es_rejected_execution_exception", ItemOutcome.RETRY),
+        (429, "cluster_block_exception", ItemOutcome.RETRY),
+        (500, "exception", ItemOutcome.RETRY),
+        (503, "unavailable_shards_exception", ItemOutcome.RETRY),
+        (403, "cluster_block_exception", ItemOutcome.RETRY),
+        (403, "security_exception", ItemOutcome.RETRY),
+        (404, "index_not_found_exception", ItemOutcome.RETRY),
+        (400, "index_closed_exception", ItemOutcome.RETRY),
+        (400, "validation_exception", ItemOutcome.RETRY),
+        (400, "document_parsing_exception", ItemOutcome.REFUSED),
+        (400, "strict_dynamic_mapping_exception", ItemOutcome.REFUSED),
+        (400, "illegal_argument_exception", ItemOutcome.REFUSED),
+        (413, "something_new", ItemOutcome.REFUSED),
+        (200, "", ItemOutcome.REFUSED),
     ],
 )
-def test_verdicts(status: int, error_type: str, verdict: Verdict) -> None:
-    (judged,) = judge_bulk_answer({"items": [item(ONE, status, error_type)]}, [ONE])
-    assert (judged.document, judged.verdict, judged.status, judged.type) == (ONE, verdict, status, error_type)
+def test_outcomes(status: int, error_type: str, outcome: ItemOutcome) -> None:
+    (found,) = read_bulk_answer({"items": [item(ONE, status, error_type)]}, [ONE])
+    assert (found.document, found.outcome, found.status, found.type) == (ONE, outcome, status, error_type)
 
 
 def test_items_are_judged_one_by_one_in_the_order_sent() -> None:
     answer = {"items": [item(ONE, 400, "document_parsing_exception"), item(TWO, 201)]}
-    assert [judged.verdict for judged in judge_bulk_answer(answer, [ONE, TWO])] == [Verdict.REFUSED, Verdict.CREATED]
+    assert [found.outcome for found in read_bulk_answer(answer, [ONE, TWO])] == [
+        ItemOutcome.REFUSED,
+        ItemOutcome.CREATED,
+    ]
 
 
 def test_the_reason_tells_the_causes_too() -> None:
@@ -59,7 +62,7 @@ def test_the_reason_tells_the_causes_too() -> None:
         "reason": "failed to parse field [n]",
         "caused_by": {"type": "illegal_argument_exception", "reason": "For input string: q"},
     }
-    assert judge_bulk_answer(answer, [ONE])[0].reason == "failed to parse field [n]: For input string: q"
+    assert read_bulk_answer(answer, [ONE])[0].reason == "failed to parse field [n]: For input string: q"
 
 
 @pytest.mark.parametrize(
@@ -78,10 +81,10 @@ def test_the_reason_tells_the_causes_too() -> None:
 )
 def test_an_answer_that_does_not_account_for_every_document_settles_nothing(answer: Any) -> None:
     with pytest.raises(IndexUnavailable):
-        judge_bulk_answer(answer, [ONE])
+        read_bulk_answer(answer, [ONE])
 
 
 @pytest.mark.parametrize("more", [{"_id": "id-2"}, {"_index": ".fs-emit"}])
 def test_a_document_that_went_elsewhere_stops_the_write(more: dict[str, Any]) -> None:
     with pytest.raises(PermanentError, match="elsewhere"):
-        judge_bulk_answer({"items": [item(ONE, 201, **more)]}, [ONE])
+        read_bulk_answer({"items": [item(ONE, 201, **more)]}, [ONE])

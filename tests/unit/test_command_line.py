@@ -20,7 +20,7 @@ import typer
 
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState
-from strandline.log.kafka_status import DeadLetter
+from strandline.log.kafka_status import StoredDeadLetter
 from strandline.services.cli import commands as command_line
 from strandline.services.cli.output import waiting
 from strandline.services.embedded.addresses import StackAddresses
@@ -171,7 +171,9 @@ def test_stop_of_a_failed_job_waits_for_it_to_rest(ledger: Ledger, say: Say, far
 
 def test_tables_for_people(api: Api, say: Say, farm: str) -> None:
     say("apply", farm)
-    letter = DeadLetter(3, 5, {"stream": "turbines", "partition": "1", "offset": "7", "reason": "decode"}, b"[red]{x")
+    letter = StoredDeadLetter(
+        3, 5, {"stream": "turbines", "partition": "1", "offset": "7", "reason": "decode"}, b"[red]{x"
+    )
     api.log.letters = [letter]
     for arguments, words in (
         (("job", "list"), ("power", "running")),

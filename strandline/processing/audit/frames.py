@@ -1,4 +1,4 @@
-"""The recomputation: a stretch's records become its windows by one plain batch aggregation a stage, without state, watermark
+"""The recomputation: a span's records become its windows by one plain batch aggregation a stage, without state, watermark
 or replay. It shares with a running job the decoder and the expressions, and nothing else.
 """
 
@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 
 from strandline.core.record import REASON_EXPRESSION, REASON_LATE
 from strandline.processing.audit.index_reader import EndRange
-from strandline.processing.audit.plan import Stretch
-from strandline.processing.audit.reconciliation import DEAD_LETTERS, Finding, Judge, Kind, Side
+from strandline.processing.audit.plan import VersionSpan
+from strandline.processing.audit.reconciliation import DEAD_LETTERS, Finding, Kind, Reconciler, Side
 from strandline.processing.audit.source import ROWS_DDL
-from strandline.processing.audit.tasks import FINDINGS_DDL, WINDOW, ExpectedDocuments, Judging
+from strandline.processing.audit.tasks import FINDINGS_DDL, WINDOW, ExpectedDocuments, Reconciling
 from strandline.processing.emission.tap import document_shape
 from strandline.processing.operators.stages import PROBLEM, apply_steps, types_of, value_of
 from strandline.processing.pipelines.checked_pipeline import Stage
@@ -30,11 +30,11 @@ _RECORDS = "records"
 
 @dataclass(frozen=True)
 class Recomputed:
-    """One stretch, computed. The log is read when the first frame is used, once."""
+    """One span, computed. The log is read when the first frame is used, once."""
 
-    stretch: Stretch
+    span: VersionSpan
     stages: dict[str, DataFrame]
-    """Stage -> its results in the stretch's windows: window, by fields, aggregates."""
+    """Stage -> its results in the span's windows: window, by fields, aggregates."""
     refused: DataFrame
     """Reason, partition and offset of each refused record."""
     _kept: tuple[DataFrame, ...]
@@ -46,7 +46,7 @@ class Recomputed:
             frame.count()
 
     def records(self) -> int:
-        """How many records the stretch's own slices hold. After `materialize`."""
+        """How many records the span's own slices hold. After `materialize`."""
         return int(self._read.get[_RECORDS] or 0)
 
     def rejected(self) -> dict[str, int]:
@@ -55,12 +55,12 @@ class Recomputed:
         return {row["reason"]: row["count"] for row in rows}
 
 
-def recompute(records: DataFrame, stretch: Stretch) -> Recomputed:
-    """Compute a stretch's windows, and which of its records are refused, from `span_frame`'s records.
+def recompute(records: DataFrame, span: VersionSpan) -> Recomputed:
+    """Compute a span's windows, and which of its records are refused, from `span_frame`'s records.
 
     Refused records pass through the first aggregation as groups of their own, so that the log is read once for both.
     """
-    first, *later = stretch.pipeline.stages
+    first, *later = span.pipeline.stages
     read = Observation()
     frame = records.observe(read, F.sum(F.col(OWN).cast("long")).alias(_RECORDS)).withColumn(PROBLEM, F.col(REASON))
     frame = apply_steps(frame, first.pre_steps)
@@ -74,7 +74,7 @@ def recompute(records: DataFrame, stretch: Stretch) -> Recomputed:
     )
     event_ms = F.unix_millis(EVENT_TIME)
     is_wanted = F.when(F.col(_REFUSAL).isNotNull(), F.col(OWN)).otherwise(
-        (event_ms >= stretch.events_from_ms) & (event_ms < stretch.events_before_ms)
+        (event_ms >= span.events_from_ms) & (event_ms < span.events_before_ms)
     )
     frame = frame.withColumn(_REFUSAL, refusal).where(is_wanted)
     grouped = _aggregate(frame, first, [_REFUSAL]).persist(KEPT)
@@ -86,10 +86,8 @@ def recompute(records: DataFrame, stretch: Stretch) -> Recomputed:
         results = _aggregate(apply_steps(frame, stage.pre_steps), stage, []).persist(KEPT)
         stages[stage.name] = results
         kept.append(results)
-    inside = {
-        name: frame.where(_ends_in(stretch.windows[name])) for name, frame in stages.items() if name in stretch.windows
-    }
-    return Recomputed(stretch, inside, refused, tuple(kept), read)
+    inside = {name: frame.where(_ends_in(span.windows[name])) for name, frame in stages.items() if name in span.windows}
+    return Recomputed(span, inside, refused, tuple(kept), read)
 
 
 def _aggregate(frame: DataFrame, stage: Stage, apart: list[str]) -> DataFrame:
@@ -105,25 +103,25 @@ def _ends_in(ends: EndRange) -> Column:
 
 
 def expected_documents(recomputed: Recomputed) -> list[DataFrame]:
-    """The documents that the index must show for a stretch, those that no later generation replaced, and that the streams must
-    hold, as rows to judge. A backfill writes to no stream."""
-    stretch = recomputed.stretch
+    """The documents that the index must show for a span, those that no later generation replaced, and that the streams must
+    hold, as rows to compare. A backfill writes to no stream."""
+    span = recomputed.span
     frames = []
-    for stage in stretch.pipeline.stages:
+    for stage in span.pipeline.stages:
         for emit in stage.emits if stage.name in recomputed.stages else ():
-            if emit.kind not in ("elasticsearch", "stream") or (emit.kind == "stream" and stretch.generation > 1):
+            if emit.kind not in ("elasticsearch", "stream") or (emit.kind == "stream" and span.generation > 1):
                 continue
             shown = recomputed.stages[stage.name]
-            for newer in stretch.replaced.get(emit.name, ()) if emit.kind == "elasticsearch" else ():
+            for newer in span.replaced.get(emit.name, ()) if emit.kind == "elasticsearch" else ():
                 shown = shown.where(~_ends_in(EndRange(newer.after_ms, newer.up_to_ms)))
-            shape = document_shape(stretch.pipeline, stage, emit, stretch.version, stretch.generation)
+            shape = document_shape(span.pipeline, stage, emit, span.version, span.generation)
             frames.append(shown.mapInArrow(ExpectedDocuments(shape), ROWS_DDL))
     return frames
 
 
 def expected_letters(recomputed: Recomputed) -> DataFrame:
-    """The dead letters that must be there for a stretch's records, as rows to judge."""
-    pipeline = recomputed.stretch.pipeline
+    """The dead letters that must be there for a span's records, as rows to compare."""
+    pipeline = recomputed.span.pipeline
     refused = recomputed.refused
     if pipeline.spec.late == "drop":
         refused = refused.where(F.col("reason") != REASON_LATE)
@@ -139,7 +137,7 @@ def expected_letters(recomputed: Recomputed) -> DataFrame:
     )
 
 
-def judged(rows: list[DataFrame], judge: Judge) -> DataFrame:
+def reconciled(rows: list[DataFrame], reconciler: Reconciler) -> DataFrame:
     """What the judge finds in all these rows, put together by store and id: differences singly, all else as numbers."""
     whole = rows[0]
     for frame in rows[1:]:
@@ -147,7 +145,7 @@ def judged(rows: list[DataFrame], judge: Judge) -> DataFrame:
     return (
         whole.repartition("store", "id")
         .sortWithinPartitions("store", "id", "side", "place")
-        .mapInArrow(Judging(judge), FINDINGS_DDL)
+        .mapInArrow(Reconciling(reconciler), FINDINGS_DDL)
     )
 
 

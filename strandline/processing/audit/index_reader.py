@@ -22,7 +22,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class HeldDocument:
+class StoredDocument:
     """A document as it stands in the index."""
 
     index: str
@@ -83,7 +83,9 @@ def count_documents(url: str, snapshot: str, ends: EndRange) -> int:
     return int(answer["hits"]["total"]["value"])
 
 
-def read_documents(url: str, snapshot: str, ends: EndRange, part: int, parts: int) -> Iterator[Sequence[HeldDocument]]:
+def read_documents(
+    url: str, snapshot: str, ends: EndRange, part: int, parts: int
+) -> Iterator[Sequence[StoredDocument]]:
     """Yield part `part` of `parts` of the snapshot's documents, page by page.
 
     Raises IndexUnavailable when the index did not answer for all of its shards, RequestRefused when it has forgotten the
@@ -102,7 +104,7 @@ def read_documents(url: str, snapshot: str, ends: EndRange, part: int, parts: in
         hits = answer["hits"]["hits"]
         if not hits:
             return
-        yield [_held(hit) for hit in hits]
+        yield [_stored(hit) for hit in hits]
         body["search_after"] = hits[-1]["sort"]
         body["pit"] = _pit(str(answer["pit_id"]))
 
@@ -111,10 +113,10 @@ def _pit(snapshot: str) -> dict[str, str]:
     return {"id": snapshot, "keep_alive": _KEEP_ALIVE}
 
 
-def _held(hit: dict[str, Any]) -> HeldDocument:
+def _stored(hit: dict[str, Any]) -> StoredDocument:
     source = hit["_source"]
     end_ms, emission = window_end_and_emission(source)
-    return HeldDocument(hit["_index"], hit["_id"], end_ms, emission, encode_result(source))
+    return StoredDocument(hit["_index"], hit["_id"], end_ms, emission, encode_result(source))
 
 
 def window_end_and_emission(source: dict[str, Any]) -> tuple[int | None, int | None]:

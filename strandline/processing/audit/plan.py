@@ -2,11 +2,11 @@
 before anything is computed.
 
 A window is computed by the version that emitted it, from every slice that it can hold a record of. So committed slices
-fall into *stretches*, each of one version; a stretch reads the slices of its windows, which may begin in the one before,
+fall into *spans*, each of one version; a span reads the slices of its windows, which may begin in the one before,
 and closes the account of its own slices only.
 
-A complete backfill is a stretch more, of the version and the generation that the alias shows for its windows. It has no
-account: its records are in the account of the slices' own stretches, and those compute the windows that it replaced for
+A complete backfill is a span more, of the version and the generation that the alias shows for its windows. It has no
+account: its records are in the account of the slices' own spans, and those compute the windows that it replaced for
 their account, too, and expect no documents of them.
 """
 
@@ -28,12 +28,12 @@ from strandline.results.generations import Generation, newer_than
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
 
-Bounds = Mapping[str, EndRange]
+WindowsByStage = Mapping[str, EndRange]
 """stage -> its windows, by their end. Up to 0 is none."""
 
 
 @dataclass(frozen=True)
-class Stretch:
+class VersionSpan:
     """Slices that one version of the pipeline committed, and the windows that they made final; or those of a backfill."""
 
     version: int
@@ -43,7 +43,7 @@ class Stretch:
     slice_own: int
     """The first slice whose records are accounted for here."""
     slice_last: int
-    windows: Bounds
+    windows: WindowsByStage
     generation: int = 1
     """Of its documents. From the second on it is a backfill, and no slice is its own."""
     replaced: Mapping[str, tuple[Generation, ...]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Stretch:
 
     @property
     def events_from_ms(self) -> int:
-        """The earliest event time that a window of the stretch can hold."""
+        """The earliest event time that a window of the span can hold."""
         return min(
             _first_start(self.windows[stage.name].after_ms, stage.size_ms)
             for stage in self.pipeline.stages
@@ -60,7 +60,7 @@ class Stretch:
 
     @property
     def events_before_ms(self) -> int:
-        """Every window of the stretch ends at or before it."""
+        """Every window of the span ends at or before it."""
         return max(ends.up_to_ms or 0 for ends in self.windows.values())
 
 
@@ -70,14 +70,14 @@ class AuditPlan:
 
     job: str
     asked: EndRange
-    stretches: tuple[Stretch, ...]
+    spans: tuple[VersionSpan, ...]
     slice_first: int
     """The first slice whose records are accounted for."""
     slice_last: int
     """The last one."""
     slice_committed: int
     """The last committed slice when the audit began; 0 before the first."""
-    scope: Bounds = field(default_factory=dict)
+    scope: WindowsByStage = field(default_factory=dict)
     """The windows that the audit speaks of."""
     totals: Totals = field(default_factory=lambda: Totals(0, 0, {}, {}))
     """What the ledger says of slices `slice_first` to `slice_last`."""
@@ -109,7 +109,7 @@ def plan_audit(
     held of the input, of the dead letters, and of each stream of results; `backfills` are the complete ones, the oldest first.
 
     1. The last slice: that of the last checkpoint, or the first one that closes all the windows asked for.
-    2. The stretches up to it, by version, and the backfills; for each its windows, and the slices that can hold their
+    2. The spans up to it, by version, and the backfills; for each its windows, and the slices that can hold their
        records.
     3. Where the log, the dead-letter stream or a stream of results has lost its beginning: the windows that this can't have
        touched, alone.
@@ -129,34 +129,34 @@ def plan_audit(
     floors = dict(ledger.checkpoint(job, slice_whole - 1).emitted) if slice_whole > 1 else {}
     stores = {store: tuple(shown) for store, shown in generations_by_store(backfills).items()}
 
-    def stretches_above(floors: Mapping[str, int]) -> list[Stretch]:
-        again = [_stretch_of_backfill(ledger, job, one, asked, floors) for one in backfills]
-        own = [_stretch(ledger, job, one, asked, floors) for one in versions]
-        return [_without_replaced(stretch, stores) for stretch in (*again, *own) if stretch is not None]
+    def spans_above(floors: Mapping[str, int]) -> list[VersionSpan]:
+        again = [_span_of_backfill(ledger, job, one, asked, floors) for one in backfills]
+        own = [_span_of_versions(ledger, job, one, asked, floors) for one in versions]
+        return [_without_replaced(span, stores) for span in (*again, *own) if span is not None]
 
-    stretches = stretches_above(floors)
+    spans = spans_above(floors)
     slice_held = ledger.first_slice_from(job, slice_last, log_starts)
-    if any(stretch.slice_first < slice_held for stretch in stretches):
+    if any(span.slice_first < slice_held for span in spans):
         # Every record before that slice has an event time of at most this.
         lost_up_to_ms = ledger.checkpoint(job, slice_held - 1).latest_event_ms or 0
         pipelines = [one.pipeline for one in versions] + [one.pipeline for one in backfills]
         for stage in (stage for pipeline in pipelines for stage in pipeline.stages):
             floors[stage.name] = max(floors.get(stage.name, 0), _past(lost_up_to_ms, stage.size_ms))
-        stretches = stretches_above(floors)
+        spans = spans_above(floors)
     floor_ms = max(floors.values(), default=0)
     is_cut = bool(floors) and (asked.after_ms is None or asked.after_ms < floor_ms)
     plan = AuditPlan(
         job=job,
         asked=asked,
-        stretches=tuple(stretches),
-        slice_first=min((one.slice_own for one in stretches if one.generation == 1), default=slice_last + 1),
+        spans=tuple(spans),
+        slice_first=min((one.slice_own for one in spans if one.generation == 1), default=slice_last + 1),
         slice_last=slice_last,
         slice_committed=last.slice,
         is_whole=asked == EndRange() and not is_cut,
         stores=stores,
         incomplete=_incomplete(floor_ms) if is_cut else "",
     )
-    return _with_facts(ledger, plan, slice_of_letters) if stretches else plan
+    return _with_facts(ledger, plan, slice_of_letters) if spans else plan
 
 
 def _incomplete(floor_ms: int) -> str:
@@ -169,8 +169,8 @@ def _incomplete(floor_ms: int) -> str:
 
 def _with_facts(ledger: Ledger, plan: AuditPlan, slice_of_letters: int) -> AuditPlan:
     """The plan with what the ledger says of its slices."""
-    job, stretches = plan.job, plan.stretches
-    names = dict.fromkeys(stage.name for stretch in stretches for stage in stretch.pipeline.stages)
+    job, spans = plan.job, plan.spans
+    names = dict.fromkeys(stage.name for span in spans for stage in span.pipeline.stages)
     before = ledger.totals(job, plan.slice_first - 1)
     slice_letters = max(plan.slice_first, min(slice_of_letters, plan.slice_last))
     offsets = ledger.slices(job, plan.slice_last, plan.slice_last)[0].offsets
@@ -180,8 +180,8 @@ def _with_facts(ledger: Ledger, plan: AuditPlan, slice_of_letters: int) -> Audit
         plan,
         scope={
             name: EndRange(
-                _least([stretch.windows[name].after_ms for stretch in stretches if name in stretch.windows]),
-                max(stretch.windows[name].up_to_ms or 0 for stretch in stretches if name in stretch.windows),
+                _least([span.windows[name].after_ms for span in spans if name in span.windows]),
+                max(span.windows[name].up_to_ms or 0 for span in spans if name in span.windows),
             )
             for name in names
         },
@@ -267,10 +267,10 @@ def _meaning(pipeline: CheckedPipeline) -> tuple[object, ...]:
     )
 
 
-def _stretch(
+def _span_of_versions(
     ledger: Ledger, job: str, versions: _Versions, asked: EndRange, floors: Mapping[str, int]
-) -> Stretch | None:
-    """The stretch of these slices, None when nothing of it is to be audited. `floors`: stage -> windows must end after."""
+) -> VersionSpan | None:
+    """The span of these slices, None when nothing of it is to be audited. `floors`: stage -> windows must end after."""
     before: dict[str, int | None] = {}
     if versions.first > 1:
         # A stage that no earlier version had begins with the first window that was not closed.
@@ -286,20 +286,20 @@ def _stretch(
             max((known for known in after_ms if known is not None), default=None),
             min(known for known in up_to_ms if known is not None),
         )
-    stretch = Stretch(versions.version, versions.pipeline, versions.first, versions.first, versions.last, windows)
-    slice_reaching = ledger.first_slice_reaching(job, stretch.events_from_ms)
+    span = VersionSpan(versions.version, versions.pipeline, versions.first, versions.first, versions.last, windows)
+    slice_reaching = ledger.first_slice_reaching(job, span.events_from_ms)
     if asked.after_ms is None and not floors:
         # Every slice is accounted for, whether a window needs it or not.
-        return replace(stretch, slice_first=min(slice_reaching or versions.first, versions.first))
+        return replace(span, slice_first=min(slice_reaching or versions.first, versions.first))
     if slice_reaching is None or slice_reaching > versions.last or not any(map(_holds_a_window, windows.values())):
         return None
-    return replace(stretch, slice_first=slice_reaching, slice_own=max(versions.first, slice_reaching))
+    return replace(span, slice_first=slice_reaching, slice_own=max(versions.first, slice_reaching))
 
 
-def _stretch_of_backfill(
+def _span_of_backfill(
     ledger: Ledger, job: str, backfill: Backfilled, asked: EndRange, floors: Mapping[str, int]
-) -> Stretch | None:
-    """The stretch of a backfill's windows, None when none of them is to be audited."""
+) -> VersionSpan | None:
+    """The span of a backfill's windows, None when none of them is to be audited."""
     windows = {}
     for stage, (after_ms, up_to_ms) in backfill.windows.items():
         after = max(after_ms, asked.after_ms or 0, floors.get(stage, 0))
@@ -308,7 +308,7 @@ def _stretch_of_backfill(
             windows[stage] = EndRange(after, up_to)
     if not windows:
         return None
-    found = Stretch(backfill.version, backfill.pipeline, 1, 1, 1, windows, backfill.generation)
+    found = VersionSpan(backfill.version, backfill.pipeline, 1, 1, 1, windows, backfill.generation)
     slice_first = ledger.first_slice_reaching(job, found.events_from_ms)
     slice_last = ledger.first_slice_closing(job, found.events_before_ms)
     if slice_first is None or slice_last is None:
@@ -316,9 +316,9 @@ def _stretch_of_backfill(
     return replace(found, slice_first=slice_first, slice_own=slice_last + 1, slice_last=slice_last)
 
 
-def _without_replaced(stretch: Stretch, stores: Mapping[str, tuple[Generation, ...]]) -> Stretch:
-    replaced = {store: newer_than(shown, stretch.generation) for store, shown in stores.items()}
-    return replace(stretch, replaced={store: newer for store, newer in replaced.items() if newer})
+def _without_replaced(span: VersionSpan, stores: Mapping[str, tuple[Generation, ...]]) -> VersionSpan:
+    replaced = {store: newer_than(shown, span.generation) for store, shown in stores.items()}
+    return replace(span, replaced={store: newer for store, newer in replaced.items() if newer})
 
 
 def _holds_a_window(ends: EndRange) -> bool:
@@ -356,7 +356,7 @@ def streams_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
 
 
 def stores_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
-    """Stage -> the stores of its results, as the judgement names them."""
+    """Stage -> the stores of its results, as the reconciliation names them."""
     streams = streams_of(pipeline)
     return {
         stage: aliases + tuple(STREAM_STORE + name for name in streams[stage])

@@ -26,6 +26,7 @@ from strandline.core.logs import configure_logs
 from strandline.core.record import dead_letter_topic
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import Totals
 from strandline.log.index import LogIndex
 from strandline.processing.audit.frames import (
     KEPT,
@@ -33,18 +34,18 @@ from strandline.processing.audit.frames import (
     counts_of,
     expected_documents,
     expected_letters,
-    judged,
     recompute,
+    reconciled,
     sample_of,
 )
 from strandline.processing.audit.index_reader import EndRange, close_snapshot, count_documents, open_snapshot
-from strandline.processing.audit.plan import AuditPlan, Stretch, plan_audit, stores_of, streams_of
+from strandline.processing.audit.plan import AuditPlan, VersionSpan, plan_audit, stores_of, streams_of
 from strandline.processing.audit.progress import Progress, tell
-from strandline.processing.audit.reconciliation import DIFFERENCES, Finding, Judge
-from strandline.processing.audit.report import Account, AuditReport, Counts, letter_scope, make_report, store_scopes
+from strandline.processing.audit.reconciliation import DIFFERENCES, Finding, Reconciler
+from strandline.processing.audit.report import AuditReport, Counts, letter_scope, make_report, store_scopes
 from strandline.processing.audit.source import (
-    HeldPart,
-    held_frame,
+    IndexPart,
+    index_frame,
     letters_frame,
     results_frame,
 )
@@ -83,17 +84,15 @@ class Audit:
            written by slices that the ledger has by now; and no backfill was shown in between.
         3. Read the results that are there; read the log and compute the windows anew.
         4. Close the account: the records of the slices against the ledger.
-        5. Judge each result, document, refused record and dead letter by its id.
+        5. Reconciler each result, document, refused record and dead letter by its id.
         """
         began_s = time.monotonic()
         try:
             letters = dead_letter_topic(self._job)
             backfills = complete_backfills(self._ledger, self._job, self._load)
             stream, plan = self._plan(self._index.starts(letters), backfills)
-            aliases = sorted(
-                {alias for s in plan.stretches for one in aliases_of(s.pipeline).values() for alias in one}
-            )
-            streams = {name for s in plan.stretches for one in streams_of(s.pipeline).values() for name in one}
+            aliases = sorted({alias for s in plan.spans for one in aliases_of(s.pipeline).values() for alias in one})
+            streams = {name for s in plan.spans for one in streams_of(s.pipeline).values() for name in one}
             snapshots = {alias: open_snapshot(self._settings.elasticsearch_url, alias) for alias in aliases}
             try:
                 if complete_backfills(self._ledger, self._job, self._load) != backfills:
@@ -103,9 +102,9 @@ class Audit:
                 last = self._ledger.last_slice(self._job)
                 assert last is not None, "a committed slice is there, so there is a last one"
                 with self._spark(plan) as spark:
-                    judge = Judge(store_scopes(plan, last), letter_scope(plan, stream, last))
-                    computed, counts, sample = self._compute(spark, plan, snapshots, held, letters_end, judge)
-                return make_report(plan, computed, counts, sample, judge, time.monotonic() - began_s)
+                    reconciler = Reconciler(store_scopes(plan, last), letter_scope(plan, stream, last))
+                    computed, counts, sample = self._compute(spark, plan, snapshots, held, letters_end, reconciler)
+                return make_report(plan, computed, counts, sample, reconciler, time.monotonic() - began_s)
             finally:
                 for snapshot in snapshots.values():
                     close_snapshot(self._settings.elasticsearch_url, snapshot)
@@ -151,28 +150,28 @@ class Audit:
         snapshots: dict[str, str],
         streams: dict[str, tuple[dict[int, int], dict[int, int]]],
         letters_end: dict[int, int],
-        judge: Judge,
-    ) -> tuple[Account, Counts, list[Finding]]:
+        reconciler: Reconciler,
+    ) -> tuple[Totals, Counts, list[Finding]]:
         url, progress = self._settings.elasticsearch_url, Progress()
         parts = [
-            HeldPart(alias, snapshot, part, count)
+            IndexPart(alias, snapshot, part, count)
             for alias, snapshot in snapshots.items()
             for count in [count_documents(url, snapshot, self._asked) // TASK_ROWS + 1]
             for part in range(count)
         ]
-        held = held_frame(spark, url, self._asked, parts)
+        held = index_frame(spark, url, self._asked, parts)
         if streams:
             bootstrap = self._settings.kafka_bootstrap
             held = held.unionByName(results_frame(spark, bootstrap, self._job, streams, self._asked))
         held = held.persist(KEPT)
         with progress.of("reading the results", spark):
             held.count()
-        recomputed = [recompute(self._records(spark, stretch), stretch) for stretch in plan.stretches]
+        recomputed = [recompute(self._records(spark, span), span) for span in plan.spans]
         with progress.of("reading the log", spark):
             for one in recomputed:
                 one.materialize()
-            computed = _account(recomputed)
-        stores = {stage: names for one in plan.stretches for stage, names in stores_of(one.pipeline).items()}
+            computed = _totals(recomputed)
+        stores = {stage: names for one in plan.spans for stage, names in stores_of(one.pipeline).items()}
         letters = letters_frame(
             spark,
             self._settings.kafka_bootstrap,
@@ -183,24 +182,24 @@ class Audit:
         )
         rows = [held, letters, *(frame for one in recomputed for frame in expected_documents(one))]
         rows += [expected_letters(one) for one in recomputed]
-        findings = judged(rows, judge).persist(KEPT)
+        findings = reconciled(rows, reconciler).persist(KEPT)
         with progress.of("comparing", spark):
             return computed, counts_of(findings), sample_of(findings, DIFFERENCES, SAMPLE_MAX)
 
-    def _records(self, spark: SparkSession, stretch: Stretch) -> DataFrame:
-        decoding = decoding_of(stretch.pipeline, self._settings.kafka_bootstrap)
-        source = SpanSource(self._job, decoding, stretch.slice_first, stretch.slice_own, stretch.slice_last)
+    def _records(self, spark: SparkSession, span: VersionSpan) -> DataFrame:
+        decoding = decoding_of(span.pipeline, self._settings.kafka_bootstrap)
+        source = SpanSource(self._job, decoding, span.slice_first, span.slice_own, span.slice_last)
         return span_frame(spark, source)
 
 
-def _account(recomputed: Sequence[Recomputed]) -> Account:
+def _totals(recomputed: Sequence[Recomputed]) -> Totals:
     records, rejected, results = 0, Counter[str](), Counter[str]()
     for one in recomputed:
         records += one.records()
         rejected.update(one.rejected())
-        if one.stretch.generation == 1:  # of the others, no slice is the result
+        if one.span.generation == 1:  # of the others, no slice is the result
             results.update({stage: frame.count() for stage, frame in one.stages.items()})
-    return Account(records, records - rejected.total(), dict(sorted(rejected.items())), dict(results))
+    return Totals(records, records - rejected.total(), dict(sorted(rejected.items())), dict(results))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The audit's judgement: what was computed anew against what is held, id by id. A pure merge of sorted rows.
+"""The comparison of an audit: what was computed anew against what is held, id by id. A pure merge of sorted rows.
 
 Rows come sorted by store and id, so that all rows of one id follow each other and no more than one id is held in memory.
 A store is an alias of the index, a stream of results, or the dead-letter stream.
@@ -32,7 +32,7 @@ class Side(IntEnum):
     """Where a row comes from."""
 
     COMPUTED = 0
-    HELD = 1
+    STORED = 1
     LETTER = 2
     """A dead letter that stands for a document which the store refused."""
 
@@ -97,7 +97,7 @@ class StoreScope:
         shown = 1 if row.end_ms is None else generation_shown(self.generations, row.end_ms)
         return (generation_of(row.store, row.place) or 1) == shown
 
-    def judge_unexpected(self, row: Row) -> Kind:
+    def kind_of_unexpected(self, row: Row) -> Kind:
         """What a document is for which nothing was computed."""
         if row.end_ms is None:
             return Kind.EXTRA
@@ -120,9 +120,9 @@ class LetterScope:
     next: Mapping[int, int]
     """Where they end."""
     later_next: Mapping[int, int] | None
-    """Where the slices end that may have dead letters already; None: what lies behind `next` is not judged."""
+    """Where the slices end that may have dead letters already; None: what lies behind `next` is not compared."""
 
-    def judge(self, identity: str) -> Kind:
+    def kind_of(self, identity: str) -> Kind:
         """`same` for the id of a record in the audited slices, else what it is instead."""
         parts = identity.rsplit("/", 2)
         if len(parts) != 3 or parts[0] != self.stream or not (parts[1].isdecimal() and parts[2].isdecimal()):
@@ -155,8 +155,8 @@ class Finding(Described):
 
 
 @dataclass(frozen=True)
-class Judge:
-    """Judges sorted rows. Pickles; runs in the executors."""
+class Reconciler:
+    """Compares sorted rows. Pickles; runs in the executors."""
 
     stores: Mapping[str, StoreScope]
     letters: LetterScope
@@ -169,7 +169,7 @@ class Judge:
         counts: Counter[tuple[Kind, str, str]] = Counter()
         for group, unkept in _by_id(rows):
             finding = (
-                self._judge_letter(group, unkept) if group[0].store == DEAD_LETTERS else self._judge_document(group)
+                self._compare_letter(group, unkept) if group[0].store == DEAD_LETTERS else self._compare_document(group)
             )
             if finding.kind in self.counts_only:
                 counts[finding.kind, finding.store, finding.label] += finding.count
@@ -178,9 +178,9 @@ class Judge:
         for (kind, store, label), count in sorted(counts.items()):
             yield Finding(kind, store, label, count)
 
-    def _judge_document(self, group: list[Row]) -> Finding:
+    def _compare_document(self, group: list[Row]) -> Finding:
         computed = next((row for row in group if row.side == Side.COMPUTED), None)
-        held = [row for row in group if row.side == Side.HELD]
+        held = [row for row in group if row.side == Side.STORED]
         scope = self.stores[group[0].store]
         letters = [row for row in group if row.side == Side.LETTER and scope.is_shown(row)]
         if computed is None and not held and not letters:
@@ -193,7 +193,7 @@ class Judge:
     def _compare(self, computed: Row | None, held: list[Row], letters: list[Row]) -> tuple[Kind, str]:
         scope = self.stores[(held + letters + ([computed] if computed else []))[0].store]
         if computed is None:
-            kinds = {scope.judge_unexpected(row) for row in held + letters}
+            kinds = {scope.kind_of_unexpected(row) for row in held + letters}
             if Kind.EXTRA not in kinds:
                 return (Kind.LATER if Kind.LATER in kinds else Kind.OUTSIDE), ""
             if len(held) > 1:
@@ -215,11 +215,11 @@ class Judge:
         found = differences(json.loads(held[0].body or b"{}"), json.loads(computed.body))
         return (Kind.DIFFERENT, "; ".join(found[:_DIFFERENCES_SHOWN_MAX])) if found else (Kind.SAME, "")
 
-    def _judge_letter(self, group: list[Row], unkept: int) -> Finding:
+    def _compare_letter(self, group: list[Row], unkept: int) -> Finding:
         computed = next((row for row in group if row.side == Side.COMPUTED), None)
-        held = [row for row in group if row.side == Side.HELD]
+        held = [row for row in group if row.side == Side.STORED]
         reason = _text((computed or held[0]).body)
-        kind = self.letters.judge(group[0].id)
+        kind = self.letters.kind_of(group[0].id)
         detail = ""
         if kind is Kind.SAME:
             if computed is None:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from strandline.core.described import Described
-from strandline.ledger.states import SliceRow
+from strandline.ledger.states import SliceRow, Totals
 from strandline.processing.audit.plan import AuditPlan, stores_of
 from strandline.processing.audit.reconciliation import (
     DEAD_LETTERS,
     DIFFERENCES,
     Finding,
-    Judge,
     Kind,
     LetterScope,
+    Reconciler,
     StoreScope,
 )
 from strandline.processing.slices.watermark import emitted_up_to
@@ -24,18 +24,6 @@ from strandline.processing.slices.watermark import emitted_up_to
 Counts = Mapping[tuple[str, str, str], int]
 """(store, kind, label) -> how many."""
 Outcome = Literal["clean", "differences", "incomplete"]
-
-
-@dataclass(frozen=True)
-class Account(Described):
-    """What one side says of the audited slices."""
-
-    records: int
-    accepted: int
-    rejected: dict[str, int]
-    """Reason -> records."""
-    results: dict[str, int]
-    """Stage -> windows."""
 
 
 @dataclass(frozen=True)
@@ -66,27 +54,27 @@ class AuditReport(Described):
     asked_up_to_ms: int | None
     slice_first: int
     slice_last: int
-    computed: Account
-    """From the log."""
-    ledger: Account
+    computed: Totals
+    """What the log says of the audited slices."""
+    ledger: Totals
     """What the ledger says; `results` only when every window was audited."""
-    account: list[str]
-    """Where the two accounts differ, as sentences."""
+    totals_differences: list[str]
+    """Where the two totals differ, as sentences."""
     stores: list[StoreReport]
     differences: int
-    """Of all kinds, in all stores, and in the account."""
+    """Of all kinds, in all stores, and in the totals."""
     sample: list[Finding]
     """The first differences, up to 100."""
     seconds: float
 
 
 def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
-    """Which documents of each store are judged. `last` is a slice that was in the ledger after the stores were looked at."""
+    """Which documents of each store are compared. `last` is a slice that was in the ledger after the stores were looked at."""
     scopes = {}
-    for stretch in plan.stretches:
-        later = emitted_up_to([(stage.name, stage.size_ms) for stage in stretch.pipeline.stages], last.closes_ms)
-        for stage, stores in stores_of(stretch.pipeline).items():
-            if stage not in stretch.windows:
+    for span in plan.spans:
+        later = emitted_up_to([(stage.name, stage.size_ms) for stage in span.pipeline.stages], last.closes_ms)
+        for stage, stores in stores_of(span.pipeline).items():
+            if stage not in span.windows:
                 continue
             ends = plan.scope[stage]
             for store in stores:
@@ -103,7 +91,7 @@ def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
 
 
 def letter_scope(plan: AuditPlan, stream: str, last: SliceRow) -> LetterScope:
-    """Which dead letters are judged. `last` as for `store_scopes`."""
+    """Which dead letters are compared. `last` as for `store_scopes`."""
     is_to_the_end = plan.slice_last == plan.slice_committed
     return LetterScope(
         stream,
@@ -115,20 +103,20 @@ def letter_scope(plan: AuditPlan, stream: str, last: SliceRow) -> LetterScope:
 
 def make_report(
     plan: AuditPlan,
-    computed: Account,
+    computed: Totals,
     counts: Counts,
     sample: list[Finding],
-    judge: Judge,
+    reconciler: Reconciler,
     seconds: float,
 ) -> AuditReport:
-    """Put together what was found: the two accounts, what became of each store's ids, and the first differences."""
+    """Put together what was found: the two totals, what became of each store's ids, and the first differences."""
     totals = plan.totals
     rejected = {reason: count for reason, count in sorted(totals.rejected.items()) if count}
-    ledger = Account(totals.records, totals.accepted, rejected, totals.results if plan.is_whole else {})
-    account = _compare_accounts(computed, ledger)
-    stores = [_store_report(name, one, counts) for name, one in sorted(judge.stores.items())]
+    ledger = Totals(totals.records, totals.accepted, rejected, totals.results if plan.is_whole else {})
+    totals_differences = _compare_totals(computed, ledger)
+    stores = [_store_report(name, one, counts) for name, one in sorted(reconciler.stores.items())]
     stores.append(_store_report(DEAD_LETTERS, None, counts))
-    differences = len(account) + sum(count for (_, kind, _), count in counts.items() if kind in DIFFERENCES)
+    differences = len(totals_differences) + sum(count for (_, kind, _), count in counts.items() if kind in DIFFERENCES)
     outcome: Outcome = "differences" if differences else "incomplete" if plan.incomplete else "clean"
     return AuditReport(
         job=plan.job,
@@ -140,7 +128,7 @@ def make_report(
         slice_last=plan.slice_last,
         computed=computed,
         ledger=ledger,
-        account=account,
+        totals_differences=totals_differences,
         stores=stores,
         differences=differences,
         sample=sample,
@@ -148,7 +136,7 @@ def make_report(
     )
 
 
-def _compare_accounts(computed: Account, ledger: Account) -> list[str]:
+def _compare_totals(computed: Totals, ledger: Totals) -> list[str]:
     """A sentence for each number in which the log and the ledger differ."""
     reasons = sorted(computed.rejected | ledger.rejected)
     pairs = [

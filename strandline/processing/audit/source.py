@@ -32,11 +32,11 @@ ROWS_SCHEMA = pa.schema(
     ]
 )
 ROWS_DDL = "store string, id string, side byte, place string, end_ms long, emission long, body binary"
-"""The same for Spark: the columns of `judgement.Row`."""
+"""The same for Spark: the columns of `reconciliation.Row`."""
 
 
 @dataclass(frozen=True)
-class HeldPart:
+class IndexPart:
     """A part of one alias's snapshot."""
 
     store: str
@@ -45,8 +45,8 @@ class HeldPart:
     parts: int
 
 
-def held_frame(spark: SparkSession, url: str, ends: EndRange, parts: Sequence[HeldPart]) -> DataFrame:
-    """The documents of the index, as rows to judge."""
+def index_frame(spark: SparkSession, url: str, ends: EndRange, parts: Sequence[IndexPart]) -> DataFrame:
+    """The documents of the index, as rows to compare."""
     return _frame_of_parts(spark, _HeldReader(url, ends, tuple(parts)), len(parts))
 
 
@@ -54,12 +54,12 @@ def held_frame(spark: SparkSession, url: str, ends: EndRange, parts: Sequence[He
 class _HeldReader:
     url: str
     ends: EndRange
-    parts: tuple[HeldPart, ...]
+    parts: tuple[IndexPart, ...]
 
     def rows(self, number: int) -> Iterator[list[Row]]:
         part = self.parts[number]
         for page in read_documents(self.url, part.snapshot, self.ends, part.part, part.parts):
-            yield [Row(part.store, d.id, Side.HELD, d.index, d.end_ms, d.emission, d.body) for d in page]
+            yield [Row(part.store, d.id, Side.STORED, d.index, d.end_ms, d.emission, d.body) for d in page]
 
 
 def letters_frame(
@@ -70,7 +70,7 @@ def letters_frame(
     ends: Mapping[int, int],
     stores: Mapping[str, tuple[str, ...]],
 ) -> DataFrame:
-    """The dead letters from `first` to before `ends` (partition -> offset), as rows to judge. `stores`: those of each stage."""
+    """The dead letters from `first` to before `ends` (partition -> offset), as rows to compare. `stores`: those of each stage."""
     pieces = _pieces(topic, first, ends)
     return _frame_of_parts(spark, _LetterReader(bootstrap, tuple(pieces), dict(stores)), len(pieces))
 
@@ -93,7 +93,7 @@ class _LetterReader:
         headers = {name: _text(value) for name, value in message.headers() or ()}  # type: ignore[attr-defined]
         reason, identity = headers.get("reason", ""), _text(key)
         if not is_of_document(reason):
-            yield Row(DEAD_LETTERS, identity, Side.HELD, "", None, None, reason.encode())
+            yield Row(DEAD_LETTERS, identity, Side.STORED, "", None, None, reason.encode())
             return
         end_ms, emission = _window_of(message.value())  # type: ignore[attr-defined]
         stage = headers.get("step", "").removeprefix("emit ")
@@ -103,7 +103,7 @@ class _LetterReader:
         for store in own:
             yield Row(store, headers.get("document", ""), Side.LETTER, index, end_ms, emission, reason.encode())
         if not own:
-            yield Row(DEAD_LETTERS, identity, Side.HELD, "", None, None, reason.encode())
+            yield Row(DEAD_LETTERS, identity, Side.STORED, "", None, None, reason.encode())
 
 
 def results_frame(
@@ -113,7 +113,7 @@ def results_frame(
     streams: Mapping[str, tuple[Mapping[int, int], Mapping[int, int]]],
     asked: EndRange,
 ) -> DataFrame:
-    """The job's results in streams, as rows to judge. `streams`: name -> from where (partition -> offset) and before where."""
+    """The job's results in streams, as rows to compare. `streams`: name -> from where (partition -> offset) and before where."""
     pieces = [piece for name, (first, ends) in sorted(streams.items()) for piece in _pieces(name, first, ends)]
     return _frame_of_parts(spark, _ResultReader(bootstrap, job, tuple(pieces), asked), len(pieces))
 
@@ -144,7 +144,7 @@ class _ResultReader:
         end_ms, emission = window_end_and_emission(source)
         if self.asked.holds(end_ms):
             identity = headers.get(HEADER_ID, f"{message.partition()}/{message.offset()}")
-            yield Row(STREAM_STORE + stream, identity, Side.HELD, stream, end_ms, emission, encode_result(source))
+            yield Row(STREAM_STORE + stream, identity, Side.STORED, stream, end_ms, emission, encode_result(source))
 
 
 def _pieces(topic: str, first: Mapping[int, int], ends: Mapping[int, int]) -> list[OffsetRange]:

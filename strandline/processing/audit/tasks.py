@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.processing.audit.index_reader import encode_result
-from strandline.processing.audit.reconciliation import STREAM_STORE, Finding, Judge, Row, Side
+from strandline.processing.audit.reconciliation import STREAM_STORE, Finding, Reconciler, Row, Side
 from strandline.processing.audit.source import rows_batch
 from strandline.results.document import Document, DocumentShape
 
@@ -56,10 +56,10 @@ class ExpectedDocuments:
 
 
 @dataclass(frozen=True)
-class Judging:
-    """Judges sorted rows."""
+class Reconciling:
+    """Compares sorted rows."""
 
-    judge: Judge
+    reconciler: Reconciler
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (
@@ -68,7 +68,7 @@ class Judging:
             for values in zip(*(column.to_pylist() for column in batch.columns), strict=True)
         )
         findings: list[Finding] = []
-        for finding in self.judge.findings(rows):
+        for finding in self.reconciler.findings(rows):
             findings.append(finding)
             if len(findings) >= _FINDINGS_A_BATCH:
                 yield _findings_batch(findings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.core.documents import Document, Path, did_you_mean, path_text
+from strandline.core.documents import Path, YamlDocument, did_you_mean, path_text
 from strandline.core.durations import format_duration
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.core.stream import StreamSpec
@@ -17,7 +17,7 @@ from strandline.processing.pipelines.model import EmitSpec, PipelineSpec, StepSp
 from strandline.results.document import WINDOW_FIELDS
 
 
-def check(pipeline: PipelineSpec, stream: StreamSpec, document: Document | None = None) -> CheckedPipeline:
+def check(pipeline: PipelineSpec, stream: StreamSpec, document: YamlDocument | None = None) -> CheckedPipeline:
     """Return the pipeline with all that the stream adds to it: types, stages, the columns to read.
 
     Called when a job is submitted and again when its runner starts. `document`, where the pipeline was just read from
@@ -29,10 +29,10 @@ def check(pipeline: PipelineSpec, stream: StreamSpec, document: Document | None 
 class _Check:
     """One check; walks the steps in order and knows the columns in sight at each."""
 
-    def __init__(self, pipeline: PipelineSpec, stream: StreamSpec, document: Document | None) -> None:
+    def __init__(self, pipeline: PipelineSpec, stream: StreamSpec, document: YamlDocument | None) -> None:
         self.pipeline = pipeline
         self.stream = stream
-        self.document = document or Document("pipeline", pipeline.pipeline, {}, source="<stored>")
+        self.document = document or YamlDocument("pipeline", pipeline.pipeline, {}, source="<stored>")
         self.problems: list[Problem] = []
         self.columns: dict[str, str | None] = dict(stream.types)
         """The columns in sight and their types; None where an error was reported already."""

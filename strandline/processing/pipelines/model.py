@@ -29,7 +29,7 @@ ExpressionText = Annotated[str, BeforeValidator(_expression_text), WithJsonSchem
 class InputSpec(DocumentModel):
     """Where records come from."""
 
-    LATER: ClassVar[dict[str, str]] = {
+    NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {
         "files": "bounded inputs of files are not supported yet; read a stream",
         "query": "a query over several streams is not supported yet; read one stream",
     }
@@ -62,7 +62,7 @@ class EventTimeSpec(DocumentModel):
 class WindowSpec(DocumentModel):
     """A tumbling window: equal pieces of event time, counted from 1970-01-01 UTC."""
 
-    LATER: ClassVar[dict[str, str]] = {
+    NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {
         "sliding": "sliding windows are not supported yet; only 'tumbling' is",
         "session": "session windows are not supported yet; only 'tumbling' is",
     }
@@ -137,7 +137,7 @@ class StepSpec(DocumentModel):
         json_schema_extra={"oneOf": [{"required": [verb]} for verb in ("derive", "where", "window")]},
     )
 
-    LATER: ClassVar[dict[str, str]] = {
+    NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {
         verb: f"'{verb}' is not supported yet; only derive, where and window are"
         for verb in ("enrich", "dedupe", "join", "lookup", "sort", "distinct")
     }

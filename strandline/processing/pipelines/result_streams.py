@@ -55,7 +55,7 @@ def stream_of_results(pipeline: CheckedPipeline, stage: Stage, name: str) -> Str
     return StreamSpec.from_document(document)
 
 
-def misfits(stream: StreamSpec, stage: Stage) -> list[str]:
+def schema_mismatches(stream: StreamSpec, stage: Stage) -> list[str]:
     """Why the stage's results are no records of the stream, as sentences; empty when they are."""
     results = stage.field_types | dict.fromkeys(WINDOW_FIELDS, "timestamp")
     found = [

@@ -256,7 +256,7 @@ def audit_sentence(report: Answer) -> str:
         return f"{whose} is clean: {same:,} documents are what the log leads to ({report['seconds']:.1f} s)"
     if report["outcome"] == "incomplete":
         return f"{whose} is incomplete: {report['incomplete']}"
-    sentences = [f"{whose} found {report['differences']:,} differences", *report["account"]]
+    sentences = [f"{whose} found {report['differences']:,} differences", *report["totals_differences"]]
     return "; ".join(sentences + ([report["incomplete"]] if report["incomplete"] else []))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from strandline.core.documents import Document, Path, did_you_mean, read_documents
+from strandline.core.documents import Path, YamlDocument, did_you_mean, read_documents
 from strandline.core.errors import Conflict, InvalidDocument, LogTruncated, NotFound, Problem
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
@@ -22,8 +22,8 @@ from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.result_streams import (
     emissions_to_streams,
-    misfits,
     present_pipelines,
+    schema_mismatches,
     stream_of_results,
 )
 from strandline.processing.pipelines.upgrade import Change, Effect, changes_between
@@ -57,7 +57,7 @@ def check_documents(text: bytes | str, source: str, registered: Mapping[str, dic
     documents = read_documents(text, source)
     problems: list[Problem] = list(_repeated(documents))
     streams: dict[str, StreamSpec] = {}
-    pipelines: list[tuple[Document, PipelineSpec]] = []
+    pipelines: list[tuple[YamlDocument, PipelineSpec]] = []
     for document in documents:
         try:
             if document.kind == "stream":
@@ -92,7 +92,7 @@ def check_documents(text: bytes | str, source: str, registered: Mapping[str, dic
     return Batch(list(streams.values()), checked)
 
 
-def _emitters_first(pipelines: list[tuple[Document, PipelineSpec]]) -> list[tuple[Document, PipelineSpec]]:
+def _emitters_first(pipelines: list[tuple[YamlDocument, PipelineSpec]]) -> list[tuple[YamlDocument, PipelineSpec]]:
     """A pipeline after those whose results it reads; those that read each other in a circle come last, as they are."""
     left, ordered = list(pipelines), []
     while left:
@@ -104,7 +104,7 @@ def _emitters_first(pipelines: list[tuple[Document, PipelineSpec]]) -> list[tupl
 
 
 def _fit_streams(
-    document: Document,
+    document: YamlDocument,
     pipeline: CheckedPipeline,
     streams: dict[str, StreamSpec],
     registered: Mapping[str, dict[str, Any]],
@@ -119,7 +119,7 @@ def _fit_streams(
                 streams[emit.name] = stream_of_results(pipeline, stage, emit.name)
                 continue
             stream = streams.get(emit.name) or StreamSpec.from_document(registered[emit.name])
-            for reason in misfits(stream, stage):
+            for reason in schema_mismatches(stream, stage):
                 path: Path = ("steps", *_step_number(stage.step), "emit", position, "stream")
                 yield document.problem(path, f"stream '{emit.name}' can't hold the results of '{stage.name}': {reason}")
 
@@ -321,7 +321,7 @@ def ensure_templates(elasticsearch_url: str, pipeline: CheckedPipeline) -> None:
 
 
 def _shared_entrances(
-    documents: list[Document], streams: Mapping[str, StreamSpec], registered: Mapping[str, dict[str, Any]]
+    documents: list[YamlDocument], streams: Mapping[str, StreamSpec], registered: Mapping[str, dict[str, Any]]
 ) -> Iterator[Problem]:
     """A port or a topic filter leads into one stream: the second one would get nothing by it, and no record says so."""
     owners: dict[str, str] = {}
@@ -336,7 +336,7 @@ def _shared_entrances(
                     yield document.problem(path, f"{what} leads into stream '{owner}' already; choose another")
 
 
-def _repeated(documents: list[Document]) -> Iterator[Problem]:
+def _repeated(documents: list[YamlDocument]) -> Iterator[Problem]:
     seen: set[tuple[str, str]] = set()
     for document in documents:
         if (document.kind, document.name) in seen:

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query, Response
 
 from strandline.core.errors import Conflict, NotFound
 from strandline.ledger.states import Desired, JobState
-from strandline.log.kafka_status import DeadLetter, LogRange
+from strandline.log.kafka_status import LogRange, StoredDeadLetter
 from strandline.services.rest.dependencies import Control
 from strandline.services.rest.job_status import job_view
 from strandline.services.rest.views import (
@@ -137,7 +137,7 @@ def _order(control: Control, name: str, desired: Desired, response: Response) ->
     return job_view(control.ledger, control.log, job)
 
 
-def _dead_letter_view(letter: DeadLetter) -> DeadLetterView:
+def _dead_letter_view(letter: StoredDeadLetter) -> DeadLetterView:
     headers = letter.headers
     return DeadLetterView(
         number=letter.offset,

@@ -1,4 +1,4 @@
-"""The audit's judgement, id by id."""
+"""The comparison of an audit, id by id."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from strandline.processing.audit.reconciliation import (
     DEAD_LETTERS,
     Finding,
-    Judge,
     Kind,
     LetterScope,
+    Reconciler,
     Row,
     Side,
     StoreScope,
@@ -23,7 +23,7 @@ SCOPE = StoreScope(
     stage="minute", after_ms=60_000, up_to_ms=600_000, later_up_to_ms=660_000, slice_committed=7, slice_planned=8
 )
 LETTERS = LetterScope("feed", first={0: 10}, next={0: 100, 1: 50}, later_next={0: 120, 1: 50})
-JUDGE = Judge({"minutes": SCOPE}, LETTERS)
+JUDGE = Reconciler({"minutes": SCOPE}, LETTERS)
 INDEX, OTHER = "minutes-2026.11", "minutes-2026.12"
 RESULT = {"n": 60, "mean": 0.25, "cost": "1.20"}
 
@@ -33,10 +33,10 @@ def computed(end_ms: int = 120_000, index: str = INDEX, **changed: object) -> Ro
 
 
 def held(end_ms: int | None = 120_000, index: str = INDEX, emission: int | None = 3, **changed: object) -> Row:
-    return Row("minutes", "a", Side.HELD, index, end_ms, emission, json.dumps({**RESULT, **changed}).encode())
+    return Row("minutes", "a", Side.STORED, index, end_ms, emission, json.dumps({**RESULT, **changed}).encode())
 
 
-def letter(identity: str = "feed/0/20", reason: str = "late", side: Side = Side.HELD) -> Row:
+def letter(identity: str = "feed/0/20", reason: str = "late", side: Side = Side.STORED) -> Row:
     return Row(DEAD_LETTERS, identity, side, "", None, None, reason.encode())
 
 
@@ -44,7 +44,7 @@ STANDS_FOR_A = Row("minutes", "a", Side.LETTER, INDEX, 120_000, 3, b"result")
 NOT_A_DOCUMENT = computed()._replace(body=None, place="")
 
 
-def judge(*rows: Row) -> Finding:
+def compare(*rows: Row) -> Finding:
     (finding,) = JUDGE.findings(rows)
     return finding
 
@@ -79,12 +79,12 @@ def judge(*rows: Row) -> Finding:
         ([held(end_ms=660_001, emission=8)], Kind.EXTRA),
     ],
 )
-def test_a_document_is_judged_by_what_was_computed_for_its_id(rows: list[Row], kind: Kind) -> None:
-    assert judge(*rows).kind is kind
+def test_a_document_is_compared_with_what_was_computed_for_its_id(rows: list[Row], kind: Kind) -> None:
+    assert compare(*rows).kind is kind
 
 
 def test_before_anything_is_closed_every_document_is_extra() -> None:
-    nothing_closed = Judge({"minutes": replace(SCOPE, after_ms=None, up_to_ms=0, later_up_to_ms=None)}, LETTERS)
+    nothing_closed = Reconciler({"minutes": replace(SCOPE, after_ms=None, up_to_ms=0, later_up_to_ms=None)}, LETTERS)
     (finding,) = nothing_closed.findings([held()])
     assert finding.kind is Kind.EXTRA
 
@@ -108,12 +108,12 @@ def test_before_anything_is_closed_every_document_is_extra() -> None:
         ([letter("")], Kind.EXTRA),
     ],
 )
-def test_a_dead_letter_is_judged_by_the_record_that_it_names(rows: list[Row], kind: Kind) -> None:
-    assert judge(*rows).kind is kind
+def test_a_dead_letter_is_compared_with_the_record_that_it_names(rows: list[Row], kind: Kind) -> None:
+    assert compare(*rows).kind is kind
 
 
-def test_in_an_audit_of_an_earlier_range_later_dead_letters_are_not_judged() -> None:
-    earlier = Judge({}, replace(LETTERS, later_next=None))
+def test_in_an_audit_of_an_earlier_range_later_dead_letters_are_not_compared() -> None:
+    earlier = Reconciler({}, replace(LETTERS, later_next=None))
     (finding,) = earlier.findings([letter("feed/0/5000")])
     assert finding.kind is Kind.OUTSIDE
 
@@ -122,7 +122,7 @@ def test_differences_come_singly_and_all_else_as_numbers() -> None:
     rows = [row._replace(id=f"{number}") for number in range(5) for row in (computed(), held())]
     rows += [computed()._replace(id="z")]
     rows += [
-        letter(f"feed/0/{20 + n}", "late" if n else "decode", s) for n in range(3) for s in (Side.COMPUTED, Side.HELD)
+        letter(f"feed/0/{20 + n}", "late" if n else "decode", s) for n in range(3) for s in (Side.COMPUTED, Side.STORED)
     ]
     findings = list(JUDGE.findings(rows))
     assert [(one.kind, one.store, one.label, one.count, one.id) for one in findings] == [
@@ -134,7 +134,7 @@ def test_differences_come_singly_and_all_else_as_numbers() -> None:
 
 
 def test_an_id_that_stands_a_thousand_times_is_counted_and_not_kept() -> None:
-    finding = judge(letter(side=Side.COMPUTED), *[letter()] * 1_000)
+    finding = compare(letter(side=Side.COMPUTED), *[letter()] * 1_000)
     assert (finding.kind, finding.detail) == (Kind.DUPLICATE, "has 1000 dead letters")
 
 
@@ -155,7 +155,7 @@ def test_a_dead_letter_stands_for_a_document_of_its_own_generation(
     end_ms: int, rows: list[Row | str], kind: Kind
 ) -> None:
     """Generation 2 replaced the windows from 180 to 300 s; generation 3 was never shown."""
-    shown = Judge({"minutes": replace(SCOPE, generations=(Generation(2, 180_000, 300_000),))}, LETTERS)
+    shown = Reconciler({"minutes": replace(SCOPE, generations=(Generation(2, 180_000, 300_000),))}, LETTERS)
     letters = [STANDS_FOR_A._replace(place=one, end_ms=end_ms) if isinstance(one, str) else one for one in rows]
     (finding,) = shown.findings(letters)
     assert finding.kind is kind
