@@ -1,16 +1,17 @@
-"""The processes that a runner leaves behind: found by a mark in their environment, ended together.
+"""Kills a process and all that it started. A mark in their environment tells which these are.
 
 A runner is a Python process with a JVM and Python workers below it, and some of these make process groups of their own.
-When the runner dies the others live on for a moment and could still write. A pid says little after a restart of the
-control service or of the machine; the mark is inherited by all of them, and nothing else carries it.
+When the runner dies the others live on for a moment and could still write. After a restart of the control service or of
+the machine a pid proves nothing; but every child inherits the mark, and no other process carries it.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import time
 from pathlib import Path
+
+import psutil
 
 from strandline.core.errors import StackError
 
@@ -19,19 +20,19 @@ _POLL_S = 0.02
 
 
 def tree_mark(data_dir: Path, job: str = "") -> str:
-    """The value of MARK_VARIABLE for a job's runner; without a job, how those of all runners of this stack begin."""
+    """The value of MARK_VARIABLE for a job's runner. Without a job: what the marks of all runners of this stack begin with."""
     return f"{data_dir.resolve()}:{job}"
 
 
 def kill_tree(mark: str, *, whole_stack: bool = False, timeout_s: float = 10.0) -> int:
     """Kill every process with this mark and wait until they are gone; returns how many there were.
 
-    With `whole_stack`, every process whose mark begins so. Raises StackError when one outlives SIGKILL.
+    With `whole_stack`, every process whose mark begins with it. Raises StackError when one outlives SIGKILL.
     """
     killed: set[int] = set()
     deadline = time.monotonic() + timeout_s
-    # Again until none is found: one may have forked while we looked.
-    while found := [pid for pid in _processes() if _kill_if_marked(pid, mark, whole_stack)]:
+    # Search again until none is found: one may have forked meanwhile.
+    while found := [pid for pid in psutil.pids() if _kill_if_marked(pid, mark, whole_stack)]:
         killed.update(found)
         if time.monotonic() > deadline:
             raise StackError(f"processes {found} of a runner did not end even when killed; is a disk hanging?")
@@ -39,28 +40,15 @@ def kill_tree(mark: str, *, whole_stack: bool = False, timeout_s: float = 10.0) 
     return len(killed)
 
 
-def _processes() -> list[int]:
-    return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
-
-
 def _kill_if_marked(pid: int, mark: str, whole_stack: bool) -> bool:
-    """Kill the process if it carries the mark. The descriptor is opened first, so that the kernel can't have given the
-    number to another process between the look and the signal."""
     if pid == os.getpid():
         return False
     try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return False
-    try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-        wanted = f"{MARK_VARIABLE}={mark}".encode()
-        entries = environment.split(b"\0")
-        if not any(entry.startswith(wanted) if whole_stack else entry == wanted for entry in entries):
-            return False
-        signal.pidfd_send_signal(process, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError, FileNotFoundError):
-        return False  # gone already, or another user's, which no runner of ours is
-    finally:
-        os.close(process)
-    return True
+        process = psutil.Process(pid)
+        found = process.environ().get(MARK_VARIABLE, "")
+        is_marked = found.startswith(mark) if whole_stack else found == mark
+        if is_marked:
+            process.kill()  # psutil refuses where the kernel has given the pid to another process meanwhile
+    except psutil.Error:
+        return False  # ended, or of another user and so none of ours
+    return is_marked
