@@ -78,6 +78,16 @@ class Database:
             ) from error
 
 
+def without_secrets(url: str) -> str:
+    """The ledger's URL without a password. Raises InvalidSettings for a URL that can't name a ledger."""
+    parsed = _parse(url)
+    query = {name: value for name, value in parsed.query.items() if "password" not in name}
+    open_part = sa.URL.create(
+        parsed.drivername, parsed.username, None, parsed.host, parsed.port, parsed.database, query
+    )
+    return open_part.render_as_string(hide_password=False)
+
+
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import mmap
 import multiprocessing
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.core.errors import Fenced, LedgerUnavailable
+from strandline.core.errors import Fenced
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import SliceStatus
 from tests.support.ledgers import a_checkpoint, a_slice
@@ -22,7 +23,6 @@ from tests.support.waiting import wait_until
 FENCED_EACH = 10
 SLICES_A_TURN = 4
 TIMEOUT_S = 60
-PAUSES_MAX = 100
 WORK_S = 0.005
 """What a slice's own work takes, outside any transaction: SQLite lets nobody else in while one writes on and on."""
 
@@ -103,48 +103,46 @@ def test_two_processes_race_for_one_job(ledger_url: str, tmp_path: Path) -> None
     ledger.close()
 
 
-def _hold(url: str, began: Path, report: Path) -> None:
-    """Run for ever, until fenced."""
+def _hold(url: str, place: str, reached: Path, released: Path, report: Path) -> None:
+    """Run for ever, until fenced. In the third slice, at `place`, it says so and waits there, outside any transaction."""
     ledger = Ledger.open(url)
     epoch = ledger.begin_run("power", os.getpid()).epoch
-    effects: list[tuple[str, int, int]] = []
+
+    def come_to(here: str, number: int) -> None:
+        if (here, number) == (place, 3):
+            reached.touch()
+            wait_until(released.exists, bool, "released", TIMEOUT_S, 0.001)
+
     try:
-        while True:
-            _advance(ledger, epoch, effects)
-            if len(effects) == 2:
-                began.touch()
+        for number in itertools.count(1):
+            come_to("before planning", number)
+            ledger.plan_slice(a_slice(number, epoch))
+            come_to("before committing", number)
+            ledger.commit_checkpoint(a_checkpoint(number, epoch))
     except Fenced as error:
         report.write_text(str(error))
 
 
-def test_a_run_that_was_paused_is_fenced_when_it_wakes(
-    ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("place", ["before planning", "before committing"])
+def test_a_run_that_was_paused_is_fenced_when_it_wakes(ledger_url: str, place: str, tmp_path: Path) -> None:
     """SIGSTOP in the middle of its work, a takeover, SIGCONT: not one more row comes from the old run.
 
-    A pause may fall into a transaction, whose locks keep everyone out: then the old run goes on and is paused anew.
+    It is paused between two transactions: the locks of an open one would keep the takeover out until it goes on.
     """
-    monkeypatch.setattr("strandline.ledger.database.BUSY_TIMEOUT_S", 0.2)
     ledger = Ledger.open(ledger_url)
     ledger.submit_job("power", "", {})
     spawn = multiprocessing.get_context("spawn")
-    began, report = tmp_path / "began", tmp_path / "report"
-    old = spawn.Process(target=_hold, args=(ledger_url, began, report))
+    reached, released, report = tmp_path / "reached", tmp_path / "released", tmp_path / "report"
+    old = spawn.Process(target=_hold, args=(ledger_url, place, reached, released, report))
     old.start()
     assert old.pid is not None
-    wait_until(began.exists, bool, "the first run has begun")
-    for _ in range(PAUSES_MAX):
-        os.kill(old.pid, signal.SIGSTOP)
-        try:
-            ledger.begin_run("power", os.getpid())
-            break
-        except LedgerUnavailable:
-            os.kill(old.pid, signal.SIGCONT)
-    else:
-        pytest.fail(f"the pause fell into a transaction {PAUSES_MAX} times")
+    wait_until(reached.exists, bool, f"in the third slice, {place}", TIMEOUT_S)
+    os.kill(old.pid, signal.SIGSTOP)
+    ledger.begin_run("power", os.getpid())
     before = ledger.last_slice("power"), ledger.last_checkpoint("power")
+    released.touch()
     os.kill(old.pid, signal.SIGCONT)
-    old.join(60)
+    old.join(TIMEOUT_S)
     assert old.exitcode == 0
     assert "Run 1 of job power no longer owns it, run 2 does" in report.read_text()
     assert (ledger.last_slice("power"), ledger.last_checkpoint("power")) == before

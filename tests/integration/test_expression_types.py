@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.core.settings import Settings
 from strandline.processing.operators.safe_sql import safe_sql
 from strandline.processing.pipelines.expressions import ExpressionError, infer_type, parse_expression
-from strandline.processing.spark.session import start_spark
 
 COLUMNS = {
     "s": "string",
@@ -128,14 +124,6 @@ EXTREMES = [
 ]
 NEVER_FAIL = ["i / 0", "i % 0", "l + 9223372036854775807", "cast(s as int)", "cast(d * 1e300 as int)", "i * 2147483647"]
 """In Spark's ANSI mode, which is the default, each of these ends the query at the first record it doesn't suit."""
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    scratch: Path = tmp_path_factory.mktemp("spark")
-    session = start_spark(Settings(spark_master="local[1]"), "expressions", scratch)
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from confluent_kafka import Producer
-from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
@@ -30,14 +30,13 @@ from strandline.processing.backfill.plan import plan_backfill
 from strandline.processing.backfill.process import Backfill
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.runner import Runner
-from strandline.processing.spark.session import start_spark
 from strandline.services.rest.apply_documents import Applier, ensure_templates
 
 
 class AuditLab:
     """Applies, sends, runs, audits."""
 
-    def __init__(self, settings: Settings, ledger: Ledger, spark: Any) -> None:
+    def __init__(self, settings: Settings, ledger: Ledger, spark: SparkSession) -> None:
         self.settings = settings
         self.ledger = ledger
         self.spark = spark
@@ -135,20 +134,11 @@ class AuditLab:
         return {one.id: self.index.get(f"/{one.index}/_source/{one.id}").json() for page in pages for one in page}
 
 
-def end_java() -> None:
-    """End this process's JVM, if it has one, so that the next session starts another."""
-    gateway = SparkContext._gateway
-    if gateway is None:
-        return
-    gateway.shutdown()
-    SparkContext._gateway = SparkContext._jvm = None
-    process = gateway.proc  # type: ignore[attr-defined]  # set by pyspark, which otherwise leaves it to the end
-    process.stdin.close()  # upon which it exits
-    process.wait(60)
-
-
 @pytest.fixture(scope="module")
-def audit_lab(kafka: str, elasticsearch: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditLab]:
+def audit_lab(
+    kafka: str, elasticsearch: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AuditLab]:
+    """A ledger of the module's own; Kafka, Elasticsearch and Spark are those of the run."""
     directory: Path = tmp_path_factory.mktemp("audit")
     settings = Settings(
         data_dir=directory,
@@ -157,14 +147,8 @@ def audit_lab(kafka: str, elasticsearch: str, tmp_path_factory: pytest.TempPathF
         ledger_url=f"sqlite:///{directory / 'ledger.sqlite'}",
         slice_rows_max=2_000,
     )
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("STRANDLINE_LEDGER_URL", settings.ledger_url)
-        end_java()  # one of earlier tests has their environment
-        ledger = Ledger.open(settings.ledger_url)
-        (directory / "spark").mkdir()
-        spark = start_spark(settings, "lab", directory / "spark")
-        lab = AuditLab(settings, ledger, spark)
-        yield lab
-        lab.close()
-        spark.stop()
-        ledger.close()
+    ledger = Ledger.open(settings.ledger_url)
+    lab = AuditLab(settings, ledger, spark)
+    yield lab
+    lab.close()
+    ledger.close()

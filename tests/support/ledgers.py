@@ -1,9 +1,20 @@
-"""Rows for tests of the ledger."""
+"""Rows for tests of the ledger, and ledgers that are made quickly."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from strandline.ledger import ledger as ledger_module
+from strandline.ledger.database import Database
+from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, SliceKind, SliceRow, SliceStatus
 
 
@@ -46,3 +57,42 @@ def a_checkpoint(number: int, epoch: int = 1, job: str = "power", **changed: Any
         "result_offsets": {"turbine-minute": {0: 7 * number, 1: 3 * number}},
     }
     return CheckpointRow(**values | changed)
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite ledger with the present schema and nothing in it."""
+    path = tmp_path_factory.mktemp("ledger") / "ledger.sqlite"
+    Ledger.migrate(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(autouse=True, scope="module")
+def ledgers_are_copied(request: pytest.FixtureRequest, migrated_file: Path) -> Iterator[None]:
+    """A new ledger in a SQLite file begins as a copy of one that was migrated: the migrations run once, not for each test.
+
+    The tests of the migrations themselves do without.
+    """
+    if "migration" in request.path.parts:
+        yield
+        return
+    migrate = ledger_module.migrate
+
+    def copy_and_migrate(database: Database) -> None:
+        if database.is_sqlite:
+            _provide(migrated_file, Path(database.address.removeprefix("sqlite:///")))
+        migrate(database)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger_module, "migrate", copy_and_migrate)
+        yield
+
+
+def _provide(template: Path, path: Path) -> None:
+    """Copy the template to `path` in one step, unless something is there: others may do the same just now."""
+    if not path.exists() and path.parent.is_dir():
+        copy = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+        shutil.copy(template, copy)
+        with contextlib.suppress(FileExistsError):
+            os.link(copy, path)
+        copy.unlink()

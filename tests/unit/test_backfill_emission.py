@@ -63,7 +63,7 @@ def test_it_writes_the_windows_of_its_range_and_passes_all_on(monkeypatch: pytes
     monkeypatch.setattr(stage_emission, "DeadLetterWriter", KeptLetters)
     writer, context = RefusingWriter(refused_ms=40), SliceContext(42, {0: 7}, {})
     emission = BackfillEmission(
-        (writer,), (), "power", "tens", 3, 20, "nowhere", context=context, up_to_ms=50, generation=2
+        (writer,), (), "power", "tens", 3, 20, "nowhere", "none", context=context, up_to_ms=50, generation=2
     )
     batches = iter([batch_of(10, 20, 30, 40), batch_of(), batch_of(50, 60)])
     passed = list(emission.emit(batches, context, task=5))

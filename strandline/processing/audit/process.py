@@ -25,6 +25,7 @@ from strandline.core.errors import Conflict, StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.record import dead_letter_topic
 from strandline.core.settings import Settings
+from strandline.ledger.database import without_secrets
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Totals
 from strandline.log.index import LogIndex
@@ -188,7 +189,8 @@ class Audit:
 
     def _records(self, spark: SparkSession, span: VersionSpan) -> DataFrame:
         decoding = decoding_of(span.pipeline, self._settings.kafka_bootstrap)
-        source = SpanSource(self._job, decoding, span.slice_first, span.slice_own, span.slice_last)
+        ledger_url = without_secrets(self._settings.ledger_url)
+        source = SpanSource(self._job, ledger_url, decoding, span.slice_first, span.slice_own, span.slice_last)
         return span_frame(spark, source)
 
 

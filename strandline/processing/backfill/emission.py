@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from strandline.core.settings import Settings
+from strandline.ledger.database import without_secrets
 from strandline.ledger.states import BackfillRow, WindowRange
 from strandline.processing.emission.slice_context import SliceContext
 from strandline.processing.emission.stage_emission import REFUSED_RESULTS, REFUSED_SAMPLE, BackfillEmission
@@ -55,6 +56,7 @@ class BackfillTap:
             epoch=row.epoch,
             emitted_ms=window.after_ms,
             kafka_bootstrap=self.settings.kafka_bootstrap,
+            ledger_url=without_secrets(self.settings.ledger_url),
             context=self.context,
             up_to_ms=window.up_to_ms,
             generation=row.generation,

@@ -27,6 +27,7 @@ from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, Permanen
 from strandline.core.failpoints import failpoint
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
+from strandline.ledger.database import without_secrets
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import BackfillRow, BackfillState
 from strandline.log.index import LogIndex
@@ -142,7 +143,10 @@ class Backfill:
         if chunk.windows:
             decoding = decoding_of(pipeline, self._settings.kafka_bootstrap)
             # No record is accounted for here, so the reader leaves out those that are rejected.
-            source = SpanSource(self._job, decoding, chunk.slice_first, chunk.slice_last + 1, chunk.slice_last)
+            ledger_url = without_secrets(self._settings.ledger_url)
+            source = SpanSource(
+                self._job, ledger_url, decoding, chunk.slice_first, chunk.slice_last + 1, chunk.slice_last
+            )
             event_ms = F.unix_millis(EVENT_TIME)
             records = (
                 span_frame(spark, source)

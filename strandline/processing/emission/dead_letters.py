@@ -99,6 +99,8 @@ class DeadLetterTask:
     """Writes the dead letters of a slice's refused records; travels to the executors. Yields reason and count."""
 
     bootstrap: str
+    ledger_url: str
+    """Without its password."""
     job: str
     epoch: int
     written_before: Mapping[int, int]
@@ -112,7 +114,7 @@ class DeadLetterTask:
             self.job,
             id_of_rejected_records(self.job, context.partitionId()),
             self.epoch,
-            partial(require_current_epoch, self.job),
+            partial(require_current_epoch, self.ledger_url, self.job),
         )
         writer.write(self._letters(batches, counts), self.written_before)
         yield pa.RecordBatch.from_pydict({"reason": list(counts), "count": pa.array(counts.values(), pa.int64())})

@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
-def require_current_epoch(job: str, epoch: int) -> None:
+def require_current_epoch(ledger_url: str, job: str, epoch: int) -> None:
     """Raise Fenced when a newer run of the job has begun."""
-    with closing(open_ledger()) as ledger:
+    with closing(open_ledger(ledger_url)) as ledger:
         current = ledger.job(job).epoch
     if current != epoch:
         raise Fenced(f"Run {epoch} of job {job} no longer owns it, run {current} does: stop this run now.")
 
 
-def require_current_attempt(job: str, generation: int, epoch: int) -> None:
+def require_current_attempt(ledger_url: str, job: str, generation: int, epoch: int) -> None:
     """Raise Fenced when a newer attempt at the backfill has begun, or the backfill has ended."""
-    with closing(open_ledger()) as ledger:
+    with closing(open_ledger(ledger_url)) as ledger:
         current = ledger.backfill(job, generation)
     if current.epoch != epoch or current.state not in OPEN_BACKFILLS:
         raise Fenced(

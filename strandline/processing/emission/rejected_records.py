@@ -9,6 +9,8 @@ from pyspark.sql import functions as F
 
 from strandline.core.errors import BadRecord
 from strandline.core.record import REASON_EXPRESSION, REASON_LATE, dead_letter_topic
+from strandline.core.settings import Settings
+from strandline.ledger.database import without_secrets
 from strandline.log.index import LogIndex
 from strandline.processing.emission.dead_letters import STEP, DeadLetterTask
 from strandline.processing.operators.stages import PROBLEM, apply_steps, can_fail
@@ -20,18 +22,21 @@ class RefusedWriter:
     """Finds a slice's refused records and writes their dead letters. Decides nothing anew: the same decoder, watermark and
     expressions give the same refusals as in the main plan."""
 
-    def __init__(self, spark: SparkSession, pipeline: CheckedPipeline, bootstrap: str, epoch: int, slots: int) -> None:
+    def __init__(
+        self, spark: SparkSession, pipeline: CheckedPipeline, settings: Settings, epoch: int, slots: int
+    ) -> None:
         """`slots`: from how many places at most the run `epoch` writes."""
         self._epoch = epoch
         self._slots = slots
         self._spark = spark
         self._pipeline = pipeline
-        self._bootstrap = bootstrap
-        self._index = LogIndex(bootstrap)
+        self._bootstrap = settings.kafka_bootstrap
+        self._ledger_url = without_secrets(settings.ledger_url)
+        self._index = LogIndex(settings.kafka_bootstrap)
 
     def write(self, number: int, written_before: Mapping[int, int]) -> tuple[dict[str, int], dict[int, int]]:
         """Write the dead letters of slice `number`; return reason -> count and where the dead-letter stream ends now."""
-        task = DeadLetterTask(self._bootstrap, self._pipeline.job, self._epoch, dict(written_before))
+        task = DeadLetterTask(self._bootstrap, self._ledger_url, self._pipeline.job, self._epoch, dict(written_before))
         refused = self._refused(number).coalesce(self._slots)
         rows = refused.mapInArrow(task, "reason string, count long").collect()
         counts: dict[str, int] = {}

@@ -34,6 +34,8 @@ class StageEmission:
     emitted_ms: int | None
     """Windows that end at or before it were emitted by an earlier run."""
     kafka_bootstrap: str
+    ledger_url: str
+    """Without its password."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As a task of Spark: emit for the slice that the task's job is about."""
@@ -68,7 +70,7 @@ class StageEmission:
 
     def _require_current(self, epoch: int) -> None:
         """Raise Fenced when a newer run of the job has begun."""
-        require_current_epoch(self.job, epoch)
+        require_current_epoch(self.ledger_url, self.job, epoch)
 
     def _transactional_id(self, task: int) -> str:
         """For the dead letters of this task."""
@@ -113,7 +115,7 @@ class BackfillEmission(StageEmission):
 
     def _require_current(self, epoch: int) -> None:
         """Raise Fenced when a newer attempt at the backfill has begun, or it has ended."""
-        require_current_attempt(self.job, self.generation, epoch)
+        require_current_attempt(self.ledger_url, self.job, self.generation, epoch)
 
     def _transactional_id(self, task: int) -> str:
         return id_of_backfilled_results(self.job, self.generation, self.stage, task)

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from strandline.core.settings import Settings
+from strandline.ledger.database import without_secrets
 from strandline.processing.emission.result_stream_writer import ResultStream
 from strandline.processing.emission.stage_emission import REFUSED_RESULTS, StageEmission
 from strandline.processing.operators.stages import WATERMARK_METADATA
@@ -62,6 +63,7 @@ class EmissionTap:
             epoch=self._epoch,
             emitted_ms=emitted_ms,
             kafka_bootstrap=self._settings.kafka_bootstrap,
+            ledger_url=without_secrets(self._settings.ledger_url),
         )
         fields = [StructField(f.name, f.dataType, f.nullable) for f in frame.schema.fields]
         schema = StructType([*fields, StructField(REFUSED_RESULTS, LongType())])

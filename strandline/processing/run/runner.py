@@ -40,6 +40,7 @@ from strandline.core.failpoints import failpoint
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
+from strandline.ledger.database import without_secrets
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState, RunRow, SliceStatus
 from strandline.log.index import LogIndex
@@ -226,7 +227,7 @@ class Runner:
             tap = EmissionTap(
                 pipeline, run.version, run.epoch, plan.emitted, self._settings, self._stream_keys(pipeline)
             )
-            refused = RefusedWriter(spark, pipeline, self._settings.kafka_bootstrap, run.epoch, slots)
+            refused = RefusedWriter(spark, pipeline, self._settings, run.epoch, slots)
             streams = spark._jsparkSession.streams()  # the way to what Spark's listeners only hear afterwards
             committer = SliceCommitter(
                 pipeline,
@@ -418,6 +419,7 @@ def source_config(
         replay_rows_max=sys.maxsize if plan.is_whole else 4 * settings.slice_rows_max,
         slice_interval_ms=settings.slice_interval_ms if checkpoint.every is None else checkpoint.every,
         parallelism=spark.sparkContext.defaultParallelism,
+        ledger_url=without_secrets(settings.ledger_url),
     )
 
 

@@ -56,6 +56,8 @@ class SourceConfig:
     slice_interval_ms: int
     parallelism: int
     """Tasks that read at once, at most."""
+    ledger_url: str
+    """Without its password."""
 
 
 def accepted_schema(decoding: DecodingConfig) -> pa.Schema:
@@ -177,7 +179,7 @@ class SliceStreamReader(DataSourceStreamReader):
 
     def _open_ledger(self) -> Ledger:
         if self._ledger is None:
-            self._ledger = open_ledger()
+            self._ledger = open_ledger(self._config.ledger_url)
         return self._ledger
 
     def _merge_from(self, slice_first: int) -> int:
@@ -197,15 +199,18 @@ class SliceStreamReader(DataSourceStreamReader):
         return tick_of_batch(last, self._open_ledger().checkpoint(last.job, last.number) if is_committed else None)
 
 
-def open_ledger() -> Ledger:
-    """The ledger, whose address (and password) comes from the environment, never through Spark.
+def open_ledger(url: str) -> Ledger:
+    """Open the ledger that `url` names without its password.
 
-    Imported here: whoever only reads the log starts sooner without SQL.
+    A password never goes through Spark: it comes from STRANDLINE_LEDGER_URL in this process's environment, where that names the
+    same ledger. The imports are here because a worker that only reads the log starts sooner without SQL.
     """
     from strandline.core.settings import Settings
+    from strandline.ledger.database import without_secrets
     from strandline.ledger.ledger import Ledger
 
-    return Ledger.open(Settings().ledger_url)
+    own_url = Settings().ledger_url
+    return Ledger.open(own_url if without_secrets(own_url) == url else url)
 
 
 def _rows(row: SliceRow) -> int:
@@ -280,7 +285,7 @@ class RefusedReader(DataSourceReader):
         self._only_refused = only_refused
 
     def partitions(self) -> Sequence[InputPartition]:
-        ledger = open_ledger()
+        ledger = open_ledger(self._config.ledger_url)
         try:
             slices = ledger.slices(self._config.planner.job, self._first, self._last)
         finally:

@@ -31,6 +31,8 @@ class SpanSource:
     """A span of recorded slices as its readers need it; travels pickled."""
 
     job: str
+    ledger_url: str
+    """Without its password."""
     decoding: DecodingConfig
     slice_first: int
     slice_own: int
@@ -93,7 +95,7 @@ class SpanReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         source = self._source
-        ledger = open_ledger()
+        ledger = open_ledger(source.ledger_url)
         try:
             slices = (
                 row
