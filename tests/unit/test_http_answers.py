@@ -1,4 +1,4 @@
-"""What the HTTP gateway answers to each end that a request can come to, over a writer and a directory that do as told."""
+"""What the HTTP gateway answers to each end that a request can come to, over a writer and streams that do as told."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from strandline.core.errors import LedgerUnavailable, LogUnavailable, NotFound, 
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.errors import LogAway, LogBusy, SpoolFull
 from strandline.ingest.append.outcome import Accepted
+from strandline.ingest.gateway.health_pages import HostNames
+from strandline.ingest.gateway.http_request import Answer, Refusal, Request, path_of
 from strandline.ingest.gateway.metrics import IngestMetrics
-from strandline.ingest.http.gateway import HttpGateway, path_of, stream_of
-from strandline.ingest.http.request import Answer, Refusal, Request
+from strandline.ingest.gateway.process import GatewayResources
+from strandline.ingest.http.gateway import HttpGateway, stream_of
 from strandline.log.record_key import Record
 
 SPEC = StreamSpec.from_document({"stream": "readings", "schema": {"n": "long"}})
@@ -39,7 +41,7 @@ class ToldWriter:
         return self._end
 
 
-class ToldDirectory:
+class ToldStreams:
     def __init__(self, end: Exception | StreamSpec = SPEC) -> None:
         self._end = end
 
@@ -50,19 +52,21 @@ class ToldDirectory:
 
 
 def answer(
-    writer: ToldWriter, directory: ToldDirectory, body: bytes = BODY, **headers: str
+    writer: ToldWriter, streams: ToldStreams, body: bytes = BODY, host_names: tuple[str, ...] = (), **headers: str
 ) -> tuple[Answer, IngestMetrics]:
     """What a POST of `body` comes to, and what was counted."""
 
     async def run() -> tuple[Answer, IngestMetrics]:
         metrics = IngestMetrics("http")
-        gateway = HttpGateway(
-            directory,  # type: ignore[arg-type]
+        resources = GatewayResources(
             writer,  # type: ignore[arg-type]
+            streams,  # type: ignore[arg-type]
             metrics,
-            body_bytes_max=1_000,
-            record_bytes_max=RECORD_BYTES_MAX,
+            HostNames(host_names),
+            RECORD_BYTES_MAX,
+            asyncio.Event(),
         )
+        gateway = HttpGateway(resources, body_bytes_max=1_000)
         request = Request(b"http:192.0.2.1", gateway.room)
         request.method, request.url = b"POST", b"/v1/streams/readings/records"
         request.headers[b"content-type"] = b"application/json"
@@ -91,7 +95,7 @@ def answer(
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
 def test_what_the_writer_did_not_take_is_never_200(end: Exception, status: int, is_to_be_repeated: bool) -> None:
-    found, metrics = answer(ToldWriter(end), ToldDirectory())
+    found, metrics = answer(ToldWriter(end), ToldStreams())
     assert found.status == status
     assert json.loads(found.body)["code"] == (end.code if isinstance(end, StrandlineError) else "internal")
     assert (b"retry-after" in dict(found.headers)) is is_to_be_repeated
@@ -105,7 +109,7 @@ def test_what_the_writer_did_not_take_is_never_200(end: Exception, status: int, 
 @pytest.mark.parametrize("accepted", Accepted)
 def test_what_the_writer_took_is_200(accepted: Accepted) -> None:
     writer = ToldWriter(accepted)
-    found, metrics = answer(writer, ToldDirectory(), idempotency_key="k-1")
+    found, metrics = answer(writer, ToldStreams(), idempotency_key="k-1")
     assert found == Answer(200, b'{"accepted":1}')
     counts = metrics.of("readings")
     assert counts.confirmed.value == (accepted is Accepted.LOG)
@@ -117,7 +121,7 @@ def test_what_the_writer_took_is_200(accepted: Accepted) -> None:
 
 def test_the_records_of_a_batch_have_its_key_and_their_place() -> None:
     writer = ToldWriter()
-    found, metrics = answer(writer, ToldDirectory(), b'[1,"12345678901",2]', idempotency_key='"k"')
+    found, metrics = answer(writer, ToldStreams(), b'[1,"12345678901",2]', idempotency_key='"k"')
     assert json.loads(found.body) == {
         "accepted": 2,
         "refused": [{"index": 1, "reason": "too_large", "detail": "it has 13 bytes, the limit is 10"}],
@@ -130,7 +134,7 @@ def test_the_records_of_a_batch_have_its_key_and_their_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("directory", "body", "headers", "status"),
+    ("streams", "body", "headers", "status"),
     [
         (NotFound("no such stream"), BODY, {}, 404),
         (LedgerUnavailable("away"), BODY, {}, 503),
@@ -145,10 +149,10 @@ def test_the_records_of_a_batch_have_its_key_and_their_place() -> None:
     ],
 )
 def test_what_is_refused_does_not_reach_the_writer(
-    directory: Exception | StreamSpec, body: bytes, headers: dict[str, str], status: int
+    streams: Exception | StreamSpec, body: bytes, headers: dict[str, str], status: int
 ) -> None:
     writer = ToldWriter()
-    found, metrics = answer(writer, ToldDirectory(directory), body, **headers)
+    found, metrics = answer(writer, ToldStreams(streams), body, **headers)
     assert found.status == status
     assert found.content_type == b"application/problem+json"
     assert (b"retry-after" in dict(found.headers)) is (status == 503)
@@ -175,3 +179,19 @@ def test_what_is_refused_does_not_reach_the_writer(
 def test_the_target_names_the_stream(url: bytes, stream: str | None) -> None:
     assert stream_of(url) == stream
     assert path_of(url).startswith("/")
+
+
+@pytest.mark.parametrize(
+    ("names", "host", "status"),
+    [
+        ((), "anything.example", 200),
+        (("gateway.example",), "gateway.example:8081", 200),
+        (("gateway.example",), "127.0.0.1:8081", 200),
+        (("gateway.example",), "rebound.example", 421),
+    ],
+)
+def test_records_are_taken_under_the_names_of_the_gateway(names: tuple[str, ...], host: str, status: int) -> None:
+    writer = ToldWriter()
+    found, _ = answer(writer, ToldStreams(), host_names=names, host=host)
+    assert found.status == status
+    assert len(writer.appended) == (status == 200)

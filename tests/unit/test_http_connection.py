@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from strandline.ingest.http import connection as http_connection
-from strandline.ingest.http.connection import HttpConnection, HttpServer
-from strandline.ingest.http.request import Answer, BodyRoom, Refusal, Request, problem
+from strandline.ingest.gateway import http_server
+from strandline.ingest.gateway.http_request import Answer, BodyRoom, Refusal, Request, problem
+from strandline.ingest.gateway.http_server import HttpConnection, HttpServer
 
 ROOM_BYTES = 1_000
 
@@ -143,7 +143,7 @@ def test_requests_are_answered_in_order_however_their_bytes_arrive(seed: int) ->
         assert peer.transport.statuses() == [200] * 2 * len(REQUESTS)
         answers = [part.partition(b"\r\n\r\n")[2] for part in peer.transport.written.split(b"HTTP/1.1 200 OK")[1:]]
         assert [answer.split(b" ", 2)[2] for answer in answers] == BODIES * 2
-        assert application.seen[2].headers == {b"idempotency-key": b"a"}
+        assert application.seen[2].headers == {b"host": b"x", b"idempotency-key": b"a"}
         assert application.seen[0].source == b"http:192.0.2.1"
         assert peer.transport.is_reading
         assert not peer.transport.ended
@@ -182,7 +182,7 @@ def test_what_is_not_http_is_refused_and_the_rest_ignored(data: bytes, status: i
         assert peer.transport.statuses() == [200, status]
         assert b"smuggled" not in peer.transport.written
         assert b"connection: close" in peer.transport.written
-        server.sweep(http_connection.LINGER_S + 1)
+        server.sweep(http_server.LINGER_S + 1)
         assert peer.transport.ended == "aborted"
         peer.lose()
 
@@ -199,7 +199,7 @@ def test_a_head_without_end_is_refused(start: bytes) -> None:
             await peer.send(b"x: y\r\n" * 100 if start.endswith(b"1.1\r\n") else b"x" * 600)
             pieces += 1
         assert peer.transport.statuses() == [431]
-        assert pieces * 600 <= http_connection.HEAD_BYTES_MAX + 600
+        assert pieces * 600 <= http_server.HEAD_BYTES_MAX + 600
         peer.lose()
 
     play(script)
@@ -267,7 +267,6 @@ def test_a_sender_that_asks_first_is_told_to_go_on() -> None:
     async def script(server: HttpServer, application: EchoingApplication) -> None:
         peer = Peer(server)
         request = post(b"abc", more=b"Expect: 100-continue\r\n")
-        application.admit = _expect_continue  # type: ignore[method-assign]
         await peer.send(request[:-3])
         assert peer.transport.statuses() == [100]
         await peer.send(request[-3:])
@@ -276,29 +275,25 @@ def test_a_sender_that_asks_first_is_told_to_go_on() -> None:
     play(script)
 
 
-def _expect_continue(request: Request) -> None:
-    request.expects_continue = True
-
-
 def test_a_slow_head_and_a_slow_body_are_refused_and_an_idle_connection_is_closed() -> None:
     async def script(server: HttpServer, application: EchoingApplication) -> None:
         silent, idle, slow_head, slow_body = (Peer(server) for _ in range(4))
         await idle.send(post(b"a"))
         await slow_head.send(b"POST /x HT")
         await slow_body.send(post(b"abc")[:-1])
-        server.sweep(http_connection.HEAD_TIMEOUT_S + 1)
+        server.sweep(http_server.HEAD_TIMEOUT_S + 1)
         await slow_head.send()
         assert silent.transport.ended == "aborted"
         assert slow_head.transport.statuses() == [408]
         assert (idle.transport.ended, slow_body.transport.written) == ("", b"")
         silent.lose()
         slow_head.lose()
-        server.sweep(http_connection.BODY_TIMEOUT_S + 1)
+        server.sweep(http_server.BODY_TIMEOUT_S + 1)
         await slow_body.send()
         assert slow_body.transport.statuses() == [408]
         assert idle.transport.ended == ""
         slow_body.lose()
-        server.sweep(http_connection.KEEP_ALIVE_S + 1)
+        server.sweep(http_server.KEEP_ALIVE_S + 1)
         assert idle.transport.ended == "aborted"
         idle.lose()
         assert server.connections == 0
@@ -331,7 +326,7 @@ def test_a_sender_that_does_not_read_its_answers_is_cut() -> None:
         patient.connection.resume_writing()
         await patient.send()
         assert patient.transport.statuses() == [200, 200]
-        server.sweep(http_connection.WRITE_TIMEOUT_S + 1)
+        server.sweep(http_server.WRITE_TIMEOUT_S + 1)
         assert impatient.transport.ended == "aborted"
         impatient.lose()
         await impatient.send()

@@ -10,7 +10,7 @@ counts, and the same one asks.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Gauge, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -98,6 +98,7 @@ class IngestMetrics(Collector):
     def __init__(self, protocol: str) -> None:
         self._protocol = protocol
         self._streams: dict[str, StreamMetrics] = {}
+        self._refresh: Callable[[], None] = lambda: None
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
@@ -111,6 +112,10 @@ class IngestMetrics(Collector):
             gauge = Gauge(f"strandline_ingest_spool_{name}", help_text, ["protocol"], registry=self.registry)
             gauge.labels(self._protocol).set_function(read)
 
+    def refresh_by(self, refresh: Callable[[], None]) -> None:
+        """Call `refresh` before the counts are shown, to bring up to date what is counted elsewhere."""
+        self._refresh = refresh
+
     def of(self, stream: str) -> StreamMetrics:
         """The counts of one stream."""
         found = self._streams.get(stream)
@@ -120,6 +125,7 @@ class IngestMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Called by prometheus_client when the metrics are asked for."""
+        self._refresh()
         received = _counter("received", "Records that arrived", _LABELS)
         confirmed = _counter("confirmed", "Records that are in the log, confirmed and read back", _LABELS)
         spooled = _counter("spooled", "Records that the spool has taken while Kafka can't confirm", _LABELS)

@@ -1,4 +1,4 @@
-"""What the processes of all gateways without HTTP have in common: the door, the resources, the order of starting and ending."""
+"""What every gateway process does: read its settings, open its resources, follow the streams, and stop in order."""
 
 from __future__ import annotations
 
@@ -18,100 +18,55 @@ import pydantic
 import structlog
 import uvloop
 
-from strandline.core.errors import InvalidSettings, StrandlineError
+from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.spool import Spool
 from strandline.ingest.append.writer import LogWriter
 from strandline.ingest.append.writer_identity import WriterIdentity
-from strandline.ingest.gateway.health_server import serve_pages
+from strandline.ingest.gateway.health_pages import HealthPages, HostNames
+from strandline.ingest.gateway.http_server import BACKLOG, HttpServer
 from strandline.ingest.gateway.metrics import IngestMetrics
-from strandline.ingest.gateway.stream_follower import StreamFollower, streams_reader
+from strandline.ingest.gateway.stream_appender import StreamAppender
+from strandline.ingest.gateway.streams import Streams
 from strandline.ledger.ledger import Ledger
 
 logger = structlog.get_logger()
 
 READY_TIMEOUT_S = 2.0
+HEALTH_CONNECTIONS_MAX = 64
+HEALTH_STOP_TIMEOUT_S = 1.0
 FILES_BESIDE_CONNECTIONS = 100
 S = TypeVar("S", bound=Settings)
 
 
 @dataclass(frozen=True)
 class GatewayResources:
-    """What a gateway works with. They outlive it: what it appended is confirmed before they end."""
+    """What a gateway works with. They outlive it: what it appended is confirmed before they close."""
 
     writer: LogWriter
+    streams: Streams
     metrics: IngestMetrics
+    host_names: HostNames
+    record_bytes_max: int
     stopping: asyncio.Event
     """Set by SIGTERM or SIGINT."""
 
-
-@asynccontextmanager
-async def open_writer(
-    settings: Settings, writer_id: str, metrics: IngestMetrics, confirm_timeout_s: float | None = None
-) -> AsyncIterator[LogWriter]:
-    """A writer of that id, until all that it appended is confirmed. Raises StackError when another process has the id,
-    or its spool can't be opened."""
-    identity = await asyncio.to_thread(WriterIdentity.take, settings.data_dir, writer_id)
-    with contextlib.closing(identity):
-        spool = await asyncio.to_thread(Spool, identity.directory, bytes_max=settings.spool_bytes_max)
-        metrics.show_spool(spool)
-        async with LogWriter(
-            settings.kafka_bootstrap,
-            writer_id=identity.writer_id,
-            epoch=identity.epoch,
-            record_bytes_max=settings.record_bytes_max,
-            confirm_timeout_s=confirm_timeout_s or settings.confirm_timeout_s,
-            spool=spool,
-        ) as writer:
-            yield writer
-
-
-@asynccontextmanager
-async def open_resources(
-    settings: Settings,
-    protocol: str,
-    pages_port: int,
-    confirm_timeout_s: float | None = None,
-    refresh: Callable[[], None] | None = None,
-) -> AsyncIterator[GatewayResources]:
-    """Open the writer and the pages. Raises StackError when a port is taken. Kafka may come later.
-
-    `confirm_timeout_s` is for a gateway whose senders don't wait for an answer as those of HTTP do; `refresh` is called
-    before the metrics are shown.
-    """
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopping.set)
-    metrics = IngestMetrics(protocol)
-    async with contextlib.AsyncExitStack() as stack:
-        # The port of the pages names the process: no other on this machine has it.
-        opening = open_writer(settings, f"{protocol}-{socket.gethostname()}-{pages_port}", metrics, confirm_timeout_s)
-        writer = await stack.enter_async_context(opening)
-
-        async def check() -> None:
-            await writer.check(READY_TIMEOUT_S)
-
-        await stack.enter_async_context(
-            serve_pages(settings.http_host, pages_port, metrics.registry, check, refresh or (lambda: None))
+    def appender(self, spec: StreamSpec, *, may_spool: bool) -> StreamAppender:
+        """A way into the log for the records of one stream."""
+        return StreamAppender(
+            spec, self.writer, self.metrics, may_spool=may_spool, record_bytes_max=self.record_bytes_max
         )
-        yield GatewayResources(writer, metrics, stopping)
-    logger.info("the gateway has stopped", action="gateway_stopped", protocol=protocol)
 
+    async def check_log(self) -> None:
+        """Raises LogUnavailable while Kafka does not answer."""
+        await self.writer.check(READY_TIMEOUT_S)
 
-async def follow_until_stopped(
-    settings: Settings, stopping: asyncio.Event, update_streams: Callable[[list[StreamSpec]], None]
-) -> None:
-    """Give `update_streams` all streams now and every few seconds, until the process is asked to stop.
-
-    Raises what opening the ledger raises, and what `update_streams` raises.
-    """
-    ledger = await asyncio.to_thread(Ledger.open, settings.ledger_url)
-    with contextlib.closing(ledger):
-        following = asyncio.create_task(StreamFollower(streams_reader(ledger), update_streams).follow())
-        asked = asyncio.create_task(stopping.wait())
+    async def follow_streams(self, on_read: Callable[[list[StreamSpec]], None] = lambda _: None) -> None:
+        """Give `on_read` all streams now and every few seconds, until the process is asked to stop. Raises what it raises."""
+        following = asyncio.create_task(self.streams.follow(on_read))
+        asked = asyncio.create_task(self.stopping.wait())
         try:
             await asyncio.wait((following, asked), return_when=asyncio.FIRST_COMPLETED)
             if following.done():
@@ -122,9 +77,83 @@ async def follow_until_stopped(
             await asyncio.wait((following,))
 
 
+@asynccontextmanager
+async def open_resources(
+    settings: Settings, protocol: str, port: int, confirm_timeout_s: float | None = None
+) -> AsyncIterator[GatewayResources]:
+    """Open the ledger and the writer; close them when all that was appended is confirmed.
+
+    `port` is the one on which this process answers HTTP. No other process on this machine has it, so it names the writer.
+    `confirm_timeout_s` is for gateways whose senders don't wait for an answer as those of HTTP do.
+
+    Raises what opening the ledger raises, and StackError when another process has the writer's id or the spool can't be
+    opened. Kafka may come later.
+    """
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    metrics = IngestMetrics(protocol)
+    names = settings.gateway_names
+    async with contextlib.AsyncExitStack() as stack:
+        ledger = stack.enter_context(contextlib.closing(await asyncio.to_thread(Ledger.open, settings.ledger_url)))
+        streams = stack.enter_context(contextlib.closing(Streams.of(ledger)))
+        identity = await asyncio.to_thread(
+            WriterIdentity.take, settings.data_dir, f"{protocol}-{socket.gethostname()}-{port}"
+        )
+        stack.enter_context(contextlib.closing(identity))
+        spool = await asyncio.to_thread(Spool, identity.directory, bytes_max=settings.spool_bytes_max)
+        metrics.show_spool(spool)
+        writer = LogWriter(
+            settings.kafka_bootstrap,
+            writer_id=identity.writer_id,
+            epoch=identity.epoch,
+            record_bytes_max=settings.record_bytes_max,
+            confirm_timeout_s=confirm_timeout_s or settings.confirm_timeout_s,
+            spool=spool,
+        )
+        yield GatewayResources(
+            await stack.enter_async_context(writer),
+            streams,
+            metrics,
+            HostNames((*names, settings.http_host) if names else ()),
+            settings.record_bytes_max,
+            stopping,
+        )
+    logger.info("the gateway has stopped", action="gateway_stopped", protocol=protocol)
+
+
+@asynccontextmanager
+async def serve_health_pages(settings: Settings, port: int, resources: GatewayResources) -> AsyncIterator[None]:
+    """Serve the health pages of a gateway that takes no records by HTTP. Raises StackError when the port is taken."""
+    listener = listen(settings.http_host, port, "serve its health pages")
+    pages = HealthPages(resources.metrics.registry, resources.check_log, resources.host_names)
+    server = HttpServer(pages, connections_max=HEALTH_CONNECTIONS_MAX)
+    await server.start(listener)
+    try:
+        yield
+    finally:
+        await server.stop(HEALTH_STOP_TIMEOUT_S)
+
+
+def listen(host: str, port: int, purpose: str, setting: str = "another") -> socket.socket:
+    """A TCP socket that listens there. Raises StackError, which says what can't be done and names the setting."""
+    try:
+        return listening_socket(host, port, BACKLOG)
+    except OSError as error:
+        raise StackError(
+            f"the gateway can't {purpose} on {host}:{port}: {error.strerror}; stop what uses that port, or set {setting}"
+        ) from error
+
+
+def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
+    """A TCP socket that listens there, on IPv6 if the host is an IPv6 address. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=backlog)
+
+
 def connections_max(setting: str, wanted: int) -> int:
     """How many connections the process may have open, after asking the system for as many files as it allows. `setting`
-    names where `wanted` is from."""
+    is the name of the setting that `wanted` is from."""
     _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
     if files_max == resource.RLIM_INFINITY or wanted + FILES_BESIDE_CONNECTIONS <= files_max:
@@ -139,7 +168,7 @@ def connections_max(setting: str, wanted: int) -> int:
 
 
 def run_gateway(settings_type: type[S], serve: Callable[[S], Awaitable[None]]) -> int:
-    """The door of a gateway's process: returns its exit code."""
+    """The main function of a gateway's process: returns its exit code."""
     try:
         settings = settings_type()
     except pydantic.ValidationError as error:
@@ -150,8 +179,8 @@ def run_gateway(settings_type: type[S], serve: Callable[[S], Awaitable[None]]) -
     async def run() -> None:
         await serve(settings)
 
-    # What is there now stays, and records leave no cycles: looking for some among all of it again and again would cost a
-    # gateway a sixth of its time.
+    # What exists now lives as long as the process, and records form no reference cycles. Searching all of it for cycles
+    # again and again would cost a gateway a sixth of its time.
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)

@@ -25,12 +25,13 @@ from typing import Protocol
 import structlog
 
 from strandline.core.errors import LogUnavailable
-from strandline.core.record import HEADER_MESSAGE_ID, HEADER_MQTT_RETAINED, HEADER_PROPERTY_PREFIX
 from strandline.ingest.append.errors import LogBusy
 from strandline.ingest.append.writer import RECORD_OVERHEAD_BYTES, RECORDS_PER_TURN, LogWriter
 from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPE
 from strandline.ingest.gateway.metrics import IngestMetrics
+from strandline.ingest.gateway.stream_appender import Headers
 from strandline.ingest.mqtt.decoder import Publish
+from strandline.ingest.mqtt.headers import headers_of
 from strandline.ingest.mqtt.topics import Route
 from strandline.log.record_key import Record
 
@@ -40,7 +41,6 @@ BYTES_WAITING_MAX = 32 * 1024 * 1024
 """Of all messages that were read and not yet confirmed. Over it nobody is read, until half of it is confirmed. Below the
 writer's own bound, so that the writer seldom has to refuse."""
 BUSY_RETRY_S = 0.1
-_RETAINED = (HEADER_MQTT_RETAINED, b"1")
 
 
 class Sender(Protocol):
@@ -59,7 +59,7 @@ class _StreamBatch:
         self.began_s = 0.0
         """When it was first tried; 0 before."""
         self.records: list[Record] = []
-        self.headers_each: list[list[tuple[str, bytes]]] = []
+        self.headers_each: list[Headers] = []
         self.waiting: dict[Sender, list[int]] = {}
         """The packet identifiers of the QoS 1 messages."""
         self.bytes_waiting = 0
@@ -120,9 +120,7 @@ class Batches:
         batch = queue.batches[-1]
         payload = publish.payload
         batch.records.append((payload, route.find_key(payload)))
-        batch.headers_each.append(
-            _headers(publish, route) if publish.retain or properties is not None else route.headers
-        )
+        batch.headers_each.append(headers_of(publish, route.headers))
         if publish.qos:
             packet_ids = batch.waiting.get(sender)
             if packet_ids is None:
@@ -227,14 +225,3 @@ class Batches:
         if not self._is_reading and not self._blocked and self.bytes_waiting <= BYTES_WAITING_MAX // 2:
             self._is_reading = True
             self._set_reading(True)
-
-
-def _headers(publish: Publish, route: Route) -> list[tuple[str, bytes]]:
-    """Of a message that has more to say than where it came from."""
-    headers = list(route.headers)
-    if publish.retain:
-        headers.append(_RETAINED)
-    for name, value in publish.properties.user if publish.properties else ():
-        known = HEADER_MESSAGE_ID if name == HEADER_MESSAGE_ID else HEADER_PROPERTY_PREFIX + name
-        headers.append((known, value.encode()))
-    return headers

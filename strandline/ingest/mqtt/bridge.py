@@ -27,24 +27,14 @@ from prometheus_client import Counter, Gauge
 from pydantic import Field, SecretStr
 
 from strandline.core.errors import InvalidSettings, LogUnavailable, TransientError
-from strandline.core.record import (
-    HEADER_MESSAGE_ID,
-    HEADER_MQTT_REDELIVERED,
-    HEADER_MQTT_RETAINED,
-    HEADER_PROPERTY_PREFIX,
-)
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.writer import RECORDS_PER_TURN
-from strandline.ingest.gateway.process import (
-    READY_TIMEOUT_S,
-    GatewayResources,
-    follow_until_stopped,
-    open_resources,
-    run_gateway,
-)
+from strandline.ingest.gateway.process import GatewayResources, open_resources, run_gateway, serve_health_pages
 from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
+from strandline.ingest.gateway.tasks import Tasks
 from strandline.ingest.mqtt.client import BrokerUnavailable, Message, MqttClient, MqttClientOptions
+from strandline.ingest.mqtt.headers import headers_of
 from strandline.ingest.mqtt.topics import TopicRoutes
 from strandline.log.record_key import Record
 
@@ -125,7 +115,7 @@ class MqttBridge:
         self._was_connected = False
         """There was a connection since the last attempt."""
         self._turns: deque[_Turn] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._held_bytes = self._held_messages = 0
         registry = resources.metrics.registry
         self._redelivered = Counter(
@@ -146,14 +136,7 @@ class MqttBridge:
                 action="filter_ambiguous", filter=topic_filter, stream=stream, without=other,
             )  # fmt: skip
         self._appenders = {
-            spec.stream: StreamAppender(
-                spec,
-                self._resources.writer,
-                self._resources.metrics,
-                may_spool=spec.durability == "spool",
-                record_bytes_max=self._settings.record_bytes_max,
-            )
-            for spec in specs
+            spec.stream: self._resources.appender(spec, may_spool=spec.durability == "spool") for spec in specs
         }
         self._changed.set()
 
@@ -163,7 +146,7 @@ class MqttBridge:
         while True:
             try:
                 await self._changed.wait()  # without routes the session's first messages would be nobody's
-                await self._resources.writer.check(READY_TIMEOUT_S)
+                await self._resources.check_log()
                 await self._serve_connection()
                 trouble = ""
             except TransientError as error:
@@ -206,8 +189,7 @@ class MqttBridge:
             self._changed.set()
             self._is_failing.set()  # so that nothing that is settled now makes it read again
             connection.pause()
-            if self._tasks:
-                await asyncio.wait(self._tasks, timeout=2 * self._settings.mqtt_confirm_timeout_s + 2)
+            await self._tasks.settle(2 * self._settings.mqtt_confirm_timeout_s + 2)
             connection.close()
 
     async def _subscribe(self, connection: MqttClient) -> None:
@@ -240,9 +222,7 @@ class MqttBridge:
         self._held_messages += len(messages)
         if self._held_bytes > HELD_BYTES_MAX or self._held_messages > HELD_MESSAGES_MAX:
             connection.pause()
-        task = asyncio.get_running_loop().create_task(self._settle(turn))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._settle(turn))
 
     async def _settle(self, turn: _Turn) -> None:
         """Append a turn's records, and acknowledge its messages when those of earlier turns are.
@@ -318,7 +298,7 @@ class MqttBridge:
                 continue
             batch.messages.append(message)
             batch.records.append((payload, route.find_key(payload)))
-            batch.headers_each.append(headers_of(message, route.headers))
+            batch.headers_each.append(headers_of(publish, route.headers, message.is_redelivered))
         return [batch for batch in found if batch.records]
 
     def _refuse_too_large(self, appender: StreamAppender, message: Message) -> None:
@@ -351,22 +331,6 @@ class _StreamBatch:
         self.messages: list[Message] = []
         self.records: list[Record] = []
         self.headers_each: list[Headers] = []
-
-
-def headers_of(message: Message, common: Headers) -> Headers:
-    """What a message says of itself beside its payload, as headers of its record: its topic and more."""
-    publish = message.publish
-    if not publish.retain and not message.is_redelivered and publish.properties is None:
-        return common
-    headers = list(common)
-    if publish.retain:
-        headers.append((HEADER_MQTT_RETAINED, b"1"))
-    if message.is_redelivered:
-        headers.append((HEADER_MQTT_REDELIVERED, b"1"))
-    for name, value in publish.properties.user if publish.properties else ():
-        header = HEADER_MESSAGE_ID if name == HEADER_MESSAGE_ID else HEADER_PROPERTY_PREFIX + name
-        headers.append((header, value.encode()))
-    return headers
 
 
 def shown(message: Message) -> str:
@@ -425,17 +389,19 @@ async def _first_of(lost: asyncio.Future[str], *events: asyncio.Event) -> None:
 
 
 async def serve(settings: MqttBridgeSettings) -> None:
-    """Run a gateway until SIGTERM or SIGINT: then read no more, settle and acknowledge what has come, return.
+    """Run a bridge until SIGTERM or SIGINT: then read no more, settle and acknowledge what has come, return.
 
-    Raises StackError when the port of the pages is taken, InvalidSettings, and whatever opening the ledger raises. Kafka and
-    the broker may come later.
+    Raises StackError when the port of the health pages is taken, InvalidSettings, and what opening the ledger raises. Kafka
+    and the broker may come later.
     """
-    async with open_resources(settings, "mqtt", settings.mqtt_pages_port, settings.mqtt_confirm_timeout_s) as resources:
-        gateway = MqttBridge(settings, resources)
-        running = asyncio.create_task(gateway.run())
+    port = settings.mqtt_pages_port
+    opening = open_resources(settings, "mqtt", port, settings.mqtt_confirm_timeout_s)
+    async with opening as resources, serve_health_pages(settings, port, resources):
+        bridge = MqttBridge(settings, resources)
+        running = asyncio.create_task(bridge.run())
         logger.info("the MQTT bridge runs", action="gateway_started", broker=settings.mqtt_url)
         try:
-            await follow_until_stopped(settings, resources.stopping, gateway.update_streams)
+            await resources.follow_streams(bridge.update_streams)
         finally:
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -27,7 +27,7 @@ from pydantic import Field
 from strandline.core.errors import InvalidSettings, StackError
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
-from strandline.ingest.gateway.process import connections_max, follow_until_stopped, open_resources, run_gateway
+from strandline.ingest.gateway.process import connections_max, open_resources, run_gateway, serve_health_pages
 from strandline.ingest.mqtt.connections import MqttConnections
 from strandline.ingest.mqtt.passwords import Passwords
 from strandline.ingest.mqtt.sessions import Sessions
@@ -71,9 +71,9 @@ async def serve(settings: MqttServerSettings) -> None:
         passwords = None
         if settings.mqtt_listener_passwords is not None:
             passwords = stack.enter_context(contextlib.closing(Passwords(settings.mqtt_listener_passwords)))
-        resources = await stack.enter_async_context(
-            open_resources(settings, "mqtt-listener", settings.mqtt_listener_pages_port)
-        )
+        port = settings.mqtt_listener_pages_port
+        resources = await stack.enter_async_context(open_resources(settings, "mqtt-listener", port))
+        await stack.enter_async_context(serve_health_pages(settings, port, resources))
         sessions = stack.enter_context(
             contextlib.closing(Sessions(settings.data_dir / f"mqtt-sessions-{settings.mqtt_listener_port}.jsonl"))
         )
@@ -98,7 +98,7 @@ async def serve(settings: MqttServerSettings) -> None:
         watching = asyncio.create_task(connections.watch())
         watching.add_done_callback(lambda _: resources.stopping.set())
         try:
-            await follow_until_stopped(settings, resources.stopping, update_streams)
+            await resources.follow_streams(update_streams)
         finally:
             listening.cancel()
             watching.cancel()

@@ -16,12 +16,10 @@ that is busy is waited for, and the sender with it: the connection isn't read me
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import sys
-from collections.abc import Coroutine
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import structlog
 from pydantic import Field
@@ -30,8 +28,16 @@ from strandline.core.errors import LogUnavailable
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.gateway.line_splitter import LineSplitter
-from strandline.ingest.gateway.process import GatewayResources, follow_until_stopped, open_resources, run_gateway
+from strandline.ingest.gateway.process import (
+    GatewayResources,
+    listening_socket,
+    open_resources,
+    run_gateway,
+    serve_health_pages,
+)
 from strandline.ingest.gateway.stream_appender import StreamAppender
+from strandline.ingest.gateway.tasks import Tasks
+from strandline.ingest.sockets.ports import Ports
 from strandline.log.record_key import Record
 
 logger = structlog.get_logger()
@@ -65,35 +71,37 @@ class TcpSettings(Settings):
 
 
 class TcpPort:
-    """One port, the stream that it flows into, and its connections."""
+    """One port, the stream that its records go to, and its connections."""
 
     def __init__(self, appender: StreamAppender, listener: socket.socket, gateway: TcpGateway) -> None:
         self.appender = appender
-        """May be replaced when the stream's document has changed."""
         self.gateway = gateway
-        self._listener = listener
-        self._server: asyncio.Server | None = None
         self.connections: set[TcpConnection] = set()
+        self._server: asyncio.Server | None = None
+        self._starting = gateway.tasks.start(self._start(listener))
 
     @property
     def is_acking(self) -> bool:
         """Whether confirmed records are answered."""
         return self.appender.spec.tcp is not None and self.appender.spec.tcp.ack
 
-    async def listen(self) -> None:
-        """Accept connections from now on."""
-        make = partial(TcpConnection, self)
-        self._server = await asyncio.get_running_loop().create_server(make, sock=self._listener, backlog=_BACKLOG)
-        self.appender.metrics.is_open.set(1)
+    def use(self, appender: StreamAppender) -> None:
+        """Append what comes from now on as a changed document says."""
+        self.appender = appender
 
     async def close(self) -> None:
         """Accept no more, confirm what has arrived whole, answer it, and end the connections."""
+        await asyncio.wait((self._starting,))
         if self._server is not None:
             self._server.close()
         self.appender.metrics.is_open.set(0)
         settling = [settled for one in list(self.connections) if (settled := one.finish()) is not None]
         if settling:
             await asyncio.wait(settling)
+
+    async def _start(self, listener: socket.socket) -> None:
+        make = partial(TcpConnection, self)
+        self._server = await asyncio.get_running_loop().create_server(make, sock=listener, backlog=_BACKLOG)
 
     def sweep(self, now_s: float) -> None:
         """End the connections of which a line never ends."""
@@ -213,7 +221,7 @@ class TcpConnection(asyncio.Protocol):
                 queue.append((line, find_key(line)))
                 self._bytes_queued += len(line)
         if queue and self._settling is None:
-            self._settling = self._gateway.start(self._settle())
+            self._settling = self._gateway.tasks.start(self._settle())
         if self._bytes_queued > BYTES_QUEUED_MAX and self._is_open:
             self._transport.pause_reading()
 
@@ -283,15 +291,13 @@ class TcpConnection(asyncio.Protocol):
 
 
 class TcpGateway:
-    """All ports of the process: opened, changed and closed as the streams' documents say."""
+    """All ports and connections of the process."""
 
     def __init__(self, settings: TcpSettings, resources: GatewayResources) -> None:
         self._settings = settings
         self._resources = resources
-        self._ports: dict[int, TcpPort] = {}
-        self._refused: dict[int, str] = {}
-        """Port -> why it can't be opened; said once."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks = Tasks()
+        self._ports = Ports("TCP", settings.port_offset, _port_of, self._open, self._appender, self.tasks)
         self.connections_max = settings.tcp_connections_max
         self.bytes_held = 0
         """Of the lines of all connections that have begun and not ended."""
@@ -299,92 +305,52 @@ class TcpGateway:
     @property
     def connections(self) -> int:
         """How many are open."""
-        return sum(len(port.connections) for port in self._ports.values())
-
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run it as a task that is kept until it is done: asyncio itself holds tasks by weak references only."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return sum(len(port.connections) for port in self._ports)
 
     def update_streams(self, streams: list[StreamSpec]) -> None:
-        """Open, change and close ports so that they are as the documents say."""
-        wanted: dict[int, StreamSpec] = {}
-        for spec in streams:
-            if spec.tcp is not None:
-                wanted.setdefault(spec.tcp.port + self._settings.port_offset, spec)
-        for number in self._ports.keys() - wanted.keys():
-            self.start(self._ports.pop(number).close())
-            logger.info("a TCP port is closed", action="port_closed", port=number)
-        for number, spec in wanted.items():
-            known = self._ports.get(number)
-            if known is None:
-                self._open(number, spec)
-            elif known.appender.spec != spec:
-                known.appender.metrics.is_open.set(0)
-                known.appender = self._appender(spec)
-                known.appender.metrics.is_open.set(1)
-                logger.info("a TCP port has changed", action="port_changed", port=number, stream=spec.stream)
+        """Open, change and close ports as the streams' documents say."""
+        self._ports.update(streams)
 
     async def sweep(self) -> None:
-        """End, again and again, the connections of which a line never ends. Until cancelled."""
+        """End, again and again, the connections with a line that never ends. Until cancelled."""
         while True:
             await asyncio.sleep(SWEEP_EVERY_S)
-            for port in self._ports.values():
+            for port in self._ports:
                 port.sweep(asyncio.get_running_loop().time())
 
     async def close(self) -> None:
-        """Close every port; all that arrived whole is confirmed or refused then."""
-        for port in self._ports.values():
-            self.start(port.close())
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=BUSY_PATIENCE_S + 2)
-            for task in late:
-                task.cancel()
+        """Close every port, and return when every line that arrived whole is confirmed or refused."""
+        self._ports.close()
+        for late in await self.tasks.settle(timeout_s=BUSY_PATIENCE_S + 2):
+            late.cancel()
 
-    def _open(self, number: int, spec: StreamSpec) -> None:
-        host = self._settings.tcp_host
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            listener = socket.create_server((host, number), family=family, backlog=_BACKLOG)
-        except OSError as error:
-            if self._refused.get(number) != str(error):
-                self._refused[number] = str(error)
-                logger.error(
-                    "a TCP port can't be opened; it is tried again every few seconds",
-                    action="port_refused", port=number, stream=spec.stream, reason=str(error),
-                )  # fmt: skip
-            return
-        self._refused.pop(number, None)
-        self._ports[number] = TcpPort(self._appender(spec), listener, self)
-        self.start(self._ports[number].listen())
-        logger.info("a TCP port is open", action="port_opened", port=number, stream=spec.stream)
+    def _open(self, number: int, appender: StreamAppender) -> TcpPort:
+        return TcpPort(appender, listening_socket(self._settings.tcp_host, number, _BACKLOG), self)
 
     def _appender(self, spec: StreamSpec) -> StreamAppender:
-        settings, resources = self._settings, self._resources
-        # Who is not answered can't send again, so the spool may take what the log can't.
-        may_spool = spec.durability == "spool" or not (spec.tcp and spec.tcp.ack)
-        return StreamAppender(
-            spec, resources.writer, resources.metrics, may_spool=may_spool, record_bytes_max=settings.record_bytes_max
-        )
+        # A sender that gets no answer can't send again, so the spool may take what the log can't.
+        is_acking = spec.tcp is not None and spec.tcp.ack
+        return self._resources.appender(spec, may_spool=spec.durability == "spool" or not is_acking)
+
+
+def _port_of(spec: StreamSpec) -> int | None:
+    return spec.tcp.port if spec.tcp is not None else None
 
 
 async def serve(settings: TcpSettings) -> None:
     """Run a gateway until SIGTERM or SIGINT: then accept no more, confirm and answer what has arrived, return.
 
-    Raises StackError when the port of the pages is taken, and whatever opening the ledger raises. Kafka may come later.
+    Raises StackError when the port of the health pages is taken, and what opening the ledger raises. Kafka may come later.
     """
-    async with open_resources(settings, "tcp", settings.tcp_pages_port) as resources:
+    port = settings.tcp_pages_port
+    async with open_resources(settings, "tcp", port) as resources, serve_health_pages(settings, port, resources):
         gateway = TcpGateway(settings, resources)
-        sweeping = gateway.start(gateway.sweep())
+        sweeping = asyncio.create_task(gateway.sweep())
         logger.info("the TCP gateway runs", action="gateway_started", host=settings.tcp_host)
         try:
-            await follow_until_stopped(settings, resources.stopping, gateway.update_streams)
+            await resources.follow_streams(gateway.update_streams)
         finally:
             sweeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await sweeping
             await gateway.close()
 
 

@@ -24,9 +24,11 @@ from pydantic import Field
 from strandline.core.errors import LogUnavailable
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
-from strandline.ingest.gateway.process import GatewayResources, follow_until_stopped, open_resources, run_gateway
+from strandline.ingest.gateway.process import GatewayResources, open_resources, run_gateway, serve_health_pages
 from strandline.ingest.gateway.stream_appender import StreamAppender
+from strandline.ingest.gateway.tasks import Tasks
 from strandline.ingest.sockets.datagram_reader import DATAGRAMS_MAX, DatagramReader
+from strandline.ingest.sockets.ports import Ports
 from strandline.log.record_key import Record
 
 logger = structlog.get_logger()
@@ -70,13 +72,12 @@ class UdpPort:
 
     def __init__(self, appender: StreamAppender, sockets: list[socket.socket], reader: DatagramReader) -> None:
         self.appender = appender
-        """May be replaced when the stream's document has changed."""
         self._sockets = sockets
         self._drops = dict.fromkeys(sockets, 0)
         """The kernel's count of each socket, as far as it is in the metrics."""
         self._loop = asyncio.get_running_loop()
         self._reader = reader
-        self._appending: set[asyncio.Task[None]] = set()
+        self._appending = Tasks()
         self._waiting = 0
         """Records of the appends under way."""
         self._is_confirming = True
@@ -91,6 +92,11 @@ class UdpPort:
             self.appender.metrics.drop("kernel", (drops - self._drops[one]) % 2**32)
             self._drops[one] = drops
 
+    def use(self, appender: StreamAppender) -> None:
+        """Append what comes from now on as a changed document says."""
+        self.count_drops()
+        self.appender = appender
+
     async def close(self) -> None:
         """Read what has arrived, close the sockets, and wait until all is confirmed or refused."""
         self._pause()
@@ -101,8 +107,7 @@ class UdpPort:
         self.appender.metrics.is_open.set(0)
         for one in self._sockets:
             one.close()
-        if self._appending:
-            await asyncio.wait(self._appending)
+        await self._appending.settle()
 
     def _resume(self) -> None:
         self._is_reading = True
@@ -129,9 +134,7 @@ class UdpPort:
             for host, datagrams in arrived.items():
                 if records := self._records(datagrams):
                     self._waiting += len(records)
-                    task = self._loop.create_task(self._append(host, records))
-                    self._appending.add(task)
-                    task.add_done_callback(self._appending.discard)
+                    self._appending.start(self._append(host, records))
             if sum(map(len, arrived.values())) < DATAGRAMS_MAX:
                 break
         if self._is_reading and self._waiting >= RECORDS_WAITING_MAX:
@@ -172,83 +175,45 @@ class UdpPort:
 
 
 class UdpGateway:
-    """All ports of the process: opened, changed and closed as the streams' documents say."""
+    """All ports of the process."""
 
     def __init__(self, settings: UdpSettings, resources: GatewayResources) -> None:
         self._settings = settings
-        self._resources = resources
-        self._ports: dict[int, UdpPort] = {}
-        self._refused: dict[int, str] = {}
-        """Port -> why it can't be opened; said once."""
-        self._closing: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
+        make_appender = partial(resources.appender, may_spool=True)
+        self._ports = Ports("UDP", settings.port_offset, _port_of, self._open, make_appender, self._tasks)
         self._reader = DatagramReader()
 
     def update_streams(self, streams: list[StreamSpec]) -> None:
-        """Open, change and close ports so that they are as the documents say."""
-        wanted: dict[int, StreamSpec] = {}
-        for spec in streams:
-            if spec.udp is not None:
-                wanted.setdefault(spec.udp.port + self._settings.port_offset, spec)
-        for number in self._ports.keys() - wanted.keys():
-            self._close(number)
-        for number, spec in wanted.items():
-            known = self._ports.get(number)
-            if known is None:
-                self._open(number, spec)
-            elif known.appender.spec != spec:
-                known.count_drops()
-                known.appender.metrics.is_open.set(0)
-                known.appender = self._appender(spec)
-                known.appender.metrics.is_open.set(1)
-                logger.info("a UDP port has changed", action="port_changed", port=number, stream=spec.stream)
+        """Open, change and close ports as the streams' documents say."""
+        self._ports.update(streams)
 
-    def refresh(self) -> None:
+    def count_drops(self) -> None:
         """Bring what the kernel dropped into the metrics."""
-        for port in self._ports.values():
+        for port in self._ports:
             port.count_drops()
 
     async def close(self) -> None:
-        """Close every port; all that arrived is confirmed or refused then."""
-        for number in list(self._ports):
-            self._close(number)
-        if self._closing:
-            await asyncio.wait(self._closing)
+        """Close every port, and return when all that arrived is confirmed or refused."""
+        self._ports.close()
+        await self._tasks.settle()
 
-    def _open(self, number: int, spec: StreamSpec) -> None:
-        try:
-            sockets = open_sockets(self._settings, number)
-        except OSError as error:
-            if self._refused.get(number) != str(error):
-                self._refused[number] = str(error)
-                logger.error(
-                    "a UDP port can't be opened; it is tried again every few seconds",
-                    action="port_refused", port=number, stream=spec.stream, reason=str(error),
-                )  # fmt: skip
-            return
-        self._refused.pop(number, None)
-        port = self._ports[number] = UdpPort(self._appender(spec), sockets, self._reader)
-        port.appender.metrics.is_open.set(1)
-        given = sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2  # the kernel doubles what it was asked
-        logger.info(
-            "a UDP port is open", action="port_opened", port=number, stream=spec.stream, receive_buffer_bytes=given
-        )
-        if given < self._settings.udp_receive_buffer_bytes:
+    def _open(self, number: int, appender: StreamAppender) -> UdpPort:
+        wanted = self._settings.udp_receive_buffer_bytes
+        sockets = open_sockets(self._settings, number)
+        given = (
+            sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+        )  # the kernel doubles what it was asked for
+        if given < wanted:
             logger.warning(
-                "the kernel gave a smaller receive buffer; raise net.core.rmem_max", action="buffer_limited",
-                port=number, receive_buffer_bytes=given,
+                "the kernel gave a smaller receive buffer; raise net.core.rmem_max",
+                action="buffer_limited", port=number, receive_buffer_bytes=given, wanted_bytes=wanted,
             )  # fmt: skip
+        return UdpPort(appender, sockets, self._reader)
 
-    def _close(self, number: int) -> None:
-        task = asyncio.get_running_loop().create_task(self._ports.pop(number).close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-        logger.info("a UDP port is closed", action="port_closed", port=number)
 
-    def _appender(self, spec: StreamSpec) -> StreamAppender:
-        settings, resources = self._settings, self._resources
-        return StreamAppender(
-            spec, resources.writer, resources.metrics, may_spool=True, record_bytes_max=settings.record_bytes_max
-        )
+def _port_of(spec: StreamSpec) -> int | None:
+    return spec.udp.port if spec.udp is not None else None
 
 
 def open_sockets(settings: UdpSettings, port: int) -> list[socket.socket]:
@@ -290,17 +255,11 @@ def receive_buffer_errors(snmp: str) -> int:
 async def serve(settings: UdpSettings) -> None:
     """Run a gateway until SIGTERM or SIGINT: then close the ports, confirm what has arrived, return.
 
-    Raises StackError when the port of the pages is taken, and whatever opening the ledger raises. Kafka may come later.
+    Raises StackError when the port of the health pages is taken, and what opening the ledger raises. Kafka may come later.
     """
-    gateway: UdpGateway | None = None
-
-    def refresh() -> None:
-        if gateway is not None:
-            gateway.refresh()
-
-    async with open_resources(
-        settings, "udp", settings.udp_pages_port, settings.udp_confirm_timeout_s, refresh
-    ) as resources:
+    port = settings.udp_pages_port
+    opening = open_resources(settings, "udp", port, settings.udp_confirm_timeout_s)
+    async with opening as resources, serve_health_pages(settings, port, resources):
         errors = Gauge(
             "strandline_udp_receive_buffer_errors_total",
             "Datagrams that no socket of this machine had room for, as the kernel counts them (RcvbufErrors)",
@@ -308,9 +267,10 @@ async def serve(settings: UdpSettings) -> None:
         )
         errors.set_function(lambda: receive_buffer_errors(Path("/proc/net/snmp").read_text(encoding="ascii")))
         gateway = UdpGateway(settings, resources)
+        resources.metrics.refresh_by(gateway.count_drops)
         logger.info("the UDP gateway runs", action="gateway_started", host=settings.udp_host)
         try:
-            await follow_until_stopped(settings, resources.stopping, gateway.update_streams)
+            await resources.follow_streams(gateway.update_streams)
         finally:
             await gateway.close()
 

@@ -30,7 +30,7 @@ from typing import Protocol, cast
 import httptools
 import structlog
 
-from strandline.ingest.http.request import WANTED_HEADERS, Answer, BodyRoom, Refusal, Request
+from strandline.ingest.gateway.http_request import WANTED_HEADERS, Answer, BodyRoom, Refusal, Request
 
 logger = structlog.get_logger()
 

@@ -1,0 +1,88 @@
+"""`/healthz`, `/readyz` and `/metrics` of a gateway process.
+
+`/healthz` and `/readyz` answer under any `Host`; `/metrics` answers under the names that `STRANDLINE_GATEWAY_NAMES` allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from strandline.core.errors import TransientError
+from strandline.core.host_names import HEALTH_PATHS, LOOPBACK_NAMES, host_name
+from strandline.ingest.gateway.http_request import (
+    Answer,
+    BodyRoom,
+    Refusal,
+    Request,
+    method_not_allowed,
+    problem,
+)
+
+_METRICS_PATH = "/metrics"
+_OK = Answer(200, b'{"status":"ok"}')
+
+
+class HostNames:
+    """The names under which a gateway answers. Without any it answers under every name."""
+
+    def __init__(self, names: Collection[str] = ()) -> None:
+        self._names = frozenset(name.lower() for name in names) | LOOPBACK_NAMES if names else None
+
+    def check(self, request: Request) -> None:
+        """Raises Refusal."""
+        if self._names is None:
+            return
+        host = request.headers.get(b"host", b"").decode("latin-1")
+        if host_name(host) not in self._names:
+            detail = f"this gateway is not called {host!r}; use localhost, or add the name to STRANDLINE_GATEWAY_NAMES"
+            raise Refusal(421, "misdirected_request", detail)
+
+
+class HealthPages:
+    """An application for `HttpServer`; the HTTP gateway hands it every request that brings no records.
+
+    `check_log` raises TransientError while the gateway can't append records to the log.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        check_log: Callable[[], Awaitable[None]],
+        host_names: HostNames,
+        hint: str = "",
+    ) -> None:
+        self._registry = registry
+        self._check_log = check_log
+        self._host_names = host_names
+        self._hint = hint
+        """Ends the sentence that there is no such page."""
+        self.room = BodyRoom(body_bytes_max=0, bytes_held_max=0)
+
+    def admit(self, request: Request) -> None:
+        """Raises Refusal."""
+        path = request.path
+        if path not in HEALTH_PATHS and path != _METRICS_PATH:
+            raise Refusal(404, "not_found", f"there is no {path} here{self._hint}")
+        if request.method not in (b"GET", b"HEAD"):
+            raise method_not_allowed(request, "GET", "HEAD")
+        if path == _METRICS_PATH:
+            self._host_names.check(request)
+
+    async def answer(self, request: Request) -> Answer:
+        """The page, or why there is none."""
+        request.let_go()
+        if request.refusal is not None:
+            return problem(request.refusal, request.path)
+        if request.path == _METRICS_PATH:
+            return Answer(200, generate_latest(self._registry), CONTENT_TYPE_LATEST.encode())
+        if request.path == "/readyz":
+            try:
+                await self._check_log()
+            except TransientError as error:
+                return problem(Refusal(503, error.code, str(error)), request.path)
+        return _OK
+
+    def note_disconnected(self, request: Request) -> None:
+        """Nobody counts these requests."""

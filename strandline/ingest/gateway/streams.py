@@ -1,0 +1,122 @@
+"""What a gateway knows of the streams: the ledger's documents, read every few seconds, off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+import structlog
+
+from strandline.core.documents import NAME, NAME_FORM
+from strandline.core.errors import InvalidDocument, LedgerUnavailable, NotFound
+from strandline.core.stream import StreamSpec
+from strandline.ledger.ledger import Ledger
+
+logger = structlog.get_logger()
+
+FOLLOW_EVERY_S = 2.0
+"""A gateway sees a new or changed stream about this long after it was applied."""
+T = TypeVar("T")
+
+
+class Streams:
+    """All streams, for one event loop: `follow` keeps them up to date, `find` gives one by its name.
+
+    - While the ledger is away or slow the streams stay as they were last seen: records don't wait for the ledger.
+    - A stream that was registered a moment ago is found at once: `find` asks the ledger for a name that it does not know.
+
+    `read_all` and `read_one` block, and are called in threads.
+    """
+
+    def __init__(
+        self,
+        read_all: Callable[[], list[StreamSpec]],
+        read_one: Callable[[str], StreamSpec],
+        *,
+        every_s: float = FOLLOW_EVERY_S,
+    ) -> None:
+        self._read_all = read_all
+        self._read_one = read_one
+        self._every_s = every_s
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="ledger")
+        self._known: dict[str, StreamSpec] = {}
+        self._looking: dict[str, asyncio.Task[StreamSpec]] = {}
+        """The lookups under way, by name: senders that ask for the same stream share one."""
+        self._is_reached = True
+
+    @classmethod
+    def of(cls, ledger: Ledger, *, every_s: float = FOLLOW_EVERY_S) -> Streams:
+        """The streams of this ledger."""
+        return cls(
+            _reader_of_all(ledger),
+            lambda name: StreamSpec.from_document(ledger.stream(name).document),
+            every_s=every_s,
+        )
+
+    async def follow(self, on_read: Callable[[list[StreamSpec]], None] = lambda _: None) -> None:
+        """Read all streams now and every few seconds, and hand them to `on_read` each time, until cancelled.
+
+        `on_read` must cost little when nothing has changed. It may use each call to try again what failed, as opening a
+        port that is taken. While the ledger is away it is not called. An exception that it raises ends the following.
+        """
+        while True:
+            try:
+                specs = await self._in_thread(self._read_all)
+            except LedgerUnavailable as error:
+                if self._is_reached:
+                    logger.warning("the ledger can't be read", action="ledger_lost", reason=str(error))
+                self._is_reached = False
+            else:
+                self._is_reached = True
+                self._known = {spec.stream: spec for spec in specs}
+                on_read(specs)
+            await asyncio.sleep(self._every_s)
+
+    async def find(self, name: str) -> StreamSpec:
+        """Raises NotFound, and LedgerUnavailable when the ledger does not answer and the stream was never seen."""
+        known = self._known.get(name)
+        if known is not None:
+            return known
+        if not NAME.fullmatch(name):
+            raise NotFound(f"{name!r} can't be the name of a stream; expected {NAME_FORM}")
+        looking = self._looking.get(name)
+        if looking is None:
+            looking = self._looking[name] = asyncio.create_task(self._look_up(name))
+            looking.add_done_callback(lambda _: self._looking.pop(name))
+        return await asyncio.shield(looking)  # a sender that leaves does not take the answer from the others
+
+    async def _look_up(self, name: str) -> StreamSpec:
+        spec = self._known[name] = await self._in_thread(partial(self._read_one, name))
+        return spec
+
+    async def _in_thread(self, read: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, read)
+
+    def close(self) -> None:
+        """Ask the ledger nothing more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _reader_of_all(ledger: Ledger) -> Callable[[], list[StreamSpec]]:
+    """Return a function that reads every stream whose document this version understands. A document that has not changed
+    gives the same object again."""
+    parsed: dict[str, tuple[dict[str, Any], StreamSpec]] = {}
+
+    def read_all() -> list[StreamSpec]:
+        nonlocal parsed
+        before, parsed = parsed, {}
+        for row in ledger.streams():
+            known = before.get(row.name)
+            if known is not None and known[0] == row.document:
+                parsed[row.name] = known
+                continue
+            # A newer version of Strandline applied a document that this one can't read; this gateway serves the others.
+            with contextlib.suppress(InvalidDocument):
+                parsed[row.name] = (row.document, StreamSpec.from_document(row.document))
+        return [spec for _, spec in parsed.values()]
+
+    return read_all

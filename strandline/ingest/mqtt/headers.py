@@ -1,0 +1,27 @@
+"""What an MQTT message says about itself beside its payload, as headers of its record."""
+
+from __future__ import annotations
+
+from strandline.core.record import (
+    HEADER_MESSAGE_ID,
+    HEADER_MQTT_REDELIVERED,
+    HEADER_MQTT_RETAINED,
+    HEADER_PROPERTY_PREFIX,
+)
+from strandline.ingest.gateway.stream_appender import Headers
+from strandline.ingest.mqtt.decoder import Publish
+
+
+def headers_of(publish: Publish, route_headers: Headers, is_redelivered: bool = False) -> Headers:
+    """The headers of the message's route, and what the message adds: its flags and its user properties."""
+    if not publish.retain and not is_redelivered and publish.properties is None:
+        return route_headers
+    headers = list(route_headers)
+    if publish.retain:
+        headers.append((HEADER_MQTT_RETAINED, b"1"))
+    if is_redelivered:
+        headers.append((HEADER_MQTT_REDELIVERED, b"1"))
+    for name, value in publish.properties.user if publish.properties else ():
+        header = HEADER_MESSAGE_ID if name == HEADER_MESSAGE_ID else HEADER_PROPERTY_PREFIX + name
+        headers.append((header, value.encode()))
+    return headers

@@ -1,0 +1,112 @@
+"""The health pages of a gateway, over its HTTP server on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from prometheus_client import Counter
+
+from strandline.core.errors import LogUnavailable, StackError
+from strandline.core.settings import Settings
+from strandline.ingest.gateway import http_server
+from strandline.ingest.gateway.health_pages import HostNames
+from strandline.ingest.gateway.metrics import IngestMetrics
+from strandline.ingest.gateway.process import GatewayResources, serve_health_pages
+from tests.support.gateways import free_port
+
+
+class ToldLog:
+    """A writer that is asked whether Kafka answers."""
+
+    is_away = False
+
+    async def check(self, timeout_s: float) -> None:
+        if self.is_away:
+            raise LogUnavailable("Kafka is away")
+
+
+async def ask(port: int, request: bytes) -> tuple[bytes, bytes]:
+    """The first line and the body of an answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    answer = await asyncio.wait_for(reader.read(), 30)
+    writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head.split(b"\r\n")[0], body
+
+
+Ask = Callable[..., Awaitable[tuple[bytes, bytes]]]
+
+
+def look(script: Callable[[Ask, ToldLog, IngestMetrics], Awaitable[None]], *names: str) -> None:
+    """Run a script that asks for pages by method, path and host."""
+
+    async def run() -> None:
+        log, metrics, port = ToldLog(), IngestMetrics("test"), free_port()
+        resources = GatewayResources(log, None, metrics, HostNames(names), 1_000, asyncio.Event())  # type: ignore[arg-type]
+
+        async def page(method: str, path: str, host: str = "x") -> tuple[bytes, bytes]:
+            return await ask(port, f"{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
+
+        async with serve_health_pages(Settings(), port, resources):
+            await script(page, log, metrics)
+            with pytest.raises(StackError, match=str(port)):
+                async with serve_health_pages(Settings(), port, resources):
+                    pass
+
+    asyncio.run(run())
+
+
+def test_the_pages() -> None:
+    async def script(page: Ask, log: ToldLog, metrics: IngestMetrics) -> None:
+        refreshed: list[int] = []
+        metrics.refresh_by(lambda: refreshed.append(1))
+        Counter("strandline_looks", "For the test", registry=metrics.registry).inc(7)
+        refreshed.clear()
+        assert await page("GET", "/healthz") == (b"HTTP/1.1 200 OK", b'{"status":"ok"}')
+        assert (await page("GET", "/readyz"))[0] == b"HTTP/1.1 200 OK"
+        log.is_away = True
+        line, body = await page("GET", "/readyz")
+        assert line == b"HTTP/1.1 503 Service Unavailable"
+        assert b"Kafka is away" in body
+        assert not refreshed
+        assert b"strandline_looks_total 7.0" in (await page("GET", "/metrics"))[1]
+        assert refreshed
+        assert (await page("HEAD", "/healthz"))[1] == b""
+        assert (await page("GET", "/x"))[0] == b"HTTP/1.1 404 Not Found"
+        assert (await page("POST", "/metrics"))[0] == b"HTTP/1.1 405 Method Not Allowed"
+
+    look(script)
+
+
+@pytest.mark.parametrize("host", ["10.42.0.7:8085", "rebound.example", ""])
+def test_healthz_and_readyz_answer_under_any_name_and_metrics_under_those_that_are_set(host: str) -> None:
+    async def script(page: Ask, log: ToldLog, metrics: IngestMetrics) -> None:
+        assert (await page("GET", "/healthz", host))[0] == b"HTTP/1.1 200 OK"
+        assert (await page("GET", "/readyz", host))[0] == b"HTTP/1.1 200 OK"
+        line, body = await page("GET", "/metrics", host)
+        assert line == b"HTTP/1.1 421 Misdirected Request"
+        assert b"STRANDLINE_GATEWAY_NAMES" in body
+        for name in ("metrics.example", "METRICS.example:8085", "localhost:8085", "[::1]:8085"):
+            assert (await page("GET", "/metrics", name))[0] == b"HTTP/1.1 200 OK", name
+
+    look(script, "metrics.example")
+
+
+def test_what_is_not_http_is_answered_with_400(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "LINGER_S", 0.0)
+
+    async def script(page: Ask, log: ToldLog, metrics: IngestMetrics) -> None:
+        line, body = await page("x" * 20_000, "/")
+        assert (line, b"not HTTP/1.1" in body) == (b"HTTP/1.1 400 Bad Request", True)
+
+    look(script)
+
+
+def test_without_names_metrics_answers_under_any() -> None:
+    async def script(page: Ask, log: ToldLog, metrics: IngestMetrics) -> None:
+        assert (await page("GET", "/metrics", "10.42.0.7:8085"))[0] == b"HTTP/1.1 200 OK"
+
+    look(script)
