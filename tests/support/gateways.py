@@ -53,8 +53,15 @@ def wait_until(is_so: Callable[[], object], told: Callable[[], object] = str, de
         time.sleep(0.02)
 
 
+MODULES = {
+    "mqtt": "strandline.ingest.mqtt.bridge",
+    "tcp": "strandline.ingest.sockets.tcp_gateway",
+    "udp": "strandline.ingest.sockets.udp_gateway",
+}
+
+
 class GatewayProcess:
-    """`python -m strandline.ingest.{protocol}_gateway` over a ledger of its own."""
+    """The gateway of one protocol as a process, over a ledger of its own."""
 
     def __init__(self, protocol: str, kafka: str, directory: Path, **settings: object) -> None:
         self.protocol = protocol
@@ -80,7 +87,7 @@ class GatewayProcess:
         """Start the process; also after it was killed."""
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", f"strandline.ingest.{self.protocol}_gateway"],
+                [sys.executable, "-m", MODULES[self.protocol]],
                 env=self.environment, stdout=log, stderr=log,
             )  # fmt: skip
         wait_until(self.is_healthy, self.log_file.read_text)
