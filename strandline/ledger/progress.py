@@ -11,6 +11,7 @@ A write whose answer was lost may be repeated as it was: the very same row again
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import fields, replace
 
 import sqlalchemy as sa
@@ -188,14 +189,11 @@ class Progress(Part):
 
     def first_slice_from(self, job: str, up_to: int, log_starts: Offsets) -> int:
         """The lowest slice, at most `up_to` + 1, that begins at or after `log_starts` in each of its partitions."""
-        low, high = 1, up_to + 1  # where slices begin never falls
-        while low < high:
-            middle = (low + high) // 2
-            if _begins_at_or_after(self.slices(job, middle, middle)[0], log_starts):
-                high = middle
-            else:
-                low = middle + 1
-        return low
+
+        def is_held(number: int) -> bool:  # where slices begin never falls
+            return _begins_at_or_after(self.slices(job, number, number)[0], log_starts)
+
+        return 1 + bisect_left(range(1, up_to + 1), True, key=is_held)
 
     def version_changes(self, job: str, up_to: int) -> list[tuple[int, int]]:
         """Where committed slices up to `up_to` begin to be of another version: (first slice, version), in order."""

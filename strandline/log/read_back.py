@@ -65,8 +65,6 @@ class Missed(NamedTuple):
 
     written: Written
     reason: str
-    is_contradiction: bool
-    """Something else is in the record's place; not only that the time ran out."""
 
 
 @dataclass
@@ -154,7 +152,7 @@ class ReadBack(Generic[Ticket]):
             for place in list(self._reading):
                 partition = self._partitions[place]
                 if now_s - partition.began_s > self._timeout_s:
-                    self._miss(place, f"was not to be read within {self._timeout_s:g} s", False, missed)
+                    self._miss(place, f"was not to be read within {self._timeout_s:g} s", missed)
         if (self._ended or self._due or self._again) and now_s - self._started_s >= START_EVERY_S:
             self._started_s = now_s
             self._start_due(now_s)
@@ -192,7 +190,7 @@ class ReadBack(Generic[Ticket]):
                 # A new leader may not know yet how far the log goes: ask again. The deadline stands.
                 self._again.add(place)
             elif error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                self._miss(place, "is in no topic any more", True, missed)
+                self._miss(place, "is in no topic any more", missed)
             return
         is_ours = self._is_record(message, written)
         is_at_place = offset == written.offset
@@ -211,10 +209,10 @@ class ReadBack(Generic[Ticket]):
         elif written.offset < 0:
             partition.scanned += 1
             if partition.scanned > SCAN_RECORDS_MAX:
-                self._miss(place, f"is not among {SCAN_RECORDS_MAX} records", False, missed)
+                self._miss(place, f"is not among {SCAN_RECORDS_MAX} records", missed)
         elif offset >= written.offset:
             found = "another record stands" if is_at_place else f"the log goes on at offset {offset}"
-            self._miss(place, f"is not at offset {written.offset}: {found}", True, missed)
+            self._miss(place, f"is not at offset {written.offset}: {found}", missed)
 
     def _is_record(self, message: Message, written: Written) -> bool:
         headers: dict[str, Any] = dict(message.headers() or ())
@@ -232,7 +230,6 @@ class ReadBack(Generic[Ticket]):
         self,
         place: tuple[str, int],
         what: str,
-        is_contradiction: bool,
         missed: list[tuple[Missed, list[Ticket]]],
     ) -> None:
         partition = self._partitions[place]
@@ -240,7 +237,7 @@ class ReadBack(Generic[Ticket]):
         assert written is not None
         numbers = f"{written.sequence_first} to {written.sequence_last}"
         reason = f"a record of this writer ({numbers}) in {written.topic}/{written.partition} {what}"
-        missed.append((Missed(written, reason, is_contradiction), [ticket for _, ticket in partition.tickets]))
+        missed.append((Missed(written, reason), [ticket for _, ticket in partition.tickets]))
         partition.tickets.clear()
         partition.waiting = None
         self._end(place, partition)

@@ -39,7 +39,6 @@ def test_the_longest_window_decides_how_far_back():
     )
     assert asked == [7_200_000]
     assert plan == RewindPlan(42, 90, emitted, 7_200_000)
-    assert plan.slices_replayed == 49
 
 
 def test_a_version_with_other_windows_takes_over_where_all_were_closed():
@@ -63,7 +62,7 @@ def test_what_a_version_with_longer_windows_had_not_emitted_is_the_next_ones():
 
 def test_no_open_window_replays_nothing():
     plan = plan_rewind(slice_row(90, closes_ms=7_200_000), checkpoint_row(100, 1, 90), lambda _: None, SIZES_MS)
-    assert (plan.slice_first, plan.slices_replayed) == (91, 0)
+    assert (plan.slice_first, plan.slice_committed) == (91, 90)
 
 
 def test_a_log_with_a_hole_stops_the_job():

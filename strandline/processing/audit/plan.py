@@ -12,6 +12,7 @@ their account, too, and expect no documents of them.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -223,14 +224,11 @@ def _first_slice_with_results(ledger: Ledger, job: str, slice_last: int, starts:
 def _first_slice_where(ledger: Ledger, job: str, slice_last: int, is_so: Callable[[CheckpointRow | None], bool]) -> int:
     """The first slice, at most `slice_last` + 1, for which it is so, as for all after; told by the checkpoint before it, None
     before the first."""
-    low, high = 1, slice_last + 1  # where a slice's dead letters and results begin never falls
-    while low < high:
-        middle = (low + high) // 2
-        if is_so(ledger.checkpoint(job, middle - 1) if middle > 1 else None):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+
+    def is_so_of(number: int) -> bool:  # where a slice's dead letters and results begin never falls
+        return is_so(ledger.checkpoint(job, number - 1) if number > 1 else None)
+
+    return 1 + bisect_left(range(1, slice_last + 1), True, key=is_so_of)
 
 
 @dataclass(frozen=True)

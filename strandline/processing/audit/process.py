@@ -3,7 +3,8 @@
 Recomputes the job's windows from log, ledger and pipeline as one bounded Spark batch, and compares. Writes JSON lines to
 stdout: `{"progress": {...}}` while it works, at the end one `{"report": {...}}` or `{"error": {...}}`.
 
-Exit codes: 0 when the report was written, whatever it says; 1 when the audit could not be made.
+Exit codes, as those of `strandline job audit`: 0 clean; 3 something differs; 1 the audit failed, or could not look at all
+that was asked for.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from strandline.processing.audit.index_reader import EndRange, close_snapshot, c
 from strandline.processing.audit.plan import AuditPlan, VersionSpan, plan_audit, stores_of, streams_of
 from strandline.processing.audit.progress import Progress, tell
 from strandline.processing.audit.reconciliation import DIFFERENCES, Finding, Reconciler
-from strandline.processing.audit.report import AuditReport, Counts, letter_scope, make_report, store_scopes
+from strandline.processing.audit.report import AuditReport, Counts, Outcome, letter_scope, make_report, store_scopes
 from strandline.processing.audit.source import (
     IndexPart,
     index_frame,
@@ -61,6 +62,8 @@ from strandline.processing.spark.errors import failure_of
 
 log = structlog.get_logger()
 
+EXIT_FAILED = 1
+EXIT_CODES: dict[Outcome, int] = {"clean": 0, "differences": 3, "incomplete": EXIT_FAILED}
 SAMPLE_MAX = 100
 """Differences that a report tells singly; of all others it tells the numbers."""
 
@@ -219,13 +222,13 @@ def main(arguments: list[str] | None = None) -> int:
     except (PySparkException, Py4JError) as error:
         return _failed(options.job, failure_of(error))
     tell("report", asdict(report))
-    return 0
+    return EXIT_CODES[report.outcome]
 
 
 def _failed(job: str, error: StrandlineError) -> int:
     log.error("the audit failed", job=job, code=error.code, message=str(error))
     tell("error", {"code": error.code, "message": str(error)})
-    return 1
+    return EXIT_FAILED
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ Everything is read in pieces of a bounded size, each by a task of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -35,6 +36,9 @@ ROWS_DDL = "store string, id string, side byte, place string, end_ms long, emiss
 """The same for Spark: the columns of `reconciliation.Row`."""
 
 
+Part = TypeVar("Part")
+
+
 @dataclass(frozen=True)
 class IndexPart:
     """A part of one alias's snapshot."""
@@ -47,19 +51,12 @@ class IndexPart:
 
 def index_frame(spark: SparkSession, url: str, ends: EndRange, parts: Sequence[IndexPart]) -> DataFrame:
     """The documents of the index, as rows to compare."""
-    return _frame_of_parts(spark, _HeldReader(url, ends, tuple(parts)), len(parts))
 
-
-@dataclass(frozen=True)
-class _HeldReader:
-    url: str
-    ends: EndRange
-    parts: tuple[IndexPart, ...]
-
-    def rows(self, number: int) -> Iterator[list[Row]]:
-        part = self.parts[number]
-        for page in read_documents(self.url, part.snapshot, self.ends, part.part, part.parts):
+    def read(part: IndexPart) -> Iterator[list[Row]]:
+        for page in read_documents(url, part.snapshot, ends, part.part, part.parts):
             yield [Row(part.store, d.id, Side.STORED, d.index, d.end_ms, d.emission, d.body) for d in page]
+
+    return _frame_of_parts(spark, parts, read)
 
 
 def letters_frame(
@@ -71,39 +68,7 @@ def letters_frame(
     stores: Mapping[str, tuple[str, ...]],
 ) -> DataFrame:
     """The dead letters from `first` to before `ends` (partition -> offset), as rows to compare. `stores`: those of each stage."""
-    pieces = _pieces(topic, first, ends)
-    return _frame_of_parts(spark, _LetterReader(bootstrap, tuple(pieces), dict(stores)), len(pieces))
-
-
-@dataclass(frozen=True)
-class _LetterReader:
-    bootstrap: str
-    pieces: tuple[OffsetRange, ...]
-    stores: Mapping[str, tuple[str, ...]]
-
-    def rows(self, number: int) -> Iterator[list[Row]]:
-        reader = LogReader(self.bootstrap)
-        try:
-            for messages in reader.read(self.pieces[number]):
-                yield [row for message in messages for row in self._rows_of(message.key(), message)]
-        finally:
-            reader.close()
-
-    def _rows_of(self, key: object, message: object) -> Iterator[Row]:
-        headers = {name: _text(value) for name, value in message.headers() or ()}  # type: ignore[attr-defined]
-        reason, identity = headers.get("reason", ""), _text(key)
-        if not is_of_document(reason):
-            yield Row(DEAD_LETTERS, identity, Side.STORED, "", None, None, reason.encode())
-            return
-        end_ms, emission = _window_of(message.value())  # type: ignore[attr-defined]
-        stage = headers.get("step", "").removeprefix("emit ")
-        index = headers.get("index", "")
-        # A document without an index has the same id under every alias of its stage.
-        own = [store for store in self.stores.get(stage, ()) if not index or _is_of_store(store, index)]
-        for store in own:
-            yield Row(store, headers.get("document", ""), Side.LETTER, index, end_ms, emission, reason.encode())
-        if not own:
-            yield Row(DEAD_LETTERS, identity, Side.STORED, "", None, None, reason.encode())
+    return _frame_of_messages(spark, bootstrap, _pieces(topic, first, ends), lambda one: _rows_of_letter(one, stores))
 
 
 def results_frame(
@@ -113,38 +78,53 @@ def results_frame(
     streams: Mapping[str, tuple[Mapping[int, int], Mapping[int, int]]],
     asked: EndRange,
 ) -> DataFrame:
-    """The job's results in streams, as rows to compare. `streams`: name -> from where (partition -> offset) and before where."""
+    """The job's results in streams, as rows to compare. `streams`: name -> (first offsets, end offsets), by partition."""
     pieces = [piece for name, (first, ends) in sorted(streams.items()) for piece in _pieces(name, first, ends)]
-    return _frame_of_parts(spark, _ResultReader(bootstrap, job, tuple(pieces), asked), len(pieces))
+    return _frame_of_messages(spark, bootstrap, pieces, lambda message: _rows_of_result(message, job, asked))
 
 
-@dataclass(frozen=True)
-class _ResultReader:
-    bootstrap: str
-    job: str
-    pieces: tuple[OffsetRange, ...]
-    asked: EndRange
+def _rows_of_letter(message: Message, stores: Mapping[str, tuple[str, ...]]) -> Iterator[Row]:
+    headers = _headers(message)
+    reason, stage, index = (
+        headers.get("reason", ""),
+        headers.get("step", "").removeprefix("emit "),
+        headers.get("index", ""),
+    )
+    if is_of_document(reason):
+        # A document without an index has the same id under every alias of its stage.
+        own = [store for store in stores.get(stage, ()) if not index or _is_of_store(store, index)]
+        end_ms, emission = window_end_and_emission(_document(message))
+        for store in own:
+            yield Row(store, headers.get("document", ""), Side.LETTER, index, end_ms, emission, reason.encode())
+        if own:
+            return
+    yield Row(DEAD_LETTERS, _text(message.key()), Side.STORED, "", None, None, reason.encode())
 
-    def rows(self, number: int) -> Iterator[list[Row]]:
-        reader, stream = LogReader(self.bootstrap), self.pieces[number].stream
-        try:
-            for messages in reader.read(self.pieces[number]):
-                yield [row for message in messages for row in self._rows_of(stream, message)]
-        finally:
-            reader.close()
 
-    def _rows_of(self, stream: str, message: Message) -> Iterator[Row]:
-        headers = {name: _text(value) for name, value in dict(message.headers() or ()).items()}
-        if headers.get(HEADER_JOB, self.job) != self.job:
-            return  # of a job that emitted to the stream before
-        try:
-            source = msgspec.json.decode(message.value() or b"", type=dict)
-        except (msgspec.DecodeError, UnicodeError):
-            source = {}
-        end_ms, emission = window_end_and_emission(source)
-        if self.asked.holds(end_ms):
-            identity = headers.get(HEADER_ID, f"{message.partition()}/{message.offset()}")
-            yield Row(STREAM_STORE + stream, identity, Side.STORED, stream, end_ms, emission, encode_result(source))
+def _rows_of_result(message: Message, job: str, asked: EndRange) -> Iterator[Row]:
+    headers, stream, document = _headers(message), str(message.topic()), _document(message)
+    end_ms, emission = window_end_and_emission(document)
+    # Another job may have emitted to the stream before.
+    if headers.get(HEADER_JOB, job) == job and asked.holds(end_ms):
+        identity = headers.get(HEADER_ID, f"{message.partition()}/{message.offset()}")
+        yield Row(STREAM_STORE + stream, identity, Side.STORED, stream, end_ms, emission, encode_result(document))
+
+
+def _headers(message: Message) -> dict[str, str]:
+    return {name: _text(value) for name, value in dict(message.headers() or ()).items()}
+
+
+def _document(message: Message) -> dict[str, Any]:
+    """The document in a message; an empty one where there is none."""
+    try:
+        found: dict[str, Any] = msgspec.json.decode(message.value() or b"", type=dict)
+        return found
+    except (msgspec.DecodeError, UnicodeError):
+        return {}
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
 
 
 def _pieces(topic: str, first: Mapping[int, int], ends: Mapping[int, int]) -> list[OffsetRange]:
@@ -155,25 +135,33 @@ def _pieces(topic: str, first: Mapping[int, int], ends: Mapping[int, int]) -> li
     ]
 
 
-def _window_of(value: bytes | None) -> tuple[int | None, int | None]:
-    try:
-        return window_end_and_emission(msgspec.json.decode(value or b"", type=dict))
-    except (msgspec.DecodeError, UnicodeError):
-        return None, None
+def _frame_of_messages(
+    spark: SparkSession, bootstrap: str, pieces: Sequence[OffsetRange], rows_of: Callable[[Message], Iterable[Row]]
+) -> DataFrame:
+    def read(piece: OffsetRange) -> Iterator[list[Row]]:
+        reader = LogReader(bootstrap)
+        try:
+            for messages in reader.read(piece):
+                yield [row for message in messages for row in rows_of(message)]
+        finally:
+            reader.close()
+
+    return _frame_of_parts(spark, pieces, read)
 
 
-def _text(value: object) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
+def _frame_of_parts(
+    spark: SparkSession, parts: Sequence[Part], read: Callable[[Part], Iterable[list[Row]]]
+) -> DataFrame:
+    """The rows of all parts, each read by a task of its own."""
+    count = len(parts)
 
-
-def _frame_of_parts(spark: SparkSession, reader: _HeldReader | _LetterReader | _ResultReader, parts: int) -> DataFrame:
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def read_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                for rows in reader.rows(number):
+                for rows in read(parts[number]):
                     yield rows_batch(rows)
 
-    return spark.range(0, parts, 1, max(1, parts)).mapInArrow(read, ROWS_DDL)
+    return spark.range(0, count, 1, max(1, count)).mapInArrow(read_all, ROWS_DDL)
 
 
 def rows_batch(rows: Sequence[Row]) -> pa.RecordBatch:

@@ -7,6 +7,7 @@ so it ends where the live job had emitted when it was asked for, and the two nev
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -219,14 +220,8 @@ def _first_slice(ledger: Ledger, row: BackfillRow, event_ms: int) -> int:
 def _slice_with(ledger: Ledger, row: BackfillRow, first: int, records_max: int) -> int:
     """The last slice, from `first` on and at most `row.slice`, up to which there are at most `records_max` records."""
     before = ledger.totals(row.job, first - 1).records
-    low, high = first, row.slice
-    while low < high:
-        middle = (low + high + 1) // 2
-        if ledger.totals(row.job, middle).records - before <= records_max:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    following = range(first + 1, row.slice + 1)
+    return first + bisect_right(following, records_max, key=lambda last: ledger.totals(row.job, last).records - before)
 
 
 def records_done(ledger: Ledger, row: BackfillRow, pipeline: CheckedPipeline, chunk: Chunk) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -157,14 +158,12 @@ class SlicePlanner:
         assert emitter is not None, "only a stream of results is cut by emissions"
         last = self._ledger.last_checkpoint(emitter)
         assert last is not None, "records of a stream of results are read only from a checkpoint on"
-        low, high = 0, last.slice
-        while low < high:  # the last checkpoint that fits; where emissions end never falls
-            middle = (low + high + 1) // 2
-            if _rows(firsts, self._emitted(emitter, middle, firsts, ends)) <= self._settings.rows_max:
-                low = middle
-            else:
-                high = middle - 1
-        number = low if low and _rows(firsts, self._emitted(emitter, low, firsts, ends)) else low + 1
+
+        def rows_up_to(number: int) -> int:  # where emissions end never falls
+            return _rows(firsts, self._emitted(emitter, number, firsts, ends))
+
+        fitting = bisect_right(range(1, last.slice + 1), self._settings.rows_max, key=rows_up_to)
+        number = fitting if fitting and rows_up_to(fitting) else fitting + 1
         committed_ms = self._ledger.checkpoint(emitter, number).committed_ms
         return self._emitted(emitter, number, firsts, ends), min(max(committed_ms, from_ms), to_ms)
 

@@ -41,10 +41,6 @@ class RewindPlan:
     sizes has left over. Spark closes a window in the batch after the one that moved its watermark past it, so these are
     closed, and emitted, in the first slice of this run and not in the middle of the replay."""
 
-    @property
-    def slices_replayed(self) -> int:
-        return self.slice_committed - self.slice_first + 1
-
 
 def plan_rewind(
     committed: SliceRow | None,

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import math
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -390,14 +391,8 @@ class _closers:  # noqa: N801  # reads as the question that it answers
                 self._reached.append((closes_ms, row["number"]))
 
     def of(self, end_ms: int) -> int | None:
-        low, high = 0, len(self._reached)
-        while low < high:
-            middle = (low + high) // 2
-            if self._reached[middle][0] >= end_ms:
-                high = middle
-            else:
-                low = middle + 1
-        return self._reached[low][1] if low < len(self._reached) else None
+        at = bisect_left(self._reached, end_ms, key=lambda reached: reached[0])
+        return self._reached[at][1] if at < len(self._reached) else None
 
 
 def _differences(
