@@ -66,7 +66,7 @@ def measure(directory: Path, records: int, console: Console) -> list[Measured]:
 def _run_job(settings: Settings, topics: Topics, url: str) -> None:
     emits = (f"[{{elasticsearch: {JOB}-tens}}]", f"[{{elasticsearch: {JOB}-minute}}]")
     text = pipeline_text(JOB).replace("mean: avg(temp)}}", f"mean: avg(temp)}}}}\n    emit: {emits[0]}")
-    text = text.replace(f"[{{counting: {JOB}}}]", emits[1])
+    text = text.replace(f"[{{elasticsearch: {JOB}}}]", emits[1])
     ledger = Ledger.open(settings.ledger_url)
     try:
         applier = Applier(ledger, topics, lambda pipeline: ensure_templates(url, pipeline), lambda stream: {})
@@ -74,7 +74,7 @@ def _run_job(settings: Settings, topics: Topics, url: str) -> None:
         ledger.set_desired(JOB, Desired.DRAINED)
     finally:
         ledger.close()
-    command = [sys.executable, "-m", "strandline.processing.run.runner", "--job", JOB]
+    command = [sys.executable, "-m", "strandline.processing.run.process", "--job", JOB]
     done = subprocess.run(command, env=settings_environment(settings), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"the job ended with {done.returncode}: {done.stderr[-4000:]}")

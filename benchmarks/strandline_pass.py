@@ -20,7 +20,6 @@ from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired
 from strandline.log.topics import Topics
-from strandline.processing.emission import tap as emission_module
 from strandline.processing.run.runner import Runner
 from strandline.processing.spark.session import start_spark
 from strandline.results.writer import WriteReport
@@ -29,7 +28,7 @@ from strandline.services.rest.apply_documents import Applier
 
 @dataclass(frozen=True)
 class SummingWriter:
-    """The counting sink, which also adds up what it counts, so that the results can be checked."""
+    """Stands for the store: counts results and adds them up, so that they can be checked, and keeps nothing."""
 
     directory: str
 
@@ -46,12 +45,11 @@ class SummingWriter:
 def run_pass(settings: Settings, ledger: Ledger, spark: object, job: str, sums: Path) -> tuple[Outcome, int]:
     """Run one job from the log's start until it is drained; return what it gave out, and its number of slices."""
     sums.mkdir()
-    emission_module.CountingWriter = lambda: SummingWriter(str(sums))
     topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=settings.record_bytes_max)
     documents = f"{STREAM_TEXT}---\n{pipeline_text(job)}"
     Applier(ledger, topics, lambda pipeline: None, lambda stream: {}).apply(documents.encode(), "w1.yaml")
     ledger.set_desired(job, Desired.DRAINED)
-    code = Runner(settings, job, spark).run()
+    code = Runner(settings, job, spark, writer_of=lambda shape: SummingWriter(str(sums))).run()
     totals = ledger.totals(job)
     if code != 0 or totals.accepted != totals.records:
         raise SystemExit(f"the pass failed: exit {code}, {totals}")

@@ -46,7 +46,7 @@ event_time: {{field: ts, delay: 10s}}
 steps:
   - window: {{name: ten_seconds, tumbling: 10s, by: [device], aggregate: {{n: count(*), mean: avg(temp)}}}}
   - window: {{name: minute, tumbling: 1m, by: [device], aggregate: {{n: sum(n), peak: max(mean)}}}}
-    emit: [{{counting: {job}}}]
+    emit: [{{elasticsearch: {job}}}]
 """
 
 

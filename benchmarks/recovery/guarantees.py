@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def _apply(settings: Settings, ledger: Ledger, job: str, guarantee: str) -> None:
-    text = pipeline_text(job).replace(f"[{{counting: {job}}}]", f"[{{elasticsearch: {job}}}]")
+    text = pipeline_text(job)
     topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=settings.record_bytes_max)
     url = settings.elasticsearch_url
     applier = Applier(ledger, topics, lambda pipeline: ensure_templates(url, pipeline), lambda stream: {})

@@ -68,7 +68,7 @@ def results_after_a_kill(lab: AuditLab, directory: Path, guarantee: str) -> Resu
         "STRANDLINE_FAILPOINTS": f"emit.written=kill-family:{EMISSIONS_BEFORE_THE_KILL}",
         MARK_VARIABLE: tree_mark(directory, job),
     }
-    command = [sys.executable, "-m", "strandline.processing.run.runner", "--job", job]
+    command = [sys.executable, "-m", "strandline.processing.run.process", "--job", job]
     with (directory / f"{job}.log").open("wb") as output:
         killed = subprocess.run(command, env=environment, stdout=output, stderr=output, timeout=300, check=False)
     assert killed.returncode == -signal.SIGKILL, (directory / f"{job}.log").read_text()

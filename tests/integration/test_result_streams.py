@@ -108,7 +108,7 @@ class Cascade:
             MARK_VARIABLE: mark,
         }
         with (self.directory / f"{job}.log").open("ab") as log:
-            command = [sys.executable, "-m", "strandline.processing.run.runner", "--job", job]
+            command = [sys.executable, "-m", "strandline.processing.run.process", "--job", job]
             self.runners[job] = subprocess.Popen(
                 command, env=environment, stdout=log, stderr=log, start_new_session=True
             )

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 
 from strandline.core.settings import Settings
 from strandline.ledger.states import JobState
-from strandline.processing.run.runner import load_pipeline
+from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.snapshots import link_tree
 from strandline.processing.slices.rewind import RewindPlan, plan_of_job
 from strandline.services.embedded.addresses import settings_environment
@@ -83,7 +83,7 @@ class Work:
         """A runner process of its own, which kills itself and all that it started at a failpoint."""
         environment = settings_environment(self.lab.settings)
         environment |= {"STRANDLINE_FAILPOINTS": armed, MARK_VARIABLE: f"{self.lab.settings.data_dir}:{JOB}"}
-        command = [sys.executable, "-m", "strandline.processing.run.runner", "--job", JOB]
+        command = [sys.executable, "-m", "strandline.processing.run.process", "--job", JOB]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == -signal.SIGKILL, done.stdout[-3_000:] + done.stderr[-3_000:]
 

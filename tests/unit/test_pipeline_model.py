@@ -60,7 +60,7 @@ steps:
       tumbling: 1h
       by: [turbine]
       aggregate: {n: sum(n), peak: max(peak), share: avg(share)}
-    emit: [{elasticsearch: turbine-hour}, {counting: hours}]
+    emit: [{elasticsearch: turbine-hour}, {stream: hours}]
 """
 COLUMNS = {
     "s": "string",
@@ -125,12 +125,12 @@ def test_a_checked_pipeline_tells_all_that_processing_needs() -> None:
     assert hour.pre_steps == (
         Derive("steps[3].derive", (("share", "`cost` / `n`", "decimal(38,20)"),)),  # type: ignore[arg-type]
     )
-    assert hour.emits == (Emit("elasticsearch", "turbine-hour"), Emit("counting", "hours"))
+    assert hour.emits == (Emit("elasticsearch", "turbine-hour"), Emit("stream", "hours"))
     assert hour.step == "steps[4]"
 
 
 def test_a_stage_may_emit_to_an_index_and_to_a_stream_of_one_name() -> None:
-    pipeline = checked(changed("{counting: hours}", "{stream: turbine-hour}"))
+    pipeline = checked(changed("{stream: hours}", "{stream: turbine-hour}"))
     assert pipeline.stages[1].emits == (Emit("elasticsearch", "turbine-hour"), Emit("stream", "turbine-hour"))
     assert pipeline.stages[1].streams == ("turbine-hour",)
 
@@ -156,7 +156,10 @@ def test_the_same_pipeline_can_be_built_in_python() -> None:
             "input": {"stream": "turbines"},
             "event_time": {"field": "ts", "delay": "10s"},
             "steps": [
-                {"window": {"name": "w", "tumbling": "1m", "aggregate": {"n": "count(*)"}}, "emit": [{"counting": "c"}]}
+                {
+                    "window": {"name": "w", "tumbling": "1m", "aggregate": {"n": "count(*)"}},
+                    "emit": [{"elasticsearch": "c"}],
+                }
             ],
         }
     )
@@ -207,7 +210,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         ),
         (
             "- where: load < 10",
-            "- where: b\n    emit: [{counting: c}]",
+            "- where: b\n    emit: [{elasticsearch: c}]",
             ":7: steps[1].emit: 'emit' stands beside 'window'",
         ),
         ("where: load < 10", "where: true", ":6: steps[1].where: expected an expression as text, got True"),
@@ -327,22 +330,22 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         ("elasticsearch: turbine-hour}", "elasticsearch: turbine-minute}", "'turbine-minute' is emitted to already"),
         (
             "elasticsearch: turbine-hour}",
-            "elasticsearch: h, counting: h}",
+            "elasticsearch: h, stream: h}",
             ":23: steps[4].emit[0]: expected exactly one of",
         ),
         (
-            "emit: [{elasticsearch: turbine-hour}, {counting: hours}]",
+            "emit: [{elasticsearch: turbine-hour}, {stream: hours}]",
             "emit: []",
             ":23: steps[4].emit: expected at least one entry, got an",
         ),
         (
-            "    emit: [{elasticsearch: turbine-hour}, {counting: hours}]\n",
+            "    emit: [{elasticsearch: turbine-hour}, {stream: hours}]\n",
             "",
             ":18: steps[4]: the last window must emit",
         ),
         (
-            "{counting: hours}]\n",
-            "{counting: hours}]\n  - where: n > 1\n",
+            "{stream: hours}]\n",
+            "{stream: hours}]\n  - where: n > 1\n",
             ":24: steps[5]: stands after the last window",
         ),
         (

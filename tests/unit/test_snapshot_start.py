@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from strandline.core.errors import (
@@ -13,35 +14,49 @@ from strandline.core.errors import (
     Divergence,
     Fenced,
     IndexUnavailable,
-    LogTruncated,
     LogUnavailable,
     StrandlineError,
 )
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import RunRow
+from strandline.ledger.states import JobState, RunRow
 from strandline.log.kafka_status import LogRange
-from strandline.processing.run import snapshot_choice as module
-from strandline.processing.run.runner import Runner
-from strandline.processing.run.snapshot_choice import SnapshotChoice, shuffle_partitions
-from strandline.processing.run.snapshots import Maker
+from strandline.processing.pipelines.stored import load_pipeline
+from strandline.processing.run.ending import Ending
+from strandline.processing.run.job_run import JobRun
+from strandline.processing.run.snapshot_choice import SnapshotChoice
+from strandline.processing.run.snapshots import SnapshotManifest
+from strandline.processing.run.start import RunStart
+from strandline.processing.slices.rewind import RewindPlan
+from strandline.processing.spark.session import shuffle_partitions
 from tests.support.control import BOTH, Api
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.unit.test_snapshots import made
 
 JOB = "power"
-Query = Callable[..., str]
+Query = Callable[[], Ending]
+
+
+class LogFrom:
+    """A log whose partitions start at these offsets."""
+
+    def __init__(self, starts: Mapping[int, int]) -> None:
+        self._starts = dict(starts)
+
+    def starts(self, stream: str) -> dict[int, int]:
+        return self._starts
 
 
 class Stage:
     """A job whose first run has committed slice 1 and left a snapshot of it; and the next run."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
         url = f"sqlite:///{directory / 'ledger.sqlite'}"
+        self.settings = Settings(data_dir=directory, ledger_url=url)
         self.ledger = Ledger.open(url)
+        self.index: Any = LogFrom({0: 0, 1: 0})
+        self.is_java_alive = True
         assert Api(self.ledger).outcomes(f"{BOTH}recovery: snapshot\n") == ["created", "created"]
-        self.runner = Runner(Settings(data_dir=directory, ledger_url=url), JOB)
         self.began: list[tuple[int, bool]] = []
         """Of each query: where it began, and whether from a snapshot."""
         self.run = self.begin()
@@ -52,29 +67,32 @@ class Stage:
 
     @property
     def snapshots(self) -> Path:
-        return self.directory / "snapshots"
+        return self.settings.data_dir / "snapshots"
 
     def begin(self) -> RunRow:
         return self.ledger.begin_run(JOB, 1)
 
     def keep(self, run: RunRow) -> None:
-        maker = Maker(JOB, 1, module.pyspark.__version__, shuffle_partitions())
-        checkpoint = made(self.snapshots, run.epoch, 1, maker=maker)
+        manifest = SnapshotManifest(JOB, 1, pyspark.__version__, shuffle_partitions())
+        checkpoint = made(self.snapshots, run.epoch, 1, manifest=manifest)
         made_by = checkpoint.parent / "made-by.json"
         made_by.write_text(
             made_by.read_text().replace(f'"run_started_ms": {run.epoch * 1_000}', f'"run_started_ms": {run.started_ms}')
         )
 
-    def start(self, query: Query, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    def start(self, query: Query) -> Ending:
         """Begin a run whose query is `query`: it gets the checkpoint directory."""
 
-        def run_query(run: Any, pipeline: Any, plan: Any, checkpoint: Path | None, *_: Any) -> str:
+        def run_query(plan: RewindPlan, checkpoint: Path | None) -> Ending:
             self.began.append((plan.slice_first, checkpoint is not None and (checkpoint / "offsets").exists()))
             return query()
 
-        monkeypatch.setattr(self.runner, "_run_query", run_query)
-        monkeypatch.setattr(self.runner, "_prepare", lambda *_: None)
-        return self.runner._run_version(self.run, None)  # type: ignore[arg-type]
+        pipeline = load_pipeline(self.ledger, JOB, self.run.version)
+        run = JobRun(self.settings, self.ledger, self.index, self.run, pipeline)
+        start = RunStart(
+            self.ledger, pipeline, SnapshotChoice(run), lambda *_: None, run_query, lambda: self.is_java_alive
+        )
+        return start.run()
 
     def unusable(self) -> list[str]:
         return [one.facts["reason"] for one in self.ledger.events(JOB) if one.kind == "snapshot_unusable"]
@@ -85,23 +103,22 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     stage = Stage(tmp_path)
     yield stage
     stage.ledger.close()
-    stage.runner._ledger.close()
 
 
 def failing(*errors: Exception) -> Query:
     """A query that fails with each of these, and then ends in order."""
     left = list(errors)
 
-    def run() -> str:
+    def run() -> Ending:
         if left:
             raise left.pop(0)
-        return "stopped"
+        return JobState.STOPPED
 
     return run
 
 
-def test_a_fitting_snapshot_is_taken(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert stage.start(failing(), monkeypatch) == "stopped"
+def test_a_fitting_snapshot_is_taken(stage: Stage) -> None:
+    assert stage.start(failing()) is JobState.STOPPED
     assert stage.began == [(2, True)]
     assert stage.unusable() == []
 
@@ -115,10 +132,8 @@ def test_a_fitting_snapshot_is_taken(stage: Stage, monkeypatch: pytest.MonkeyPat
     ],
     ids=repr,
 )
-def test_what_fails_on_a_snapshot_is_done_by_a_rewind_at_once(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    assert stage.start(failing(error), monkeypatch) == "stopped"
+def test_what_fails_on_a_snapshot_is_done_by_a_rewind_at_once(stage: Stage, error: Exception) -> None:
+    assert stage.start(failing(error)) is JobState.STOPPED
     assert stage.began == [(2, True), (1, False)]
     assert str(error) in stage.unusable()[0]
     assert [one.name for one in (stage.snapshots / JOB).iterdir()] == ["2"], "the bad ones are gone"
@@ -134,63 +149,54 @@ def test_what_fails_on_a_snapshot_is_done_by_a_rewind_at_once(
     ],
     ids=repr,
 )
-def test_what_has_other_causes_costs_no_snapshot(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, error: StrandlineError
-) -> None:
+def test_what_has_other_causes_costs_no_snapshot(stage: Stage, error: StrandlineError) -> None:
     with pytest.raises(type(error)):
-        stage.start(failing(error), monkeypatch)
+        stage.start(failing(error))
     assert stage.began == [(2, True)]
     assert sorted(one.name for one in (stage.snapshots / JOB).iterdir()) == ["1", "2"]
 
 
-def test_a_dead_jvm_costs_no_snapshot(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage.runner, "_is_java_alive", lambda: False)
+def test_a_dead_jvm_costs_no_snapshot(stage: Stage) -> None:
+    stage.is_java_alive = False
     with pytest.raises(StrandlineError):
-        stage.start(failing(StrandlineError("An error occurred while calling o1.start")), monkeypatch)
+        stage.start(failing(StrandlineError("An error occurred while calling o1.start")))
     assert stage.unusable() == []
 
 
-def test_a_run_that_has_committed_fails_like_any_other(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    def commit_and_fail() -> str:
+def test_a_run_that_has_committed_fails_like_any_other(stage: Stage) -> None:
+    def commit_and_fail() -> Ending:
         stage.ledger.plan_slice(a_slice(2, 2))
         stage.ledger.commit_checkpoint(a_checkpoint(2, 2))
         raise StrandlineError("no space left on device")
 
     with pytest.raises(StrandlineError, match="no space"):
-        stage.start(commit_and_fail, monkeypatch)
+        stage.start(commit_and_fail)
     assert stage.unusable() == []
 
 
-def test_after_two_runs_in_vain_the_third_rewinds(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SnapshotChoice, "_can_rewind", lambda _: True)
+def test_after_two_runs_in_vain_the_third_rewinds(stage: Stage) -> None:
     stage.run = stage.begin()
-    assert stage.start(failing(), monkeypatch) == "stopped"
+    assert stage.start(failing()) is JobState.STOPPED
     stage.run = stage.begin()
-    assert stage.start(failing(), monkeypatch) == "stopped"
+    assert stage.start(failing()) is JobState.STOPPED
     assert stage.began == [(2, True), (1, False)]
     assert stage.unusable() == ["2 runs have committed nothing since the last checkpoint"]
 
 
-def test_where_the_log_holds_no_rewind_the_snapshot_is_tried_again(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def truncated(*_: Any) -> None:
-        raise LogTruncated("retention removed it")
-
-    monkeypatch.setattr(module, "require_log_holds", truncated)
-    monkeypatch.setattr(module, "LogIndex", lambda _: type("Index", (), {"starts": staticmethod(lambda stream: {})}))
+def test_where_the_log_holds_no_rewind_the_snapshot_is_tried_again(stage: Stage) -> None:
+    stage.index = LogFrom({0: 1_000_000, 1: 1_000_000})
     for _ in range(3):
         stage.run = stage.begin()
-    assert stage.start(failing(), monkeypatch) == "stopped"
+    assert stage.start(failing()) is JobState.STOPPED
     assert stage.began == [(2, True)]
 
 
-def test_a_job_that_rewinds_keeps_no_snapshot(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_rewinds_keeps_no_snapshot(stage: Stage) -> None:
     api = Api(stage.ledger)
     api.log.ranges = {"turbines": LogRange({0: 0, 1: 0}, {0: 100, 1: 200})}
     assert api.outcomes(BOTH) == ["unchanged", "changed"]
     stage.run = stage.begin()
     assert stage.run.version == 2
-    assert stage.start(failing(), monkeypatch) == "stopped"
+    assert stage.start(failing()) is JobState.STOPPED
     assert stage.began == [(1, False)]
     assert not list((stage.snapshots / JOB).iterdir())

@@ -11,23 +11,28 @@ import pytest
 
 from strandline.ledger.states import RunRow
 from strandline.processing.run import snapshots as module
-from strandline.processing.run.snapshots import Bounds, Maker, Snapshots, SnapshotUnusable, link_tree
+from strandline.processing.run.snapshots import SnapshotBounds, SnapshotManifest, Snapshots, SnapshotUnusable, link_tree
 from strandline.processing.slices.offsets import offset_of_slice
 
-MAKER = Maker(job="power", version=3, spark="4.2.0", shuffle_partitions=2)
+MANIFEST = SnapshotManifest(job="power", version=3, spark="4.2.0", shuffle_partitions=2)
 RUNS = [RunRow("power", epoch, 3, 1, epoch * 1_000, None, None, "") for epoch in range(1, 10)]
-BOUNDS = Bounds(slice_first=40, slice_committed=50, slice_last=51)
+BOUNDS = SnapshotBounds(slice_first=40, slice_committed=50, slice_last=51)
 
 
-def snapshots_of(root: Path, epoch: int, maker: Maker = MAKER) -> Snapshots:
-    return Snapshots(root, maker, RUNS[epoch - 1])
+def snapshots_of(root: Path, epoch: int, manifest: SnapshotManifest = MANIFEST) -> Snapshots:
+    return Snapshots(root, manifest, RUNS[epoch - 1])
 
 
 def made(
-    root: Path, epoch: int, committed: int = 50, pending: int | None = None, maker: Maker = MAKER, batch: int = 7
+    root: Path,
+    epoch: int,
+    committed: int = 50,
+    pending: int | None = None,
+    manifest: SnapshotManifest = MANIFEST,
+    batch: int = 7,
 ) -> Path:
     """A run's directory as Spark leaves it after `batch` batches, and one that was begun."""
-    checkpoint = snapshots_of(root, epoch, maker).begin(None)
+    checkpoint = snapshots_of(root, epoch, manifest).begin(None)
     write_batch(checkpoint, "offsets", batch, committed)
     write_batch(checkpoint, "commits", batch, None)
     if pending is not None:
@@ -49,7 +54,7 @@ def offsets_file(shuffle_partitions: int, offset: dict[str, int]) -> bytes:
     return f"v1\n{json.dumps(metadata)}\n{json.dumps(offset)}".encode()
 
 
-def chosen(root: Path, epoch: int = 9, bounds: Bounds = BOUNDS) -> tuple[tuple[int, int] | None, list[str]]:
+def chosen(root: Path, epoch: int = 9, bounds: SnapshotBounds = BOUNDS) -> tuple[tuple[int, int] | None, list[str]]:
     found, refused = snapshots_of(root, epoch).choose(bounds, RUNS)
     return (found.epoch, found.slice) if found else None, refused
 
@@ -100,14 +105,14 @@ def test_a_slice_that_the_ledger_does_not_know_is_not_run_again(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        (replace(MAKER, version=2), "it was made with version 2, and now it is 3"),
-        (replace(MAKER, spark="4.1.1"), "it was made with spark 4.1.1, and now it is 4.2.0"),
-        (replace(MAKER, shuffle_partitions=4), "it was made with shuffle_partitions 4, and now it is 2"),
-        (replace(MAKER, format=0), "it was made with format 0, and now it is 2"),
+        (replace(MANIFEST, version=2), "it was made with version 2, and now it is 3"),
+        (replace(MANIFEST, spark="4.1.1"), "it was made with spark 4.1.1, and now it is 4.2.0"),
+        (replace(MANIFEST, shuffle_partitions=4), "it was made with shuffle_partitions 4, and now it is 2"),
+        (replace(MANIFEST, format=0), "it was made with format 0, and now it is 2"),
     ],
 )
-def test_a_snapshot_of_another_maker_is_refused(tmp_path: Path, other: Maker, why: str) -> None:
-    made(tmp_path, 3, maker=other)
+def test_a_snapshot_of_another_maker_is_refused(tmp_path: Path, other: SnapshotManifest, why: str) -> None:
+    made(tmp_path, 3, manifest=other)
     found, refused = chosen(tmp_path)
     assert (found, refused) == (None, [f"run 3: {why}"])
 
@@ -146,8 +151,8 @@ def spoil(checkpoint: Path, name: str, content: bytes | None) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("../made-by.json", None, "it is not whole"),
-        ("../made-by.json", b'{"job": "po', "it is not whole"),
+        ("../made-by.json", None, "it is incomplete"),
+        ("../made-by.json", b'{"job": "po', "it is incomplete"),
         ("../made-by.json", b"[]", "it was made in another format"),
         ("offsets/7", None, "its logs don't fit together: batch 7 is committed, 8 begun|can't be read"),
         ("offsets/7", b"", "its log file offsets/7 can't be read"),
@@ -221,7 +226,7 @@ def test_a_file_that_vanishes_while_it_is_taken_over_makes_the_snapshot_unusable
     again, refused = snapshots_of(tmp_path, 5).choose(BOUNDS, RUNS)
     assert again is not None
     assert again.epoch == 3
-    assert "run 4: it is not whole" in refused[0], "what was begun and not finished is never taken for a snapshot"
+    assert "run 4: it is incomplete" in refused[0], "what was begun and not finished is never taken for a snapshot"
 
 
 def test_after_the_first_commit_only_the_newest_is_kept(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ data and documents are only ever created, so a batch that is run again lands on 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -20,10 +19,10 @@ from strandline.processing.emission.stage_emission import REFUSED_RESULTS, Stage
 from strandline.processing.operators.stages import WATERMARK_METADATA
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Emit, Stage
 from strandline.processing.source.decoding import EVENT_TIME
-from strandline.results.counting_writer import CountingWriter
 from strandline.results.document import DocumentShape
-from strandline.results.elasticsearch_writer import ElasticsearchWriter
 from strandline.results.writer import ResultWriter
+
+WriterFactory = Callable[[DocumentShape], ResultWriter]
 
 
 def results_metric(stage: str) -> str:
@@ -41,23 +40,30 @@ class EmissionTap:
         epoch: int,
         emitted: Mapping[str, int],
         settings: Settings,
-        stream_keys: Mapping[str, str | None] = MappingProxyType({}),
+        stream_keys: Mapping[str, str | None],
+        writer_of: WriterFactory,
     ) -> None:
-        """`stream_keys`: of each stream that is emitted to, the field that is its key."""
+        """`stream_keys`: the key field of each stream that is emitted to. `writer_of` makes the writer for an index."""
         self._pipeline = pipeline
         self._version = version
         self._epoch = epoch
         self._emitted = emitted
         self._settings = settings
         self._stream_keys = stream_keys
+        self._writer_of = writer_of
 
     def __call__(self, stage: Stage, frame: DataFrame) -> DataFrame:
         if not stage.emits:
             return frame
         emitted_ms = self._emitted.get(stage.name)
+        shapes = [document_shape(self._pipeline, stage, emit, self._version) for emit in stage.emits]
         emission = StageEmission(
-            writers=tuple(self._writer(stage, emit) for emit in stage.emits if emit.kind != "stream"),
-            streams=tuple(self._stream(stage, emit) for emit in stage.emits if emit.kind == "stream"),
+            writers=tuple(self._writer_of(shape) for shape in shapes if not shape.is_stream),
+            streams=tuple(
+                ResultStream(self._settings.kafka_bootstrap, shape, self._stream_keys[shape.emit_name])
+                for shape in shapes
+                if shape.is_stream
+            ),
             job=self._pipeline.job,
             stage=stage.name,
             epoch=self._epoch,
@@ -76,17 +82,6 @@ class EmissionTap:
             F.sum(REFUSED_RESULTS).alias("refused"),
         )
         return tapped.drop(REFUSED_RESULTS)
-
-    def _writer(self, stage: Stage, emit: Emit) -> ResultWriter:
-        if emit.kind == "counting":
-            return CountingWriter()
-        return ElasticsearchWriter(
-            self._settings.elasticsearch_url, document_shape(self._pipeline, stage, emit, self._version)
-        )
-
-    def _stream(self, stage: Stage, emit: Emit) -> ResultStream:
-        shape = document_shape(self._pipeline, stage, emit, self._version)
-        return ResultStream(self._settings.kafka_bootstrap, shape, self._stream_keys[emit.name])
 
 
 def document_shape(

@@ -91,7 +91,7 @@ class WindowSpec(DocumentModel):
             yield paths[name], message
 
 
-EmitKind = Literal["elasticsearch", "stream", "counting"]
+EmitKind = Literal["elasticsearch", "stream"]
 
 
 class EmitSpec(DocumentModel):
@@ -103,11 +103,9 @@ class EmitSpec(DocumentModel):
     """An alias in Elasticsearch; the indices are `NAME-yyyy.MM` by the window's end."""
     stream: Name | None = None
     """A stream, which other jobs may read; one JSON document a result."""
-    counting: Name | None = None
-    """A sink that only counts: for benchmarks."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        if sum(name is not None for name in (self.elasticsearch, self.stream, self.counting)) != 1:
+        if sum(name is not None for name in (self.elasticsearch, self.stream)) != 1:
             yield (), "expected exactly one of: elasticsearch, stream"
         if self.stream is not None and self.stream.endswith(".dead-letter"):
             yield ("stream",), "names that end in '.dead-letter' belong to the jobs; choose another"
@@ -120,14 +118,12 @@ class EmitSpec(DocumentModel):
     @property
     def kind(self) -> EmitKind:
         """Which sink."""
-        if self.stream is not None:
-            return "stream"
-        return "elasticsearch" if self.elasticsearch is not None else "counting"
+        return "stream" if self.stream is not None else "elasticsearch"
 
     @property
     def name(self) -> str:
         """The sink's name for the results."""
-        return self.elasticsearch or self.stream or self.counting or ""
+        return self.elasticsearch or self.stream or ""
 
 
 class StepSpec(DocumentModel):

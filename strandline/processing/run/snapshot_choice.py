@@ -1,26 +1,22 @@
-"""Whether a run of a job begins from a snapshot or by a rewind, and what is said about it in the ledger."""
+"""Whether a run begins from a snapshot or by a rewind, and what the ledger is told about it."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pyspark
 import structlog
 
 from strandline.core.errors import BadRecord, Fenced, LogTruncated, StrandlineError, TransientError
-from strandline.core.settings import Settings
-from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import RunRow
-from strandline.log.index import LogIndex
-from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.run.snapshots import Bounds, Maker, Snapshot, Snapshots
+from strandline.processing.run.job_run import JobRun
+from strandline.processing.run.snapshots import Snapshot, SnapshotBounds, SnapshotManifest, Snapshots
 from strandline.processing.slices.rewind import plan_of_job, require_log_holds, rewind_cost, whole_plan_of_job
+from strandline.processing.spark.session import shuffle_partitions
 
 log = structlog.get_logger()
 
 TRIES = 2
-"""After so many runs in a row that committed nothing the next one does not begin from a snapshot."""
+"""After so many runs in a row that committed nothing, the next one does not begin from a snapshot."""
 
 
 class SnapshotFailed(StrandlineError):
@@ -30,19 +26,20 @@ class SnapshotFailed(StrandlineError):
 
 
 class SnapshotChoice:
-    """One run's dealings with the snapshots of its job. With `recovery: rewind` it keeps none, and removes what is left."""
+    """Chooses, begins and removes snapshots for one run. With `recovery: rewind` it removes all that are left."""
 
-    def __init__(self, ledger: Ledger, settings: Settings, run: RunRow, pipeline: CheckedPipeline) -> None:
-        self._ledger = ledger
-        self._kafka_bootstrap = settings.kafka_bootstrap
-        self._run = run
-        self._pipeline = pipeline
-        maker = Maker(run.job, run.version, pyspark.__version__, shuffle_partitions())
-        self._snapshots = Snapshots(settings.snapshot_dir or settings.data_dir / "snapshots", maker, run)
-        self._is_wanted = pipeline.spec.recovery == "snapshot"
+    def __init__(self, run: JobRun) -> None:
+        self._ledger = run.ledger
+        self._index = run.index
+        self._run = run.row
+        self._pipeline = run.pipeline
+        manifest = SnapshotManifest(run.job, run.row.version, pyspark.__version__, shuffle_partitions())
+        root = run.settings.snapshot_dir or run.settings.data_dir / "snapshots"
+        self._snapshots = Snapshots(root, manifest, run.row)
+        self._is_wanted = run.pipeline.spec.recovery == "snapshot"
 
     def choose(self) -> Snapshot | None:
-        """The snapshot to begin from; None when the job is to rewind, and an event says why."""
+        """The snapshot to begin from. None: the job rewinds, and an event says why."""
         if not self._is_wanted:
             self._snapshots.remove_all()
             return None
@@ -51,12 +48,14 @@ class SnapshotChoice:
         if checkpoint is None or last is None:
             return None  # nothing to recover
         plan, runs = whole_plan_of_job(self._ledger, self._pipeline), self._ledger.runs(job)
-        snapshot, refused = self._snapshots.choose(Bounds(plan.slice_first, plan.slice_committed, last.number), runs)
+        snapshot, refused = self._snapshots.choose(
+            SnapshotBounds(plan.slice_first, plan.slice_committed, last.number), runs
+        )
         in_vain = [one for one in runs if checkpoint.epoch < one.epoch < self._run.epoch]
         if snapshot is None:
             self._say_unusable("; ".join(refused) or "there is none")
         elif plan.is_whole:
-            self._say_unusable("windows that another version has left over are emitted by a rewind only")
+            self._say_unusable("only a rewind emits windows that another version has left over")
         elif len(in_vain) >= TRIES and self._can_rewind():
             self._say_unusable(f"{len(in_vain)} runs have committed nothing since the last checkpoint")
         else:
@@ -64,11 +63,11 @@ class SnapshotChoice:
         return None
 
     def begin_from(self, snapshot: Snapshot) -> Path:
-        """This run's checkpoint directory, with what the snapshot holds. Raises SnapshotUnusable, OSError."""
+        """Make this run's checkpoint directory from the snapshot. Raises SnapshotUnusable, OSError."""
         return self._snapshots.begin(snapshot)
 
     def begin(self) -> Path | None:
-        """This run's checkpoint directory, empty; None where it is not to outlive the run, or can't."""
+        """Make this run's checkpoint directory, empty. None: no snapshot is wanted, or none can be written."""
         if not self._is_wanted:
             return None
         try:
@@ -90,7 +89,7 @@ class SnapshotChoice:
         cost = rewind_cost(self._ledger, plan_of_job(self._ledger, self._pipeline), self._run.job)
         stream = self._pipeline.spec.input.stream
         try:
-            require_log_holds(self._run.job, cost.needed, {stream: LogIndex(self._kafka_bootstrap).starts(stream)})
+            require_log_holds(self._run.job, cost.needed, {stream: self._index.starts(stream)})
         except LogTruncated:
             return False
         return True
@@ -101,12 +100,7 @@ class SnapshotChoice:
         self._ledger.record_event("snapshot_unusable", message, self._run.job, self._run.epoch, {"reason": why})
 
 
-def shuffle_partitions() -> int:
-    """Into how many parts a job's state is cut: one a core."""
-    return len(os.sched_getaffinity(0))
-
-
 def lies_elsewhere(error: Exception) -> bool:
-    """Whether a failure has nothing to do with the snapshot that the run began from: a server is away, a newer run has taken
-    over, or a record is bad."""
+    """Whether a failure can't be the fault of the snapshot that the run began from: a server is away, a newer run has begun, or a
+    record is bad."""
     return isinstance(error, TransientError | Fenced | BadRecord)

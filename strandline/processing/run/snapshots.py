@@ -1,14 +1,14 @@
 """Snapshots: Spark's checkpoint directories of the runs of one job, kept on durable storage (`recovery: snapshot`).
 
-    ROOT/JOB/EPOCH/made-by.json   who made it; written last, so a directory without it is not whole
+    ROOT/JOB/EPOCH/made-by.json   the manifest; written last, so a directory without it is incomplete
     ROOT/JOB/EPOCH/checkpoint/    Spark's own: metadata, offsets/, commits/, state/
 
-Each run has a directory of its own, which begins as a tree of hard links to a former one's files. Spark never changes a
-file: it writes a new one under a temporary name and renames it. So a run that was overtaken and goes on writing reaches
-only its own directory, and what two directories share never changes.
+Each run has a directory of its own, which begins as a tree of hard links to an older run's files. Spark never changes a
+file: it writes a new one under a temporary name and renames it. So a superseded run that still writes changes only its own
+directory, and files that two directories share never change.
 
-A snapshot is only a shorter way to the state that a rewind would build from the log. Whatever is wrong with one, the job
-rewinds.
+A snapshot only saves the time that a rewind takes to build the same state from the log. If anything is wrong with one, the
+job rewinds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from strandline.ledger.states import RunRow
 from strandline.processing.slices.offsets import slice_of_offset
 
 FORMAT = 2
-"""Raise it whenever the plan over the source changes (stages.py, emission.py): older state would mean something else."""
+"""Raise it whenever the plan over the source changes (stages.py, tap.py): older state would mean something else."""
 _MADE_BY = "made-by.json"
 _CHECKPOINT = "checkpoint"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
@@ -36,14 +36,14 @@ _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK}
 
 
 class SnapshotUnusable(StrandlineError):
-    """A snapshot that a run can't begin from; the text says why. The job rewinds."""
+    """A run can't begin from this snapshot; the text says why. The job rewinds."""
 
     code = "snapshot_unusable"
 
 
 @dataclass(frozen=True)
-class Maker:
-    """What must be the same in the run that made a snapshot and in the one that begins from it."""
+class SnapshotManifest:
+    """What must be equal in the run that made a snapshot and in the run that begins from it."""
 
     job: str
     version: int
@@ -56,7 +56,7 @@ class Maker:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One that a run can begin from."""
+    """A snapshot that a run can begin from."""
 
     epoch: int
     """The run that made it."""
@@ -66,27 +66,27 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """Which snapshots are of use, by the ledger. Slice numbers."""
+class SnapshotBounds:
+    """Which snapshots the ledger allows. All are slice numbers."""
 
     slice_first: int
-    """Where a rewind would begin: a snapshot from before it would have more to replay."""
+    """Where a rewind would begin: an older snapshot would have more to replay."""
     slice_committed: int
     slice_last: int
-    """The committed one, or the one after it, which is planned."""
+    """The last committed slice, or the planned one after it."""
 
 
 class Snapshots:
-    """The snapshots of one job, for one of its runs. It touches no directory of a newer run: it may be overtaken itself."""
+    """The snapshots of one job, for one of its runs. It never touches those of newer runs: this run may be superseded."""
 
-    def __init__(self, root: Path, maker: Maker, run: RunRow) -> None:
-        self._job_directory = root / maker.job
-        self._maker = maker
+    def __init__(self, root: Path, manifest: SnapshotManifest, run: RunRow) -> None:
+        self._job_directory = root / manifest.job
+        self._manifest = manifest
         self._run = run
 
-    def choose(self, bounds: Bounds, runs: Sequence[RunRow]) -> tuple[Snapshot | None, list[str]]:
-        """The fitting snapshot with the least to replay, and why each other one doesn't fit. Those are removed: what they
-        lack never comes back. `runs` are those that the ledger knows."""
+    def choose(self, bounds: SnapshotBounds, runs: Sequence[RunRow]) -> tuple[Snapshot | None, list[str]]:
+        """Return the usable snapshot with the least to replay, and why others are unusable. Unusable ones are removed: they never
+        become usable again. `runs` are those that the ledger knows."""
         fitting: list[Snapshot] = []
         refused: list[str] = []
         known = {run.epoch: run for run in runs if run.epoch < self._run.epoch}
@@ -94,14 +94,14 @@ class Snapshots:
             try:
                 if epoch not in known:
                     raise SnapshotUnusable("the ledger knows no such run before this one")
-                fitting.append(read_snapshot(directory, known[epoch], self._maker, bounds))
+                fitting.append(read_snapshot(directory, known[epoch], self._manifest, bounds))
             except SnapshotUnusable as error:
                 refused.append(f"run {epoch}: {error}")
                 self._remove(epoch, directory)
         return max(fitting, key=lambda one: (one.slice, one.epoch), default=None), refused
 
     def begin(self, snapshot: Snapshot | None) -> Path:
-        """This run's checkpoint directory: empty, or with what the snapshot holds. Raises SnapshotUnusable, OSError."""
+        """Make this run's checkpoint directory, empty or from the snapshot. Raises SnapshotUnusable, OSError."""
         directory = self._job_directory / str(self._run.epoch)
         shutil.rmtree(directory, ignore_errors=True)
         checkpoint = directory / _CHECKPOINT
@@ -109,17 +109,17 @@ class Snapshots:
         if snapshot is not None:
             try:
                 link_tree(snapshot.checkpoint, checkpoint)
-            except FileNotFoundError as error:  # its run is not dead yet, and tidied up
+            except FileNotFoundError as error:  # its run still lives, and removed files
                 raise SnapshotUnusable(
                     f"the snapshot of run {snapshot.epoch} was changed meanwhile: {error}"
                 ) from error
         new = directory / f"{_MADE_BY}.new"
-        new.write_text(json.dumps(_made_by(self._maker, self._run)), encoding="utf-8")
+        new.write_text(json.dumps(_made_by(self._manifest, self._run)), encoding="utf-8")
         new.replace(directory / _MADE_BY)
         return checkpoint
 
     def remove_others(self) -> None:
-        """Keep only this run's. Called once it has committed a slice: from then on it is the better one."""
+        """Keep only this run's snapshot. Called when the run has committed a slice: its own is the best from then on."""
         for epoch, directory in self._directories().items():
             if epoch != self._run.epoch:
                 self._remove(epoch, directory)
@@ -130,27 +130,27 @@ class Snapshots:
 
     def _remove(self, epoch: int, directory: Path) -> None:
         if epoch <= self._run.epoch:
-            shutil.rmtree(directory, ignore_errors=True)  # a run that is not dead yet may still write into it
+            shutil.rmtree(directory, ignore_errors=True)  # a superseded run may still write into it
 
     def _directories(self) -> dict[int, Path]:
         """Epoch -> directory."""
         try:
             found = list(self._job_directory.iterdir())
         except OSError:
-            return {}  # there is none, or none that could be read
+            return {}  # the job has none, or none is readable
         return {int(one.name): one for one in found if one.name.isdecimal()}
 
 
-def read_snapshot(directory: Path, run: RunRow, maker: Maker, bounds: Bounds) -> Snapshot:
-    """The snapshot in the directory of `run`. Raises SnapshotUnusable when it doesn't fit maker, ledger, or itself."""
-    _require_made_by(directory / _MADE_BY, _made_by(maker, run))
+def read_snapshot(directory: Path, run: RunRow, manifest: SnapshotManifest, bounds: SnapshotBounds) -> Snapshot:
+    """The snapshot in the directory of `run`. Raises SnapshotUnusable unless manifest, ledger and its logs agree."""
+    _require_made_by(directory / _MADE_BY, _made_by(manifest, run))
     checkpoint = directory / _CHECKPOINT
-    committed, pending = _read_logs(checkpoint, maker)
+    committed, pending = _read_logs(checkpoint, manifest)
     if committed > bounds.slice_committed:
         raise SnapshotUnusable(f"it holds slice {committed}, and the ledger's last is {bounds.slice_committed}")
     if committed + 1 < bounds.slice_first:
         raise SnapshotUnusable(f"it ends with slice {committed}, and a rewind begins only at {bounds.slice_first}")
-    # A batch that was begun is run again as it was: slices whose results are out, or the one that is planned now.
+    # Spark runs a batch that it had begun again as it was: its slices are committed ones, or the planned one.
     goes_on = pending is None or pending <= bounds.slice_committed
     if not goes_on and (committed, pending) != (bounds.slice_committed, bounds.slice_last):
         raise SnapshotUnusable(
@@ -159,16 +159,16 @@ def read_snapshot(directory: Path, run: RunRow, maker: Maker, bounds: Bounds) ->
     return Snapshot(run.epoch, committed, checkpoint)
 
 
-def _made_by(maker: Maker, run: RunRow) -> dict[str, object]:
-    # A ledger that was put back to an older copy, or begun anew, gives out the same epochs again.
-    return asdict(maker) | {"run_started_ms": run.started_ms}
+def _made_by(manifest: SnapshotManifest, run: RunRow) -> dict[str, object]:
+    # A ledger that was restored from a copy, or made anew, gives out the same epochs again.
+    return asdict(manifest) | {"run_started_ms": run.started_ms}
 
 
 def _require_made_by(file: Path, wanted: dict[str, object]) -> None:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SnapshotUnusable(f"it is not whole: {error}") from error
+        raise SnapshotUnusable(f"it is incomplete: {error}") from error
     if not isinstance(found, dict) or found.keys() != wanted.keys():
         raise SnapshotUnusable(f"it was made in another format than {FORMAT}")
     for name, value in wanted.items():
@@ -176,8 +176,8 @@ def _require_made_by(file: Path, wanted: dict[str, object]) -> None:
             raise SnapshotUnusable(f"it was made with {name} {found[name]}, and now it is {value}")
 
 
-def _read_logs(checkpoint: Path, maker: Maker) -> tuple[int, int | None]:
-    """By Spark's logs of offsets and commits: the last slice of the last batch that was committed, and of the one begun after
+def _read_logs(checkpoint: Path, manifest: SnapshotManifest) -> tuple[int, int | None]:
+    """From Spark's logs of offsets and commits: the last slice of the last committed batch, and of the batch that was begun after
     it, if any.
 
     Format: one file a batch, named by its number; of an offsets file the first line is a version, the second the batch's
@@ -192,8 +192,8 @@ def _read_logs(checkpoint: Path, maker: Maker) -> tuple[int, int | None]:
             f"its logs don't fit together: batch {last} is committed, {max(begun, default='none')} begun"
         )
     _lines(checkpoint / "commits" / str(last), 2)
-    pending = _slice_of(checkpoint / "offsets" / str(last + 1), maker) if last + 1 in begun else None
-    return _slice_of(checkpoint / "offsets" / str(last), maker), pending
+    pending = _slice_of(checkpoint / "offsets" / str(last + 1), manifest) if last + 1 in begun else None
+    return _slice_of(checkpoint / "offsets" / str(last), manifest), pending
 
 
 def _batches(log: Path) -> set[int]:
@@ -203,12 +203,12 @@ def _batches(log: Path) -> set[int]:
         raise SnapshotUnusable(f"it has no log {log.name}: {error}") from error
 
 
-def _slice_of(file: Path, maker: Maker) -> int:
+def _slice_of(file: Path, manifest: SnapshotManifest) -> int:
     _, metadata, offset = _lines(file, 3)
     try:
-        # Spark would follow this one, not its session's.
-        if int(metadata["conf"][_SHUFFLE_PARTITIONS]) != maker.shuffle_partitions:
-            raise ValueError(f"{_SHUFFLE_PARTITIONS} is not {maker.shuffle_partitions}")
+        # Spark would follow this number, not its session's.
+        if int(metadata["conf"][_SHUFFLE_PARTITIONS]) != manifest.shuffle_partitions:
+            raise ValueError(f"{_SHUFFLE_PARTITIONS} is not {manifest.shuffle_partitions}")
         return slice_of_offset(offset)
     except (KeyError, TypeError, ValueError) as error:
         raise SnapshotUnusable(f"its log file offsets/{file.name} is not as it was written: {error!r}") from error
@@ -227,9 +227,9 @@ def _lines(file: Path, count: int) -> list[dict[str, Any]]:
 
 
 def link_tree(source: Path, target: Path) -> None:
-    """Fill `target`, which is there, with hard links to all files below `source`; with copies where links can't be made.
+    """Fill the directory `target` with hard links to all files below `source`; with copies where links can't be made.
 
-    Spark's logs come first: state that is newer than the last commit is written again, state that is older would be a hole.
+    Spark's logs come first: Spark writes state that is newer than the last commit again, but would miss state that is older.
     Raises OSError.
     """
     for place, directories, files in os.walk(source, onerror=_raise):
@@ -238,7 +238,7 @@ def link_tree(source: Path, target: Path) -> None:
         here.mkdir(exist_ok=True)
         for name in files:
             if name.endswith(".tmp"):
-                continue  # begun by a run that is no more
+                continue  # a run ended while it wrote it
             try:
                 os.link(Path(place) / name, here / name)
             except OSError as error:

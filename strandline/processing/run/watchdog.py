@@ -1,8 +1,8 @@
-"""Watches over a run from threads of its own: whether it is still the one, and whether its control service can hear it.
+"""Watches a run from threads of its own: is it still the job's current run, and do Spark and the ledger answer?
 
-The run's own thread may hang in a call to Spark or to the ledger; these don't. What they can't settle by asking they settle
-by ending the process group at once: Python and the JVM with it, whose Python workers then end by themselves. That is never
-wrong. Whoever runs the job next rewinds, and what this run still does is refused by the ledger.
+The run's own thread may hang in a call to Spark or to the ledger; these threads don't. When asking does not help, they kill the
+process group at once: Python and the JVM, whose Python workers then end by themselves. That is always safe: the next run
+rewinds, and the ledger refuses what this run may still write.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ log = structlog.get_logger()
 
 LOOK_S = 0.5
 OBEY_S = 5.0
-"""How long a run that was found to be superseded may take to end by itself."""
+"""How long a superseded run may take to end by itself."""
 STALL_LEASES = 3
-"""After so many lease lengths without a sign of life from Spark the run is ended."""
+"""A run is ended when Spark has not answered for so many lease lengths."""
 _TICK_S = 0.25
 
 
-class Guard:
-    """The watch over one run, from `start` to `close`."""
+class Watchdog:
+    """Watches one run, from `start` to `close`."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class Guard:
         alive_fd: int | None,
         end: Callable[[], None],
     ) -> None:
-        """`lease` is the epoch of the leader's lease, None for a run that was started by hand. Into `alive_fd` a byte is
-        written at every tick. `end` must end the process."""
+        """`lease` is the epoch of the leader's lease, None for a run that was started by hand. A byte is written to `alive_fd` at
+        every tick. `end` must end the process."""
         self._ledger = ledger
         self._job = job
         self._epoch = epoch
@@ -53,13 +53,13 @@ class Guard:
         self._alive_fd = alive_fd
         self._end = end
         self.fenced: Fenced | None = None
-        """Set once this run is no longer the one; the run's own thread is to raise it."""
-        self._looked, self._stirred = threading.Event(), threading.Event()
-        self._is_watched = False
+        """Set once this run is no longer the current one; the run's own thread raises it."""
+        self._ledger_answered, self._spark_answered = threading.Event(), threading.Event()
+        self._is_armed = False
         self._closing = threading.Event()
         self._threads = [
             threading.Thread(target=work, name=name, daemon=True)
-            for name, work in (("guard-look", self._look_on), ("guard-tick", self._tick_on))
+            for name, work in (("watchdog-look", self._look_on), ("watchdog-tick", self._tick_on))
         ]
 
     def start(self) -> None:
@@ -67,31 +67,31 @@ class Guard:
             thread.start()
 
     def close(self) -> None:
-        """End the watch; the ledger is not asked any more afterwards."""
+        """Stop watching. The ledger is not asked afterwards."""
         self._closing.set()
         for thread in self._threads:
             thread.join(LOOK_S + self._lease_s)
 
-    def stir(self) -> None:
-        """Say that Spark answered just now. From the first time on, its silence counts."""
-        self._is_watched = True
-        self._stirred.set()
+    def beat(self) -> None:
+        """Say that Spark answered just now. Its silence counts from the first call on."""
+        self._is_armed = True
+        self._spark_answered.set()
 
-    def rest(self) -> None:
-        """Say that Spark has been told to stop, and may take its time; the rest is watched as before."""
-        self._is_watched = False
+    def disarm(self) -> None:
+        """Say that Spark was told to stop and may take its time. The ledger is watched as before."""
+        self._is_armed = False
 
     def _look_on(self) -> None:
         while not self._closing.wait(LOOK_S):
             try:
                 epoch, lease = self._ledger.standing(self._job)
             except LedgerUnavailable as error:
-                log.warning("could not look whether this run goes on", job=self._job, error=str(error))
+                log.warning("could not ask whether this run is still the current one", job=self._job, error=str(error))
                 continue
             except StrandlineError as error:
                 self.fenced = Fenced(str(error))
                 return
-            self._looked.set()
+            self._ledger_answered.set()
             if epoch != self._epoch:
                 self.fenced = Fenced(f"job {self._job} is run by epoch {epoch} now; epoch {self._epoch} ends")
                 return
@@ -102,17 +102,17 @@ class Guard:
                 return
 
     def _tick_on(self) -> None:
-        """Counts only time in which this process ran: after a pause it may ask first."""
+        """Counts only time in which this process ran: after a pause it asks before it decides."""
         unheard_s = stalled_s = fenced_s = 0.0
         before_s = time.monotonic()
         while not self._closing.wait(_TICK_S):
-            self._beat()
+            self._show_life()
             now_s = time.monotonic()
             ran_s, before_s = min(now_s - before_s, 2 * _TICK_S), now_s
-            unheard_s = 0.0 if self._looked.is_set() else unheard_s + ran_s
-            stalled_s = 0.0 if self._stirred.is_set() or not self._is_watched else stalled_s + ran_s
-            self._looked.clear()
-            self._stirred.clear()
+            unheard_s = 0.0 if self._ledger_answered.is_set() else unheard_s + ran_s
+            stalled_s = 0.0 if self._spark_answered.is_set() or not self._is_armed else stalled_s + ran_s
+            self._ledger_answered.clear()
+            self._spark_answered.clear()
             fenced_s = fenced_s + ran_s if self.fenced else 0.0
             if fenced_s > OBEY_S:
                 self._end_now(f"this run was superseded and did not end within {OBEY_S:g} s")
@@ -121,10 +121,10 @@ class Guard:
             elif stalled_s > STALL_LEASES * self._lease_s:
                 self._end_now(f"Spark did not answer for {STALL_LEASES * self._lease_s:g} s")
 
-    def _beat(self) -> None:
+    def _show_life(self) -> None:
         if self._alive_fd is not None:
-            # A full pipe means that nobody reads it now, a broken one that the control service is gone: whether this
-            # run goes on is the ledger's to say.
+            # A full pipe means that nobody reads it now, a broken one that the control service is gone. The ledger
+            # decides whether this run goes on.
             with contextlib.suppress(BlockingIOError, BrokenPipeError):
                 os.write(self._alive_fd, b".")
 

@@ -7,6 +7,7 @@ workers of the executors. Each task yields the accepted records of its offset ra
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,16 +18,26 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from strandline.core.record import REASON_LATE
-from strandline.ledger.states import SliceRow, SliceStatus
+from strandline.ledger.states import RunRow, SliceRow, SliceStatus
 from strandline.log.index import LogIndex
 from strandline.log.reader import OffsetRange
 from strandline.processing.slices.offsets import offset_of_slice, slice_of_offset
 from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
 from strandline.processing.slices.watermark import greatest, tick_of_batch
-from strandline.processing.source.decoding import EVENT_TIME, DecodingConfig, Piece, decode_pieces, decoder_of
+from strandline.processing.source.decoding import (
+    EVENT_TIME,
+    DecodingConfig,
+    Piece,
+    decode_pieces,
+    decoder_of,
+    decoding_of,
+)
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the workers load this module too, and need neither SQL nor pydantic
+    from strandline.core.settings import Settings
     from strandline.ledger.ledger import Ledger
+    from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+    from strandline.processing.slices.rewind import RewindPlan
 
 FACTS = "_strandline_facts"
 """The column that only a facts row fills: a list, which costs every other row 4 bytes."""
@@ -58,6 +69,34 @@ class SourceConfig:
     """Tasks that read at once, at most."""
     ledger_url: str
     """Without its password."""
+
+
+def source_of_run(
+    settings: Settings, pipeline: CheckedPipeline, plan: RewindPlan, run: RunRow, emitter: str | None, parallelism: int
+) -> SourceConfig:
+    """The source of a run that follows this plan. `emitter`: the job that emits to the stream, if one does."""
+    from strandline.ledger.database import without_secrets
+
+    checkpoint = pipeline.spec.checkpoint
+    return SourceConfig(
+        decoding=decoding_of(pipeline, settings.kafka_bootstrap),
+        planner=PlannerSettings(
+            job=pipeline.job,
+            version=run.version,
+            epoch=run.epoch,
+            stream=pipeline.spec.input.stream,
+            start=pipeline.spec.input.start,
+            rows_max=checkpoint.records or settings.slice_rows_max,
+            rule=pipeline.event_time_rule,
+            emitter=emitter,
+        ),
+        slice_first=plan.slice_first,
+        slice_committed=plan.slice_committed,
+        replay_rows_max=sys.maxsize if plan.is_whole else 4 * settings.slice_rows_max,
+        slice_interval_ms=settings.slice_interval_ms if checkpoint.every is None else checkpoint.every,
+        parallelism=parallelism,
+        ledger_url=without_secrets(settings.ledger_url),
+    )
 
 
 def accepted_schema(decoding: DecodingConfig) -> pa.Schema:

@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 
 from strandline.core.errors import StrandlineError
 from strandline.core.settings import Settings
-from strandline.processing.run.snapshot_choice import shuffle_partitions
 from strandline.processing.spark import worker_daemon
 from strandline.processing.spark.class_archive import use_archive
 from strandline.processing.spark.errors import sentence_of
@@ -83,6 +82,11 @@ def start_spark(settings: Settings, job: str, scratch: Path, java_options: str |
         ) from error
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def shuffle_partitions() -> int:
+    """Into how many parts a job's state is cut: one for each core."""
+    return len(os.sched_getaffinity(0))
 
 
 def slots_of(spark: SparkSession) -> int:

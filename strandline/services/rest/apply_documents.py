@@ -348,7 +348,7 @@ def _places(pipeline: PipelineSpec) -> Iterator[tuple[str, tuple[str, str]]]:
     """(stage, (kind, name)) of each emission that has a place of its own."""
     for step in pipeline.steps:
         for emit in step.emit or []:
-            if step.window and emit.kind != "counting":
+            if step.window:
                 yield step.window.name, (emit.kind, emit.name)
 
 

@@ -34,7 +34,7 @@ def runner_name(job: str) -> str:
 def runner_command(job: str | None, lease: int | None, alive_fd: int) -> Sequence[str]:
     """How a job's runner is started; without a job, a standby that waits for one."""
     what = ["--standby"] if job is None else ["--job", job, "--lease", str(lease)]
-    return [sys.executable, "-m", "strandline.processing.run.runner", *what, "--alive-fd", str(alive_fd)]
+    return [sys.executable, "-m", "strandline.processing.run.process", *what, "--alive-fd", str(alive_fd)]
 
 
 class RunnerProcess(WorkerProcess):

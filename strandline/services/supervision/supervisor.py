@@ -9,7 +9,7 @@ nothing for a job that it does not lead, names its lease in whatever it writes a
 of one that it has lost. On taking a job over it ends what the leader before left running on this machine; on another
 machine the ledger refuses what that still writes.
 
-The agreement with a runner (`python -m strandline.processing.run.runner --job NAME --lease EPOCH --alive-fd NUMBER`):
+The agreement with a runner (`python -m strandline.processing.run.process --job NAME --lease EPOCH --alive-fd NUMBER`):
 * it begins a run in the ledger, under the lease, and moves the job starting -> running;
 * it writes into the pipe as long as it lives; after a lease's length of silence it is killed;
 * desired `stopped`: it ends after the current slice, moves the job to stopped, exits 0;

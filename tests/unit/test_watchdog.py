@@ -1,4 +1,4 @@
-"""The guard over a run: it ends what is superseded, deaf or stuck, and nothing else."""
+"""The watchdog ends a run that is superseded, stuck or without its ledger, and no other."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from strandline.core.errors import LedgerUnavailable, NotFound, StrandlineError
-from strandline.processing.run import watchdog as guard_module
-from strandline.processing.run.watchdog import Guard
+from strandline.processing.run import watchdog as watchdog_module
+from strandline.processing.run.watchdog import Watchdog
 from tests.support.waiting import wait_until
 
 LEASE_S = 0.3
@@ -36,19 +36,19 @@ class StandingLedger:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard_module, "LOOK_S", 0.01)
-    monkeypatch.setattr(guard_module, "OBEY_S", 0.3)
-    monkeypatch.setattr(guard_module, "_TICK_S", 0.02)
+    monkeypatch.setattr(watchdog_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(watchdog_module, "OBEY_S", 0.3)
+    monkeypatch.setattr(watchdog_module, "_TICK_S", 0.02)
 
 
 class Watched:
-    """A guard over run 3 under lease 7, and whether it has ended the run."""
+    """A watchdog over run 3 under lease 7, and whether it has ended the run."""
 
     def __init__(self, lease: int | None = 7, alive_fd: int | None = None) -> None:
         self.ledger = StandingLedger()
         self.ended = threading.Event()
-        self.guard = Guard(self.ledger, "power", 3, lease, LEASE_S, alive_fd, self.ended.set)  # type: ignore[arg-type]
-        self.guard.start()
+        self.watchdog = Watchdog(self.ledger, "power", 3, lease, LEASE_S, alive_fd, self.ended.set)  # type: ignore[arg-type]
+        self.watchdog.start()
 
     def look_often(self) -> None:
         looks = self.ledger.looks
@@ -65,16 +65,16 @@ def watch() -> Iterator[Callable[..., Watched]]:
 
     yield begin
     for one in made:
-        one.guard.close()
+        one.watchdog.close()
         one.ledger.may_answer.set()
 
 
 def test_a_run_in_order_goes_on(watch: Callable[..., Watched]) -> None:
     watched = watch()
     for _ in range(5):
-        watched.guard.stir()
+        watched.watchdog.beat()
         watched.look_often()
-    assert watched.guard.fenced is None
+    assert watched.watchdog.fenced is None
     assert not watched.ended.is_set()
 
 
@@ -85,7 +85,7 @@ def test_a_run_in_order_goes_on(watch: Callable[..., Watched]) -> None:
 def test_a_superseded_run_is_told_and_then_ended(watch: Callable[..., Watched], answer: Standing, why: str) -> None:
     watched = watch()
     watched.ledger.answer = answer
-    fenced = wait_until(lambda: watched.guard.fenced, bool, "fenced")
+    fenced = wait_until(lambda: watched.watchdog.fenced, bool, "fenced")
     assert why in str(fenced)
     assert not watched.ended.is_set(), "it may end by itself first"
     assert watched.ended.wait(10)
@@ -95,7 +95,7 @@ def test_a_run_by_hand_has_no_leader_to_lose(watch: Callable[..., Watched]) -> N
     watched = watch(lease=None)
     watched.ledger.answer = (3, 8)
     watched.look_often()
-    assert watched.guard.fenced is None
+    assert watched.watchdog.fenced is None
 
 
 def test_a_ledger_that_is_away_for_a_moment_is_waited_for(watch: Callable[..., Watched]) -> None:
@@ -116,20 +116,20 @@ def test_a_run_that_can_not_reach_the_ledger_is_ended(watch: Callable[..., Watch
     else:
         watched.ledger.may_answer.clear()
     assert watched.ended.wait(10)
-    assert watched.guard.fenced is None
+    assert watched.watchdog.fenced is None
 
 
 def test_silence_of_spark_counts_from_its_first_sign_of_life(watch: Callable[..., Watched]) -> None:
     watched = watch()
     assert not watched.ended.wait(4 * LEASE_S), "starting takes its time"
-    watched.guard.stir()
+    watched.watchdog.beat()
     assert watched.ended.wait(10)
 
 
 def test_spark_that_was_told_to_stop_may_take_its_time(watch: Callable[..., Watched]) -> None:
     watched = watch()
-    watched.guard.stir()
-    watched.guard.rest()
+    watched.watchdog.beat()
+    watched.watchdog.disarm()
     assert not watched.ended.wait(4 * LEASE_S)
 
 
@@ -141,5 +141,5 @@ def test_it_shows_signs_of_life_and_survives_a_listener_that_is_gone(watch: Call
     os.close(listener)
     watched.look_often()
     assert not watched.ended.is_set()
-    watched.guard.close()
+    watched.watchdog.close()
     os.close(voice)

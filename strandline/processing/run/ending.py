@@ -1,0 +1,65 @@
+"""When a run ends, and how: asked between slices, while Spark's query goes on by itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Literal
+
+import structlog
+from pyspark.sql.streaming.query import StreamingQuery
+
+from strandline.core.errors import LedgerUnavailable, StrandlineError
+from strandline.ledger.states import Desired, JobState, SliceStatus
+from strandline.processing.run.job_run import JobRun
+from strandline.processing.run.watchdog import Watchdog
+from strandline.processing.slices.planner import is_drained
+from strandline.processing.slices.watermark import open_until
+
+log = structlog.get_logger()
+
+_LOOK_S = 0.1
+
+Ending = Literal[JobState.STOPPED, JobState.DRAINED, "interrupted", "replaced"]
+"""The state to move the job to, or why its state stays: the process was told to end, or the job has a new version."""
+
+
+def watch_query(query: StreamingQuery, run: JobRun, watchdog: Watchdog, stop_now: threading.Event) -> Ending:
+    """Wait until the run shall end, stop the query, and say how the run ended.
+
+    While the ledger is away this waits too: the watchdog says when that is too long. Raises what the query failed of, and Fenced.
+    """
+    run.ledger.move_job(run.job, JobState.RUNNING, epoch=run.epoch)
+    while True:
+        if not query.isActive:
+            raise query.exception() or StrandlineError(f"the Spark query of job {run.job} ended by itself")
+        watchdog.beat()
+        end: Ending | None = None
+        try:
+            end = "interrupted" if stop_now.is_set() else wanted_end(run)
+        except LedgerUnavailable as error:
+            log.warning("could not look what the job should do", job=run.job, error=str(error))
+        if watchdog.fenced is not None or end is not None:
+            watchdog.disarm()
+            query.stop()
+            if watchdog.fenced is not None:
+                raise watchdog.fenced
+            assert end is not None
+            return end
+        time.sleep(_LOOK_S)
+
+
+def wanted_end(run: JobRun) -> Ending | None:
+    """How to end the run now, between two slices; None while it shall go on."""
+    job = run.ledger.job(run.job)
+    last = run.ledger.last_slice(run.job)
+    if last is not None and last.status is not SliceStatus.COMMITTED:
+        return None
+    if job.desired is Desired.STOPPED:
+        return JobState.STOPPED
+    if job.version != run.row.version:
+        return "replaced"
+    still_open_ms = open_until(run.pipeline.event_time_rule, run.ledger.last_checkpoint(run.job))
+    if job.desired is Desired.DRAINED and is_drained(last, still_open_ms):
+        return JobState.DRAINED
+    return None

@@ -1,0 +1,103 @@
+"""The Spark query of a run: how it is put together, started, and ended."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from strandline.core.failpoints import failpoint
+from strandline.core.stream import StreamSpec
+from strandline.processing.emission.commit import SliceCommitter
+from strandline.processing.emission.rejected_records import RefusedWriter
+from strandline.processing.emission.tap import EmissionTap, WriterFactory
+from strandline.processing.operators.stages import build_stages
+from strandline.processing.pipelines.result_streams import emitter_of
+from strandline.processing.run.ending import Ending, watch_query
+from strandline.processing.run.job_run import JobRun
+from strandline.processing.run.watchdog import Watchdog
+from strandline.processing.slices.rewind import RewindPlan
+from strandline.processing.source.data_source import LogSource, log_source, source_of_run
+from strandline.processing.spark.errors import failure_of
+from strandline.processing.spark.session import slots_of
+
+
+@dataclass(frozen=True)
+class RunQuery:
+    """The query of one run, to be run once."""
+
+    run: JobRun
+    spark: SparkSession
+    scratch: Path
+    writer_of: WriterFactory
+    first_committed: Callable[[], None]
+    """Called once, after the run's first commit."""
+    watchdog: Watchdog
+    stop_now: threading.Event
+
+    def run_to_end(self, plan: RewindPlan, checkpoint: Path | None) -> Ending:
+        """Start the query and watch it to its end. Spark's checkpoint is `checkpoint`, or one that is deleted at the end.
+
+        Raises StrandlineError: the committer's typed error where there is one, since Spark passes on only its text.
+        """
+        run, spark = self.run, self.spark
+        temporary = self.scratch / "checkpoint"
+        committer: SliceCommitter | None = None
+        try:
+            slots = slots_of(spark)
+            run.ledger.set_run_slots(run.job, run.epoch, slots)
+            emitter = emitter_of(run.ledger, run.stream)
+            parallelism = spark.sparkContext.defaultParallelism
+            config = source_of_run(run.settings, run.pipeline, plan, run.row, emitter, parallelism)
+            spark.dataSource.register(log_source(config))
+            committer = self._committer(plan, slots)
+            tap = EmissionTap(
+                run.pipeline,
+                run.row.version,
+                run.epoch,
+                plan.emitted,
+                run.settings,
+                self._stream_keys(),
+                self.writer_of,
+            )
+            frame = build_stages(spark.readStream.format(LogSource.name()).load(), run.pipeline, tap)
+            failpoint("run.before_query")
+            query = (
+                frame.writeStream.foreachBatch(committer)
+                .option("checkpointLocation", str(checkpoint or temporary))
+                .queryName(run.job)
+                .start()
+            )
+            return watch_query(query, run, self.watchdog, self.stop_now)
+        except (PySparkException, Py4JError) as error:
+            cause = committer.failure if committer else None
+            raise cause or failure_of(error) from error
+        finally:
+            self.watchdog.disarm()
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def _committer(self, plan: RewindPlan, slots: int) -> SliceCommitter:
+        run = self.run
+        streams = self.spark._jsparkSession.streams()  # the way to what Spark's listeners only hear afterwards
+        return SliceCommitter(
+            run.pipeline,
+            run.row.version,
+            run.epoch,
+            plan,
+            run.ledger,
+            RefusedWriter(self.spark, run.pipeline, run.settings, run.epoch, slots),
+            lambda: streams.active()[0].streamingQuery(),
+            run.index,
+            self.first_committed,
+        )
+
+    def _stream_keys(self) -> dict[str, str | None]:
+        """Stream that is emitted to -> the field that is its key."""
+        names = [name for stage in self.run.pipeline.stages for name in stage.streams]
+        return {name: StreamSpec.from_document(self.run.ledger.stream(name).document).key for name in names}

@@ -1,0 +1,66 @@
+"""Where a run begins: from a snapshot where one fits, else by a rewind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from strandline.core.errors import StrandlineError
+from strandline.ledger.ledger import Ledger
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.run.ending import Ending
+from strandline.processing.run.snapshot_choice import SnapshotChoice, SnapshotFailed, lies_elsewhere
+from strandline.processing.run.snapshots import Snapshot
+from strandline.processing.slices.rewind import RewindPlan, plan_of_job, whole_plan_of_job
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """Decides where a run begins, and runs it from there."""
+
+    ledger: Ledger
+    pipeline: CheckedPipeline
+    snapshots: SnapshotChoice
+    prepare: Callable[[RewindPlan, Snapshot | None], None]
+    """Makes sure that the run can follow the plan."""
+    run_query: Callable[[RewindPlan, Path | None], Ending]
+    """Runs Spark's query to its end, over this checkpoint directory (None: over one that ends with the run)."""
+    is_java_alive: Callable[[], bool]
+
+    def run(self) -> Ending:
+        """Run the query to its end.
+
+        1. With `recovery: snapshot`, begin from a snapshot where one fits.
+        2. Otherwise, or when that fails before its first commit, rewind.
+
+        Raises StrandlineError.
+        """
+        if (snapshot := self.snapshots.choose()) is not None:
+            try:
+                return self._resume(snapshot)
+            except SnapshotFailed as error:
+                self.snapshots.give_up(f"the snapshot of run {snapshot.epoch} failed: {error}")
+        plan = plan_of_job(self.ledger, self.pipeline)
+        self.prepare(plan, None)
+        return self.run_query(plan, self.snapshots.begin())
+
+    def _resume(self, snapshot: Snapshot) -> Ending:
+        """Run from a snapshot. Raises SnapshotFailed when the failure may be the snapshot's fault and nothing was committed."""
+        # What is left out as emitted is the same; only what is read again begins later.
+        plan = replace(
+            whole_plan_of_job(self.ledger, self.pipeline), slice_first=snapshot.slice + 1, reaches_back_to_ms=None
+        )
+        epoch = self._last_committer()
+        self.prepare(plan, snapshot)  # a rewind would need the same of the log, and more
+        try:
+            return self.run_query(plan, self.snapshots.begin_from(snapshot))
+        except (StrandlineError, OSError) as error:
+            if lies_elsewhere(error) or self._last_committer() != epoch or not self.is_java_alive():
+                raise
+            raise SnapshotFailed(str(error)) from error
+
+    def _last_committer(self) -> int:
+        """The run that committed last."""
+        checkpoint = self.ledger.last_checkpoint(self.pipeline.job)
+        return checkpoint.epoch if checkpoint else 0
