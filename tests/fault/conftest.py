@@ -1,4 +1,4 @@
-"""The gateways and brokers that the fault tests break: real processes, shared by the tests of a module."""
+"""The gateways and brokers that the fault tests break: real processes, shared by the tests of a module; the broker by all."""
 
 from __future__ import annotations
 
@@ -10,41 +10,58 @@ import pytest
 
 from tests.fault.ingest_ladder import small_disk
 from tests.support.faults.gateways import HTTP, KINDS
+from tests.support.faults.kafka_cluster import KafkaCluster
 from tests.support.faults.lab import Lab
 
 
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """The one broker that most tests break."""
+    with contextlib.closing(KafkaCluster(tmp_path_factory.mktemp("kafka"))) as cluster:
+        cluster.start()
+        yield cluster
+        assert cluster.errors() == []
+
+
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.name)
-def each_lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A gateway of each kind over one broker, with the frame-aware proxy between them."""
-    with contextlib.closing(Lab(tmp_path_factory.mktemp("lab"), request.param)) as lab:
-        yield lab
-
-
-@pytest.fixture(scope="module")
-def module_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with contextlib.closing(Lab(tmp_path_factory.mktemp("lab"), HTTP)) as lab:
+def lab_of_a_kind(
+    request: pytest.FixtureRequest, cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lab]:
+    with contextlib.closing(Lab(tmp_path_factory.mktemp("lab"), request.param, cluster=cluster)) as lab:
         yield lab
 
 
 @pytest.fixture
-def lab(module_lab: Lab) -> Iterator[Lab]:
-    """An HTTP gateway: for what lies behind the gateways, which is the same for all. No test leaves its rules to the next."""
-    yield module_lab
-    module_lab.cluster.proxy.clear()
-    module_lab.cluster.proxy.heal()
+def each_lab(lab_of_a_kind: Lab) -> Iterator[Lab]:
+    """A gateway of each kind over the broker, with the frame-aware proxy between them. No test leaves its rules to the next."""
+    yield lab_of_a_kind
+    lab_of_a_kind.cluster.heal()
 
 
 @pytest.fixture(scope="module")
-def module_spool_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with contextlib.closing(Lab(tmp_path_factory.mktemp("lab"), HTTP, durability="spool")) as lab:
+def http_lab(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with contextlib.closing(Lab(tmp_path_factory.mktemp("lab"), HTTP, cluster=cluster)) as lab:
         yield lab
 
 
 @pytest.fixture
-def spool_lab(module_spool_lab: Lab) -> Iterator[Lab]:
+def lab(http_lab: Lab) -> Iterator[Lab]:
+    """An HTTP gateway: for what lies behind the gateways, which is the same for all."""
+    yield http_lab
+    http_lab.cluster.heal()
+
+
+@pytest.fixture(scope="module")
+def spooling_lab(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with contextlib.closing(Lab(tmp_path_factory.mktemp("lab"), HTTP, cluster=cluster, durability="spool")) as lab:
+        yield lab
+
+
+@pytest.fixture
+def spool_lab(spooling_lab: Lab) -> Iterator[Lab]:
     """An HTTP gateway that may acknowledge from its spool."""
-    yield module_spool_lab
-    module_spool_lab.cluster.proxy.clear()
+    yield spooling_lab
+    spooling_lab.cluster.heal()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 import uuid
@@ -28,22 +27,13 @@ from tests.support.faults.topic_dump import dump_topic
 from tests.support.waiting import wait_until
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory) -> Iterator[KafkaCluster]:
-    with contextlib.closing(KafkaCluster(tmp_path_factory.mktemp("kafka"))) as cluster:
-        cluster.start()
-        yield cluster
-        assert cluster.errors() == []
-
-
 @pytest.fixture
 def topic(cluster) -> Iterator[str]:
     name = f"t-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
     yield name
-    cluster.proxy.clear()
-    cluster.proxy.heal()
+    cluster.heal()
 
 
 class Sender:

@@ -18,6 +18,7 @@ from strandline.processing.spark import class_archive_maker
 from strandline.services.embedded.addresses import Ports
 from strandline.services.embedded.preflight import is_free
 from strandline.services.embedded.stack import Stack
+from tests.support.kafka_storage import provide_storage
 
 
 def free_port_offset() -> int:
@@ -49,6 +50,7 @@ def servers() -> Iterator[Stack]:
 @pytest.fixture(scope="session")
 def kafka(servers: Stack) -> str:
     """The bootstrap address of a Kafka."""
+    provide_storage(servers.data_dir / "kafka" / "log")
     return servers.start_kafka()
 
 

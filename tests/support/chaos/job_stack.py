@@ -33,6 +33,7 @@ from tests.support.chaos.work import DOCUMENTS, JobLoad
 from tests.support.faults.checker import Verdict, check_files
 from tests.support.faults.history import History
 from tests.support.faults.topic_dump import dump_topic
+from tests.support.kafka_storage import provide_storage
 from tests.support.servers import free_port_offset
 from tests.support.waiting import wait_until
 
@@ -91,6 +92,7 @@ class JobStack:
     def start(self) -> None:
         """Start the servers, the job and its senders; return when the first results are there."""
         self.stack.addresses.write()
+        provide_storage(self.directory / "kafka" / "log")
         Ledger.migrate(self.ledger_url)
         for starter in self._starters.values():
             starter()

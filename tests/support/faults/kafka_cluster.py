@@ -6,22 +6,20 @@ for the gateway under test. Everything is on loopback.
 
 from __future__ import annotations
 
-import base64
 import os
 import random
 import signal
 import subprocess
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from strandline.core.settings import Settings
-from strandline.services.embedded.artifacts import KAFKA, find_java, provide
+from strandline.services.embedded.artifacts import find_java
 from strandline.services.embedded.preflight import is_free
 from tests.support.faults.kafka_proxy import KafkaProxy
+from tests.support.kafka_storage import kafka_home, provide_storage
 from tests.support.waiting import wait_until
 
 _JAVA_OPTIONS = ["-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true"]
@@ -92,11 +90,7 @@ class KafkaCluster:
 
     def __init__(self, directory: Path, brokers: int = 1, storage: Path | None = None) -> None:
         """`storage`: where the first broker keeps its log, for a disk of its own."""
-        settings = Settings()
-        java = find_java()
-        home = provide(KAFKA, settings.cache_dir, java, lambda _bytes: None)
-        self._java_command = [str(java), *_JAVA_OPTIONS, "-cp", f"{home}/*"]
-        self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        self._java_command = [str(find_java()), *_JAVA_OPTIONS, "-cp", f"{kafka_home()}/*"]
         self.brokers = []
         ports = iter(free_ports(4 * brokers))
         for number in range(1, brokers + 1):
@@ -109,7 +103,7 @@ class KafkaCluster:
         for broker in self.brokers:
             (broker.directory / "server.properties").write_text(self._properties(broker), encoding="utf-8")
             (broker.directory / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
-            self._format(broker)
+            provide_storage(broker.storage, broker.number)
             broker.proxy.start()
 
     @property
@@ -175,6 +169,19 @@ class KafkaCluster:
 
         wait_until(ask, lambda sizes: bool(sizes) and min(sizes) == self.replication, "in sync", 120.0)
 
+    def heal(self) -> None:
+        """Take all rules away, and let every broker run that does not."""
+        down = []
+        for broker in self.brokers:
+            broker.proxy.clear()
+            broker.proxy.heal()
+            if broker.is_running:
+                broker.thaw()
+            else:
+                down.append(broker)
+        if down:
+            self.start(*down)
+
     def close(self) -> None:
         for broker in self.brokers:
             if broker.is_running:
@@ -208,12 +215,6 @@ class KafkaCluster:
             return set(client.list_topics(timeout=1.0).brokers)
         except KafkaException:
             return set()
-
-    def _format(self, broker: Broker) -> None:
-        arguments = ["kafka.tools.StorageTool", "format", f"--cluster-id={self._cluster_id}"]
-        arguments.append(f"--config={broker.directory / 'server.properties'}")
-        answer = subprocess.run([*self._java_command, *arguments], capture_output=True, text=True, check=False)
-        assert answer.returncode == 0, answer.stderr or answer.stdout
 
     def _properties(self, broker: Broker) -> str:
         count = len(self.brokers)

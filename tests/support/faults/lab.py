@@ -106,18 +106,25 @@ class Trial:
         self._reader.close()
         self.lab.gateway.note_memory()
         assert not self.lab.cluster.errors(), self.lab.cluster.errors()
-        dump = dump_topic(self.lab.cluster.bootstrap, self.stream)
-        return check_files(self.history.path, dump, may_repeat=self.lab.kind.has_broker)
+        return self._compare()
 
     def _wait_until_quiet(self) -> None:
-        """Until nothing has come into the log for a while: what was received last is on its way, and a gateway that has
-        lost its log makes a pause before it asks its broker again."""
-        quiet_s = BROKER_QUIET_S if self.lab.kind.has_broker else QUIET_S
+        """Until nothing has come into the log for a while: what was received last is on its way.
+
+        What an MQTT broker has acknowledged must come, though a gateway that has lost its log makes a pause before it asks the
+        broker again: only when something is missing is that pause waited for.
+        """
         count, since_s = -1, time.monotonic()
-        while time.monotonic() - since_s < quiet_s:
+        while (quiet_s := time.monotonic() - since_s) < QUIET_S or (
+            self.lab.kind.has_broker and quiet_s < BROKER_QUIET_S and self._compare().lost
+        ):
             if (now := self._logged()) != count:
                 count, since_s = now, time.monotonic()
             time.sleep(0.1)
+
+    def _compare(self) -> Verdict:
+        dump = dump_topic(self.lab.cluster.bootstrap, self.stream)
+        return check_files(self.history.path, dump, may_repeat=self.lab.kind.has_broker)
 
     def _logged(self) -> int:
         """Offsets that are taken, as far as it is known: while a partition has no leader, as many as when it had one."""
@@ -149,19 +156,23 @@ class Lab:
         directory: Path,
         kind: GatewayKind = HTTP,
         *,
+        cluster: KafkaCluster | None = None,
         brokers: int = 1,
         storage: Path | None = None,
         durability: str = "log",
         settings: dict[str, object] | None = None,
     ) -> None:
+        """`cluster`: brokers that run already and outlive the lab; without, it has `brokers` of its own."""
         self.directory = directory
         self.kind = kind
         self.durability = durability
-        self.cluster = KafkaCluster(directory, brokers, storage)
+        self._has_own_cluster = cluster is None
+        self.cluster = cluster or KafkaCluster(directory, brokers, storage)
         self.mqtt_broker: Mosquitto | None = None
         self._trials: list[Trial] = []
         try:
-            self.cluster.start()
+            if self._has_own_cluster:
+                self.cluster.start()
             ledger_url = f"sqlite:///{directory}/ledger.sqlite"
             Ledger.migrate(ledger_url)
             self.ledger = Ledger.open(ledger_url)
@@ -169,7 +180,7 @@ class Lab:
                 "data_dir": directory / "data",
                 "ledger_url": ledger_url,
                 "kafka_bootstrap": self.cluster.bootstrap_proxied,
-                "stream_replication": brokers,
+                "stream_replication": self.cluster.replication,
                 "record_bytes_max": RECORD_BYTES_MAX,
             }
             if kind.has_broker:
@@ -179,7 +190,8 @@ class Lab:
             self.gateway.start()
             self.gateway.wait_until_listening()
         except BaseException:
-            self.cluster.close()
+            if self._has_own_cluster:
+                self.cluster.close()
             if self.mqtt_broker is not None:
                 self.mqtt_broker.close()
             raise
@@ -218,7 +230,8 @@ class Lab:
 
     def close(self) -> None:
         self.gateway.close()
-        self.cluster.close()
+        if self._has_own_cluster:
+            self.cluster.close()
         if self.mqtt_broker is not None:
             self.mqtt_broker.close()
         self.ledger.close()
