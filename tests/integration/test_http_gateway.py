@@ -110,7 +110,7 @@ class Gateway:
             deadline = time.monotonic() + DEADLINE_S
             while len(records) < sum(ends.values()):
                 assert time.monotonic() < deadline, f"{len(records)} of {ends}"
-                for message in consumer.consume(1_000, 1.0):
+                for message in consumer.consume(1_000, 0.1):
                     assert message.error() is None, message.error()
                     headers = dict(message.headers())
                     records.append(Logged(message.partition(), message.value(), message.key(), headers))

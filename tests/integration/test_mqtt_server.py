@@ -114,7 +114,7 @@ class Listener:
             deadline = time.monotonic() + DEADLINE_S
             while len(found) < sum(ends.values()):
                 assert time.monotonic() < deadline, f"{len(found)} of {ends}"
-                found += consumer.consume(1_000, 1.0)
+                found += consumer.consume(1_000, 0.1)
             found.sort(key=lambda message: (message.partition(), message.offset()))
             return [(message.value(), message.key(), dict(message.headers())) for message in found]
         finally:

@@ -147,7 +147,7 @@ class GatewayProcess:
             deadline = time.monotonic() + DEADLINE_S
             while partitions:
                 assert time.monotonic() < deadline, f"{len(records)} records, {partitions} not read to their end"
-                for message in consumer.consume(1_000, 1.0):
+                for message in consumer.consume(1_000, 0.1):
                     error = message.error()
                     if error is not None:
                         assert error.code() == KafkaError._PARTITION_EOF, error

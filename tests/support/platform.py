@@ -114,7 +114,7 @@ class Platform:
             ended: set[int] = set()
             records = []
             while len(ended) < len(partitions):
-                for message in consumer.consume(1_000, 1.0):
+                for message in consumer.consume(1_000, 0.1):
                     if message.error() is not None:
                         ended.add(message.partition())
                     else:

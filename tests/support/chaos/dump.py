@@ -145,7 +145,7 @@ def _read(bootstrap: str, topic: str) -> Iterator[Record]:
         ended: set[int] = set()
         progress_s = time.monotonic()
         while len(ended) < len(partitions):
-            for message in consumer.consume(10_000, 0.5):
+            for message in consumer.consume(10_000, 0.1):
                 error = message.error()
                 if error is None:
                     headers = {name: (value or b"").decode() for name, value in message.headers() or []}

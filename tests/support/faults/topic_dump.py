@@ -37,7 +37,7 @@ def dump_topic(bootstrap: str, topic: str) -> Iterator[Logged]:
         ended: set[int] = set()
         progress_s = time.monotonic()
         while len(ended) < len(partitions):
-            for message in consumer.consume(10_000, 0.5):
+            for message in consumer.consume(10_000, 0.1):
                 error = message.error()
                 if error is None:
                     yield Logged(message.partition(), message.offset(), message.value() or b"")
