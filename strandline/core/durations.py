@@ -9,6 +9,9 @@ _WHOLE = re.compile(r"(?:\d+(?:ms|s|m|h|d|w))+")
 _PART = re.compile(r"(\d+)(ms|s|m|h|d|w)")
 DURATION_MS_MAX = 3_660 * 86_400_000
 """Ten years: longer is a mistake in the unit."""
+FOREVER_MS = -1
+"""A retention without end, as Kafka writes it."""
+_FOREVER = "forever"
 
 
 def parse_duration_ms(text: str) -> int:
@@ -36,8 +39,23 @@ def format_duration(duration_ms: int) -> str:
     return "".join(parts)
 
 
+def parse_retention_ms(text: str) -> int:
+    """Return a duration in milliseconds, FOREVER_MS for `forever`. Raises ValueError as `parse_duration_ms`."""
+    if text == _FOREVER:
+        return FOREVER_MS
+    try:
+        return parse_duration_ms(text)
+    except ValueError as error:
+        raise ValueError(f"{error} (or {_FOREVER})") from None
+
+
+def format_retention(retention_ms: int) -> str:
+    """Return the text that `parse_retention_ms` reads back as the same number."""
+    return _FOREVER if retention_ms == FOREVER_MS else format_duration(retention_ms)
+
+
 def format_about(duration_ms: int) -> str:
-    """Return a duration for people, cut to whole days, hours, minutes or seconds, of which it has at least two: `47h`."""
+    """Return a duration for people, truncated to the largest unit that counts at least two: `47h`."""
     units_ms = (86_400_000, 3_600_000, 60_000)
     unit_ms = next((unit_ms for unit_ms in units_ms if duration_ms >= 2 * unit_ms), 1_000)
     return format_duration(duration_ms // unit_ms * unit_ms)

@@ -24,7 +24,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
 from strandline.core.documents import KINDS, NAME, NAME_FORM, Path, YamlDocument, did_you_mean
-from strandline.core.durations import format_duration, parse_duration_ms
+from strandline.core.durations import format_duration, format_retention, parse_duration_ms, parse_retention_ms
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.core.field_types import TYPE_NAMES, TYPE_PATTERN, WHOLE_RANGES, is_number, normal_type
 
@@ -66,6 +66,15 @@ Duration = Annotated[
     WithJsonSchema({"type": "string", "pattern": "^([0-9]+(ms|s|m|h|d|w))+$", "examples": ["10s", "1h30m", "7d"]}),
 ]
 """Written as `10s`, kept as whole milliseconds."""
+Retention = Annotated[
+    int,
+    BeforeValidator(parse_retention_ms),
+    PlainSerializer(format_retention, return_type=str),
+    WithJsonSchema(
+        {"type": "string", "pattern": "^(([0-9]+(ms|s|m|h|d|w))+|forever)$", "examples": ["7d", "52w", "forever"]}
+    ),
+]
+"""Written as a duration or `forever`, kept as whole milliseconds or FOREVER_MS."""
 
 
 def _number(value: object) -> object:
@@ -238,8 +247,8 @@ class StreamSpec(DocumentModel):
     """Field name -> type, or {type, required, min, max, unit}."""
     key: str | None = None
     """The field whose value chooses the partition; without it records spread over all."""
-    retention: Duration = Field(default=7 * 86_400_000, json_schema_extra={"default": "7d"})
-    """How long the log keeps a record after its arrival."""
+    retention: Retention = Field(default=7 * 86_400_000, json_schema_extra={"default": "7d"})
+    """How long the log keeps a record after its arrival; `forever` is without end."""
     durability: Literal["log", "spool"] = "log"
     """Whether a gateway may acknowledge from its spool while Kafka cannot confirm."""
     mqtt: MqttSpec | None = None
@@ -251,7 +260,7 @@ class StreamSpec(DocumentModel):
 
     @property
     def retention_ms(self) -> int:
-        """The retention in milliseconds."""
+        """The retention in milliseconds; FOREVER_MS is without end."""
         return self.retention
 
     @property

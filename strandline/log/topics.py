@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from strandline.core.durations import format_duration
+from strandline.core.durations import FOREVER_MS, format_retention
 from strandline.core.errors import Conflict, LogUnavailable, NotFound
 from strandline.core.record import dead_letter_topic
 from strandline.core.stream import StreamSpec
@@ -142,16 +142,14 @@ def _check_is_log_of_arrivals(topic: str, config: Mapping[str, str]) -> None:
 
 
 def _retention_grows(spec: StreamSpec, present_ms: int) -> bool:
-    """Raises Conflict when it would shrink. Kafka writes -1 for "for ever"."""
-    if present_ms != -1 and spec.retention_ms >= present_ms:
-        return spec.retention_ms > present_ms
-    kept = "for ever" if present_ms == -1 else f"for {format_duration(present_ms)}"
-    remedy = (
-        "if that is meant, set the topic's retention.ms by hand first"
-        if present_ms == -1
-        else f"write retention: {format_duration(present_ms)} or longer"
-    )
+    """Whether the document's retention is longer than the topic's. Raises Conflict when it is shorter."""
+    if spec.retention_ms == present_ms:
+        return False
+    if spec.retention_ms == FOREVER_MS or (present_ms != FOREVER_MS and spec.retention_ms > present_ms):
+        return True
+    kept = format_retention(present_ms)
     raise Conflict(
-        f"topic {spec.stream} keeps its records {kept}, the document says {format_duration(spec.retention_ms)}, "
-        f"which would delete records; {remedy}"
+        f"topic {spec.stream} keeps its records {'forever' if present_ms == FOREVER_MS else f'for {kept}'}, the document says "
+        f"{format_retention(spec.retention_ms)}, which would delete records; write retention: {kept}"
+        + (" or longer" if present_ms != FOREVER_MS else ", or set the topic's retention.ms by hand first")
     )

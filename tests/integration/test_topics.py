@@ -99,6 +99,18 @@ def test_a_change_that_would_lose_records_or_their_order_is_refused(topics, name
     assert config_of(topics, name) == before
 
 
+def test_a_stream_may_keep_its_records_forever(topics, name):
+    made = topics.ensure_stream_topic(spec(name))
+    for _ in range(2):
+        assert topics.ensure_stream_topic(spec(name, retention="forever")) == made
+        assert config_of(topics, name)["retention.ms"] == "-1"
+    with pytest.raises(
+        Conflict, match="forever, the document says 2d, which would delete records; write retention: forever, or"
+    ):
+        topics.ensure_stream_topic(spec(name))
+    assert config_of(topics, name)["retention.ms"] == "-1"
+
+
 @pytest.mark.parametrize("config", [{"cleanup.policy": "compact"}, {"message.timestamp.type": "CreateTime"}], ids=str)
 def test_a_topic_of_another_kind_is_not_taken_over(topics, kafka, name, config):
     whole = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime", **config}
@@ -111,7 +123,7 @@ def test_a_topic_of_another_kind_is_not_taken_over(topics, kafka, name, config):
 def test_a_topic_kept_for_ever_is_not_shortened(topics, kafka, name):
     config = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
     make_by_hand(kafka, name, config)
-    with pytest.raises(Conflict, match="for ever"):
+    with pytest.raises(Conflict, match="keeps its records forever, the document says 2d"):
         topics.ensure_stream_topic(spec(name))
 
 

@@ -555,6 +555,12 @@ def test_the_text_for_spark_is_written_anew(text: str, sql: str, columns: tuple[
     assert parse_expression(sql).sql == sql
 
 
+def test_a_stream_that_keeps_its_records_forever_covers_every_window() -> None:
+    text = changed("tumbling: 1h", "tumbling: 520w")
+    assert "keeps records for 1w only" in problems(text)[0]
+    assert checked(text, STREAM + "retention: forever\n").stages[-1].size_ms == 520 * 604_800_000
+
+
 def test_json_schema_describes_what_the_models_accept() -> None:
     schema: Any = json_schema()
     defs = schema["$defs"]

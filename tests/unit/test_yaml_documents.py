@@ -5,6 +5,7 @@ import json
 import pytest
 
 from strandline.core.documents import DEPTH_MAX, DOCUMENT_BYTES_MAX, read_documents
+from strandline.core.durations import FOREVER_MS
 from strandline.core.errors import InvalidDocument
 from strandline.core.stream import StreamSpec
 
@@ -137,6 +138,13 @@ def test_the_defaults_of_a_stream() -> None:
     assert (spec.key, spec.mqtt, spec.udp, spec.tcp, spec.fields["ts"].unit) == (None, None, None, None, "ms")
 
 
+def test_a_stream_may_keep_its_records_forever() -> None:
+    spec = stream("stream: a\nschema: {ts: timestamp}\nretention: forever")
+    assert spec.retention_ms == FOREVER_MS == -1
+    assert spec.as_document()["retention"] == "forever"
+    assert StreamSpec.from_document(spec.as_document()) == spec
+
+
 def test_a_stream_round_trips_through_json() -> None:
     spec = stream(TURBINES)
     stored = json.loads(json.dumps(spec.as_document(), sort_keys=False))
@@ -195,6 +203,7 @@ def test_the_same_stream_written_in_two_ways_is_the_same_document() -> None:
         ("wind: double?", "Power: double", ":8: schema.Power: 'power' and 'Power' differ only in case"),
         ("key: turbine", "key: turbin", ":10: key: 'turbin' is not a field of the schema; did you mean 'turbine'?"),
         ("retention: 36h", "retention: 36", ":11: retention: 36 is not a duration; write a number and a unit"),
+        ("retention: 36h", "retention: never", "such as 250ms, 10s, 1m, 1h30m, 7d (or forever)"),
         ("retention: 36h", "retention: 20000d", ":11: retention: '20000d' is longer than ten years"),
         ("durability: spool", "durability: disk", ":12: durability: expected 'log' or 'spool', got 'disk'"),
         (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.core.documents import Path, YamlDocument, did_you_mean, path_text
-from strandline.core.durations import format_duration
+from strandline.core.durations import FOREVER_MS, format_duration
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.core.stream import StreamSpec
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Column, Derive, Emit, Stage, Where
@@ -235,7 +235,7 @@ class _Check:
 
     def _retention(self) -> None:
         needed_ms = self.pipeline.event_time.delay + sum(stage.size_ms for stage in self.stages)
-        if self.stream.retention_ms < needed_ms:
+        if self.stream.retention_ms != FOREVER_MS and self.stream.retention_ms < needed_ms:
             self._add(
                 ("steps",),
                 f"the windows and the delay reach back {format_duration(needed_ms)}, and stream '{self.stream.stream}' "

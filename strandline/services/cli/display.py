@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from strandline.core.durations import format_about, format_duration
+from strandline.core.durations import format_about, format_duration, format_retention
 
 Answer = dict[str, Any]
 _STATE_STYLES = {"running": "green", "failed": "red", "stopped": "dim", "drained": "dim"}
@@ -158,7 +158,7 @@ def stream_tables(stream: Answer) -> list[Table]:
         [
             ("stream", stream["name"]),
             ("version", str(stream["version"])),
-            ("retention", "for ever" if retention_ms < 0 else format_duration(retention_ms)),
+            ("retention", format_retention(retention_ms)),
             ("records", show_count(stream["records"])),
             ("topic id", stream["topic_id"] or "-"),
             ("emitted by", stream["emitted_by"] or "-"),

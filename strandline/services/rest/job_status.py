@@ -6,7 +6,7 @@ import json
 import time
 from functools import lru_cache
 
-from strandline.core.durations import format_about, format_duration
+from strandline.core.durations import FOREVER_MS, format_about, format_duration
 from strandline.core.errors import LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
@@ -73,9 +73,9 @@ def job_view(
 
 
 def rewind_view(cost: RewindCost, retention_ms: int) -> RewindView:
-    """A rewind's cost as the API shows it. `retention_ms` is of the stream's document; negative is for ever."""
+    """A rewind's cost as the API shows it. `retention_ms` is of the stream's document; FOREVER_MS is without end."""
     left_ms, warning = None, ""
-    if cost.needed_since_ms is not None and cost.records and retention_ms >= 0:
+    if cost.needed_since_ms is not None and cost.records and retention_ms != FOREVER_MS:
         left_ms = cost.needed_since_ms + retention_ms - time.time_ns() // 1_000_000
         if left_ms < retention_ms * RETENTION_LEFT_SHARE_MIN:
             warning = _warning(left_ms, retention_ms)

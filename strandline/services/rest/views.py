@@ -116,7 +116,7 @@ class StreamView(View):
     emitted_by: str | None
     """The job that emits to it; null where its records come from elsewhere."""
     retention_ms: int
-    """Of the topic now; -1 is for ever."""
+    """Of the topic now; -1 is `forever`."""
     records: int
     """In the log now, all partitions together."""
     partitions: list[PartitionView]
