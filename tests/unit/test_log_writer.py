@@ -9,7 +9,8 @@ from confluent_kafka import KafkaError
 
 from strandline.core.errors import LogUnavailable
 from strandline.ingest.append.errors import LogAway, LogBusy
-from strandline.ingest.append.writer import RECORD_OVERHEAD_BYTES, LogWriter
+from strandline.ingest.append.limits import RECORD_OVERHEAD_BYTES
+from strandline.ingest.append.writer import LogWriter
 from tests.support.log_clients import FakeLog, ObedientConsumer, ObedientProducer
 
 DEADLINE_S = 10
@@ -195,7 +196,7 @@ def test_a_producer_that_failed_for_good_is_replaced():
             await waiting  # the old producer gave it up
         await until(lambda: len(bench.producers) == 2)
         fresh = bench.producers[1]
-        await until(lambda: bench.writer._producer is fresh)
+        await until(lambda: bench.writer._direct._producer is fresh)
         after = bench.append(b"c")
         await until(lambda: len(fresh.sent) == 1)
         fresh.report(1)
@@ -426,7 +427,7 @@ def test_silence_about_one_topic_is_not_broken_by_another():
     async def story(bench, producer):
         silent = bench.append(b"a")
         await until(lambda: len(producer.sent) == 1)
-        bench.writer._heard_s["u"] = time.monotonic() + 1_000
+        bench.writer._direct._callers.note_heard("u", time.monotonic() + 1_000)
         with pytest.raises(LogUnavailable, match=r"within 0\.\d s"):
             await silent
 

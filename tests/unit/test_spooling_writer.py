@@ -3,6 +3,8 @@
 import asyncio
 import threading
 import time
+from collections import defaultdict
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
@@ -39,14 +41,23 @@ class HangingProducer(ObedientProducer):
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 
-class EmptyConsumer(ObedientConsumer):
-    """Knows one topic of two partitions, which end at 5 and 9."""
+class TwoPartitions:
+    """The admin client of a Kafka in which every topic has two partitions, which end at 5 and 9."""
 
-    def list_topics(self, topic, timeout_s):
-        return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions={0: None, 1: None})})
+    def __init__(self, config):
+        pass
 
-    def get_watermark_offsets(self, partition, timeout_s, cached):
-        return 0, (5, 9)[partition.partition]
+    def describe_topics(self, topics, request_timeout):
+        return defaultdict(lambda: done(SimpleNamespace(topic_id="id", partitions=[0, 1])))
+
+    def list_offsets(self, asked, isolation_level, request_timeout):
+        return {place: done(SimpleNamespace(offset=(5, 9)[place.partition])) for place in asked}
+
+
+def done(answer):
+    future = Future()
+    future.set_result(answer)
+    return future
 
 
 async def until(is_so):
@@ -74,7 +85,8 @@ def test_what_is_in_doubt_comes_first_and_covers_nothing_else(tmp_path, hangs_lo
             confirm_timeout_s=0.4,
             spool=spool,
             make_producer=make_producer,
-            make_consumer=lambda config: EmptyConsumer(config, log),
+            make_consumer=lambda config: ObedientConsumer(config, log),
+            make_admin=TwoPartitions,
         ) as writer:
 
             def append(*values):

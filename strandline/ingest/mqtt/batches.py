@@ -26,7 +26,8 @@ import structlog
 
 from strandline.core.errors import LogUnavailable
 from strandline.ingest.append.errors import LogBusy
-from strandline.ingest.append.writer import RECORD_OVERHEAD_BYTES, RECORDS_PER_TURN, LogWriter
+from strandline.ingest.append.limits import RECORD_OVERHEAD_BYTES, RECORDS_PER_TURN
+from strandline.ingest.append.writer import LogWriter
 from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPE
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.stream_appender import Headers

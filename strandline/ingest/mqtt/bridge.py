@@ -29,7 +29,7 @@ from pydantic import Field, SecretStr
 from strandline.core.errors import InvalidSettings, LogUnavailable, TransientError
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
-from strandline.ingest.append.writer import RECORDS_PER_TURN
+from strandline.ingest.append.limits import RECORDS_PER_TURN
 from strandline.ingest.gateway.process import GatewayResources, open_resources, run_gateway, serve_health_pages
 from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
 from strandline.ingest.gateway.tasks import Tasks

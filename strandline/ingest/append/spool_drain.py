@@ -1,0 +1,126 @@
+"""Moves spooled records into the log: stream by stream, in order, one transaction at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from functools import partial
+
+import structlog
+from confluent_kafka import KafkaException
+
+from strandline.core.errors import LogUnavailable
+from strandline.ingest.append.attempts import AttemptFinder
+from strandline.ingest.append.spool import Attempt, Spool
+from strandline.ingest.append.transactional_writer import (
+    SERVE_S,
+    TRANSACTION_BYTES_MAX,
+    TRANSACTION_RECORDS_MAX,
+    TransactionalWriter,
+)
+from strandline.ingest.append.worker_thread import WorkerThread
+
+logger = structlog.get_logger()
+
+RETRY_S = 0.25
+"""How soon Kafka is tried again after it failed."""
+REFUSED_RETRY_S = 1.0
+"""How soon a stream is drained again that could not be drained."""
+
+
+class TopicTrouble(Exception):
+    """One topic can't be drained at present; the others can."""
+
+
+class SpoolDrain:
+    """Takes records out of the spool once they are in the log. Only one `drain` runs at a time.
+
+    An attempt is written down before it is made. One that is found written down is in doubt, and is resolved before
+    anything else of its stream is sent.
+    """
+
+    def __init__(
+        self, spool: Spool, disk: WorkerThread, writer: TransactionalWriter, finder: AttemptFinder, behind: Counter[str]
+    ) -> None:
+        """`behind` is the intake's: it is lowered by what leaves the spool."""
+        self._spool = spool
+        self._disk = disk
+        self._writer = writer
+        self._finder = finder
+        self._behind = behind
+        self._retry_at_s: dict[str, float] = {}
+        self.catching_up: str | None = None
+        """The topic whose last spooled records are being drained: its new batches wait for that in memory. Whoever sends
+        these to the spool instead resets it."""
+
+    def next_topic(self) -> str | None:
+        """A topic that has spooled records and may be tried now."""
+        now_s = time.monotonic()
+        spooled = self._spool.records_of
+        return next((t for t in spooled if spooled[t] and self._retry_at_s.get(t, 0.0) <= now_s), None)
+
+    async def drain(self, topic: str) -> None:
+        """Write some of the oldest records of a stream, and take them out of the spool once they are in the log.
+
+        With few left all of them are, and new batches wait meanwhile: else a stream that never rests would be spooled for
+        ever. Raises TopicTrouble, after which the topic is left alone for a while; LogUnavailable and KafkaException when
+        the producer must be replaced.
+        """
+        try:
+            attempt = await self._disk.run(self._spool.attempt_of, topic)
+            if attempt is not None:
+                await self._resolve(attempt)
+            if self._behind[topic] > TRANSACTION_RECORDS_MAX:
+                await self._drain_chunk(topic)
+                return
+            self.catching_up = topic
+            while self._behind[topic] and self.catching_up == topic:
+                if not await self._drain_chunk(topic):
+                    await asyncio.sleep(SERVE_S)  # the rest is on its way to the disk
+            self.catching_up = None
+        except TopicTrouble as trouble:
+            self._retry_at_s[topic] = time.monotonic() + RETRY_S
+            reason = str(trouble)
+            logger.warning("spooled records could not be sent", action="drain_put_off", topic=topic, reason=reason)
+            raise
+
+    async def _resolve(self, attempt: Attempt) -> None:
+        """Find in the log whether the attempt has arrived, and take its records out of the spool if so."""
+        try:
+            chunk = await self._disk.run(partial(self._spool.head, attempt.topic, 0, 0, up_to_id=attempt.last_id))
+            if chunk is None:
+                await self._disk.run(self._spool.end, attempt.topic, None)
+                return
+            has_arrived = await self._finder.has_arrived(attempt, chunk.records)
+            await self._disk.run(self._spool.end, attempt.topic, attempt.last_id if has_arrived else None)
+        except (LogUnavailable, KafkaException) as error:
+            raise TopicTrouble(str(error)) from error
+        if has_arrived:
+            self._behind[attempt.topic] -= len(chunk.records)
+        logger.info(
+            "an attempt in doubt was resolved",
+            action="attempt_resolved",
+            topic=attempt.topic,
+            records=len(chunk.records),
+            is_in_log=has_arrived,
+        )
+
+    async def _drain_chunk(self, topic: str) -> bool:
+        """One transaction of the topic; False when nothing of it is on disk. Raises what `drain` raises."""
+        chunk = await self._disk.run(self._spool.head, topic, TRANSACTION_RECORDS_MAX, TRANSACTION_BYTES_MAX)
+        if chunk is None:
+            return False
+        try:
+            await self._disk.run(self._spool.begin, Attempt(topic, chunk.last_id, await self._finder.ends_of(topic)))
+        except (LogUnavailable, KafkaException) as error:
+            raise TopicTrouble(str(error)) from error
+        try:
+            await self._writer.commit(chunk.records)
+        except LogUnavailable:
+            self._retry_at_s[topic] = time.monotonic() + REFUSED_RETRY_S  # if it is only this one, the others go on
+            raise
+        self._retry_at_s.pop(topic, None)
+        await self._disk.run(self._spool.end, topic, chunk.last_id)
+        self._behind[topic] -= len(chunk.records)
+        return True

@@ -1,0 +1,93 @@
+"""Puts batches into the spool, together what came while the disk was busy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from strandline.core.errors import LogUnavailable
+from strandline.ingest.append.errors import SpoolFull
+from strandline.ingest.append.outcome import Accepted
+from strandline.ingest.append.spool import Spool, SpooledRecord
+from strandline.ingest.append.worker_thread import WorkerThread
+
+logger = structlog.get_logger()
+
+
+class SpoolingBatch:
+    """The records of one `append` to a stream that may be spooled."""
+
+    __slots__ = ("accepted", "records", "scan_from", "topic")
+
+    def __init__(self, topic: str, records: Sequence[SpooledRecord], accepted: asyncio.Future[Accepted]) -> None:
+        self.topic = topic
+        self.records = records
+        self.accepted = accepted
+        self.scan_from: dict[int, int] | None = None
+        """Set as soon as it may be in the log, behind these offsets: from then on it is in doubt."""
+
+    def settle(self, where: Accepted) -> None:
+        if not self.accepted.done():
+            self.accepted.set_result(where)
+
+    def fail(self, error: LogUnavailable) -> None:
+        if not self.accepted.done():
+            self.accepted.set_exception(error)
+
+
+class SpoolIntake:
+    """The batches on their way into the spool, in order. `run` puts them there; `on_spooled` is called after each time."""
+
+    def __init__(self, spool: Spool, disk: WorkerThread, on_spooled: Callable[[], None]) -> None:
+        self._spool = spool
+        self._disk = disk
+        self._on_spooled = on_spooled
+        self._work = asyncio.Event()
+        self.waiting: deque[SpoolingBatch] = deque()
+        self.behind = Counter(spool.records_of)
+        """Topic -> records that are in the spool, or on the way into it. Whoever takes records out lowers it."""
+
+    def put(self, batch: SpoolingBatch) -> None:
+        """Have the batch spooled behind all that came before."""
+        self.behind[batch.topic] += len(batch.records)
+        self.waiting.append(batch)
+        self._work.set()
+
+    async def run(self) -> None:
+        """Spool what waits, for as long as the process runs."""
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            while self.waiting:
+                await self._add(self._take_alike())
+
+    def _take_alike(self) -> list[SpoolingBatch]:
+        """The next ones that are either all in doubt or all not, so that an attempt covers no record that it never had."""
+        is_in_doubt = self.waiting[0].scan_from is not None
+        taken = []
+        while self.waiting and (self.waiting[0].scan_from is not None) == is_in_doubt:
+            taken.append(self.waiting.popleft())
+        return taken
+
+    async def _add(self, batches: list[SpoolingBatch]) -> None:
+        records = [record for batch in batches for record in batch.records]
+        attempted = {batch.topic: batch.scan_from for batch in batches if batch.scan_from is not None}
+        try:
+            await self._disk.run(self._spool.add, records, attempted)
+        except SpoolFull as error:
+            if len(batches) > 1 and not attempted:  # a smaller one may still fit
+                for batch in batches:
+                    await self._add([batch])
+                return
+            logger.error("the spool refused records", action="spool_full", records=len(records), reason=str(error))
+            for batch in batches:
+                self.behind[batch.topic] -= len(batch.records)
+                unknown = LogUnavailable(f"{error}; they were sent to Kafka before, and may or may not be in the log")
+                batch.fail(unknown if batch.scan_from is not None else error)
+            return
+        for batch in batches:
+            batch.settle(Accepted.SPOOL)
+        self._on_spooled()

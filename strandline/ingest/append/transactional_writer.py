@@ -1,0 +1,128 @@
+"""Writes records in transactions, one at a time, and reads the last record of each back.
+
+Why transactions: what was sent and not confirmed is in doubt, and will be sent again. Before that it must be certain that
+the first attempt can't arrive any more, however long a network holds it. A new producer under the same transactional id
+makes Kafka refuse everything the old one has sent (`init_transactions`); after that the log itself says which attempts
+have arrived: whole transactions or nothing of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from strandline.core.errors import LogUnavailable
+from strandline.ingest.append.kafka_clients import PARTITION_BY_KEY, KafkaClients
+from strandline.ingest.append.limits import RECORDS_PER_TURN
+from strandline.ingest.append.spool import SpooledRecord
+from strandline.ingest.append.worker_thread import WorkerThread
+from strandline.log.read_back import ReadBack, Written
+
+TRANSACTION_RECORDS_MAX = 10_000
+TRANSACTION_BYTES_MAX = 8 * 1024 * 1024
+SERVE_S = 0.001
+
+
+class TransactionalWriter:
+    """One transactional producer and its read-back, for one event loop. After any error both must be dropped."""
+
+    def __init__(
+        self,
+        clients: KafkaClients,
+        thread: WorkerThread,
+        *,
+        confirm_timeout_s: float,
+        on_error: Callable[[KafkaError], None],
+    ) -> None:
+        self._clients = clients
+        self._thread = thread
+        self._confirm_timeout_s = confirm_timeout_s
+        self._on_error = on_error
+        self._producer: Producer | None = None
+        self._read_back: ReadBack[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._producer is not None
+
+    async def open(self) -> None:
+        """Get a producer; it fences all earlier ones. Raises KafkaException."""
+        await self._thread.run(self._open_producer)
+        self._read_back = self._clients.read_back(self._confirm_timeout_s)
+
+    def _open_producer(self) -> None:
+        producer = self._clients.transactional_producer(self._on_error)
+        try:
+            producer.init_transactions(max(2.0, self._confirm_timeout_s))
+        except KafkaException:
+            _close_producer(producer)
+            raise
+        self._producer = producer
+
+    async def commit(self, records: Sequence[SpooledRecord]) -> None:
+        """Write the records in one transaction and read the last one back: it vouches for all, they came together.
+
+        Raises LogUnavailable: it is not known whether they are in the log, and the clients must be dropped.
+        """
+        producer = self._producer
+        assert producer is not None
+        reports: list[Message] = []
+
+        def note(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                reports.append(message)
+
+        last = records[-1]
+        try:
+            producer.begin_transaction()
+            produce: Any = producer.produce
+            for number, (topic, _, _, value, key, headers) in enumerate(records[:-1], 1):
+                produce(topic, value, key, PARTITION_BY_KEY, None, None, 0, headers)  # by position: half as much work
+                if number % RECORDS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+            produce(last.topic, last.value, last.key, PARTITION_BY_KEY, note, None, 0, last.headers)
+            await self._thread.run(producer.commit_transaction, self._confirm_timeout_s)
+        except KafkaException as error:
+            # An abort is no proof: what was sent before it may arrive after it, under the same producer epoch, and become a
+            # part of the next transaction. Only the fence of a new producer is one.
+            reason = error.args[0].str()
+            raise LogUnavailable(f"Kafka did not commit records of topic {last.topic} ({reason})") from error
+        if not reports:
+            raise LogUnavailable(f"a transaction of topic {last.topic} was committed, and its last record not reported")
+        await self._confirm(reports[0], last)
+
+    async def _confirm(self, report: Message, record: SpooledRecord) -> None:
+        assert self._read_back is not None
+        number, offset = report.partition(), report.offset()
+        assert number is not None
+        topic, epoch, sequence, value, key, _ = record
+        place = -1 if offset is None else offset
+        self._read_back.expect(Written(topic, number, place, epoch, sequence, sequence, value, key), None)
+        while self._read_back.is_busy:
+            _, missed = self._read_back.serve(asyncio.get_running_loop().time())
+            for miss, _ in missed:
+                raise LogUnavailable(miss.reason)
+            await asyncio.sleep(SERVE_S)
+
+    def drop(self) -> None:
+        """Leave the clients. They close in threads: that may take long, and nothing of theirs can be confirmed any more."""
+        producer, self._producer = self._producer, None
+        read_back, self._read_back = self._read_back, None
+        if producer is not None:
+            _close_producer(producer)
+        if read_back is not None:
+            threading.Thread(target=read_back.close, name="kafka-close", daemon=True).start()
+
+
+def _close_producer(producer: Producer) -> None:
+    """Let it end in a thread: its last reference goes there, and with it the connections."""
+
+    def end() -> None:
+        producer.purge()
+        producer.flush(0.1)
+
+    threading.Thread(target=end, name="kafka-close", daemon=True).start()
