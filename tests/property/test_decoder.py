@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from strandline.processing.source.decoder import Decoder, RecordField
-from strandline.processing.source.record_fields import RecordJudge, Verdict
+from strandline.processing.source.record_fields import RecordValidator, Rejection
 from strandline.processing.source.timestamps import parse_timestamp, parse_timestamp_column
 
 FIELDS = [
@@ -166,11 +166,11 @@ def test_bad_records_among_hundreds_of_good_ones_cost_only_themselves(sent: list
 @example(sent=[GOOD, REPEATED])
 @example(sent=[REPEATED, WITHOUT])
 def test_the_fast_way_and_the_judge_agree(sent: list[Sent]) -> None:
-    judge = RecordJudge(FIELDS)
+    validator = RecordValidator(FIELDS)
     for record, outcome in zip(sent, outcomes(sent, None), strict=True):
-        verdict = judge.judge(record.value)
-        if isinstance(verdict, Verdict):
-            assert outcome == (verdict.reason, verdict.message)
+        rejection = validator.validate(record.value)
+        if isinstance(rejection, Rejection):
+            assert outcome == (rejection.reason, rejection.message)
         else:
             # What the judge cannot know: which field is the event time, and when the record came.
             assert isinstance(outcome, str) or outcome[0] == "future_event" or "is before 1970" in outcome[1]

@@ -57,7 +57,7 @@ def test_what_a_version_with_longer_windows_had_not_emitted_is_the_next_ones():
     plan = plan_rewind(slice_row(90, closes_ms=52_000), before, lambda ms: asked.append(ms) or 7, {"short": 10_000})
     assert plan.emitted == {"short": 40_000}
     assert asked == [40_000]
-    assert plan.is_whole
+    assert plan.replay_is_one_batch
 
 
 def test_no_open_window_replays_nothing():

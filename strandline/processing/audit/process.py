@@ -58,7 +58,7 @@ from strandline.processing.slices.rewind import require_same_topic
 from strandline.processing.source.decoding import decoding_of
 from strandline.processing.source.recorded_slices import TASK_ROWS, SpanSource, span_frame
 from strandline.processing.spark.batch_session import batch_spark
-from strandline.processing.spark.errors import failure_of
+from strandline.processing.spark.errors import typed_error
 
 log = structlog.get_logger()
 
@@ -220,7 +220,7 @@ def main(arguments: list[str] | None = None) -> int:
     except StrandlineError as error:
         return _failed(options.job, error)
     except (PySparkException, Py4JError) as error:
-        return _failed(options.job, failure_of(error))
+        return _failed(options.job, typed_error(error))
     tell("report", asdict(report))
     return EXIT_CODES[report.outcome]
 

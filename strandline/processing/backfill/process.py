@@ -53,7 +53,7 @@ from strandline.processing.source.data_source import REASON
 from strandline.processing.source.decoding import EVENT_TIME, decoding_of
 from strandline.processing.source.recorded_slices import OFFSET, OWN, PARTITION, SpanSource, span_frame
 from strandline.processing.spark.batch_session import batch_spark
-from strandline.processing.spark.errors import failure_of
+from strandline.processing.spark.errors import typed_error
 from strandline.results.generations import discard_generation, swap_aliases
 from strandline.results.mapping import build_mapping, ensure_index_template
 
@@ -87,7 +87,7 @@ class Backfill:
         except StrandlineError as error:
             return self._failed(row, error)
         except (PySparkException, Py4JError) as error:
-            return self._failed(row, failure_of(error))
+            return self._failed(row, typed_error(error))
         finally:
             self._ledger.close()
 

@@ -15,7 +15,7 @@ from strandline.core.failpoints import failpoint
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, Offsets, SliceRow
 from strandline.log.index import LogIndex
-from strandline.processing.emission.rejected_records import RefusedWriter
+from strandline.processing.emission.rejected_records import RejectedRecords
 from strandline.processing.emission.slice_context import SliceContext, publish
 from strandline.processing.emission.tap import results_metric
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -33,7 +33,7 @@ class WatermarkMismatch(StrandlineError):
 
 
 class SliceCommitter:
-    """Spark's `foreachBatch` function of one run. Never called twice at once. `failure` keeps the typed error that made a
+    """Spark's `foreachBatch` function of one run. Never called twice at once. `error` keeps the typed error that made a
     batch fail, since Spark passes on only its text."""
 
     def __init__(
@@ -43,7 +43,7 @@ class SliceCommitter:
         epoch: int,
         plan: RewindPlan,
         ledger: Ledger,
-        refused: RefusedWriter,
+        rejected_records: RejectedRecords,
         stream_execution: Callable[[], Any],
         index: LogIndex,
         first_committed: Callable[[], None],
@@ -54,19 +54,19 @@ class SliceCommitter:
         self._epoch = epoch
         self._plan = plan
         self._ledger = ledger
-        self._refused = refused
+        self._rejected_records = rejected_records
         self._stream_execution = stream_execution
         self._index = index
         self._streams_seen: set[str] = set()
         self._first_committed = first_committed
         self.has_committed = False
-        self.failure: StrandlineError | None = None
+        self.error: StrandlineError | None = None
 
     def __call__(self, results: DataFrame, batch: int) -> None:
         try:
             self._process(results, batch)
         except StrandlineError as error:
-            self.failure = error
+            self.error = error
             raise
 
     def _process(self, results: DataFrame, batch: int) -> None:
@@ -78,7 +78,7 @@ class SliceCommitter:
         publish(results.sparkSession.sparkContext, SliceContext.after(before, number))
         if self._pipeline.spec.on_error == "crash" and number > self._plan.slice_committed:
             # Before anything of the slice is emitted: a fixed version shall find it untouched. Costs a second reading.
-            bad = self._refused.first(number)
+            bad = self._rejected_records.first(number)
             if bad is not None:
                 raise bad
         failpoint("slice.before_action")
@@ -117,13 +117,13 @@ class SliceCommitter:
         job = self._pipeline.job
         counted = facts["facts"]
         late = counted["late"]
-        dead = counted["refused"] + facts.get("steps", {}).get("problems", 0)
+        dead = counted["rejected"] + facts.get("steps", {}).get("problems", 0)
         written = self._pipeline.spec.late == "dead_letter"
         rejected: dict[str, int] = {}
         dead_letter_offsets = before.dead_letter_offsets if before else {}
         failpoint("commit.before_dead_letters")
         if dead or (late and written):
-            rejected, dead_letter_offsets = self._refused.write(sliced.number, dead_letter_offsets)
+            rejected, dead_letter_offsets = self._rejected_records.write(sliced.number, dead_letter_offsets)
         if late and not written:
             rejected["late"] = late
         results = {s.name: facts[results_metric(s.name)]["results"] for s in self._pipeline.stages if s.emits}
@@ -185,6 +185,6 @@ def _observed(execution: Any) -> dict[str, dict[str, Any]]:
         row = metrics.apply(name)
         fields = row.schema().fieldNames()
         observed[str(name)] = {str(field): row.get(i) for i, field in enumerate(fields)}
-    for field in ("records", "refused", "late"):
+    for field in ("records", "rejected", "late"):
         observed["facts"][field] = observed["facts"][field] or 0
     return observed

@@ -21,7 +21,7 @@ from strandline.processing.emission.transactional_ids import id_of_rejected_reco
 from strandline.processing.source.data_source import BYTES, MESSAGE, REASON, SOURCE_COLUMNS
 
 STEP = "_strandline_step"
-"""Column of a refused record: the step that refused it."""
+"""Column of a rejected record: the step that rejected it."""
 DEAD_LETTERS_A_TRANSACTION = 5_000
 
 
@@ -96,7 +96,7 @@ class DeadLetterWriter:
 
 @dataclass(frozen=True)
 class DeadLetterTask:
-    """Writes the dead letters of a slice's refused records; travels to the executors. Yields reason and count."""
+    """Writes the dead letters of a slice's rejected records; travels to the executors. Yields reason and count."""
 
     bootstrap: str
     ledger_url: str

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from strandline.core.failpoints import failpoint
 from strandline.core.stream import StreamSpec
 from strandline.processing.emission.commit import SliceCommitter
-from strandline.processing.emission.rejected_records import RefusedWriter
+from strandline.processing.emission.rejected_records import RejectedRecords
 from strandline.processing.emission.tap import EmissionTap, WriterFactory
 from strandline.processing.operators.stages import build_stages
 from strandline.processing.pipelines.result_streams import emitter_of
@@ -24,7 +24,7 @@ from strandline.processing.run.job_run import JobRun
 from strandline.processing.run.watchdog import Watchdog
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.source.data_source import LogSource, log_source, source_of_run
-from strandline.processing.spark.errors import failure_of
+from strandline.processing.spark.errors import typed_error
 from strandline.processing.spark.session import slots_of
 
 
@@ -76,8 +76,8 @@ class RunQuery:
             )
             return watch_query(query, run, self.watchdog, self.stop_now)
         except (PySparkException, Py4JError) as error:
-            cause = committer.failure if committer else None
-            raise cause or failure_of(error) from error
+            cause = committer.error if committer else None
+            raise cause or typed_error(error) from error
         finally:
             self.watchdog.disarm()
             shutil.rmtree(temporary, ignore_errors=True)
@@ -91,7 +91,7 @@ class RunQuery:
             run.epoch,
             plan,
             run.ledger,
-            RefusedWriter(self.spark, run.pipeline, run.settings, run.epoch, slots),
+            RejectedRecords(self.spark, run.pipeline, run.settings, run.epoch, slots),
             lambda: streams.active()[0].streamingQuery(),
             run.index,
             self.first_committed,

@@ -36,7 +36,7 @@ class RewindPlan:
     """Per stage, the end of the last window emitted: results up to it are left out."""
     reaches_back_to_ms: int | None = None
     """T0, the earliest event time that a window not yet emitted can hold."""
-    is_whole: bool = False
+    replay_is_one_batch: bool = False
     """The replay is one batch, however large: there are windows that are closed and not emitted, which a version with other
     sizes has left over. Spark closes a window in the batch after the one that moved its watermark past it, so these are
     closed, and emitted, in the first slice of this run and not in the middle of the replay."""
@@ -74,7 +74,7 @@ def plan_rewind(
         slice_committed=committed.number,
         emitted=emitted,
         reaches_back_to_ms=back_to_ms,
-        is_whole=any(emitted[stage] + size_ms <= closes_ms for stage, size_ms in stage_sizes_ms.items()),
+        replay_is_one_batch=any(emitted[stage] + size_ms <= closes_ms for stage, size_ms in stage_sizes_ms.items()),
     )
 
 

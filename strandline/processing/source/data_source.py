@@ -2,7 +2,7 @@
 
 Spark calls `StreamReader.latestOffset` and `partitions` in one planner process next to the driver, and `read` in the Python
 workers of the executors. Each task yields the accepted records of its offset ranges as Arrow batches, and last one
-*facts row*: how many records it read, how many it refused, and the tick that carries event time into Spark's watermark.
+*facts row*: how many records it read, how many it rejected, and the tick that carries event time into Spark's watermark.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # the workers load this module too, and need neither SQL nor 
 
 FACTS = "_strandline_facts"
 """The column that only a facts row fills: a list, which costs every other row 4 bytes."""
-FACT_NAMES = ("records", "refused", "late", "latest_event_ms", "latest_log_ms")
+FACT_NAMES = ("records", "rejected", "late", "latest_event_ms", "latest_log_ms")
 """What the list holds, by place."""
 
 SOURCE_COLUMNS = ("_strandline_stream", "_strandline_partition", "_strandline_offset")
@@ -92,7 +92,7 @@ def source_of_run(
         ),
         slice_first=plan.slice_first,
         slice_committed=plan.slice_committed,
-        replay_rows_max=sys.maxsize if plan.is_whole else 4 * settings.slice_rows_max,
+        replay_rows_max=sys.maxsize if plan.replay_is_one_batch else 4 * settings.slice_rows_max,
         slice_interval_ms=settings.slice_interval_ms if checkpoint.every is None else checkpoint.every,
         parallelism=parallelism,
         ledger_url=without_secrets(settings.ledger_url),
@@ -143,7 +143,7 @@ def log_source(config: SourceConfig) -> type[DataSource]:
 
 class LogSource(DataSource):
     """Reads slices. As a stream: new slices, planned as it goes. As a batch, with options `first` and `last`: the
-    records of these slices with their bytes and coordinates, those refused with the reason."""
+    records of these slices with their bytes and coordinates, those rejected with the reason."""
 
     bound: SourceConfig
 
@@ -161,8 +161,8 @@ class LogSource(DataSource):
         return SliceStreamReader(self.bound)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return RefusedReader(
-            self.bound, int(self.options["first"]), int(self.options["last"]), self.options["only_refused"] == "true"
+        return RejectedRecordReader(
+            self.bound, int(self.options["first"]), int(self.options["last"]), self.options["only_rejected"] == "true"
         )
 
 
@@ -286,14 +286,14 @@ def read_accepted(config: DecodingConfig, partition: LogPartition) -> Iterator[p
     """The accepted records of a task's pieces, then its facts row."""
     schema = accepted_schema(config)
     decoder = decoder_of(config)
-    records = refused = late = 0
+    records = rejected = late = 0
     latest_event_ms: int | None = None
     latest_log_ms: int | None = None
     for _, values, log_times_ms, _, decoded in decode_pieces(config, decoder, partition.pieces):
         records += len(values)
         late_here = sum(1 for reject in decoded.rejects if reject.reason == REASON_LATE)
         late += late_here
-        refused += len(decoded.rejects) - late_here
+        rejected += len(decoded.rejects) - late_here
         latest_event_ms = greatest(latest_event_ms, decoded.latest_event_ms)
         latest_log_ms = greatest(latest_log_ms, max(log_times_ms))
         rows = len(decoded.event_time)
@@ -301,7 +301,7 @@ def read_accepted(config: DecodingConfig, partition: LogPartition) -> Iterator[p
             columns = [decoded.arrays[name] for name in config.columns]
             nothing = pa.nulls(rows, pa.list_(pa.int64()))
             yield pa.RecordBatch.from_arrays([*columns, decoded.event_time, nothing], schema=schema)
-    yield _facts_row(schema, partition.tick_ms, records, refused, late, latest_event_ms, latest_log_ms)
+    yield _facts_row(schema, partition.tick_ms, records, rejected, late, latest_event_ms, latest_log_ms)
 
 
 def _facts_row(schema: pa.Schema, tick_ms: int | None, *facts: int | None) -> pa.RecordBatch:
@@ -314,14 +314,14 @@ def _facts_row(schema: pa.Schema, tick_ms: int | None, *facts: int | None) -> pa
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-class RefusedReader(DataSourceReader):
+class RejectedRecordReader(DataSourceReader):
     """The records of committed or planned slices once more, with bytes and coordinates, for their dead letters."""
 
-    def __init__(self, config: SourceConfig, first: int, last: int, only_refused: bool) -> None:
+    def __init__(self, config: SourceConfig, first: int, last: int, only_rejected: bool) -> None:
         self._config = config
         self._first = first
         self._last = last
-        self._only_refused = only_refused
+        self._only_rejected = only_rejected
 
     def partitions(self) -> Sequence[InputPartition]:
         ledger = open_ledger(self._config.ledger_url)
@@ -337,9 +337,9 @@ class RefusedReader(DataSourceReader):
         schema = recorded_schema(config)
         yielded = False
         for piece, values, _, offsets, decoded in decode_pieces(config, decoder_of(config), partition.pieces):
-            refused = {reject.index: reject for reject in decoded.rejects}
-            if not self._only_refused and len(decoded.event_time):
-                kept = [index for index in range(len(values)) if index not in refused]
+            rejected = {reject.index: reject for reject in decoded.rejects}
+            if not self._only_rejected and len(decoded.event_time):
+                kept = [index for index in range(len(values)) if index not in rejected]
                 columns = [decoded.arrays[name] for name in config.columns]
                 none = pa.nulls(len(kept), pa.string())
                 coordinates = _coordinates(piece, [offsets[i] for i in kept], [values[i] for i in kept])
@@ -347,13 +347,13 @@ class RefusedReader(DataSourceReader):
                 yield pa.RecordBatch.from_arrays(
                     [*columns, decoded.event_time, *coordinates, none, none], schema=schema
                 )
-            if refused:
-                indexes = sorted(refused)
+            if rejected:
+                indexes = sorted(rejected)
                 columns = [pa.nulls(len(indexes), config.column_types[name]) for name in config.columns]
                 columns.append(pa.nulls(len(indexes), pa.timestamp("us", tz="UTC")))
                 coordinates = _coordinates(piece, [offsets[i] for i in indexes], [values[i] for i in indexes])
-                reasons = pa.array([refused[i].reason for i in indexes], pa.string())
-                messages = pa.array([refused[i].message for i in indexes], pa.string())
+                reasons = pa.array([rejected[i].reason for i in indexes], pa.string())
+                messages = pa.array([rejected[i].message for i in indexes], pa.string())
                 yielded = True
                 yield pa.RecordBatch.from_arrays([*columns, *coordinates, reasons, messages], schema=schema)
         if not yielded:

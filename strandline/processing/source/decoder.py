@@ -1,8 +1,8 @@
 """The bytes of many records to typed Arrow columns, at more than a million records a CPU-second.
 
 A record's outcome depends on its own bytes, its log time and the watermark, never on its neighbours or on how records
-are cut into calls: what is accepted is a pure function of the log. `RecordJudge` says what that outcome is, one record
-at a time. The fast way here may only say *yes*; whatever it cannot vouch for, it hands to the judge.
+are cut into calls: what is accepted is a pure function of the log. `RecordValidator` says what that outcome is, one record
+at a time. The fast way here may only say *yes*; whatever it cannot vouch for, it hands to the validator.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ import pyarrow as pa
 
 from strandline.core.record import REASON_FUTURE_EVENT, REASON_LATE, REASON_SCHEMA
 from strandline.processing.pipelines.arrow_types import arrow_type
-from strandline.processing.source.record_fields import NESTING_MAX, DecimalParser, RecordField, RecordJudge, Verdict
+from strandline.processing.source.record_fields import (
+    NESTING_MAX,
+    DecimalParser,
+    RecordField,
+    RecordValidator,
+    Rejection,
+)
 from strandline.processing.source.timestamps import Marks, Micros, format_timestamp, parse_timestamp_column
 
 __all__ = ["Decoded", "Decoder", "RecordField", "Reject"]
@@ -82,27 +88,27 @@ class Decoder:
             )
         self._needed = [(name, names.index(name)) for name in columns_needed]
         self._max_ahead_ms = max_ahead_ms
-        self._judge = RecordJudge(self._fields)
-        self._parse = msgspec.json.Decoder(self._judge.row_type).decode
+        self._validator = RecordValidator(self._fields)
+        self._parse = msgspec.json.Decoder(self._validator.row_type).decode
         self._keys = [f'"{name}"'.encode() for name in names]
 
     def decode(self, values: Sequence[bytes | None], log_times_ms: Sequence[int], watermark_ms: int | None) -> Decoded:
         """Return the accepted records as columns, and the others with the reason.
 
-        1. Read each record into a row; one that cannot be read goes to the judge.
+        1. Read each record into a row; one that cannot be read goes to the validator.
         2. Read the timestamps and decimals of all rows.
-        3. Give the rows that are in doubt to the judge.
+        3. Give the rows that are in doubt to the validator.
         4. Reject what is too far ahead of its log time, then what is behind the watermark.
         5. Lay the accepted rows out as columns.
         """
         rows, indexes, rejects = self._read_rows(values)
         sources = [values[index] for index in indexes] if rejects else values
-        columns = _Columns(self._judge, rows)
+        columns = _Columns(self._validator, rows)
         keep = np.ones(len(rows), np.bool_)
         for at in sorted(columns.doubtful | self._doubtful_texts(sources, columns)):
-            verdict = self._judge.judge(sources[at])
-            if isinstance(verdict, Verdict):
-                rejects.append(Reject(indexes[at], verdict.reason, verdict.message))
+            rejection = self._validator.validate(sources[at])
+            if isinstance(rejection, Rejection):
+                rejects.append(Reject(indexes[at], rejection.reason, rejection.message))
                 keep[at] = False
         event_micros = columns.micros[self._event_time]
         self._reject_by_time(event_micros, keep, indexes, log_times_ms, watermark_ms, rejects)
@@ -125,11 +131,11 @@ class Decoder:
             try:
                 append(parse(value))  # type: ignore[arg-type]  # None is a TypeError like any other refusal
             except (ValueError, TypeError, RecursionError):
-                verdict = self._judge.judge(value)
-                if isinstance(verdict, Verdict):
-                    rejects.append(Reject(index, verdict.reason, verdict.message))
+                rejection = self._validator.validate(value)
+                if isinstance(rejection, Rejection):
+                    rejects.append(Reject(index, rejection.reason, rejection.message))
                 else:
-                    append(verdict)
+                    append(rejection)
         rejected = {reject.index for reject in rejects}
         return rows, [index for index in range(len(values)) if index not in rejected], rejects
 
@@ -205,8 +211,8 @@ class Decoder:
 class _Columns:
     """The rows of one call, field by field."""
 
-    def __init__(self, judge: RecordJudge, rows: list[Any]) -> None:
-        self._fields = judge.fields
+    def __init__(self, validator: RecordValidator, rows: list[Any]) -> None:
+        self._fields = validator.fields
         self._rows = rows
         self._values: dict[int, list[Any]] = {}
         self._valid: dict[int, Marks] = {}
@@ -217,8 +223,8 @@ class _Columns:
         """The rows with a text that is no time, or a decimal that does not fit."""
         self.quotes = 0
         """How many quotes the rows take when nothing stands in them but declared fields, each once."""
-        for at, field in enumerate(judge.fields):
-            parse_decimal = judge.decimal_parsers.get(at)
+        for at, field in enumerate(validator.fields):
+            parse_decimal = validator.decimal_parsers.get(at)
             if field.required and field.type != "timestamp" and parse_decimal is None:
                 self.quotes += len(rows) * (4 if field.type == "string" else 2)
                 continue

@@ -151,14 +151,14 @@ def decimal_parser(field: RecordField) -> DecimalParser:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Rejection:
     """Why one record cannot be used."""
 
     reason: str
     message: str
 
 
-class RecordJudge:
+class RecordValidator:
     """Judges records one at a time: slow, exact, and dependent on nothing but the record's bytes."""
 
     def __init__(self, fields: list[RecordField]) -> None:
@@ -171,8 +171,8 @@ class RecordJudge:
         self._raw_value = msgspec.json.Decoder(msgspec.Raw)
         self._parsers = [msgspec.json.Decoder(field.parsed_type) for field in fields]
 
-    def judge(self, value: bytes | None) -> Any:
-        """Return the row (of `row_type`) that the record is, or the `Verdict` against it.
+    def validate(self, value: bytes | None) -> Any:
+        """Return the row (of `row_type`) that the record is, or the `Rejection` against it.
 
         1. The bytes are a JSON text.
         2. No declared field stands in it twice.
@@ -181,22 +181,22 @@ class RecordJudge:
         try:
             raw_row = self._read_raw(value)
         except _NotUsableError as refusal:
-            return refusal.verdict
+            return refusal.rejection
         assert value is not None
         names = {field.name for field in self.fields}
         given = [name for name in _top_level_keys(value) if name in names]
         if len(given) != len(set(given)):
             twice = next(name for name in given if given.count(name) > 1)
-            return Verdict(REASON_DECODE, f'duplicate key "{twice}"')
+            return Rejection(REASON_DECODE, f'duplicate key "{twice}"')
         parsed = {}
         for at, field in enumerate(self.fields):
             raw = getattr(raw_row, f"f{at}")
             try:
                 parsed[f"f{at}"] = msgspec.UNSET if raw is msgspec.UNSET else self._parse_field(at, bytes(raw))
             except msgspec.ValidationError:
-                return Verdict(REASON_SCHEMA, f"{field.name}: expected {field.expected}, got {_shown(bytes(raw))}")
+                return Rejection(REASON_SCHEMA, f"{field.name}: expected {field.expected}, got {_shown(bytes(raw))}")
             if field.required and parsed[f"f{at}"] is msgspec.UNSET:
-                return Verdict(REASON_SCHEMA, f"{field.name}: required but missing")
+                return Rejection(REASON_SCHEMA, f"{field.name}: required but missing")
         return self.row_type(**parsed)
 
     def _read_raw(self, value: bytes | None) -> Any:
@@ -235,7 +235,7 @@ class RecordJudge:
 class _NotUsableError(Exception):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
-        self.verdict = Verdict(reason, message)
+        self.rejection = Rejection(reason, message)
 
 
 def _row_type(fields: list[tuple[RecordField, Any]], *, optional: bool = False) -> Any:

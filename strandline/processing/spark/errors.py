@@ -37,7 +37,7 @@ _TOLD_AS_TEXT: dict[str, type[StrandlineError]] = {
 """What planner and executors raise, by the name that Spark passes on."""
 
 
-def failure_of(error: Exception) -> StrandlineError:
+def typed_error(error: Exception) -> StrandlineError:
     """What a Spark query failed of, as the error that was raised where it happened: Spark passes on only its text."""
     sentence = sentence_of(error)
     name, _, message = sentence.partition(": ")

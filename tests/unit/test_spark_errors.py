@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.core.errors import Divergence, LogTruncated, LogUnavailable, StrandlineError
-from strandline.processing.spark.errors import failure_of
+from strandline.processing.spark.errors import typed_error
 
 OF_AN_EXECUTOR = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted due to stage failure
 Py4JJavaError: an error occurred
@@ -27,21 +27,21 @@ Caused by: java.io.EOFException
 
 @pytest.mark.parametrize("kind", [LogUnavailable, LogTruncated, Divergence])
 def test_our_own_error_comes_back_as_what_it_was(kind: type[StrandlineError]) -> None:
-    error = failure_of(RuntimeError(OF_AN_EXECUTOR.format(name=kind.__name__, sentence="Kafka: it is gone.")))
+    error = typed_error(RuntimeError(OF_AN_EXECUTOR.format(name=kind.__name__, sentence="Kafka: it is gone.")))
     assert type(error) is kind
     assert str(error) == "Kafka: it is gone."
 
 
 def test_anything_else_is_an_error_with_its_own_name_in_the_text() -> None:
-    error = failure_of(RuntimeError(OF_AN_EXECUTOR.format(name="Unheard", sentence="what?")))
+    error = typed_error(RuntimeError(OF_AN_EXECUTOR.format(name="Unheard", sentence="what?")))
     assert type(error) is StrandlineError
     assert str(error) == "strandline.core.errors.Unheard: what?"
 
 
 def test_a_failure_without_a_python_line_is_its_first_line() -> None:
-    assert str(failure_of(RuntimeError("out of memory\nat java"))) == "out of memory"
+    assert str(typed_error(RuntimeError("out of memory\nat java"))) == "out of memory"
 
 
 def test_without_a_python_error_the_cause_that_spark_names_is_told() -> None:
-    error = failure_of(RuntimeError(OF_A_KILLED_WORKER))
+    error = typed_error(RuntimeError(OF_A_KILLED_WORKER))
     assert str(error) == "Python worker exited unexpectedly (crashed)."
