@@ -13,7 +13,7 @@ from strandline.example.run import SPEED_DEFAULT, Servers, show_example, stop_si
 
 
 def main() -> None:
-    """The door: exit code 0 when stopped, 1 with a sentence when a part failed or no result came."""
+    """Run the example; exit code 0 when stopped, 1 with a sentence when a part failed or no result came."""
     parser = argparse.ArgumentParser(prog="python -m strandline.example", description=__doc__)
     parser.add_argument("--url", default=os.environ.get("STRANDLINE_URL", "http://127.0.0.1:8080"))
     parser.add_argument("--ingest-url", default=os.environ.get("STRANDLINE_INGEST_URL", "http://127.0.0.1:8081"))
@@ -39,7 +39,7 @@ def main() -> None:
         given.elasticsearch_url,
         option=f"--url {given.url}",
         logs="the logs of the control service and its runners",
-        require_alive=lambda: None,  # whoever started the servers watches them
+        require_running=lambda: None,  # compose watches the servers
     )
     try:
         with stop_signals() as stop:

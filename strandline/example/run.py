@@ -1,4 +1,4 @@
-"""The example: the pipeline of `turbines.yaml`, the fleet, the view; as `make run` starts it, on a stack of its own."""
+"""The example that `make run` starts: an embedded stack, the job of `turbines.yaml`, a simulated fleet, and a view of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.live import Live
 
 from strandline.core.documents import read_documents
-from strandline.core.errors import PermanentError, TransientError
+from strandline.core.errors import PermanentError, StackError, TransientError
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.example.carriers import Carrier, HttpCarrier, MqttCarrier, UdpCarrier
@@ -32,7 +32,7 @@ from strandline.example.watch import Facts, ResultsReader, Watch
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.services.client import Answer, ControlClient
 from strandline.services.embedded.progress_display import ProgressDisplay
-from strandline.services.embedded.stack import up
+from strandline.services.embedded.stack import Stack, up
 
 DOCUMENTS = "turbines.yaml"
 DOCUMENTS_SHOWN = {"turbine-hour": 3, "turbine-minute": 3}
@@ -46,9 +46,9 @@ STALL_TIMEOUT_S = 300.0
 """How long the job may make no progress while it is waited for."""
 CATCH_UP_TIMEOUT_S = 30.0
 OPEN_TIMEOUT_S = 60.0
-"""How long a gateway may take to take up the stream."""
+"""How long a gateway may take to open the stream."""
 ARRIVE_TIMEOUT_S = 10.0
-"""How long to wait for the next record that was sent and has not been read by the job."""
+"""How long to wait until the job has read one more of the records that were sent."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,16 @@ class Servers:
     """The broker, which the MQTT bridge reads."""
     udp_host: str
     port_offset: int
-    """Of the ports that the stream's document names."""
+    """Added to the ports that the stream's document names."""
     health_urls: Mapping[str, str]
-    """Protocol -> where its gateway shows what it does."""
+    """Protocol -> where its gateway serves its metrics."""
     elasticsearch_url: str
     option: str
-    """How the command line is told about it: `--data-dir DIR` or `--url URL`."""
+    """The command line's option for this platform: `--data-dir DIR` or `--url URL`."""
     logs: str
     """Where to look when something is wrong."""
-    require_alive: Callable[[], None]
-    """Raises StackError when a part has ended by itself."""
+    require_running: Callable[[], None]
+    """Raises StackError when the stack was stopped from elsewhere."""
 
 
 def run_example(
@@ -102,21 +102,26 @@ def run_example(
                 stack.addresses.elasticsearch_url,
                 option=f"--data-dir {stack.data_dir}",
                 logs=f"{stack.data_dir / 'logs'}",
-                require_alive=stack.require_alive,
+                require_running=partial(_require_running, stack),
             )
             code = show_example(servers, speed, console, seconds, stop)
         finally:
             stack.stop()
-    say(console, f"all is stopped and lies in {stack.data_dir}; the next start goes on there, or afresh without it")
+    say(console, f"everything is stopped; the next start continues with the data in {stack.data_dir}")
     return code
+
+
+def _require_running(stack: Stack) -> None:
+    if not stack.follow():
+        raise StackError("the stack was stopped by another command")
 
 
 def show_example(servers: Servers, speed: float, console: Console, seconds: float | None, stop: StopSignals) -> int:
     """Run the example on a platform that is up, until told to stop or for `seconds`; return the exit code.
 
-    1. Apply the documents, and wait until the job runs and has caught up with what the log holds already, and the
-       gateways have taken up the stream.
-    2. Start the fleet where event time left off.
+    1. Apply the documents; wait until the job runs and has read the log to its end, and until the gateways take records
+       for the stream.
+    2. Start the fleet at the event time where it stopped.
     3. Show what happens, until told to stop.
     4. Stop the fleet, let the job read the rest, and say what was done.
 
@@ -131,9 +136,7 @@ def show_example(servers: Servers, speed: float, console: Console, seconds: floa
     ):
         job = _start_job(control, text, pipeline.pipeline, servers, progress, stop)
         stream = example_stream(text)
-        with progress.step(
-            "waiting for the gateways to take up the stream", "records can come in by HTTP, MQTT and UDP"
-        ):
+        with progress.step("waiting for the gateways to open the stream", "records can come in by HTTP, MQTT and UDP"):
             wait_until_open(servers.health_urls, stream.stream, stop.asked)
         if stop.asked.is_set():
             return 0 if seconds is None else 1
@@ -148,7 +151,7 @@ def show_example(servers: Servers, speed: float, console: Console, seconds: floa
         finally:
             sender.stop()
         with progress.step("letting the job read the rest (Ctrl-C again: don't wait)", "the fleet is stopped"):
-            # A person who pressed Ctrl-C waits for so long; a test wants the account to be complete.
+            # A user who pressed Ctrl-C waits no longer than this; a test needs the complete account.
             timeout_s = CATCH_UP_TIMEOUT_S if seconds is None else math.inf
             _wait_until_arrived(watch, stop.hurry)
             job = wait_until_caught_up(
@@ -164,7 +167,7 @@ def show_example(servers: Servers, speed: float, console: Console, seconds: floa
 
 
 class StopSignals:
-    """What the user asked for: the first signal stops the example, a second one its waiting."""
+    """What the user asked for: the first signal stops the example, the second one stops its waiting."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
@@ -176,7 +179,7 @@ class StopSignals:
 
 @contextmanager
 def stop_signals() -> Iterator[StopSignals]:
-    """Count the signals that ask to stop, instead of breaking off whatever runs. `up` has its own way while it starts."""
+    """Record the signals that ask to stop, instead of interrupting what runs. While the stack starts, `up` handles them."""
     stop = StopSignals()
     before = {
         number: signal.signal(number, stop.on_signal) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -224,9 +227,9 @@ def _carriers(servers: Servers, stream: StreamSpec) -> dict[str, Carrier]:
 
 
 def wait_until_open(health_urls: Mapping[str, str], stream: str, enough: threading.Event) -> None:
-    """Return when every gateway takes records for the stream, or when there was enough of waiting.
+    """Return when every gateway takes records for the stream, or when `enough` is set.
 
-    Raises TransientError when one does not within OPEN_TIMEOUT_S: what is published before is nobody's.
+    Raises TransientError after OPEN_TIMEOUT_S. A record that is published earlier reaches no stream.
     """
     deadline_s = time.monotonic() + OPEN_TIMEOUT_S
     for protocol, url in health_urls.items():
@@ -234,7 +237,7 @@ def wait_until_open(health_urls: Mapping[str, str], stream: str, enough: threadi
         while line not in _page(f"{url}/metrics"):
             if time.monotonic() > deadline_s:
                 raise TransientError(
-                    f"the gateway for {protocol} at {url} has not taken up stream {stream} within {OPEN_TIMEOUT_S:g} s; "
+                    f"the gateway for {protocol} at {url} has not opened stream {stream} within {OPEN_TIMEOUT_S:g} s; "
                     f"its log says why"
                 )
             if enough.wait(POLL_S):
@@ -249,8 +252,8 @@ def _page(url: str) -> str:
 
 
 def _wait_until_arrived(watch: Watch, enough: threading.Event) -> None:
-    """Return when the job has read as many records as were sent, or when no more have come for a while: a broker may hold
-    some, and of UDP some may never come."""
+    """Return when the job has read as many records as were sent, or when none has arrived for a while: a broker may still
+    hold some, and UDP may have lost some."""
     records, moved_s = -1, time.monotonic()
     while time.monotonic() - moved_s < ARRIVE_TIMEOUT_S:
         facts = watch.look()
@@ -263,7 +266,7 @@ def _wait_until_arrived(watch: Watch, enough: threading.Event) -> None:
 
 
 def event_start_ms(job: Answer, now_ms: int) -> int:
-    """Where the fleet's event time begins: a month ago, or after all that the job has seen, which would be late otherwise."""
+    """The fleet's first event time: a month ago, or after all that the job has seen, so that no report is late."""
     seen_ms: list[int] = [ms for ms in (job["latest_event_ms"], job["watermark_ms"]) if ms is not None]
     return min(now_ms, max([now_ms - EVENT_START_AGO_MS, *(ms + TICK_MS for ms in seen_ms)]))
 
@@ -293,10 +296,10 @@ def _start_job(
 def wait_until_caught_up(
     control: ControlClient, name: str, enough: threading.Event, *, stall_timeout_s: float, timeout_s: float = math.inf
 ) -> Answer:
-    """Return the job as it is when it runs and has read all that the log holds, or when there was enough of waiting.
+    """Return the job when it runs and has read all that the log holds.
 
-    That is when `enough` is set, after `timeout_s`, and after `stall_timeout_s` without any progress. Raises PermanentError
-    when the job has failed.
+    Returns it as it is when `enough` is set, after `timeout_s`, and after `stall_timeout_s` without progress. Raises
+    PermanentError when the job has failed.
     """
     began_s = moved_s = time.monotonic()
     position: tuple[object, ...] = ()
@@ -318,7 +321,7 @@ def is_caught_up(job: Answer) -> bool:
 
 def _look(servers: Servers, watch: Watch, sender: FleetSender) -> Facts:
     """The facts now. Raises StrandlineError when a part of the example has failed for good."""
-    servers.require_alive()
+    servers.require_running()
     facts = watch.look()
     if facts.job is not None:
         if facts.job["state"] == "failed":
@@ -335,7 +338,7 @@ def _show_until(
     seconds: float | None,
     asked: threading.Event,
 ) -> None:
-    """Show the facts until asked to stop or the time is over."""
+    """Show the facts until `asked` is set or `seconds` are over."""
     for line in where_to_look(places):
         say(console, line)
     deadline = None if seconds is None else time.monotonic() + seconds

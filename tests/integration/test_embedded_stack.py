@@ -26,7 +26,8 @@ from tests.support.servers import free_port_offset
 
 STRANDLINE = str(Path(sys.executable).parent / "strandline")
 GATEWAYS = {"gateway-http", "gateway-mqtt", "gateway-mqtt-listener", "gateway-udp", "gateway-tcp"}
-SERVERS = {"kafka", "elasticsearch", "mqtt", "control"} | GATEWAYS
+PARTS = {"kafka", "elasticsearch", "mqtt", "control"} | GATEWAYS
+PROCESSES = PARTS | {"watcher"}
 
 
 class OutsideStack:
@@ -41,8 +42,8 @@ class OutsideStack:
     def up_command(self, *more: str) -> list[str]:
         return [STRANDLINE, "up", "--data-dir", str(self.data_dir), "--port-offset", str(self.offset), *more]
 
-    def up(self, *, timeout_s: float = 280) -> subprocess.CompletedProcess[str]:
-        command = self.up_command("--detach")
+    def up(self, *more: str, timeout_s: float = 280) -> subprocess.CompletedProcess[str]:
+        command = self.up_command("--detach", *more)
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
 
     def down(self) -> subprocess.CompletedProcess[str]:
@@ -51,7 +52,9 @@ class OutsideStack:
 
 
 @pytest.fixture
-def outside() -> Iterator[OutsideStack]:
+def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[OutsideStack]:
+    """Without a standby, which would join the processes some time after `up`."""
+    monkeypatch.setenv("STRANDLINE_STANDBYS", "0")
     with tempfile.TemporaryDirectory(prefix="strandline-test-") as directory:
         stack = OutsideStack(Path(directory))
         try:
@@ -66,6 +69,16 @@ def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 200) -> 
     while not is_so():
         assert time.monotonic() < deadline, f"not so after {timeout_s} s: {what}"
         time.sleep(0.05)
+
+
+def kill(stack: OutsideStack, *names: str) -> None:
+    """Kill these in this order, and wait until they are dead or have been started again."""
+    pids = stack.pids.alive()
+    for name in names:
+        os.kill(pids[name], signal.SIGKILL)
+    wait_until(
+        lambda: all(stack.pids.alive().get(name) != pids[name] for name in names), f"dead: {', '.join(names)}", 30
+    )
 
 
 def write_everywhere(stack: OutsideStack) -> None:
@@ -102,9 +115,9 @@ def test_stack_finds_its_data_after_everything_was_killed(outside: OutsideStack)
     first = outside.up()
     assert first.returncode == 0, first.stderr
     running = outside.pids.alive()
-    assert set(running) == SERVERS
+    assert set(running) == PROCESSES
     assert json.loads((outside.data_dir / "pids.json").read_text()) == running
-    for name in SERVERS:
+    for name in PROCESSES:
         assert (outside.data_dir / "logs" / f"{name}.log").exists()
     for url in (outside.addresses.api_url, outside.addresses.ingest_url):
         assert httpx.get(f"{url}/healthz", trust_env=False).status_code == 200
@@ -116,8 +129,26 @@ def test_stack_finds_its_data_after_everything_was_killed(outside: OutsideStack)
     assert f"a stack already runs in {outside.data_dir}" in again.stderr and "strandline down" in again.stderr
     assert outside.pids.alive() == running
 
-    for pid in running.values():
-        os.kill(pid, signal.SIGKILL)
+    kill(outside, "gateway-http", "mqtt")
+    log = outside.data_dir / "logs" / "watcher.log"
+    for name in ("gateway-http", "mqtt"):
+        wait_until(lambda name=name: f"{name} runs again" in log.read_text(), f"{name} is started again", 60)
+        assert f"{name} died; it is started again in 1 s" in log.read_text()
+    assert set(outside.pids.alive()) == PROCESSES
+    assert httpx.get(f"{outside.addresses.ingest_url}/healthz", trust_env=False).status_code == 200
+
+    kill(outside, "watcher", "gateway-http", "control")
+    before = outside.pids.alive()
+    moved = outside.up("--port-offset", str(outside.offset + 1))
+    assert moved.returncode == 1 and f"runs with --port-offset {outside.offset}" in moved.stderr
+    mended = outside.up()
+    assert mended.returncode == 0, mended.stderr
+    assert "starting what is missing: control, gateway-http, watcher" in mended.stdout
+    assert f"API {outside.addresses.api_url} " in mended.stdout
+    after = outside.pids.alive()
+    assert set(after) == PROCESSES and after | before == after, "what ran still runs, under its number"
+
+    kill(outside, "watcher", *PARTS)
     wait_until(lambda: outside.pids.alive() == {}, "all are dead", 30)
 
     second = outside.up()
@@ -126,7 +157,7 @@ def test_stack_finds_its_data_after_everything_was_killed(outside: OutsideStack)
 
     # The stack runs on without the command that started it, and stops by its directory alone.
     running = outside.pids.alive()
-    assert set(running) == SERVERS
+    assert set(running) == PROCESSES
     stopped = outside.down()
     assert stopped.returncode == 0, stopped.stderr
     assert outside.pids.all() == {}
@@ -149,16 +180,23 @@ def require_loopback_only(offset: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_death_of_a_server_ends_the_stack_in_the_foreground(outside: OutsideStack) -> None:
+def test_a_stack_in_the_foreground_tells_what_died_and_ends_when_it_is_stopped_from_elsewhere(
+    outside: OutsideStack,
+) -> None:
     with (outside.data_dir / "up.out").open("wb") as output:
         up = subprocess.Popen(outside.up_command(), stdout=output, stderr=subprocess.STDOUT)
     told = outside.data_dir / "up.out"
     wait_until(lambda: "Ctrl-C" in told.read_text() or up.poll() is not None, "the stack is up")
     assert up.poll() is None, told.read_text()
-    running = outside.pids.alive()
-    os.kill(running["mqtt"], signal.SIGKILL)
-    assert up.wait(timeout=120) == 1
-    assert "mqtt ended unexpectedly" in told.read_text()
+    kill(outside, "watcher")
+    wait_until(lambda: "watcher" in outside.pids.alive(), "the watcher is started again", 60)
+    kill(outside, "mqtt")
+    wait_until(lambda: "mqtt runs again" in told.read_text(), "mqtt is started again", 60)
+    assert "mqtt died; it is started again in 1 s" in told.read_text()
+    assert set(outside.pids.alive()) == PROCESSES
+    assert outside.down().returncode == 0
+    assert up.wait(timeout=60) == 0
+    assert "the stack was stopped by another command" in told.read_text()
     assert outside.pids.all() == {}
 
 
@@ -189,6 +227,15 @@ def test_taken_port_is_one_sentence_before_anything_starts(outside: OutsideStack
     assert f"port {9200 + outside.offset} on 127.0.0.1, meant for Elasticsearch, is taken" in answer.stderr
     assert len(answer.stderr.strip().splitlines()) == 1
     assert outside.pids.all() == {} and not (outside.data_dir / "stack.json").exists()
+
+
+def test_a_setting_that_up_cannot_honour_is_one_sentence(
+    outside: OutsideStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRANDLINE_MQTT_URL", "mqtt://elsewhere:1883")
+    answer = outside.up(timeout_s=60)
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("STRANDLINE_MQTT_URL is set, but") and len(answer.stderr.splitlines()) == 1
 
 
 def test_down_where_no_stack_was_is_told(outside: OutsideStack) -> None:

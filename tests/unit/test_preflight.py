@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from strandline.core.errors import StackError
+from strandline.core.errors import InvalidSettings, StackError
 from strandline.core.settings import Settings
+from strandline.ingest.mqtt.bridge import MqttBridgeSettings
+from strandline.ingest.mqtt.server import MqttServerSettings
+from strandline.ingest.sockets.tcp_gateway import TcpSettings
+from strandline.ingest.sockets.udp_gateway import UdpSettings
 from strandline.services.embedded import artifacts, preflight
 from strandline.services.embedded.addresses import (
     Ports,
@@ -20,6 +26,7 @@ from strandline.services.embedded.addresses import (
     stack_settings,
 )
 from strandline.services.embedded.artifacts import Artifact, find_java, provide
+from strandline.services.embedded.stack import Stack
 
 
 def fake_java(home: Path, output: str) -> None:
@@ -78,6 +85,59 @@ def test_taken_port_is_named_with_its_purpose() -> None:
         with pytest.raises(StackError, match=rf"port {port} on 127\.0\.0\.1, meant for Kafka, is taken.*--port-offset"):
             preflight.require_free_ports(Ports(kafka=port))
     assert preflight.is_free(port)
+
+
+def test_only_the_ports_of_the_parts_to_start_must_be_free() -> None:
+    with socket.socket() as kafka:
+        kafka.bind(("127.0.0.1", 0))
+        kafka.listen()
+        ports = Ports(kafka=kafka.getsockname()[1])
+        preflight.require_free_ports(ports, [])
+        with pytest.raises(StackError, match="meant for Kafka"):
+            preflight.require_free_ports(ports, ["kafka"])
+
+
+def test_every_port_belongs_to_a_part_of_the_stack(tmp_path: Path) -> None:
+    fields = [name for of_part in preflight._PORTS.values() for name in of_part]
+    assert sorted(fields) == sorted(asdict(Ports()))
+    assert set(preflight._PORTS) == set(Stack(Settings(), tmp_path, 0, Console(quiet=True)).parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_refused"),
+    [
+        ("STRANDLINE_MQTT_URL", "mqtt://user:secret@farm:1883", True),
+        ("STRANDLINE_MQTT_URL", "mqtt://127.0.0.1:1883", True),  # the broker of another stack: this one is moved by 100
+        ("STRANDLINE_MQTT_URL", "mqtt://127.0.0.1:1983", False),
+        ("STRANDLINE_MQTT_URL", "mqtt://localhost:1983", False),
+        ("STRANDLINE_HTTP_HOST", "0.0.0.0", True),
+        ("strandline_http_host", "0.0.0.0", True),
+        ("STRANDLINE_CONTROL_HOST", "::", True),
+        ("STRANDLINE_UDP_HOST", "10.0.0.1", True),
+        ("STRANDLINE_TCP_HOST", "10.0.0.1", True),
+        ("STRANDLINE_MQTT_LISTENER_HOST", "0.0.0.0", True),
+        ("STRANDLINE_HTTP_HOST", "127.0.0.1", False),
+        ("STRANDLINE_UDP_HOST", "localhost", False),
+        ("STRANDLINE_MQTT_USERNAME", "kept", False),
+    ],
+)
+def test_settings_that_up_cannot_honour_are_refused(tmp_path: Path, name: str, value: str, is_refused: bool) -> None:
+    addresses = StackAddresses.of(tmp_path, 100)
+    if not is_refused:
+        preflight.require_embedded_settings({name: value}, addresses)
+        return
+    with pytest.raises(InvalidSettings, match=f"{name} is set, but") as refused:
+        preflight.require_embedded_settings({name: value}, addresses)
+    assert "\n" not in str(refused.value) and "secret" not in str(refused.value)
+
+
+def test_each_host_setting_is_looked_at(tmp_path: Path) -> None:
+    """A gateway with a new one must not be left out."""
+    addresses = StackAddresses.of(tmp_path, 0)
+    models = (Settings, MqttServerSettings, MqttBridgeSettings, UdpSettings, TcpSettings)
+    for name in {name for model in models for name in model.model_fields if name.endswith("_host")}:
+        with pytest.raises(InvalidSettings):
+            preflight.require_embedded_settings({f"STRANDLINE_{name.upper()}": "0.0.0.0"}, addresses)
 
 
 @pytest.mark.parametrize("offset", [-2000, 56_300], ids=["below", "above"])

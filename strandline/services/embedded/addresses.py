@@ -1,4 +1,4 @@
-"""Where the parts of an embedded stack are: ports, directories, addresses, and `DIR/stack.json`, which tells them."""
+"""The ports and addresses of an embedded stack, and `DIR/stack.json`, which holds them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Ports:
 
 @dataclass(frozen=True)
 class StackAddresses:
-    """What `DIR/stack.json` holds: how the command line finds the stack that a data directory belongs to."""
+    """What `DIR/stack.json` holds: by it the command line finds the stack of a data directory."""
 
     data_dir: str
     port_offset: int
@@ -98,7 +98,7 @@ def read_stack(data_dir: Path) -> StackAddresses:
 
 
 def stack_settings(settings: Settings, addresses: StackAddresses) -> Settings:
-    """The settings of every process of the stack: the user's, with the addresses of the stack's own servers."""
+    """The settings of every process of the stack: the user's, but for the addresses of the stack's own servers."""
     ports = Ports.moved(addresses.port_offset)
     return settings.model_copy(
         update={
@@ -121,5 +121,5 @@ def settings_environment(settings: Settings) -> dict[str, str]:
         f"STRANDLINE_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
         for name, value in settings.model_dump(mode="json", exclude_none=True).items()
     }
-    # Names are read without regard to case; the user's own spelling must not win over the stack's address.
+    # Settings are read without regard to case, so a lower-case name of the user's must not override the stack's address.
     return {name: value for name, value in os.environ.items() if name.upper() not in values} | values

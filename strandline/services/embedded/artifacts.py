@@ -1,7 +1,7 @@
-"""The servers' files: fetched once through the Ivy jar that PySpark brings, checked against the sums kept here, cached.
+"""The servers' files: fetched once with the Ivy jar of PySpark, checked against the checksums kept here, and cached.
 
-What lands in the cache is complete and checked, or absent: it is fetched and unpacked beside its place and moved there
-in one step. A cached server is checked again at every start, for a file that was changed, lost or added since.
+A server in the cache is complete and checked: it is fetched and unpacked beside its place, and moved there in one step.
+It is checked again at every start, for files that were changed, lost or added since.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strandline.services.embedded.preflight import require_free_space
 
 JAVA_VERSION_MIN = 17
 FREE_BYTES_MIN = 600 * 1024 * 1024
-"""For one fetch: the download, Ivy's own copy of it, and the unpacked files."""
+"""What one fetch needs: the download, Ivy's copy of it, and the unpacked files."""
 _SUMS_DIR = Path(__file__).parent
 _NO_ANSWER = re.compile(
     r"Host \S+ not found|UnknownHost|Connection refused|Connection reset|timed out|Network is unreachable|No route to host"
@@ -36,10 +36,10 @@ _RETRIEVE_PATTERN = "[artifact]-[revision](-[classifier]).[ext]"
 
 @dataclass(frozen=True)
 class Artifact:
-    """One server as published: its modules, and the list of its files with their SHA-256 sums."""
+    """One server as published: its modules, and the list of its files with their SHA-256 checksums."""
 
     name: str
-    """Of the cached directory, and of the list of sums."""
+    """Names the cached directory and the list of checksums."""
     dependencies: str
     """Ivy's dependency elements."""
     download_bytes: int
@@ -48,7 +48,7 @@ class Artifact:
     """A zip that holds everything in one top directory; None when the modules' jars are the files."""
     archive_sum: str = ""
     sums: Path | None = None
-    """The list of sums, where it doesn't lie beside this module."""
+    """The list of checksums; default: the one beside this module."""
 
 
 KAFKA = Artifact(
@@ -72,7 +72,7 @@ ELASTICSEARCH = Artifact(
 
 
 def find_java() -> Path:
-    """Return the Java launcher that Spark would take too: JAVA_HOME's, else the one on the PATH.
+    """Return the Java launcher that Spark uses too: JAVA_HOME's, else the one on the PATH.
 
     Raises StackError when there is none, or when it is older than Java 17.
     """
@@ -116,7 +116,7 @@ def provide(artifact: Artifact, cache_dir: Path, java: Path, progress: Callable[
 
 @contextmanager
 def _locked(cache_dir: Path, name: str) -> Iterator[None]:
-    """One fetch at a time: a second stack that starts now waits and then finds the files."""
+    """Hold the cache's lock: a second stack that starts meanwhile waits, and then finds the files."""
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         lock = (cache_dir / f"{name}.lock").open("a")
@@ -165,7 +165,7 @@ def _fetch(artifact: Artifact, work: Path, java: Path, progress: Callable[[int],
 
 
 def _fetch_failure(artifact: Artifact, output: str, log: Path) -> str:
-    """What to tell, from what Ivy printed."""
+    """The error message, from what Ivy printed."""
     if "No space left on device" in output:
         return f"the disk ran full while {artifact.name} was fetched; free some space, or set STRANDLINE_CACHE_DIR"
     if _NO_ANSWER.search(output):
@@ -210,7 +210,7 @@ _REFETCH = "nothing of it was used; if a proxy on the way changes downloads, fet
 
 
 def _verify(artifact: Artifact, home: Path) -> None:
-    """Compare every file with the list. Raises StackError that names the first one changed, missing or foreign."""
+    """Compare every file with the list. Raises StackError that names the first file that is changed, missing or not listed."""
     lines = (artifact.sums or _SUMS_DIR / f"{artifact.name}.txt").read_text(encoding="ascii").splitlines()
     expected = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
     present = {str(path.relative_to(home)) for path in home.rglob("*") if not path.is_dir()}

@@ -13,8 +13,8 @@ from strandline.core.errors import StackError
 from strandline.services.processes.child_process import Program
 
 PID_FILE = "elasticsearch.pid"
-# The quick compiler alone: it halves the CPU time of a start (14 s to 6 s), and that of the first 80,000 documents too. The
-# heap grows as needed instead of being taken whole, which Elasticsearch would do by default.
+# The first JIT tier alone: it halves the CPU time of a start (14 s to 6 s), and that of the first 80,000 documents too. The
+# heap grows as needed; by default Elasticsearch takes all of it at once.
 _JVM_OPTIONS = """\
 -Xms128m
 -Xmx512m
@@ -41,7 +41,7 @@ rootLogger.appenderRef.file.ref = file
 
 
 def elasticsearch_program(home: Path, java: Path, data_dir: Path, log: Path, port: int, transport_port: int) -> Program:
-    """Write Elasticsearch's configuration below `data_dir` and say how to start it."""
+    """Write Elasticsearch's configuration below `data_dir`; returns how to start it."""
     config = data_dir / "config"
     for directory in (config / "jvm.options.d", data_dir / "data", data_dir / "logs", data_dir / "tmp", log.parent):
         directory.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def elasticsearch_program(home: Path, java: Path, data_dir: Path, log: Path, por
 
 
 def find_server(data_dir: Path) -> int | None:
-    """The pid of the server that runs on `data_dir`, by its pid file; None when that process is gone or another's."""
+    """The pid of the server that runs on `data_dir`, by its pid file; None when that pid is gone or another program's."""
     try:
         pid = int((data_dir / PID_FILE).read_text(encoding="ascii"))
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -85,7 +85,7 @@ def find_server(data_dir: Path) -> int | None:
 
 
 def _mark(data_dir: Path) -> str:
-    """An argument that only the server of this directory has."""
+    """An argument that only this directory's server has."""
     return f"-Dstrandline.elasticsearch={data_dir}"
 
 
@@ -102,7 +102,7 @@ def _settings(data_dir: Path, port: int, transport_port: int) -> str:
         # No login and no TLS: the node listens on loopback only, like every server of the embedded stack.
         "xpack.security.enabled": "false",
         "action.destructive_requires_name": "true",
-        # In absolute numbers: the defaults in percent stop a small stack on a large, well-filled disk.
+        # In bytes: the defaults are percentages, which stop a small stack on a large disk that is nearly full.
         "cluster.routing.allocation.disk.watermark.low": "600mb",
         "cluster.routing.allocation.disk.watermark.high": "400mb",
         "cluster.routing.allocation.disk.watermark.flood_stage": "200mb",
@@ -113,8 +113,8 @@ def _settings(data_dir: Path, port: int, transport_port: int) -> str:
 def _user_change(*owned: Path) -> list[str]:
     """The prefix that starts a program as nobody when we are root (Elasticsearch refuses root); else nothing.
 
-    The given directories and files, and only they, become nobody's. The one capability kept lets it pass through parents
-    that are root's alone (a data directory from mkdtemp); it grants no writing.
+    The given directories and files, and only they, become nobody's. One capability is kept: it lets the server enter parent
+    directories that only root may read (a data directory from mkdtemp), and grants no writing.
     """
     if os.geteuid() != 0:
         return []
@@ -134,7 +134,7 @@ def _user_change(*owned: Path) -> list[str]:
         "--clear-groups",
         "--inh-caps=+dac_read_search",
         "--ambient-caps=+dac_read_search",
-        # Without this the kernel leaves capabilities out of access(2), with which Java asks whether a file is readable.
+        # Without this, access(2), by which Java asks whether a file is readable, ignores capabilities.
         "--securebits=+no_setuid_fixup",
     ]
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from strandline.core.errors import StackError
 from strandline.services.processes.child_process import Program
 
-# The quick compiler alone: a start, and the first million records too, cost a third less CPU time than with the other.
+# The first JIT tier alone: a start, and the first million records too, take a third less CPU time.
 _JAVA_OPTIONS = [
     "-Xms64m",
     "-Xmx512m",
@@ -39,7 +39,7 @@ logger.kafka.level=INFO
 
 
 def kafka_program(home: Path, java: Path, data_dir: Path, log: Path, port: int, controller_port: int) -> Program:
-    """Write Kafka's configuration below `data_dir`, format its storage on the first start, and say how to start it."""
+    """Write Kafka's configuration below `data_dir` and format its storage on the first start; returns how to start it."""
     data_dir.mkdir(parents=True, exist_ok=True)
     log.parent.mkdir(parents=True, exist_ok=True)
     storage = data_dir / "log"
@@ -73,7 +73,7 @@ def _properties(storage: Path, port: int, controller_port: int) -> str:
         "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "log.dirs": storage,
-        # Topics are made on purpose, with their retention and partitions; a misspelt name must not make one.
+        # Strandline creates topics itself, with their retention and partitions; a misspelt name must not create one.
         "auto.create.topics.enable": "false",
         "message.max.bytes": 2 * 1024 * 1024,
         "offsets.topic.replication.factor": 1,
@@ -93,7 +93,7 @@ def _properties(storage: Path, port: int, controller_port: int) -> str:
 
 
 def _format(java_command: list[str], data_dir: Path, storage: Path, port: int, controller_port: int) -> None:
-    """Format beside the storage's place and move it there: an interrupted first start leaves nothing half done."""
+    """Format beside the storage's place and move it there, so that an interrupted first start leaves nothing behind."""
     unfinished = data_dir / f"log.formatting-{uuid.uuid4().hex}"
     unfinished.mkdir()
     properties = data_dir / "format.properties"
@@ -110,7 +110,7 @@ def _format(java_command: list[str], data_dir: Path, storage: Path, port: int, c
 
 
 def _answers(port: int) -> bool:
-    """Whether the broker answers a metadata request; the port is open long before that."""
+    """Whether the broker answers a metadata request. Its port is open long before."""
     try:
         client = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0, "socket.timeout.ms": 1000})
         return bool(client.list_topics(timeout=1.0).brokers)

@@ -1,6 +1,6 @@
 """The MQTT broker of the embedded stack, as a process: `python -m strandline.services.embedded.mqtt_broker PORT`.
 
-Anyone may connect, from loopback only. It keeps sessions in memory; a sender that needs more uses a broker of its own.
+It listens on loopback only, and anyone may connect. Its sessions are in memory: use another broker where they must survive.
 """
 
 from __future__ import annotations

@@ -1,31 +1,51 @@
-"""Is the machine fit for a stack? Asked before anything slow begins; each answer is one sentence that says what to do."""
+"""What `up` checks before it starts anything: settings, data directory, free space, ports. Each error says what to do."""
 
 from __future__ import annotations
 
 import shutil
 import socket
 import tempfile
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from strandline.core.errors import StackError
-from strandline.services.embedded.addresses import Ports
+from strandline.core.errors import InvalidSettings, StackError
+from strandline.services.embedded.addresses import Ports, StackAddresses
 
 FREE_BYTES_MIN = 1024 * 1024 * 1024
-"""Elasticsearch stops taking shards below 400 MB; the rest is for records and results."""
-_MEANT_FOR = {
-    "kafka": "Kafka",
-    "kafka_controller": "Kafka's controller",
-    "elasticsearch": "Elasticsearch",
-    "elasticsearch_transport": "Elasticsearch's transport",
-    "mqtt": "the MQTT broker",
-    "control": "the control service",
-    "http": "the HTTP gateway",
+"""Elasticsearch allocates no shards below 400 MB; the rest is for records and results."""
+_PORTS = {
+    "kafka": {"kafka": "Kafka", "kafka_controller": "Kafka's controller"},
+    "elasticsearch": {"elasticsearch": "Elasticsearch", "elasticsearch_transport": "Elasticsearch's transport"},
+    "mqtt": {"mqtt": "the MQTT broker"},
+    "control": {"control": "the control service"},
+    "gateway-http": {"http": "the HTTP gateway"},
+    "gateway-mqtt": {"mqtt_gateway_health": "the MQTT gateway's health pages"},
+    "gateway-mqtt-listener": {
+        "mqtt_listener": "the MQTT server",
+        "mqtt_listener_health": "the MQTT server's health pages",
+    },
+    "gateway-udp": {"udp_gateway_health": "the UDP gateway's health pages"},
+    "gateway-tcp": {"tcp_gateway_health": "the TCP gateway's health pages"},
 }
+"""Part of the stack -> its fields of Ports, and what each is for."""
+_HOSTS = ("CONTROL", "HTTP", "MQTT_LISTENER", "UDP", "TCP")
+_LOOPBACK = ("127.0.0.1", "localhost")
+
+
+def require_embedded_settings(environment: Mapping[str, str], addresses: StackAddresses) -> None:
+    """Raises InvalidSettings for a setting that names a host or a broker other than the stack's own."""
+    allowed = {f"STRANDLINE_{name}_HOST": _LOOPBACK for name in _HOSTS}
+    allowed |= {"STRANDLINE_MQTT_URL": (addresses.mqtt_url, addresses.mqtt_url.replace(*_LOOPBACK))}
+    for name, value in environment.items():
+        if name.upper() in allowed and value not in allowed[name.upper()]:
+            raise InvalidSettings(
+                f"{name} is set, but `strandline up` starts an MQTT broker of its own and listens on 127.0.0.1 only; unset it, "
+                "or run the gateways and the control service one by one (docs/compose.md)"
+            )
 
 
 def require_data_dir(data_dir: Path) -> None:
-    """Make the data directory. Raises StackError when it can't be written or has too little room left."""
+    """Make the data directory. Raises StackError when it can't be written or has too little free space."""
     remedy = "choose another with --data-dir"
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -37,7 +57,7 @@ def require_data_dir(data_dir: Path) -> None:
 
 
 def require_free_space(directory: Path, needed_bytes: int, what: str, remedy: str) -> None:
-    """Raises StackError when the directory's disk has less room than needed."""
+    """Raises StackError when the directory's disk has less free space than needed."""
     free_bytes = shutil.disk_usage(directory).free
     if free_bytes < needed_bytes:
         raise StackError(
@@ -46,21 +66,22 @@ def require_free_space(directory: Path, needed_bytes: int, what: str, remedy: st
         )
 
 
-def require_free_ports(ports: Ports) -> None:
-    """Raises StackError that names the first port which another program listens on."""
-    for name, port in asdict(ports).items():
-        if not is_free(port):
-            who = _MEANT_FOR.get(name, name)
-            raise StackError(
-                f"port {port} on 127.0.0.1, meant for {who}, is taken by another program; stop that program, or move all "
-                "ports of the stack with --port-offset N"
-            )
+def require_free_ports(ports: Ports, parts: Iterable[str] = tuple(_PORTS)) -> None:
+    """Raises StackError that names the first port of these parts which another program listens on."""
+    for part in parts:
+        for name, purpose in _PORTS[part].items():
+            port = getattr(ports, name)
+            if not is_free(port):
+                raise StackError(
+                    f"port {port} on 127.0.0.1, meant for {purpose}, is taken by another program; stop that program, or "
+                    "move all ports of the stack with --port-offset N"
+                )
 
 
 def is_free(port: int) -> bool:
     """Whether a server could listen on the port of loopback now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do: a connection of yesterday's server that still lingers is no obstacle.
+        # As servers do: connections of an earlier server that still linger are no obstacle.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

@@ -1,4 +1,4 @@
-"""What `up` and `down` show while they work: a line for each step with its time; on a terminal, live, with bars."""
+"""Shows the progress of `up` and `down`: a line for each step that is done; on a terminal also bars of those under way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Cancelled(Exception):
 
 
 class ProgressDisplay:
-    """Shows steps, from several threads at once; on anything but a terminal, as one plain line when each is done."""
+    """Shows steps that run in several threads at once. Off a terminal a step is one plain line, when it is done."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -27,17 +27,17 @@ class ProgressDisplay:
         self._open = 0
 
     def cancel(self) -> None:
-        """Make every step that runs end at its next `check`."""
+        """Make every running step end at its next `check`."""
         self._cancelled.set()
 
     def check(self) -> None:
-        """Called by long steps again and again. Raises Cancelled after `cancel`."""
+        """Long steps call this again and again. Raises Cancelled after `cancel`."""
         if self._cancelled.is_set():
             raise Cancelled
 
     @contextmanager
     def step(self, doing: str, done: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        """Show one step. Yields a function that takes how much of `total` is done, and checks for `cancel`."""
+        """Show one step. Yields a function to call with the part of `total` that is done; it raises Cancelled after `cancel`."""
         began_s = time.monotonic()
         live, task = self._begin(doing, total)
 
@@ -56,7 +56,7 @@ class ProgressDisplay:
         self._console.print(text, highlight=False, soft_wrap=True)
 
     def _begin(self, doing: str, total: int | None) -> tuple[Progress, TaskID]:
-        """The live display is on while at least one step runs, so that other output between steps stays undisturbed."""
+        """The live display is on only while a step runs, so that it doesn't disturb other output."""
         with self._lock:
             if self._live is None:
                 self._live = Progress(

@@ -1,20 +1,18 @@
-"""The embedded stack as a whole: `up`, `down`, and the pieces that tests start one by one."""
+"""The embedded stack as a whole: `up`, `down`, and the parts, which tests start one by one."""
 
 from __future__ import annotations
 
-import signal
+import os
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import httpx
 from rich.console import Console
+from rich.markup import escape
 
 from strandline.core.errors import StackError
 from strandline.core.settings import Settings
@@ -28,36 +26,31 @@ from strandline.services.embedded.addresses import (
     stack_settings,
 )
 from strandline.services.embedded.artifacts import ELASTICSEARCH, KAFKA, Artifact, find_java, provide
-from strandline.services.embedded.elasticsearch_server import elasticsearch_program, find_server
+from strandline.services.embedded.elasticsearch_server import elasticsearch_program
+from strandline.services.embedded.interruption import signals_raise_interrupt, signals_wait
 from strandline.services.embedded.kafka_server import kafka_program
 from strandline.services.embedded.progress_display import Cancelled, ProgressDisplay
-from strandline.services.processes.child_process import Child, Program, log_tail, start, stop
+from strandline.services.embedded.shutdown import STOP_TIMEOUTS_S, WATCHER, record_orphan, stop_all, stop_part
+from strandline.services.processes.child_process import Child, Program, start
 from strandline.services.processes.pids import PidFile
 from strandline.services.processes.process_tree import kill_tree, tree_mark
 
 __all__ = ["Stack", "StackAddresses", "down", "read_stack", "up"]
 
-_STOP_TIMEOUTS_S = {
-    "kafka": 30.0,
-    "elasticsearch": 30.0,
-    "mqtt": 5.0,
-    "control": 40.0,
-    "gateway-http": 20.0,
-    "gateway-mqtt": 30.0,
-    "gateway-mqtt-listener": 20.0,
-    "gateway-udp": 20.0,
-    "gateway-tcp": 20.0,
-}
-"""How long each may take to end by itself. The control service waits for its runners, and they for their slice."""
-_RUNNER_STOP_TIMEOUT_S = 20.0
-_WATCH_INTERVAL_S = 0.5
+_LOOK_INTERVAL_S = 0.5
+_WATCHER_LOG_TAIL_BYTES = 4096
+
+
+def watching(pid: int) -> str:
+    """What the watcher's log says when it has begun."""
+    return f"the watcher (process {pid}) starts again what dies"
 
 
 class Stack:
     """A stack that this process starts. Its parts can be started one by one, in any order; `stop` stops what runs.
 
-    Every method that starts something raises StackError, in one sentence and perhaps the end of a log, and leaves
-    nothing of that part running.
+    Every method that starts a part raises StackError, in one sentence and perhaps with the end of a log; nothing of that
+    part runs then.
     """
 
     def __init__(self, settings: Settings, data_dir: Path, port_offset: int, console: Console) -> None:
@@ -66,33 +59,67 @@ class Stack:
         self.addresses = StackAddresses.of(self.data_dir, port_offset)
         self.settings = stack_settings(settings, self.addresses)
         """What the processes of this stack, and a client of it, are to be given."""
+        self._console = console
         self._progress = ProgressDisplay(console)
         self._pids = PidFile(self.data_dir)
         self._java: Path | None = None
         self._children: dict[str, Child] = {}
+        self._watcher_log_offset = 0
+
+    @property
+    def servers(self) -> dict[str, Callable[[], object]]:
+        """What everything else needs: name in `pids.json` -> what starts it."""
+        return {"kafka": self.start_kafka, "elasticsearch": self.start_elasticsearch, "mqtt": self.start_mqtt}
+
+    @property
+    def parts(self) -> dict[str, Callable[[], object]]:
+        """Everything that the watcher watches: name in `pids.json` -> what starts it."""
+        return self.servers | {
+            "control": self.start_control,
+            "gateway-http": self.start_http_gateway,
+            "gateway-mqtt": self.start_mqtt_gateway,
+            "gateway-mqtt-listener": self.start_mqtt_listener,
+            "gateway-udp": self.start_udp_gateway,
+            "gateway-tcp": self.start_tcp_gateway,
+        }
 
     def start(self) -> None:
-        """Start everything, so that on return every part answers; on any failure stop what was started.
+        """Start what is missing of the stack, so that on return every part answers and is watched.
 
-        1. Look whether the machine is fit: Java, the directory, free space, no stack there already, free ports.
-        2. Fetch what the cache lacks, start Kafka, Elasticsearch and the MQTT broker, bring the ledger's schema up to
+        1. Look what runs already; refuse when nothing is missing.
+        2. Stop the watcher, so that no part is started twice.
+        3. Look whether the machine is fit: the settings, Java, the directory, free space, free ports.
+        4. Fetch what the cache lacks, start Kafka, Elasticsearch and the MQTT broker, bring the ledger's schema up to
            date: all at once.
-        3. Start the control service and the gateways.
+        5. Start the control service and the gateways, then the watcher.
+
+        On any failure stop what was started here; what ran before runs on, and is watched again.
         """
-        self._prepare()
+        preflight.require_embedded_settings(os.environ, self.addresses)
+        self._find_java()
+        preflight.require_data_dir(self.data_dir)
+        running = self._running_parts()
+        missing = {name: start for name, start in self.parts.items() if name not in running}
         try:
-            with _signals_raise_interrupt():
-                self._at_once(self.start_kafka, self.start_elasticsearch, self.start_mqtt, self.migrate_ledger)
-                self._at_once(
-                    self.start_control,
-                    self.start_http_gateway,
-                    self.start_mqtt_gateway,
-                    self.start_mqtt_listener,
-                    self.start_udp_gateway,
-                    self.start_tcp_gateway,
-                )
+            with signals_raise_interrupt():
+                stop_part(WATCHER, self._pids, self._progress)
+                if not running:
+                    # What a stack that was killed left behind could still write.
+                    kill_tree(tree_mark(self.data_dir), whole_stack=True)
+                preflight.require_free_ports(self.ports, missing)
+                self.addresses.write()
+                first = [missing[name] for name in self.servers if name in missing]
+                self._at_once(*first, *([self.migrate_ledger] if "control" in missing else []))
+                self._at_once(*(start for name, start in missing.items() if name not in self.servers))
+                self.start_watcher()
         except BaseException:
-            self.stop()
+            if running:
+                with signals_wait():
+                    self._stop_children()
+                    self._progress = ProgressDisplay(self._console)  # the present one is cancelled
+                    self.start_watcher()
+            else:
+                self.stop()
             raise
 
     def start_kafka(self) -> str:
@@ -197,47 +224,92 @@ class Stack:
             )
         return url
 
-    def wait(self) -> None:
-        """Return when the user gives up (Ctrl-C, SIGTERM, SIGHUP). The stack runs on: `stop` stops it.
+    def start_watcher(self) -> None:
+        """Start the watcher, which starts a part again that dies."""
+        module = ["strandline.services.embedded.watcher", str(self.addresses.port_offset)]
+        self._start_module(WATCHER, module, self._is_watched)
+        self._watcher_log_offset = self._log(WATCHER).stat().st_size
 
-        Raises StackError, with the end of its log, when a process of the stack ends by itself.
-        """
+    def wait(self) -> None:
+        """Show what the watcher does, until the user gives up (Ctrl-C, SIGTERM, SIGHUP) or the stack was stopped from
+        elsewhere. Otherwise the stack runs on: `stop` stops it."""
         try:
-            with _signals_raise_interrupt():
-                while True:
-                    self.require_alive()
-                    time.sleep(_WATCH_INTERVAL_S)
+            with signals_raise_interrupt():
+                while self.follow():
+                    time.sleep(_LOOK_INTERVAL_S)
+                self._progress.say("the stack was stopped by another command")
         except KeyboardInterrupt:
             return
 
-    def require_alive(self) -> None:
-        """Raises StackError, with the end of its log, when a process that was started here has ended by itself."""
-        for name, child in self._children.items():
-            if not child.is_alive():
-                raise StackError(f"{name} ended unexpectedly:\n{log_tail(child.program.log)}")
+    def follow(self) -> bool:
+        """Print what the watcher has logged since the last call, and start it again if it died.
+
+        Returns False when the stack was stopped from elsewhere: no part and no watcher is left.
+        """
+        for child in self._children.values():
+            child.is_alive()  # clears a dead one from the process table
+        with self._log(WATCHER).open("rb") as log:
+            log.seek(self._watcher_log_offset)
+            lines = log.read()
+            self._watcher_log_offset = log.tell()
+        for line in lines.decode("utf-8", "replace").splitlines():
+            self._progress.say(escape(line))
+        recorded, alive = self._pids.all(), self._pids.alive()
+        if WATCHER in recorded and WATCHER not in alive:
+            self.start_watcher()
+        # `down` forgets the watcher before it stops the rest; another `up` stops it for a while.
+        return WATCHER in recorded or any(name in alive for name in self.parts)
+
+    def cancel(self) -> None:
+        """Make every start that is under way end, with Cancelled; nothing of that part runs then."""
+        self._progress.cancel()
 
     def stop(self) -> None:
         """Stop every process of the stack, in the reverse order of starting."""
-        with _signals_wait():
-            _stop_all(self.data_dir, self._progress)
+        with signals_wait():
+            stop_all(self.data_dir, self._progress)
             for child in self._children.values():
                 child.is_alive()
             self._children.clear()
 
-    def _prepare(self) -> None:
-        self._find_java()
-        preflight.require_data_dir(self.data_dir)
-        _record_orphan(self.data_dir, self._pids)
-        if running := self._pids.alive():
+    def _stop_children(self) -> None:
+        """Stop what was started here, and nothing else."""
+        for name, child in self._children.items():
+            if self._pids.alive().get(name) == child.pid:
+                stop_part(name, self._pids, self._progress)
+        self._children.clear()
+
+    def _running_parts(self) -> set[str]:
+        """The parts that run already. Raises StackError when nothing is missing, or when they use other ports."""
+        record_orphan(self.data_dir, self._pids)
+        alive = self._pids.alive()
+        running = {name: pid for name, pid in alive.items() if name in self.parts}
+        if not running:
+            return set()
+        there = read_stack(self.data_dir)
+        if there.port_offset != self.addresses.port_offset:
+            raise StackError(
+                f"the stack in {self.data_dir} runs with --port-offset {there.port_offset}; give the same to start what is "
+                f"missing, or stop it with: strandline down --data-dir {self.data_dir}"
+            )
+        if running.keys() == self.parts.keys() and WATCHER in alive:
             names = ", ".join(f"{name} ({pid})" for name, pid in running.items())
             raise StackError(
                 f"a stack already runs in {self.data_dir}: {names}; "
                 f"stop it with: strandline down --data-dir {self.data_dir}"
             )
-        # What a stack that was killed left behind could still write.
-        kill_tree(tree_mark(self.data_dir), whole_stack=True)
-        preflight.require_free_ports(self.ports)
-        self.addresses.write()
+        missing = [name for name in (*self.parts, WATCHER) if name not in alive]
+        self._progress.say(
+            f"a stack runs in {escape(str(self.data_dir))}; starting what is missing: {', '.join(missing)}"
+        )
+        return set(running)
+
+    def _is_watched(self) -> bool:
+        """Whether the watcher has said that it watches."""
+        log = self._log(WATCHER)
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _WATCHER_LOG_TAIL_BYTES))
+            return watching(self._pids.all().get(WATCHER, 0)).encode() in file.read()
 
     def _provide(self, artifact: Artifact, title: str) -> Path:
         doing, done = f"fetching {title}", f"{title} is in the cache, every file as expected"
@@ -260,7 +332,7 @@ class Stack:
                 is_ready=is_ready,
                 environment=settings_environment(self.settings) | environment,
                 directory=self.data_dir,
-                stop_timeout_s=_STOP_TIMEOUTS_S[name],
+                stop_timeout_s=STOP_TIMEOUTS_S[name],
             )
         )
 
@@ -271,6 +343,8 @@ class Stack:
 
     def _at_once(self, *parts: Callable[[], object]) -> None:
         """Run the parts in threads. The first failure ends the others, and is what is raised."""
+        if not parts:
+            return
         with ThreadPoolExecutor(len(parts)) as pool:
             futures = [pool.submit(part) for part in parts]
             try:
@@ -284,10 +358,10 @@ class Stack:
 
 
 def up(settings: Settings, data_dir: Path, port_offset: int, detach: bool, console: Console) -> Stack:
-    """Start a whole stack in `data_dir`, return when every part answers, and print where.
+    """Start a stack in `data_dir`, or what is missing of it; return when every part answers, and print where.
 
     Its processes outlive this one. Without `detach` the caller goes on with `Stack.wait` and `Stack.stop`.
-    Raises StackError when it can't be started, KeyboardInterrupt when the user gave up; nothing of it runs then.
+    Raises StackError when it can't be started, KeyboardInterrupt when the user gave up; nothing that it started runs then.
     """
     stack = Stack(settings, data_dir, port_offset, console)
     stack.start()
@@ -310,43 +384,8 @@ def down(data_dir: Path, console: Console) -> None:
     Raises StackError when no stack was ever started there, or a process doesn't end.
     """
     read_stack(data_dir)
-    with _signals_wait():
-        _stop_all(data_dir.absolute(), ProgressDisplay(console))
-
-
-def _stop_all(data_dir: Path, progress: ProgressDisplay) -> None:
-    """Stop what runs of the stack, the last started first.
-
-    1. The gateways, so that nothing is accepted that would not be persisted.
-    2. The control service, which ends its runners after their slice; before them, because it would start them again.
-    3. Runners that are left because their control service died before, and what they left behind.
-    4. The servers, Kafka last: the others still write to it.
-    """
-    pids = PidFile(data_dir)
-    _record_orphan(data_dir, pids)
-    alive = pids.alive()
-    runners = [name for name in alive if name.startswith("runner-")]
-    gateways = [name for name in alive if name.startswith("gateway-")]
-    for name in (*gateways, "control", *runners):
-        _stop_one(name, alive, pids, progress)
-    kill_tree(tree_mark(data_dir), whole_stack=True)
-    for name in ("mqtt", "elasticsearch", "kafka"):
-        _stop_one(name, alive, pids, progress)
-    for name, pid in pids.all().items():
-        pids.remove(name, pid)
-
-
-def _stop_one(name: str, alive: dict[str, int], pids: PidFile, progress: ProgressDisplay) -> None:
-    if name in alive:
-        with progress.step(f"stopping {name}", f"{name} is stopped"):
-            stop(name, alive[name], pids, timeout_s=_STOP_TIMEOUTS_S.get(name, _RUNNER_STOP_TIMEOUT_S))
-
-
-def _record_orphan(data_dir: Path, pids: PidFile) -> None:
-    """Record an Elasticsearch whose `up` was killed between starting and recording it."""
-    pid = find_server(data_dir / "elasticsearch")
-    if pid is not None and pids.alive().get("elasticsearch") != pid:
-        pids.add("elasticsearch", pid)
+    with signals_wait():
+        stop_all(data_dir.absolute(), ProgressDisplay(console))
 
 
 def _speaks_mqtt(port: int) -> bool:
@@ -370,40 +409,3 @@ def _health(url: str) -> Callable[[], bool]:
             return False
 
     return answers
-
-
-@contextmanager
-def _signals_raise_interrupt() -> Iterator[None]:
-    """Treat the ends that a terminal or a service manager asks for like Ctrl-C, so that the stack stops in order."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    with _handlers(interrupt, signal.SIGTERM, signal.SIGHUP):
-        yield
-
-
-@contextmanager
-def _signals_wait() -> Iterator[None]:
-    """Stopping is bounded in time and must not be left half done: an impatient second Ctrl-C changes nothing."""
-    with _handlers(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        yield
-
-
-@contextmanager
-def _handlers(
-    handler: Callable[[int, FrameType | None], None] | signal.Handlers, *numbers: signal.Signals
-) -> Iterator[None]:
-    """Handle the signals so for a while; one that is ignored (nohup) stays so. Other threads can't set handlers."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
-        if before[number] is not signal.SIG_IGN:
-            signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, before[number])

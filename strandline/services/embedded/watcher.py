@@ -1,0 +1,111 @@
+"""The watcher of an embedded stack: `python -m strandline.services.embedded.watcher PORT_OFFSET`.
+
+It starts a server or a gateway again that died, as compose does with containers. `up` starts the watcher last, `down` stops
+it first. It knows the processes from `DIR/pids.json` alone. A part that dies again and again is started after growing pauses,
+for ever: its cause may end (a full disk, a port that another program took), and the log says each time what it was.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import FrameType
+
+import structlog
+from rich.console import Console
+
+from strandline.core.errors import StrandlineError
+from strandline.core.logs import configure_logs
+from strandline.core.settings import Settings
+from strandline.services.embedded.progress_display import Cancelled
+from strandline.services.embedded.stack import Stack, watching
+from strandline.services.processes.pids import PidFile
+
+logger = structlog.get_logger()
+
+LOOK_INTERVAL_S = 0.5
+PAUSE_FIRST_S = 1.0
+PAUSE_MAX_S = 60.0
+CALM_S = 60.0
+"""A part that ran for so long is started after the first pause again."""
+
+
+class Watcher:
+    """Watches each part in a thread of its own, so that one that starts slowly doesn't hold up the others."""
+
+    def __init__(
+        self,
+        parts: Mapping[str, Callable[[], object]],
+        pids: PidFile,
+        stopping: threading.Event,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+        pause_first_s: float = PAUSE_FIRST_S,
+    ) -> None:
+        self._parts = parts
+        """Name in `pids.json` -> what starts it, records its pid, and waits until it answers."""
+        self._pids = pids
+        self._stopping = stopping
+        self._clock_s = clock_s
+        self._pause_first_s = pause_first_s
+
+    def run(self) -> None:
+        """Watch until `stopping` is set."""
+        threads = [threading.Thread(target=self._watch, args=part, name=part[0]) for part in self._parts.items()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _watch(self, name: str, start: Callable[[], object]) -> None:
+        pause_s, started_s = self._pause_first_s, self._clock_s()
+        while not self._stopping.wait(LOOK_INTERVAL_S):
+            if name in self._pids.alive():
+                if self._clock_s() - started_s > CALM_S:
+                    pause_s = self._pause_first_s
+                continue
+            what = "died" if self._forget(name) else "does not run"
+            logger.warning(f"{name} {what}; it is started again in {pause_s:g} s", action="restart", part=name)
+            if self._stopping.wait(pause_s):
+                return
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            try:
+                start()
+            except Cancelled:
+                return
+            except StrandlineError as error:
+                logger.error(f"{name} did not start: {error}", action="restart", part=name, code=error.code)
+            else:
+                logger.info(f"{name} runs again", action="restart", part=name, pid=self._pids.all().get(name))
+            started_s = self._clock_s()
+
+    def _forget(self, name: str) -> bool:
+        """Take the dead process out of `pids.json`; False when it wasn't there: its last start failed."""
+        pid = self._pids.all().get(name)
+        if pid is not None:
+            self._pids.remove(name, pid)
+        return pid is not None
+
+
+def main() -> None:
+    """Watch until SIGTERM; a part that is just being started is stopped then."""
+    settings = Settings()
+    configure_logs(as_json=settings.log_json)
+    stack = Stack(settings, settings.data_dir, int(sys.argv[1]), Console(quiet=True))
+    stopping = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+        stack.cancel()
+
+    signal.signal(signal.SIGTERM, stop)
+    logger.info(watching(os.getpid()), action="watch")
+    Watcher(stack.parts, PidFile(stack.data_dir), stopping).run()
+
+
+if __name__ == "__main__":
+    main()
