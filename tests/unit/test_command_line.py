@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 import typer
 
+from strandline.core.documents import read_documents
+from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import StoredDeadLetter
@@ -284,13 +286,32 @@ def test_every_verb_helps_with_an_example_that_parses(
     assert (helped.code, helped.err) == (0, "")
     assert helped.out == say(*words, "--help").out
     (example,) = re.findall(r"^ Example: strandline (.*)$", helped.out, re.MULTILINE)
-    arguments = shlex.split(example)
-    assert words == tuple(arguments[: len(words)]) or words[1:] == tuple(arguments[: len(words) - 1])
+    assert parse(example)[-1:] == words[-1:]
+
+
+def parse(line: str) -> tuple[str, ...]:
+    """The verb of a command line, whose options and arguments are checked, existing files included."""
+    arguments, words = shlex.split(line), []
     command, context = typer.main.get_command(command_line.app), None
-    for word in words:
-        context = command.make_context(word, [], parent=context, resilient_parsing=True)
-        command = command.commands[word]
-    command.make_context(words[-1], arguments[arguments.index(words[-1]) + 1 :], parent=context)
+    while hasattr(command, "commands"):
+        words.append(arguments.pop(0))
+        context = command.make_context(words[-1], [], parent=context, resilient_parsing=True)
+        command = command.commands[words[-1]]
+    command.make_context(words[-1], arguments, parent=context)
+    return tuple(words)
+
+
+def test_the_commands_of_the_readme_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line parses, its files are there, and the sample has the fields that its stream declares."""
+    monkeypatch.chdir(ROOT)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^    \.venv/bin/strandline (.*)$", readme, re.MULTILINE)
+    assert [parse(line)[0] for line in lines] == ["up", "apply", "job", "audit", "down"]
+    (sample,) = re.findall(r"--data-binary @(\S+)", readme)
+    stream, _ = read_documents((ROOT / "examples" / "nab.yaml").read_bytes(), "nab.yaml")
+    declared = set(StreamSpec.parse(stream).fields)
+    records = [json.loads(line) for line in (ROOT / sample).read_text(encoding="utf-8").splitlines()]
+    assert len(records) == 576 and all(set(record) == declared for record in records)
 
 
 def test_groups_help_with_h(say: Say) -> None:
