@@ -1,4 +1,4 @@
-"""How the fleet's reports travel: by HTTP, by MQTT through a broker, by UDP. Each for one thread."""
+"""Carriers of the fleet's reports: HTTP, MQTT through a broker, UDP. Each is used by one thread."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Carrier(Protocol):
     """Takes some reports at a time: `hand_over` begins, `wait` ends."""
 
     protocol: str
-    """As people call it."""
+    """Its name for people."""
     is_acknowledging: bool
-    """Whether anybody says that the reports have arrived."""
+    """Whether the protocol acknowledges reports."""
     repeats: int
-    """How often something was sent again, because it was not known to have arrived."""
+    """How often reports were sent again, because no acknowledgement came."""
 
     def hand_over(self, reports: list[Report]) -> None:
-        """Begin to send, or send."""
+        """Send the reports, or begin to."""
 
     def wait(self, stopping: threading.Event) -> bool:
-        """Return True when what was handed over is acknowledged, as far as the protocol does that; False when stopped, and
-        what is under way was not acknowledged within a bounded time. Raises PermanentError when it never will be."""
+        """Return True when the reports are acknowledged, or sent where the protocol acknowledges nothing; False when
+        stopped before. Raises PermanentError when they never will be acknowledged."""
 
     def close(self) -> None: ...
 
@@ -47,9 +47,8 @@ class Carrier(Protocol):
 class HttpCarrier:
     """Posts to the HTTP gateway.
 
-    Invariant: a request is made again, with the same lines, until the gateway has acknowledged it. A repeat after a lost
-    answer may put its records into the log twice; that is the price of losing none, and `repeats` says how often it
-    could have happened.
+    Invariant: a request is repeated with the same lines until the gateway has acknowledged it. A repeat after a lost answer
+    may put its records into the log twice; that is the price of losing none, and `repeats` counts them.
     """
 
     protocol = "HTTP"
@@ -57,7 +56,7 @@ class HttpCarrier:
 
     def __init__(self, url: str, stream: str, *, transport: httpx.BaseTransport | None = None) -> None:
         self._path = f"/v1/streams/{stream}/records"
-        # A proxy from the environment has no business on loopback.
+        # Requests to loopback must not go through a proxy of the environment.
         self._http = httpx.Client(base_url=url, timeout=ANSWER_TIMEOUT_S, trust_env=False, transport=transport)
         self._body = b""
         self._count = 0
@@ -80,7 +79,7 @@ class HttpCarrier:
         self._http.close()
 
     def _attempt(self) -> float | None:
-        """Make the request once: None when all was acknowledged, else how long to wait before making it again."""
+        """Make the request once: None when all was acknowledged, else how long to wait before the next attempt."""
         try:
             answer = self._http.post(self._path, content=self._body, headers={"Content-Type": "application/x-ndjson"})
         except httpx.TransportError:
@@ -100,8 +99,8 @@ class HttpCarrier:
 
 
 class MqttCarrier:
-    """Publishes with QoS 1 to the broker, each report to the topic of its turbine. It is the broker that acknowledges: it
-    keeps a message until the gateway has it in the log."""
+    """Publishes with QoS 1 to the broker, each report to the topic of its turbine. The broker acknowledges, and keeps a
+    message until the gateway has it in the log."""
 
     protocol = "MQTT"
     is_acknowledging = True
@@ -127,7 +126,7 @@ class MqttCarrier:
             self._client.publish(f"farm/{report.site}/turbine/{report.turbine}", report.line, qos=1)
 
     def wait(self, stopping: threading.Event) -> bool:
-        # The broker has most likely got them: to give up at once would call records unknown that are in the log.
+        # The broker most likely has them: giving up at once would leave out records that are in the log.
         give_up_s = math.inf
         with self._moved:
             while self._acknowledged < self._published and time.monotonic() < give_up_s:
@@ -147,13 +146,13 @@ class MqttCarrier:
                 self._moved.notify()
 
     def _note_disconnected(self, *_: object) -> None:
-        """paho sends what is not acknowledged again, on its next connection."""
+        """On its next connection paho sends again what is not acknowledged."""
         with self._moved:
             self.repeats += self._published - self._acknowledged
 
 
 class UdpCarrier:
-    """Sends each report as one datagram. Nobody says whether it has arrived."""
+    """Sends each report as one datagram, which nobody acknowledges."""
 
     protocol = "UDP"
     is_acknowledging = False

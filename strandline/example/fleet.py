@@ -1,7 +1,7 @@
-"""A simulated wind farm. What it reports is a pure function of its seed and of event time, so every run sees the same weather.
+"""A simulated wind farm. Its reports are a pure function of its seed and of event time, so every run sees the same weather.
 
-About one report in a hundred is spoiled on purpose, in each of the ways that sensors and their software know. What a
-spoiled report must become is in `Spoiled`, so that whoever watches can compare it with the dead letters.
+About one report in a hundred is spoiled on purpose, in the ways in which real sensors fail. `Spoiled` names the reason of
+the dead letter that a spoiled report must become, so that the example can compare the two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from strandline.core.record import REASON_DECODE, REASON_FUTURE_EVENT, REASON_LATE, REASON_SCHEMA
 
 TICK_MS = 10_000
-"""Every turbine reports once in this much event time, at some moment of it: neighbours come up to this much out of order."""
+"""Every turbine reports once in this much event time, at a random moment: reports come up to this much out of order."""
 RATED_POWER_KW = 3_000.0
 HOUR_MS = 3_600_000
 SITES = ("dune", "harbour", "moor", "ridge")
@@ -47,7 +47,7 @@ class Spoiled(Enum):
 
 @dataclass(frozen=True)
 class Report:
-    """One report of one turbine: a line of NDJSON, without its end."""
+    """One report of one turbine: a line of NDJSON, without the newline."""
 
     site: str
     turbine: str
@@ -70,7 +70,7 @@ class Fleet:
     def reports(self, tick: int, late_allowed: bool = True) -> list[Report]:
         """What the turbines report in the ten seconds that begin at `tick * TICK_MS`, in the order of sending.
 
-        Without `late_allowed` none is spoiled by being late: nothing is late before a watermark is in force.
+        Without `late_allowed` no report is made late: before a watermark is in force none would be counted as late.
         """
         chance = random.Random(f"{self._seed}:{tick}")  # noqa: S311 - noise
         return [self._report(site, turbine, tick, chance, late_allowed) for site, turbine in self._turbines]
@@ -109,7 +109,7 @@ def power_kw(wind: float) -> float:
 
 
 def _waves(chance: random.Random) -> Iterator[tuple[float, float, float]]:
-    """Height (m/s), period (ms of event time, over 2 pi) and phase of what the wind is made of."""
+    """The waves of the wind: height (m/s), period (ms of event time, over 2 pi) and phase."""
     for height, hours in ((3.0, 31.0), (2.0, 7.3), (1.0, 1.1), (0.6, 0.2)):
         period_ms = hours * chance.uniform(0.8, 1.2) * HOUR_MS / (2 * math.pi)
         yield height, period_ms, chance.uniform(0.0, 2 * math.pi)

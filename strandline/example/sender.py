@@ -1,4 +1,4 @@
-"""Sends the fleet's reports by all its ways at once, from a thread of its own, and counts what was acknowledged."""
+"""Sends the fleet's reports by every protocol at once, in a thread of its own, and counts what was acknowledged."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ class Sent:
     acknowledged: int = 0
     """By the HTTP gateway, or by the MQTT broker."""
     unacknowledged: int = 0
-    """Sent in a way in which nobody says whether they arrive."""
+    """Sent by UDP, which acknowledges nothing."""
     repeats: int = 0
-    """Sent again, because it was not known to have arrived."""
+    """Sent again, because no acknowledgement came."""
     by_protocol: Counter[str] = field(default_factory=Counter)
-    """Protocol -> reports that were acknowledged, or sent where nobody acknowledges."""
+    """Protocol -> reports that were acknowledged, or sent by UDP."""
     spoiled: Counter[str] = field(default_factory=Counter)
-    """Those of them that were spoiled on purpose: the reason that their dead letters must carry -> reports."""
+    """Reason that their dead letters must carry -> reports that were spoiled on purpose."""
     event_ms: int | None = None
-    """Up to where in event time that is so."""
+    """Event time up to which every report was sent."""
 
 
 class FleetSender:
     """One sender. `start` it once; `stop` it once.
 
-    Invariant: event time goes on only when every report so far is acknowledged, where its carrier is told so; so no way of
-    travelling gets far ahead of another.
+    Invariant: event time advances only when every report so far is acknowledged (or sent, by UDP), so no protocol gets far
+    ahead of another.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class FleetSender:
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._carriers = carriers
-        """Site -> how its turbines' reports travel."""
+        """Site -> what carries its turbines' reports."""
         self._fleet = fleet
         self._clock = clock
         self._wall_ms = wall_ms
@@ -82,11 +82,11 @@ class FleetSender:
         self._thread.start()
 
     def allow_late(self) -> None:
-        """Let some reports be late from now on; for when a watermark is in force."""
+        """Make some reports late from now on. Call it once a watermark is in force."""
         self._late_allowed.set()
 
     def stop(self) -> None:
-        """End after what is under way; returns when its outcome is known or its time is over."""
+        """Send no more. Returns when the reports under way are acknowledged, or their time is over."""
         self._stopping.set()
         self._thread.join()
         for carrier in set(self._carriers.values()):
@@ -122,8 +122,8 @@ class FleetSender:
             self._error = error
 
     def _send(self, reports: list[Report]) -> bool:
-        """Send by all ways at once, until acknowledged; False when stopped before that. Raises PermanentError when that
-        can't succeed."""
+        """Send by every protocol at once, until acknowledged; False when stopped earlier. Raises PermanentError when the
+        gateway refuses the reports for good."""
         shares: dict[Carrier, list[Report]] = {}
         for report in reports:
             shares.setdefault(self._carriers[report.site], []).append(report)

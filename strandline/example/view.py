@@ -1,4 +1,4 @@
-"""How the example is shown: a live view on a terminal, a line now and then anywhere else, and the account at the end. Pure."""
+"""Shows the example: a live view on a terminal, lines elsewhere, and the account at the end. Pure functions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Places:
     logs: str
     speed: float
     delay_ms: int
-    """The disorder that the pipeline allows: a window closes when event time is this far past its end."""
+    """The pipeline's delay: a window closes when event time is this far past its end."""
 
 
 def render(facts: Facts, places: Places) -> RenderableType:
@@ -73,7 +73,7 @@ def where_to_look(places: Places) -> list[str]:
 
 
 def plain_line(facts: Facts) -> str:
-    """One line, for where there is no terminal."""
+    """One line, for output that is no terminal."""
     job = facts.job
     known = (
         f"watermark {show_time(job['watermark_ms'])}, {_or_dash(job['lag_records'])} records behind, "
@@ -126,7 +126,7 @@ def show_counts(counts: Mapping[str, int]) -> str:
 
 
 def _next_hour(facts: Facts, places: Places) -> str:
-    """When the next hour's results are due, by the watermark: what a newcomer waits for."""
+    """When the next hour closes, by the watermark: what a newcomer waits for."""
     watermark_ms, event_ms = facts.job["watermark_ms"] if facts.job else None, facts.sent.event_ms
     if watermark_ms is None or event_ms is None:
         return ""

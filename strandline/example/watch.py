@@ -1,4 +1,4 @@
-"""What the view shows, gathered from where it can be known: the fleet, the API, and the results in Elasticsearch."""
+"""Gathers what the view shows, from the fleet, the API and Elasticsearch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Facts:
     """Since the fleet began."""
     sent: Sent
     per_second: float
-    """Reports acknowledged, or sent where nobody acknowledges, lately."""
+    """Reports of the last seconds that were acknowledged, or sent by UDP."""
     job: Answer | None
     """As `GET /v1/jobs/NAME` answers; None when it did not."""
     counts: Answer
@@ -34,7 +34,7 @@ class Facts:
     documents: dict[str, list[Answer]] = field(default_factory=dict)
     """Alias -> its newest documents."""
     trouble: str = ""
-    """Why something is not known just now."""
+    """Why some of the facts are missing."""
 
     @property
     def dead_letters(self) -> Counter[str]:
@@ -43,7 +43,7 @@ class Facts:
 
 
 class Watch:
-    """Looks again and again; one that does not answer is reported in the facts, not raised."""
+    """Gathers the facts again and again. A service that does not answer is named in the facts; nothing is raised."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Watch:
         self._sent: deque[tuple[float, int]] = deque([(self._began_s, 0)])
 
     def look(self) -> Facts:
-        """The facts now. Raises PermanentError when the gateway has refused the fleet for good."""
+        """The facts now. Raises PermanentError when the gateway has refused the fleet's reports for good."""
         sent = self._sender.sent()
         job, documents, trouble = None, {}, ""
         try:

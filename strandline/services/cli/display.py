@@ -1,4 +1,4 @@
-"""How the command line shows the API's answers to people: tables and short lists. Pure; prints nothing."""
+"""Turns the API's answers into tables and lines for people. Pure functions; nothing is printed here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def show_time(time_ms: int | None) -> str:
 
 
 def show_count(count: int | None) -> str:
-    """With separators between thousands; a dash for none."""
+    """A number with thousands separators; a dash for none."""
     return "-" if count is None else f"{count:,}"
 
 
@@ -33,12 +33,12 @@ def show_state(state: str) -> Text:
 
 
 def table_of(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
-    """A plain table; headings that begin with '#' are of numbers."""
+    """A plain table. A heading that begins with '#' is of a column of numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         table.add_column(heading.lstrip("#"), justify="right" if heading.startswith("#") else "left", overflow="fold")
     for row in rows:
-        # What comes from records and documents is shown as it is, never read as markup.
+        # Text from records and documents must not be read as markup.
         table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     return table
 
@@ -92,18 +92,18 @@ def job_table(job: Answer) -> Table:
         rows.append(("last start", f"{way}, {show_count(last['records'])} records read again"))
     if job["rewind"]:
         rows.append(
-            ("a rewind now", f"{show_count(job['rewind']['records'])} records, {job['rewind']['seconds']:.1f} s")
+            ("a rewind would read", f"{show_count(job['rewind']['records'])} records, {job['rewind']['seconds']:.1f} s")
         )
         if job["rewind"]["retention_left_ms"] is not None:
             left_ms = job["rewind"]["retention_left_ms"]
-            rows.append(("kept for it", format_about(max(0, left_ms))))
+            rows.append(("retention left", format_about(max(0, left_ms))))
         if job["rewind"]["warning"]:
             rows.append(("warning", Text(job["rewind"]["warning"], style="red")))
     if job["backfill"]:
         one = job["backfill"]
         read = f"{one['records_done']:,} of {one['records']:,} records read"
         rows.append(("backfill", f"generation {one['generation']}, {one['state']}, {read}"))
-    rows.append(("may be done now", ", ".join(link["rel"] for link in job["links"])))
+    rows.append(("next steps", ", ".join(link["rel"] for link in job["links"])))
     return _facts(rows)
 
 
@@ -113,7 +113,7 @@ def applied_lines(applied: list[Answer]) -> list[Text]:
 
 
 def plan_tables(jobs: list[Answer]) -> list[Table]:
-    """What applying would mean: a line for each job, and one for each change."""
+    """What `apply` would do: a line for each job, and one for each change."""
     summary = table_of(
         ("JOB", "OUTCOME", "#VERSION", "#RECORDS TO REWIND", "#SECONDS"),
         (
@@ -128,7 +128,7 @@ def plan_tables(jobs: list[Answer]) -> list[Table]:
         ),
     )
     changes = table_of(
-        ("JOB", "EFFECT", "CHANGE", "WHAT FOLLOWS"),
+        ("JOB", "EFFECT", "CHANGE", "CONSEQUENCE"),
         ((job["job"], one["effect"], one["what"], one["reason"]) for job in jobs for one in job["changes"]),
     )
     return [summary, changes]
@@ -213,7 +213,7 @@ def stages_table(stages: list[Answer]) -> Table:
 
 
 def audit_tables(report: Answer) -> list[Table]:
-    """What an audit found: the account, what became of each store's ids, and the first differences."""
+    """What an audit found: the totals by log and ledger, the documents of each store, and the first differences."""
     computed, ledger = report["computed"], report["ledger"]
     rows: list[tuple[str, str, str]] = [
         (name, show_count(computed[name]), show_count(ledger[name])) for name in ("records", "accepted")
@@ -249,7 +249,7 @@ def audit_tables(report: Answer) -> list[Table]:
 
 
 def audit_sentence(report: Answer) -> str:
-    """What an audit came to, in a sentence."""
+    """The outcome of an audit, in a sentence."""
     whose = f"the audit of job {report['job']}"
     if report["outcome"] == "clean":
         same = sum(one["counts"].get("same", 0) for one in report["stores"] if one["stage"])

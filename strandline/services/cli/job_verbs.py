@@ -56,7 +56,7 @@ def stop_job(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """End the job after its current slice, and wait until it has."""
+    """End the job after its current slice, and wait until it has ended."""
     with connect(data_dir, url) as client:
         if drain:
             client.order(name, "drain")
@@ -89,7 +89,7 @@ def audit_job(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute every result anew from log and ledger, and compare with the index. Exit code 0: clean; 1: failed or
+    """Compute every result again from log and ledger, and compare with the index. Exit code 0: clean; 1: failed or
     incomplete; 3: something differs."""
     after_ms, up_to_ms = parse_time(after, "--from"), parse_time(up_to, "--to")
     with connect(data_dir, url) as client, waiting(f"starting the audit of job {name}") as tell:
@@ -114,17 +114,17 @@ def backfill_job(
     name: Name,
     after: From = None,
     up_to: To = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is complete.")] = True,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Give up the one that is under way.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the backfill is complete.")] = True,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the backfill that is under way.")] = False,
     data_dir: DataDir = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute windows of the past anew with the job's present version, beside the running job, and show them when all are
-    there."""
+    """Compute past windows again with the job's present version, beside the running job, and replace the old results when all
+    are complete."""
     from_ms, to_ms = parse_time(after, "--from"), parse_time(up_to, "--to")
     if cancel != (from_ms is None) or (cancel and to_ms is not None):
-        raise typer.BadParameter("give --from TIME, and --to TIME where it shall end, or --cancel alone")
+        raise typer.BadParameter("give --from TIME, and --to TIME where it is to end, or --cancel alone")
     with connect(data_dir, url) as client:
         if from_ms is None:
             answer = client.cancel_backfill(name, _open_backfill(client, name))

@@ -1,4 +1,4 @@
-"""What many verbs take: their options, the settings, and which control service is meant."""
+"""The options that many verbs share, and what is read from them: settings, control service, times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from strandline.core.settings import Settings
 from strandline.services.client import ControlClient
 
 DataDir = Annotated[
-    Path | None, typer.Option(help="The directory of the stack; default: STRANDLINE_DATA_DIR, or the usual place.")
+    Path | None,
+    typer.Option(
+        help="The stack's directory; default: STRANDLINE_DATA_DIR, else the place that docs/operating.md names."
+    ),
 ]
 Url = Annotated[
     str | None,
@@ -30,6 +33,7 @@ To = Annotated[str | None, typer.Option("--to", help="Only windows that end at o
 
 
 def read_settings() -> Settings:
+    """The settings of the environment. Raises InvalidSettings that names the wrong variable."""
     from pydantic import ValidationError
 
     try:
@@ -50,6 +54,7 @@ def connect(data_dir: Path | None, url: str | None) -> ControlClient:
 
 
 def parse_time(text: str | None, option: str) -> int | None:
+    """An ISO 8601 time in ms since 1970; UTC when it names no zone."""
     if text is None:
         return None
     try:

@@ -22,7 +22,8 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", help="Return when all is ready, and leave it running.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start the embedded stack: Kafka, Elasticsearch, MQTT broker, control service, HTTP gateway; stop it at Ctrl-C."""
+    """Start the embedded stack, or what is missing of it: Kafka, Elasticsearch, MQTT broker, control service, gateways. Ctrl-C
+    stops it."""
     from strandline.services.embedded import stack
 
     settings = read_settings()
@@ -48,7 +49,7 @@ def example(
     ] = 120.0,
     seconds: Annotated[float | None, typer.Option(min=1, help="End after so long; default: at Ctrl-C.")] = None,
 ) -> None:
-    """Start the embedded stack with a simulated fleet of wind turbines and its job, and show what happens; stop it at Ctrl-C."""
+    """Start the embedded stack with a simulated wind farm and its job, and show what happens. Ctrl-C stops it."""
     from strandline.example.run import run_example
 
     settings = read_settings()
@@ -58,7 +59,7 @@ def example(
 
 @stack_app.command(epilog="Example: strandline down --data-dir /tmp/stack")
 def down(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Stop everything that `up` started, runners included. What is desired of the jobs stays."""
+    """Stop everything that `up` started, and the runners. Jobs that run now run again after the next `up`."""
     from strandline.services.embedded import stack
 
     directory = data_dir or read_settings().data_dir

@@ -53,12 +53,12 @@ def list_dead_letters(
 @dead_letters_app.command("show", epilog="Example: strandline dead-letters show nab 0")
 def show_dead_letter(
     job: Name,
-    number: Annotated[int, typer.Argument(min=0, help="As the list gives it.")],
+    number: Annotated[int, typer.Argument(min=0, help="Its number in the list.")],
     data_dir: DataDir = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """One dead letter, with the sender's bytes whole."""
+    """One dead letter, with all of the sender's bytes."""
     with connect(data_dir, url) as client:
         answer = client.dead_letter(job, number)
     show(answer, as_json, lambda: [display.dead_letter_table(answer)])
