@@ -47,7 +47,7 @@ _NOT_YET_CODES = frozenset(
         KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
-"""Answers for a partition of a topic that is just being made."""
+"""Answers for a partition of a topic that is just being created."""
 
 T = TypeVar("T")
 
@@ -95,11 +95,11 @@ class KafkaAdmin:
         return TopicDescription(topic, str(described.topic_id), len(described.partitions))
 
     def create(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> bool:
-        """Return whether this call made the topic; False when it is there already."""
+        """Return whether this call created the topic; False when it is there already."""
         order = NewTopic(topic, partitions, replication, config=dict(config))
         future = self._client.create_topics([order], request_timeout=self.timeout_s)[topic]
         try:
-            self._result(future, topic, f"topic {topic} could not be made")
+            self._result(future, topic, f"topic {topic} could not be created")
         except (Conflict, LogUnavailable) as error:
             if _code(error.__cause__) == KafkaError.TOPIC_ALREADY_EXISTS:
                 return False

@@ -1,20 +1,20 @@
-"""The read-back: a delivered record is fetched from the head of its partition before anyone is told that it is in the log.
+"""The read-back: fetches a delivered record from the head of its partition before the writer calls it confirmed.
 
-It is sparse. Of all records delivered to a partition only the newest is fetched; while that is under way the newest of
-those delivered since waits. A partition keeps its order, and every other record has a delivery report of its own that
-named its place: so one record that is found vouches for all the delivered ones before it in the same partition.
+It is sparse: of all records delivered to a partition it fetches only the newest. Those delivered meanwhile wait, and the
+newest of them is fetched next. A partition keeps its order, and every record has a delivery report that named its offset:
+so one record that is found vouches for all delivered records before it in the same partition.
 
-What is compared: the writer's id, epoch and sequence number in the headers, and the bytes of value and key. A batch's
-numbers are one range, and the record must have a number of the range (one report does not say which of them it is about).
+It compares the writer's id, epoch and sequence number in the headers, and the bytes of value and key. A batch has a range of
+sequence numbers, and any number of the range will do: a delivery report does not say which record of the batch it is about.
 
 Invariants:
-- At most one read is under way per partition. A partition of which nothing is to be read is not assigned, so that
-  nothing that others write there is fetched.
-- The consumer reads uncommitted. The writer's own records belong to no transaction, and an open transaction of someone
-  else ahead of them would hide them for as long as it stays open. What a fetch can show ends at the high watermark in
-  either case, so a record that is found is on every replica that counts.
-- "Not there yet" (a high watermark that is behind, a new leader) is asked again until the time is up. Another record in
-  the place, or a place that the log has passed, is a failure at once.
+- At most one read is under way per partition. A partition with nothing to read is not assigned, so that other writers'
+  records are not fetched for nothing.
+- The consumer reads uncommitted: an open transaction of another producer would hide the writer's records behind it for as
+  long as it stays open. A fetch ends at the high watermark in either case, so a record that is found is on every in-sync
+  replica.
+- When the record is not there yet (a high watermark that is behind, a new leader), the broker is asked again until the
+  time is up. Another record at the offset, or a log that goes on beyond it, is a failure at once.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from strandline.core.record import HEADER_EPOCH, HEADER_SEQUENCE, HEADER_WRITER
 from strandline.log.consumer_settings import consumer_settings
 
 SCAN_RECORDS_MAX = 100_000
-"""A record whose place the broker did not tell is looked for among so many of the newest of its partition."""
+"""A record of which the broker did not tell the offset is looked for among so many of the newest of its partition."""
 FETCH_BYTES = 32 * 1024
-"""Of one partition in one answer, if its first batch is not larger: enough for the newest batch of several partitions to
-come in one answer, and little enough that what follows a record is not fetched for nothing."""
+"""How much of one partition comes in one answer, unless its first batch is larger. The newest batches of several partitions
+fit into one answer, and little is fetched beyond the record."""
 START_EVERY_S = 0.004
-"""How often reads are started: what is due by then goes together, since each start costs as much as ten records."""
+"""How often reads are started. Partitions that are due start together: each start costs as much as ten records."""
 ASK_AGAIN_S = 0.02
-"""How soon a broker is asked again that has not come as far as the record."""
+"""How soon a broker that has not come as far as the record is asked again."""
 _OFFSET_TAIL_BASE = -2000
-"""librdkafka's logical offset of the n-th record from the end is this less n."""
+"""librdkafka's logical offset of the n-th record from the end is this number less n."""
 _MESSAGES_PER_SERVE = 1_000
 
 Ticket = TypeVar("Ticket")
 
 
 class Written(NamedTuple):
-    """A record that was delivered, as its delivery report says."""
+    """A delivered record, as its delivery report describes it."""
 
     topic: str
     partition: int
     offset: int
-    """Negative where the broker did not tell: its answer to a repeat of what it already had."""
+    """Negative where the broker did not tell it, as when it answers to a repeated record that it already had."""
     epoch: int
     sequence_first: int
     sequence_last: int
-    """The record's number is one of these: its batch's."""
+    """The numbers of its batch; the record has one of them."""
     value: bytes
     key: bytes | None
 
@@ -72,18 +72,18 @@ class _Partition(Generic[Ticket]):
     """What is to be read of one partition."""
 
     tickets: deque[tuple[Written, Ticket]]
-    """All that wait for this partition, in the order of the log."""
+    """All that wait for a confirmation, in the order of the log."""
     reading: Written | None = None
     waiting: Written | None = None
-    """The newest that was delivered since the read began."""
+    """The newest record that was delivered since the read began."""
     began_s: float = 0.0
     scanned: int = 0
     scan_from: int | None = None
-    """No record of ours that waits stands before this offset."""
+    """No waiting record of this writer stands before this offset."""
 
 
 class ReadBack(Generic[Ticket]):
-    """Reads delivered records back, for one writer. Not thread-safe: whoever owns it calls everything.
+    """Reads the delivered records of one writer back. Not thread-safe: one owner makes all calls.
 
     The owner calls `expect` for what was delivered and `serve` every few milliseconds while `is_busy`.
     """
@@ -100,19 +100,19 @@ class ReadBack(Generic[Ticket]):
         self._timeout_s = timeout_s
         self._partitions: dict[tuple[str, int], _Partition[Ticket]] = {}
         self._due: set[tuple[str, int]] = set()
-        """Partitions with something waiting and nothing being read."""
+        """Partitions where a record waits and none is being read."""
         self._reading: set[tuple[str, int]] = set()
         self._again: set[tuple[str, int]] = set()
-        """Of these, the ones whose broker has not come as far as their record yet."""
+        """Those of `_reading` whose broker has not come as far as the record yet."""
         self._ended: set[tuple[str, int]] = set()
-        """Read, and still assigned."""
+        """Partitions whose read is over, and which are still assigned."""
         self._started_s = self._asked_again_s = 0.0
         self._consumer = make_consumer(
             config
             | consumer_settings("read-back")
             | {
                 "isolation.level": "read_uncommitted",
-                # A fetch for a place that is not filled yet comes back soon, so that it doesn't hold up the others.
+                # A fetch of a record that is not there yet comes back soon, so that it doesn't hold up other partitions.
                 "fetch.wait.max.ms": 5,
                 "fetch.message.max.bytes": FETCH_BYTES,
                 "queued.min.messages": 1,
@@ -123,11 +123,11 @@ class ReadBack(Generic[Ticket]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is anything to read, or to end."""
+        """Whether a read is due or under way, or a partition is still assigned."""
         return bool(self._reading or self._due or self._ended)
 
     def expect(self, written: Written, ticket: Ticket) -> None:
-        """`ticket` comes out of `serve` once `written`, or a later record of its partition, has been read back."""
+        """Have `serve` return the ticket once this record, or a later one of its partition, has been read back."""
         place = (written.topic, written.partition)
         partition = self._partitions.get(place)
         if partition is None:
@@ -140,9 +140,9 @@ class ReadBack(Generic[Ticket]):
             self._due.add(place)
 
     def serve(self, now_s: float) -> tuple[list[Ticket], list[tuple[Missed, list[Ticket]]]]:
-        """Take in what was fetched and start what is due. Returns the tickets that are confirmed, and those that are not.
+        """Check what was fetched and start the reads that are due. Never waits.
 
-        Never waits. After a miss the tickets of that partition are forgotten.
+        Returns the tickets that are confirmed, and with each miss the tickets of its partition, which it forgets.
         """
         confirmed: list[Ticket] = []
         missed: list[tuple[Missed, list[Ticket]]] = []
@@ -152,14 +152,14 @@ class ReadBack(Generic[Ticket]):
             for place in list(self._reading):
                 partition = self._partitions[place]
                 if now_s - partition.began_s > self._timeout_s:
-                    self._miss(place, f"was not to be read within {self._timeout_s:g} s", missed)
+                    self._miss(place, f"could not be read within {self._timeout_s:g} s", missed)
         if (self._ended or self._due or self._again) and now_s - self._started_s >= START_EVERY_S:
             self._started_s = now_s
             self._start_due(now_s)
         return confirmed, missed
 
     def abandon(self) -> list[Ticket]:
-        """The tickets that are still waiting; nothing is read for them any more."""
+        """Stop reading. Returns the tickets that were still waiting."""
         tickets = [ticket for partition in self._partitions.values() for _, ticket in partition.tickets]
         self._partitions.clear()
         self._reading.clear()
@@ -168,7 +168,7 @@ class ReadBack(Generic[Ticket]):
         return tickets
 
     def close(self) -> None:
-        """Blocking; the consumer's connections are closed."""
+        """Close the consumer's connections; blocking."""
         self._consumer.close()
 
     def _take(
@@ -179,7 +179,7 @@ class ReadBack(Generic[Ticket]):
     ) -> None:
         topic, number, offset = message.topic(), message.partition(), message.offset()
         if topic is None or number is None or offset is None:
-            return  # about the client as a whole; what it costs shows in the deadlines
+            return  # an error of the whole client; if it lasts, reads run out of time
         place = (topic, number)
         partition = self._partitions.get(place)
         if partition is None or partition.reading is None:
@@ -187,10 +187,10 @@ class ReadBack(Generic[Ticket]):
         written = partition.reading
         if error := message.error():
             if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-                # A new leader may not know yet how far the log goes: ask again. The deadline stands.
+                # A new leader may not know yet how far the log goes: ask again, within the deadline.
                 self._again.add(place)
             elif error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                self._miss(place, "is in no topic any more", missed)
+                self._miss(place, "is gone: the topic is no longer there", missed)
             return
         is_ours = self._is_record(message, written)
         is_at_place = offset == written.offset
@@ -204,7 +204,7 @@ class ReadBack(Generic[Ticket]):
                     left.append((other, ticket))
             partition.tickets = left
             if left and partition.waiting is None:
-                partition.waiting = left[-1][0]  # of two places that are untold it may not be clear which comes first
+                partition.waiting = left[-1][0]  # of two untold offsets it may not be clear which is lower
             self._end(place, partition)
         elif written.offset < 0:
             partition.scanned += 1
@@ -278,7 +278,7 @@ class ReadBack(Generic[Ticket]):
 
 
 def _is_before(one: Written, other: Written) -> bool:
-    """Whether `one` stands before `other` in their partition. Places tell; where one is untold, the numbers do."""
+    """Whether `one` stands before `other` in their partition: by offset, or by number where an offset is untold."""
     if one.offset >= 0 and other.offset >= 0:
         return one.offset < other.offset
     return one.sequence_last < other.sequence_first

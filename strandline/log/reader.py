@@ -12,14 +12,14 @@ from strandline.core.errors import LogTruncated, LogUnavailable
 from strandline.log.consumer_settings import consumer_settings
 
 MESSAGES_A_FETCH = 10_000
-"""Messages taken from librdkafka's queue at once: the unit in which records are decoded."""
+"""How many messages are taken from librdkafka's queue at once; records are decoded in these units."""
 _GATHER_S = 0.02
-"""So long at most, messages are gathered that are handed on together."""
+"""How long messages are gathered at most before they are handed on together."""
 
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """A piece of one partition: from `offset_first` up to, not including, `offset_next`. Offsets may have holes."""
+    """A piece of one partition: from `offset_first` up to, but not including, `offset_next`. Not every offset has a record."""
 
     stream: str
     partition: int
@@ -28,8 +28,7 @@ class OffsetRange:
 
 
 class LogReader:
-    """Reads ranges of committed records. Not thread-safe; made once a process and kept, since a new consumer costs
-    10 to 30 ms."""
+    """Reads ranges of committed records. Not thread-safe. A process keeps one, since a new consumer costs 10 to 30 ms."""
 
     def __init__(self, bootstrap: str, timeout_s: float = 30.0) -> None:
         self._timeout_s = timeout_s
@@ -53,7 +52,7 @@ class LogReader:
     def read(self, offset_range: OffsetRange) -> Iterator[list[Message]]:
         """Yield the records of the range in order, in lists of at most MESSAGES_A_FETCH.
 
-        Raises LogTruncated when the range is no longer held, LogUnavailable when nothing arrives within the timeout.
+        Raises LogTruncated when the log no longer holds the range, LogUnavailable when nothing arrives within the timeout.
         """
         if offset_range.offset_first >= offset_range.offset_next:
             return
@@ -87,8 +86,11 @@ class LogReader:
             self._consumer.unassign()
 
     def _up_to(self, messages: list[Message], offset_last: int, place: str) -> tuple[list[Message], bool]:
-        """Those at or before `offset_last`, and whether the range is complete: a later record or the partition's end
-        was seen. Waiting for the last offset itself would hang where it is a transaction marker."""
+        """The messages up to `offset_last`, and whether the range is complete.
+
+        It is complete when `offset_last`, a later record or the partition's end was seen. Waiting for `offset_last` alone
+        would hang when a transaction marker has that offset.
+        """
         kept: list[Message] = []
         done = False
         for message in messages:
@@ -106,7 +108,8 @@ class LogReader:
         return kept, done
 
     def _consume(self, count: int, place: str) -> list[Message]:
-        """Up to so many messages. The client waits until it has them all, so where the range has holes this waits in vain."""
+        """Up to so many messages. The client waits until it has them all or _GATHER_S is over; in a range with holes it never
+        has them all."""
         try:
             return self._consumer.consume(count, _GATHER_S)
         except KafkaException as error:
@@ -114,7 +117,7 @@ class LogReader:
 
 
 def offset_of(message: Message) -> int:
-    """The offset of a fetched message, or of the end that an EOF event tells."""
+    """The offset of a fetched message, or of the partition's end where the message is an EOF event."""
     offset = message.offset()
     assert offset is not None, "a message from the log has an offset"
     return offset

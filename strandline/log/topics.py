@@ -1,9 +1,9 @@
-"""The Kafka topics behind streams: made as a stream needs them, and never changed in a way that loses records.
+"""The Kafka topics behind streams: created when a stream or a job needs them, and never changed so that records are lost.
 
-Invariants of a topic that Strandline made:
-- `LogAppendTime`: retention and the cutting of slices go by arrival; event time stays in the payload.
-- `cleanup.policy=delete`: compaction would take records out of the middle of the log, and no rewind could be repeated.
-- Its partitions don't change: a key would move to another partition, and the order of its records would be lost.
+Invariants of a topic that Strandline created:
+- `LogAppendTime`: retention and slices go by the time of arrival; event time stays in the payload.
+- `cleanup.policy=delete`: compaction would remove records from the middle of the log, and no rewind could be repeated.
+- The number of partitions stays: else a key would move to another partition, and lose the order of its records.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from strandline.core.stream import StreamSpec
 from strandline.log.admin import KafkaAdmin, TopicDescription
 
 DEAD_LETTER_PARTITIONS = 1
-"""Dead letters are few, and one partition keeps them in the order in which they were found."""
+"""Dead letters are few, and one partition keeps them in order."""
 DEAD_LETTER_RETENTION_MS = 30 * 86_400_000
 """Thirty days: a person looks at them, not a program."""
 _POLL_S = 0.05
@@ -44,9 +44,9 @@ class Topics:
         self._batch_bytes_max = record_batch_bytes_max(record_bytes_max)
 
     def ensure_stream_topic(self, spec: StreamSpec) -> TopicDescription:
-        """Make the stream's topic, or bring the present one up to the spec; when it returns, the topic can be written.
+        """Create the stream's topic, or change the present one to match the spec. When it returns, the topic can be written.
 
-        Doing it again changes nothing. Retention may grow. Raises Conflict, and changes nothing, when the present topic
+        A second call changes nothing. Retention may grow. Raises Conflict, and changes nothing, when the present topic
         has another number of partitions, would lose records by a shorter retention, or is not a log of arrivals
         (compacted, or stamped with the senders' time).
         """
@@ -72,7 +72,7 @@ class Topics:
         return present
 
     def ensure_dead_letter_topic(self, job: str) -> TopicDescription:
-        """Make the job's dead-letter topic unless it is there; an operator may have set its retention, which stays.
+        """Create the job's dead-letter topic unless it is there. Its retention stays as it is: an operator may have set it.
 
         Raises Conflict when a topic of that name is no log of arrivals.
         """
@@ -103,7 +103,7 @@ class Topics:
             "cleanup.policy": "delete",
             "message.timestamp.type": "LogAppendTime",
             "retention.ms": str(retention_ms),
-            "retention.bytes": "-1",  # a broker's own limit by size would eat what the retention promises
+            "retention.bytes": "-1",  # a broker's limit by size would delete records before their retention is over
             "max.message.bytes": str(self._batch_bytes_max),
             # With three replicas an acknowledged record survives the loss of any one.
             "min.insync.replicas": str(max(1, self._replication - 1)),

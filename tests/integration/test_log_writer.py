@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from strandline.core.errors import LogUnavailable
 from strandline.core.stream import StreamSpec
-from strandline.ingest.append.errors import LogAway
+from strandline.ingest.append.outcome import LogAway
 from strandline.ingest.append.writer import LogWriter
 from strandline.log.topics import Topics
 from strandline.services.processes.pids import PidFile

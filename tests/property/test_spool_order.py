@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.ingest.append.errors import SpoolFull
+from strandline.ingest.append.outcome import SpoolFull
 from strandline.ingest.append.spool import Attempt, Spool, SpooledRecord
 
 TOPICS = st.sampled_from(["t", "u", "v"])

@@ -11,8 +11,7 @@ import pytest
 
 from strandline.core.errors import LedgerUnavailable, LogUnavailable, NotFound, StrandlineError
 from strandline.core.stream import StreamSpec
-from strandline.ingest.append.errors import LogAway, LogBusy, SpoolFull
-from strandline.ingest.append.outcome import Accepted
+from strandline.ingest.append.outcome import Accepted, LogAway, LogBusy, SpoolFull
 from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.http_request import Answer, Refusal, Request, path_of
 from strandline.ingest.gateway.metrics import IngestMetrics

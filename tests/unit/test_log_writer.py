@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from strandline.core.errors import LogUnavailable
-from strandline.ingest.append.errors import LogAway, LogBusy
 from strandline.ingest.append.limits import RECORD_OVERHEAD_BYTES
+from strandline.ingest.append.outcome import LogAway, LogBusy
 from strandline.ingest.append.writer import LogWriter
 from tests.support.log_clients import FakeLog, ObedientConsumer, ObedientProducer
 

@@ -5,9 +5,8 @@ import asyncio
 import pytest
 
 from strandline.core.errors import LogUnavailable
-from strandline.ingest.append.errors import LogBusy
 from strandline.ingest.append.limits import RECORDS_PER_TURN
-from strandline.ingest.append.outcome import Accepted
+from strandline.ingest.append.outcome import Accepted, LogBusy
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.mqtt.batches import BYTES_WAITING_MAX, Batches
 from strandline.ingest.mqtt.decoder import Publish

@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 from strandline.core.errors import StackError
-from strandline.ingest.append.errors import SpoolFull
+from strandline.ingest.append.outcome import SpoolFull
 from strandline.ingest.append.spool import Attempt, Spool, SpooledRecord
 
 MB = 1_000_000

@@ -6,8 +6,7 @@ import pytest
 
 from strandline.core.errors import LogUnavailable
 from strandline.core.stream import StreamSpec
-from strandline.ingest.append.errors import LogAway, LogBusy
-from strandline.ingest.append.outcome import Accepted
+from strandline.ingest.append.outcome import Accepted, LogAway, LogBusy
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.stream_appender import StreamAppender
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from strandline.ingest.append.errors import LogBusy
+from strandline.ingest.append.outcome import LogBusy
 
 BYTES_IN_FLIGHT_MAX = 64 * 1024 * 1024
 """Values, keys and overhead of all records that Kafka has not yet confirmed."""

@@ -1,14 +1,40 @@
-"""What `append` answers when the records are safe. When they are not, it raises one of `errors`."""
+"""What becomes of a batch that is appended: it is accepted, or one of these errors says why not.
+
+* LogUnavailable             unknown: all, some or none of the batch may be in the log
+  - LogBusy                  nothing of it was sent: too much is under way
+    - LogAway                nothing of it was sent: Kafka is known to be away
+    - SpoolFull              nothing of it was sent or spooled: there is no room
+"""
 
 from __future__ import annotations
 
 from enum import Enum
 
+from strandline.core.errors import LogUnavailable
+
 
 class Accepted(Enum):
-    """Where the records of a batch are."""
+    """Where the records of an accepted batch are."""
 
     LOG = "log"
     """In the log, confirmed and read back."""
     SPOOL = "spool"
     """On this machine's disk, and on their way to the log."""
+
+
+class LogBusy(LogUnavailable):
+    """Too much is waiting for Kafka's confirmation; nothing of this batch was sent."""
+
+    code = "log_busy"
+
+
+class LogAway(LogBusy):
+    """Kafka is known to be away; nothing of this batch was sent."""
+
+    code = "log_away"
+
+
+class SpoolFull(LogBusy):
+    """The spool or its disk is full; nothing of this batch was sent or spooled."""
+
+    code = "spool_full"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import structlog
 
-from strandline.ingest.append.errors import LogAway
+from strandline.ingest.append.outcome import LogAway
 
 logger = structlog.get_logger()
 

@@ -1,13 +1,13 @@
-"""The spool: records on this machine's disk while Kafka can't take them. SQLite, rollback journal, synced, one connection.
+"""The spool: keeps records on this machine's disk while Kafka can't take them. SQLite, rollback journal, synced, one connection.
 
-What is added is on disk when `add` returns, all of it or nothing. Records leave in the order in which they came, per
-stream. Beside them stand *attempts*: what was, or is about to be, given to Kafka without its outcome being known yet,
-written down before it is tried. Recovery compares the two with the log (spooling_writer.py).
+When `add` returns, all its records are on disk; when it raises, none is. The records of a stream leave in the order in which
+they came. An *attempt* says which of them may be in the log: it is written down before they are sent, and stays until the
+outcome is known. Recovery compares it with the log (attempts.py).
 
 Invariants:
-- A record keeps the headers, epoch and sequence number of the first time that it was offered, however often it is sent.
-- The sum of `bytes` never goes over `bytes_max`: who comes then is refused, and what is there stays.
-- One thread uses a Spool (the file is locked against everybody else); its methods block.
+- A record keeps the headers, epoch and sequence number that it got first, however often it is sent.
+- The sum of `bytes` never goes over `bytes_max`: what would exceed it is rejected, and what is there stays.
+- One thread uses a Spool, and its methods block. The file is locked against other processes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import NamedTuple
 import msgspec
 
 from strandline.core.errors import StackError
-from strandline.ingest.append.errors import SpoolFull
+from strandline.ingest.append.outcome import SpoolFull
 
 ROW_OVERHEAD_BYTES = 64
-"""What a row takes on disk beside value, key and headers."""
+"""What a row takes on disk in addition to value, key and headers."""
 _FILE = "spool.sqlite"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS records (
@@ -51,7 +51,7 @@ _decode_headers = msgspec.msgpack.Decoder(list[tuple[str, bytes]]).decode
 
 
 class SpooledRecord(NamedTuple):
-    """A record as it is sent, at whatever time."""
+    """A record as it is sent, the first time and every later time."""
 
     topic: str
     epoch: int
@@ -59,7 +59,7 @@ class SpooledRecord(NamedTuple):
     value: bytes
     key: bytes | None
     headers: list[tuple[str, bytes]]
-    """All of them, also those that say writer, epoch and sequence number."""
+    """All of them, those for writer, epoch and sequence number included."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Attempt:
-    """The oldest records of a topic, up to an id, may be in the log; if so, behind these offsets."""
+    """The records of a topic up to an id may be in the log. If they are, they stand at or after these offsets."""
 
     topic: str
     last_id: int
@@ -82,7 +82,7 @@ class Attempt:
 
 
 class Spool:
-    """The spool of one writer, in a directory that nobody else uses."""
+    """The spool of one writer, in a directory of its own."""
 
     def __init__(self, directory: Path, *, bytes_max: int) -> None:
         """Open the spool, with what an earlier process left in it. Raises StackError."""
@@ -97,7 +97,7 @@ class Spool:
             self.bytes, self.records_of = self._measure()
         except sqlite3.Error as error:
             raise StackError(
-                f"the spool {self.path} can't be opened: {error}; free space on its disk, or look who uses it"
+                f"the spool {self.path} can't be opened: {error}; free space on its disk, or find the process that uses it"
             ) from error
 
     def _measure(self) -> tuple[int, dict[str, int]]:
@@ -112,8 +112,8 @@ class Spool:
     def add(self, records: Sequence[SpooledRecord], attempted: dict[str, dict[int, int]] | None = None) -> None:
         """Put the records behind all others; they are on disk when this returns.
 
-        `attempted` says that those of these topics may be in the log already, behind these offsets; their topics have no
-        other records here then. Raises SpoolFull, and nothing was added.
+        `attempted`: topic -> partition -> offset. The records of these topics were sent before and may be in the log, at or
+        after these offsets; the spool must hold no other records of these topics. Raises SpoolFull: then nothing was added.
         """
         assert not any(self.records_of.get(topic) for topic in attempted or {}), "an attempt covers what is older"
         rows = []
@@ -148,7 +148,7 @@ class Spool:
             self.records_of[record.topic] = self.records_of.get(record.topic, 0) + 1
 
     def head(self, topic: str, records_max: int, bytes_max: int, up_to_id: int | None = None) -> Chunk | None:
-        """The oldest records of a topic, at least one; None when it has none. `up_to_id` lifts the other bounds.
+        """The oldest records of a topic, at least one; None when it has none. With `up_to_id` the other bounds don't count.
 
         Raises SpoolFull when the disk fails.
         """
@@ -174,7 +174,7 @@ class Spool:
         return Chunk(topic, found, last_id) if found else None
 
     def attempt_of(self, topic: str) -> Attempt | None:
-        """What of the topic may be in the log. Raises SpoolFull when the disk fails."""
+        """The attempt of the topic whose outcome is unknown, if there is one. Raises SpoolFull when the disk fails."""
         try:
             row = self._connection.execute(
                 "SELECT last_id, scan_from FROM attempts WHERE topic = ?", (topic,)
@@ -186,7 +186,7 @@ class Spool:
         return Attempt(topic, row[0], {int(number): offset for number, offset in json.loads(row[1]).items()})
 
     def begin(self, attempt: Attempt) -> None:
-        """Write down that an attempt begins. Raises SpoolFull: then it must not begin."""
+        """Write an attempt down before it is made. Raises SpoolFull: then it must not be made."""
         try:
             with self._transaction():
                 self._write_attempt(attempt)
@@ -194,9 +194,9 @@ class Spool:
             raise SpoolFull(f"the spool {self.path} could not be written ({error}); free space on its disk") from error
 
     def end(self, topic: str, drained_id: int | None) -> None:
-        """The attempt of a topic is over; its records up to `drained_id` are in the log and leave, or none are.
+        """End the attempt of a topic. Records up to `drained_id` are in the log and leave the spool; None: none are.
 
-        Raises SpoolFull: it is as if the outcome was still unknown.
+        Raises SpoolFull: then the outcome counts as unknown still.
         """
         records = size = 0
         try:
@@ -206,7 +206,7 @@ class Spool:
                     leaving = "FROM records WHERE topic = ? AND id <= ?"
                     records, size = self._connection.execute(
                         f"SELECT count(*), coalesce(sum(bytes), 0) {leaving}",
-                        (topic, drained_id),  # our own words
+                        (topic, drained_id),  # the SQL holds no input
                     ).fetchone()
                     self._connection.execute(f"DELETE {leaving}", (topic, drained_id))
         except sqlite3.Error as error:
@@ -216,7 +216,7 @@ class Spool:
             self.records_of[topic] -= records
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     def _unreadable(self, error: sqlite3.Error) -> SpoolFull:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from strandline.core.errors import LogUnavailable
-from strandline.ingest.append.errors import SpoolFull
-from strandline.ingest.append.outcome import Accepted
+from strandline.ingest.append.outcome import Accepted, SpoolFull
 from strandline.ingest.append.spool import Spool, SpooledRecord
 from strandline.ingest.append.worker_thread import WorkerThread
 

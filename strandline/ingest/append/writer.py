@@ -30,11 +30,10 @@ from strandline.core.record import (
     HEADER_SOURCE,
     HEADER_WRITER,
 )
-from strandline.ingest.append.errors import LogBusy
 from strandline.ingest.append.idempotent_writer import Headers, IdempotentWriter
 from strandline.ingest.append.kafka_clients import KafkaClients
 from strandline.ingest.append.limits import BYTES_IN_FLIGHT_MAX, RECORD_OVERHEAD_BYTES, BytesInFlight
-from strandline.ingest.append.outcome import Accepted
+from strandline.ingest.append.outcome import Accepted, LogBusy
 from strandline.ingest.append.spool import Spool, SpooledRecord
 from strandline.ingest.append.spooling_writer import SpoolingWriter
 from strandline.log.record_key import Record

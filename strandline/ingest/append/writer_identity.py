@@ -1,7 +1,7 @@
-"""Who writes: a writer id that only one process has at a time, and an epoch that only one start of it ever had.
+"""The identity of a writer: an id that one process has at a time, and an epoch that no two starts share.
 
-The epoch is kept in a small file, which is also the lock. A file that was lost must not bring an old epoch back, so the
-epoch is never below the clock's seconds; a clock that was set back is no harm as long as the file is there
+A small file keeps the epoch, and is the lock too. If the file is lost, an old epoch must not come back: therefore the epoch
+is never below the clock's seconds. A clock that was set back does no harm while the file is there
 (docs/decisions/0005-epoch-in-a-file.md).
 """
 
@@ -25,14 +25,14 @@ class WriterIdentity:
         self.writer_id = writer_id
         self.epoch = epoch
         self.directory = directory
-        """Where this writer may keep files of its own; nobody else's are there."""
+        """Where this writer may keep its own files; no other process uses it."""
         self._file = file
 
     @classmethod
     def take(
         cls, data_dir: Path, writer_id: str, clock_s: Callable[[], int] = lambda: int(time.time())
     ) -> WriterIdentity:
-        """Take the identity with a new epoch, which is on disk before this returns.
+        """Lock the identity and raise its epoch; the new epoch is on disk before this returns.
 
         Raises StackError when another process has the same writer id, or the directory can't be written.
         """
@@ -65,7 +65,7 @@ class WriterIdentity:
         return cls(writer_id, epoch, file, directory)
 
     def close(self) -> None:
-        """Let another process have the writer id."""
+        """Unlock the writer id for another process."""
         os.close(self._file)
 
 

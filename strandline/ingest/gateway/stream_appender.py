@@ -9,8 +9,7 @@ from functools import partial
 
 from strandline.core.errors import LogUnavailable
 from strandline.core.stream import StreamSpec
-from strandline.ingest.append.errors import LogAway, LogBusy
-from strandline.ingest.append.outcome import Accepted
+from strandline.ingest.append.outcome import Accepted, LogAway, LogBusy
 from strandline.ingest.append.writer import LogWriter
 from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPE
 from strandline.ingest.gateway.metrics import IngestMetrics

@@ -30,7 +30,7 @@ from strandline.core.errors import LedgerUnavailable, LogUnavailable, NotFound, 
 from strandline.core.record import HEADER_MESSAGE_ID
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
-from strandline.ingest.append.errors import LogAway, LogBusy, SpoolFull
+from strandline.ingest.append.outcome import LogAway, LogBusy, SpoolFull
 from strandline.ingest.gateway.decompression import decompress
 from strandline.ingest.gateway.framing import Framed, TooLarge, Unframable, frame
 from strandline.ingest.gateway.health_pages import HealthPages

@@ -25,8 +25,8 @@ from typing import Protocol
 import structlog
 
 from strandline.core.errors import LogUnavailable
-from strandline.ingest.append.errors import LogBusy
 from strandline.ingest.append.limits import RECORD_OVERHEAD_BYTES, RECORDS_PER_TURN
+from strandline.ingest.append.outcome import LogBusy
 from strandline.ingest.append.writer import LogWriter
 from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPE
 from strandline.ingest.gateway.metrics import IngestMetrics
