@@ -21,9 +21,9 @@ from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobState, RunRow
 from strandline.log.kafka_status import LogRange
+from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.ending import Ending
-from strandline.processing.run.job_run import JobRun
 from strandline.processing.run.snapshot_choice import SnapshotChoice
 from strandline.processing.run.snapshots import SnapshotManifest
 from strandline.processing.run.start import RunStart

@@ -12,13 +12,11 @@ from pyspark.sql import DataFrame
 
 from strandline.core.errors import StrandlineError
 from strandline.core.failpoints import failpoint
-from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, Offsets, SliceRow
-from strandline.log.index import LogIndex
 from strandline.processing.emission.rejected_records import RejectedRecords
 from strandline.processing.emission.slice_context import SliceContext, publish
 from strandline.processing.emission.tap import results_metric
-from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.slices.offsets import slice_of_offset
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.watermark import emitted_up_to, greatest
@@ -38,25 +36,20 @@ class SliceCommitter:
 
     def __init__(
         self,
-        pipeline: CheckedPipeline,
-        version: int,
-        epoch: int,
+        run: JobRun,
         plan: RewindPlan,
-        ledger: Ledger,
         rejected_records: RejectedRecords,
         stream_execution: Callable[[], Any],
-        index: LogIndex,
         first_committed: Callable[[], None],
     ) -> None:
-        """`first_committed` is called once, after this run's first commit."""
-        self._pipeline = pipeline
-        self._version = version
-        self._epoch = epoch
+        """`stream_execution` returns Spark's execution of the query. `first_committed` is called once, after this run's first
+        commit."""
+        self._run = run
+        self._pipeline = run.pipeline
         self._plan = plan
-        self._ledger = ledger
+        self._ledger = run.ledger
         self._rejected_records = rejected_records
         self._stream_execution = stream_execution
-        self._index = index
         self._streams_seen: set[str] = set()
         self._first_committed = first_committed
         self.has_committed = False
@@ -74,7 +67,7 @@ class SliceCommitter:
         started = time.monotonic()
         execution = self._stream_execution()
         number = slice_of_offset(json.loads(execution.availableOffsets().values().head().json()))
-        before = self._ledger.last_checkpoint(self._pipeline.job)
+        before = self._ledger.last_checkpoint(self._run.job)
         publish(results.sparkSession.sparkContext, SliceContext.after(before, number))
         if self._pipeline.spec.on_error == "crash" and number > self._plan.slice_committed:
             # Before anything of the slice is emitted: a fixed version shall find it untouched. Costs a second reading.
@@ -88,11 +81,11 @@ class SliceCommitter:
         facts = _observed(execution)
         if number <= self._plan.slice_committed:
             log.info(
-                "replayed", job=self._pipeline.job, epoch=self._epoch, slice=number, records=facts["facts"]["records"]
+                "replayed", job=self._run.job, epoch=self._run.epoch, slice=number, records=facts["facts"]["records"]
             )
             failpoint("rewind.replayed")
             return
-        sliced = self._ledger.slices(self._pipeline.job, number, number)[0]
+        sliced = self._ledger.slices(self._run.job, number, number)[0]
         self._require_same_watermark(execution, sliced, first=batch == 0)
         self.commit_slice(sliced, before, facts)
         if not self.has_committed:
@@ -100,8 +93,8 @@ class SliceCommitter:
             self._first_committed()
         log.info(
             "slice committed",
-            job=self._pipeline.job,
-            epoch=self._epoch,
+            job=self._run.job,
+            epoch=self._run.epoch,
             slice=number,
             records=facts["facts"]["records"],
             seconds=round(time.monotonic() - started, 3),
@@ -114,7 +107,7 @@ class SliceCommitter:
         2. Add up: what it held, what was refused and why, how far event time has come, where streams of results end.
         3. Commit the checkpoint under this run's epoch. Only after this may the next slice be planned.
         """
-        job = self._pipeline.job
+        job = self._run.job
         counted = facts["facts"]
         late = counted["late"]
         dead = counted["rejected"] + facts.get("steps", {}).get("problems", 0)
@@ -133,8 +126,8 @@ class SliceCommitter:
             CheckpointRow(
                 job=job,
                 slice=sliced.number,
-                epoch=self._epoch,
-                version=self._version,
+                epoch=self._run.epoch,
+                version=self._run.version,
                 emitted=emitted_up_to(
                     [(s.name, s.size_ms) for s in self._pipeline.stages],
                     sliced.closes_ms,
@@ -161,7 +154,7 @@ class SliceCommitter:
             for stream in stage.streams:
                 if results[stage.name] or stream not in self._streams_seen:
                     self._streams_seen.add(stream)
-                    offsets[stream] = self._index.settled_ends(stream)
+                    offsets[stream] = self._run.index.settled_ends(stream)
         return offsets
 
     def _require_same_watermark(self, execution: Any, sliced: SliceRow, *, first: bool) -> None:

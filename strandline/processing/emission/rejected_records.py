@@ -1,4 +1,4 @@
-"""The second look at a slice that holds rejected records: read it again with its bytes, and write the dead letters."""
+"""The second reading of a slice that holds rejected records: with their bytes, for their dead letters."""
 
 from __future__ import annotations
 
@@ -9,43 +9,37 @@ from pyspark.sql import functions as F
 
 from strandline.core.errors import BadRecord
 from strandline.core.record import REASON_EXPRESSION, REASON_LATE, dead_letter_topic
-from strandline.core.settings import Settings
 from strandline.ledger.database import without_secrets
-from strandline.log.index import LogIndex
 from strandline.processing.emission.dead_letters import STEP, DeadLetterTask
 from strandline.processing.operators.stages import PROBLEM, apply_steps, can_fail
-from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.source.data_source import BYTES, MESSAGE, REASON, SOURCE_COLUMNS, LogSource
 
 
 class RejectedRecords:
-    """Finds a slice's rejected records and writes their dead letters. Decides nothing anew: the same decoder, watermark and
-    expressions give the same refusals as in the main plan."""
+    """Finds a slice's rejected records and writes their dead letters. The same decoder, watermark and expressions reject the same
+    records as in the main plan."""
 
-    def __init__(
-        self, spark: SparkSession, pipeline: CheckedPipeline, settings: Settings, epoch: int, slots: int
-    ) -> None:
-        """`slots`: from how many places at most the run `epoch` writes."""
-        self._epoch = epoch
-        self._slots = slots
+    def __init__(self, spark: SparkSession, run: JobRun, slots: int) -> None:
+        """`slots`: how many tasks may write at once."""
         self._spark = spark
-        self._pipeline = pipeline
-        self._bootstrap = settings.kafka_bootstrap
-        self._ledger_url = without_secrets(settings.ledger_url)
-        self._index = LogIndex(settings.kafka_bootstrap)
+        self._run = run
+        self._slots = slots
 
     def write(self, number: int, written_before: Mapping[int, int]) -> tuple[dict[str, int], dict[int, int]]:
-        """Write the dead letters of slice `number`; return reason -> count and where the dead-letter stream ends now."""
-        task = DeadLetterTask(self._bootstrap, self._ledger_url, self._pipeline.job, self._epoch, dict(written_before))
+        """Write the dead letters of slice `number`; return reason -> count, and where the dead-letter stream ends afterwards."""
+        run = self._run
+        ledger_url = without_secrets(run.settings.ledger_url)
+        task = DeadLetterTask(run.settings.kafka_bootstrap, ledger_url, run.job, run.epoch, dict(written_before))
         rejected = self._rejected(number).coalesce(self._slots)
         rows = rejected.mapInArrow(task, "reason string, count long").collect()
         counts: dict[str, int] = {}
         for row in rows:  # a few rows a task
             counts[row["reason"]] = counts.get(row["reason"], 0) + row["count"]
-        return counts, self._index.ends(dead_letter_topic(self._pipeline.job))
+        return counts, run.index.ends(dead_letter_topic(run.job))
 
     def first(self, number: int) -> BadRecord | None:
-        """The first record of slice `number` that can't be used, by stream, partition and offset; late ones are no errors."""
+        """The first rejected record of slice `number`, by stream, partition and offset. Late records don't count."""
         frame = self._rejected(number).where(F.col(REASON) != REASON_LATE).drop(BYTES).orderBy(*SOURCE_COLUMNS).limit(1)
         for row in frame.collect():
             stream, partition, offset = (row[name] for name in SOURCE_COLUMNS)
@@ -54,7 +48,7 @@ class RejectedRecords:
         return None
 
     def _rejected(self, number: int) -> DataFrame:
-        steps = self._pipeline.stages[0].pre_steps
+        steps = self._run.pipeline.stages[0].pre_steps
         only_rejected = not can_fail(steps)
         frame = (
             self._spark.read.format(LogSource.name())
@@ -62,7 +56,7 @@ class RejectedRecords:
             .load()
         )
         at_decode = frame.where(F.col(REASON).isNotNull()).withColumn(STEP, F.lit("decode"))
-        if self._pipeline.spec.late == "drop":
+        if self._run.pipeline.spec.late == "drop":
             at_decode = at_decode.where(F.col(REASON) != REASON_LATE)
         wanted = [*SOURCE_COLUMNS, BYTES, REASON, MESSAGE, STEP]
         if only_rejected:

@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from strandline.core.settings import Settings
 from strandline.ledger.database import without_secrets
 from strandline.processing.emission.result_stream_writer import ResultStream
 from strandline.processing.emission.stage_emission import REFUSED_RESULTS, StageEmission
 from strandline.processing.operators.stages import WATERMARK_METADATA
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Emit, Stage
+from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.source.decoding import EVENT_TIME
 from strandline.results.document import DocumentShape
 from strandline.results.writer import ResultWriter
@@ -35,46 +35,42 @@ class EmissionTap:
 
     def __init__(
         self,
-        pipeline: CheckedPipeline,
-        version: int,
-        epoch: int,
+        run: JobRun,
         emitted: Mapping[str, int],
-        settings: Settings,
         stream_keys: Mapping[str, str | None],
         writer_of: WriterFactory,
     ) -> None:
-        """`stream_keys`: the key field of each stream that is emitted to. `writer_of` makes the writer for an index."""
-        self._pipeline = pipeline
-        self._version = version
-        self._epoch = epoch
+        """`emitted`: the end of the last window that each stage has emitted. `stream_keys`: the key field of each stream that is
+        emitted to. `writer_of` makes the writer for an index."""
+        self._run = run
         self._emitted = emitted
-        self._settings = settings
         self._stream_keys = stream_keys
         self._writer_of = writer_of
 
     def __call__(self, stage: Stage, frame: DataFrame) -> DataFrame:
         if not stage.emits:
             return frame
+        run, settings = self._run, self._run.settings
         emitted_ms = self._emitted.get(stage.name)
-        shapes = [document_shape(self._pipeline, stage, emit, self._version) for emit in stage.emits]
+        shapes = [document_shape(run.pipeline, stage, emit, run.version) for emit in stage.emits]
         emission = StageEmission(
             writers=tuple(self._writer_of(shape) for shape in shapes if not shape.is_stream),
             streams=tuple(
-                ResultStream(self._settings.kafka_bootstrap, shape, self._stream_keys[shape.emit_name])
+                ResultStream(settings.kafka_bootstrap, shape, self._stream_keys[shape.emit_name])
                 for shape in shapes
                 if shape.is_stream
             ),
-            job=self._pipeline.job,
+            job=run.job,
             stage=stage.name,
-            epoch=self._epoch,
+            epoch=run.epoch,
             emitted_ms=emitted_ms,
-            kafka_bootstrap=self._settings.kafka_bootstrap,
-            ledger_url=without_secrets(self._settings.ledger_url),
+            kafka_bootstrap=settings.kafka_bootstrap,
+            ledger_url=without_secrets(settings.ledger_url),
         )
         fields = [StructField(f.name, f.dataType, f.nullable) for f in frame.schema.fields]
         schema = StructType([*fields, StructField(REFUSED_RESULTS, LongType())])
         # An Arrow function loses the mark of event time, so its schema says it again.
-        schema[EVENT_TIME].metadata = {WATERMARK_METADATA: self._pipeline.delay_ms}
+        schema[EVENT_TIME].metadata = {WATERMARK_METADATA: run.pipeline.delay_ms}
         is_new = F.lit(True) if emitted_ms is None else F.unix_millis(F.col("window.end")) > emitted_ms
         tapped = frame.mapInArrow(emission, schema).observe(
             results_metric(stage.name),

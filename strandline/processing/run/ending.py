@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from strandline.core.errors import LedgerUnavailable, StrandlineError
 from strandline.ledger.states import Desired, JobState, SliceStatus
-from strandline.processing.run.job_run import JobRun
+from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.run.watchdog import Watchdog
 from strandline.processing.slices.planner import is_drained
 from strandline.processing.slices.watermark import open_until
@@ -57,7 +57,7 @@ def wanted_end(run: JobRun) -> Ending | None:
         return None
     if job.desired is Desired.STOPPED:
         return JobState.STOPPED
-    if job.version != run.row.version:
+    if job.version != run.version:
         return "replaced"
     still_open_ms = open_until(run.pipeline.event_time_rule, run.ledger.last_checkpoint(run.job))
     if job.desired is Desired.DRAINED and is_drained(last, still_open_ms):

@@ -6,7 +6,7 @@ import structlog
 
 from strandline.core.failpoints import failpoint
 from strandline.processing.emission.fencing import fence_older_runs
-from strandline.processing.run.job_run import JobRun
+from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.run.snapshots import Snapshot
 from strandline.processing.slices.rewind import (
     RUN_BEGINS,

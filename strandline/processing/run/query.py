@@ -18,9 +18,9 @@ from strandline.processing.emission.commit import SliceCommitter
 from strandline.processing.emission.rejected_records import RejectedRecords
 from strandline.processing.emission.tap import EmissionTap, WriterFactory
 from strandline.processing.operators.stages import build_stages
+from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.processing.run.ending import Ending, watch_query
-from strandline.processing.run.job_run import JobRun
 from strandline.processing.run.watchdog import Watchdog
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.source.data_source import LogSource, log_source, source_of_run
@@ -54,18 +54,10 @@ class RunQuery:
             run.ledger.set_run_slots(run.job, run.epoch, slots)
             emitter = emitter_of(run.ledger, run.stream)
             parallelism = spark.sparkContext.defaultParallelism
-            config = source_of_run(run.settings, run.pipeline, plan, run.row, emitter, parallelism)
+            config = source_of_run(run, plan, emitter, parallelism)
             spark.dataSource.register(log_source(config))
             committer = self._committer(plan, slots)
-            tap = EmissionTap(
-                run.pipeline,
-                run.row.version,
-                run.epoch,
-                plan.emitted,
-                run.settings,
-                self._stream_keys(),
-                self.writer_of,
-            )
+            tap = EmissionTap(run, plan.emitted, self._stream_keys(), self.writer_of)
             frame = build_stages(spark.readStream.format(LogSource.name()).load(), run.pipeline, tap)
             failpoint("run.before_query")
             query = (
@@ -86,14 +78,10 @@ class RunQuery:
         run = self.run
         streams = self.spark._jsparkSession.streams()  # the way to what Spark's listeners only hear afterwards
         return SliceCommitter(
-            run.pipeline,
-            run.row.version,
-            run.epoch,
+            run,
             plan,
-            run.ledger,
-            RejectedRecords(self.spark, run.pipeline, run.settings, run.epoch, slots),
+            RejectedRecords(self.spark, run, slots),
             lambda: streams.active()[0].streamingQuery(),
-            run.index,
             self.first_committed,
         )
 

@@ -23,10 +23,10 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobState, RunRow
 from strandline.log.index import LogIndex
 from strandline.processing.emission.tap import WriterFactory
+from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.ending import Ending
 from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
-from strandline.processing.run.job_run import JobRun
 from strandline.processing.run.preparation import prepare_run
 from strandline.processing.run.query import RunQuery
 from strandline.processing.run.snapshot_choice import SnapshotChoice

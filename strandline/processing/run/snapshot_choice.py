@@ -8,7 +8,7 @@ import pyspark
 import structlog
 
 from strandline.core.errors import BadRecord, Fenced, LogTruncated, StrandlineError, TransientError
-from strandline.processing.run.job_run import JobRun
+from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.run.snapshots import Snapshot, SnapshotBounds, SnapshotManifest, Snapshots
 from strandline.processing.slices.rewind import plan_of_job, require_log_holds, rewind_cost, whole_plan_of_job
 from strandline.processing.spark.session import shuffle_partitions
@@ -33,7 +33,7 @@ class SnapshotChoice:
         self._index = run.index
         self._run = run.row
         self._pipeline = run.pipeline
-        manifest = SnapshotManifest(run.job, run.row.version, pyspark.__version__, shuffle_partitions())
+        manifest = SnapshotManifest(run.job, run.version, pyspark.__version__, shuffle_partitions())
         root = run.settings.snapshot_dir or run.settings.data_dir / "snapshots"
         self._snapshots = Snapshots(root, manifest, run.row)
         self._is_wanted = run.pipeline.spec.recovery == "snapshot"

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from strandline.core.record import REASON_LATE
-from strandline.ledger.states import RunRow, SliceRow, SliceStatus
+from strandline.ledger.states import SliceRow, SliceStatus
 from strandline.log.index import LogIndex
 from strandline.log.reader import OffsetRange
 from strandline.processing.slices.offsets import offset_of_slice, slice_of_offset
@@ -34,9 +34,8 @@ from strandline.processing.source.decoding import (
 )
 
 if TYPE_CHECKING:  # the workers load this module too, and need neither SQL nor pydantic
-    from strandline.core.settings import Settings
     from strandline.ledger.ledger import Ledger
-    from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+    from strandline.processing.pipelines.job_run import JobRun
     from strandline.processing.slices.rewind import RewindPlan
 
 FACTS = "_strandline_facts"
@@ -71,20 +70,19 @@ class SourceConfig:
     """Without its password."""
 
 
-def source_of_run(
-    settings: Settings, pipeline: CheckedPipeline, plan: RewindPlan, run: RunRow, emitter: str | None, parallelism: int
-) -> SourceConfig:
+def source_of_run(run: JobRun, plan: RewindPlan, emitter: str | None, parallelism: int) -> SourceConfig:
     """The source of a run that follows this plan. `emitter`: the job that emits to the stream, if one does."""
     from strandline.ledger.database import without_secrets
 
+    settings, pipeline = run.settings, run.pipeline
     checkpoint = pipeline.spec.checkpoint
     return SourceConfig(
         decoding=decoding_of(pipeline, settings.kafka_bootstrap),
         planner=PlannerSettings(
-            job=pipeline.job,
+            job=run.job,
             version=run.version,
             epoch=run.epoch,
-            stream=pipeline.spec.input.stream,
+            stream=run.stream,
             start=pipeline.spec.input.start,
             rows_max=checkpoint.records or settings.slice_rows_max,
             rule=pipeline.event_time_rule,

@@ -1,0 +1,42 @@
+"""One run of one version of a job, as each step of it needs to know it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # Python workers load some modules that use this one, and need neither SQL nor pydantic
+    from strandline.core.settings import Settings
+    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.states import RunRow
+    from strandline.log.index import LogIndex
+    from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """A run, the pipeline that it runs, and its access to the ledger and the log. Stays in the driver."""
+
+    settings: Settings
+    ledger: Ledger
+    index: LogIndex
+    row: RunRow
+    pipeline: CheckedPipeline
+
+    @property
+    def job(self) -> str:
+        return self.row.job
+
+    @property
+    def epoch(self) -> int:
+        return self.row.epoch
+
+    @property
+    def version(self) -> int:
+        """Of the pipeline."""
+        return self.row.version
+
+    @property
+    def stream(self) -> str:
+        """The stream that the job reads."""
+        return self.pipeline.spec.input.stream
