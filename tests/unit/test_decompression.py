@@ -21,7 +21,7 @@ each_coding = pytest.mark.parametrize("coding", ContentCoding, ids=lambda coding
 
 
 @each_coding
-def test_what_was_packed_comes_out_up_to_the_bound(coding: ContentCoding) -> None:
+def test_a_body_is_decompressed_up_to_the_limit(coding: ContentCoding) -> None:
     assert decompress(PACK[coding](BODY), coding, len(BODY)) == BODY
     with pytest.raises(TooLarge, match=f"more than {len(BODY) - 1} bytes"):
         decompress(PACK[coding](BODY), coding, len(BODY) - 1)
@@ -29,7 +29,7 @@ def test_what_was_packed_comes_out_up_to_the_bound(coding: ContentCoding) -> Non
 
 
 @each_coding
-def test_parts_that_were_packed_one_by_one_come_out_together(coding: ContentCoding) -> None:
+def test_frames_that_were_compressed_one_by_one_are_joined(coding: ContentCoding) -> None:
     assert decompress(PACK[coding](b"a") + PACK[coding](b"b"), coding, 2) == b"ab"
     with pytest.raises(TooLarge):
         decompress(PACK[coding](b"a") + PACK[coding](b"b"), coding, 1)
@@ -48,8 +48,8 @@ def test_a_body_that_was_cut_short_is_refused(coding: ContentCoding, cut: int) -
 
 @each_coding
 @pytest.mark.parametrize("body", [b"{}", BODY, os.urandom(1_000), PACK[ContentCoding.GZIP](BODY)[10:]])
-def test_what_was_not_packed_so_is_refused(coding: ContentCoding, body: bytes) -> None:
-    with pytest.raises(Unframable, match="was it packed so"):
+def test_a_body_that_was_not_compressed_so_is_refused(coding: ContentCoding, body: bytes) -> None:
+    with pytest.raises(Unframable, match="was it compressed so"):
         decompress(body, coding, 1_000_000)
 
 

@@ -1,1 +1,1 @@
-"""What all gateways share: their process, framing, the streams they know, metrics and health pages."""
+"""What all gateways share: process, streams, framing, appending, metrics, the HTTP server and its health pages."""

@@ -1,6 +1,6 @@
-"""Bodies that come packed: gzip (RFC 1952) and zstd (RFC 8878), unpacked only as far as they may grow.
+"""Decompression of gzip (RFC 1952) and zstd (RFC 8878) bodies, up to a limit.
 
-A few kilobytes can unpack to gigabytes. So the bound is on what comes out, and the unpacking stops there.
+A few kilobytes can decompress to gigabytes. So the limit applies to the output, and decompression stops there.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ else:
     from backports import zstd
 
 _FRAMES_MAX = 100
-"""Parts that were packed one by one and put together (a body of many would be copied once for each)."""
+"""Frames compressed one by one and concatenated; each costs one copy of the rest of the body."""
 _GZIP = 31
-"""zlib's window of 32 kB, with gzip's header and checksum."""
+"""For zlib: a window of 32 kB, with gzip's header and checksum."""
 _ZSTD_WINDOW_LOG_MAX = 23
-"""8 MB, the largest window that HTTP allows (RFC 9659); a frame may ask for far more memory."""
+"""8 MB, the largest window that HTTP allows (RFC 9659). Without the limit a frame may ask for far more memory."""
 
 
 class ContentCoding(Enum):
-    """How a body is packed, by its name in `content-encoding`."""
+    """How a body is compressed, by its name in `content-encoding`."""
 
     GZIP = "gzip"
     ZSTD = "zstd"
@@ -49,26 +49,28 @@ _DECOMPRESSORS: dict[ContentCoding, Callable[[], _Decompressor]] = {
 }
 
 
-def decompress(packed: bytes, coding: ContentCoding, bytes_max: int) -> bytes:
-    """Return what was packed.
+def decompress(body: bytes, coding: ContentCoding, bytes_max: int) -> bytes:
+    """Return the decompressed body.
 
-    Raises TooLarge as soon as that is more than `bytes_max` bytes, and Unframable when the body is broken or cut short.
+    Raises TooLarge as soon as it has more than `bytes_max` bytes, and Unframable when the body is broken or cut short.
     """
     parts: list[bytes] = []
     bytes_left = bytes_max
-    rest = packed
+    rest = body
     while rest or not parts:
         if len(parts) == _FRAMES_MAX:
-            raise Unframable(f"the {coding.value} body has more than {_FRAMES_MAX} frames; pack it as one")
+            raise Unframable(f"the {coding.value} body has more than {_FRAMES_MAX} frames; compress it as one")
         decompressor = _DECOMPRESSORS[coding]()
         try:
             part = decompressor.decompress(rest, bytes_left + 1)
         except (zlib.error, zstd.ZstdError) as error:
-            raise Unframable(f"the body can't be unpacked as {coding.value} ({error}); was it packed so?") from error
+            raise Unframable(
+                f"the body can't be decompressed as {coding.value} ({error}); was it compressed so?"
+            ) from error
         bytes_left -= len(part)
         if bytes_left < 0:
             raise TooLarge(
-                f"the {coding.value} body unpacks to more than {bytes_max} bytes; nothing of it was persisted: "
+                f"the {coding.value} body decompresses to more than {bytes_max} bytes; nothing of it was persisted: "
                 f"send it in parts"
             )
         if not decompressor.eof:

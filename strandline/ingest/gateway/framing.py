@@ -1,10 +1,10 @@
-"""From the body of a request to its records: where one ends and the next begins, and under which key each is logged.
+"""Framing: split the body of a request into its records, and find each record's Kafka key.
 
-Framing is not parsing. A record keeps the sender's bytes, whatever they are: one that is not JSON is persisted all the
-same and becomes a dead letter later. Refused is only a body in which the records can't be told apart. Nothing here
-recurses, so no depth of nesting can break it.
+Framing is not parsing. A record keeps the sender's bytes: one that is not JSON is persisted, too, and becomes a dead
+letter later. A body is refused only if its records can't be told apart. Nothing here recurses, so no depth of nesting
+can break it.
 
-CloudEvents, Influx line protocol and CBOR get their forms here when the gateway takes them.
+A new format, as CloudEvents, Influx line protocol or CBOR, becomes a `Form`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from strandline.log.record_key import Record, key_finder
 RECORDS_MAX = 100_000
 """Records (or lines) in one request: each costs a few hundred bytes of memory, however short it is."""
 RECORD_CONTENT_TYPE = b"application/json"
-"""Of one record, whichever form it came in."""
+"""The content type of one record, whatever the form of its request."""
 
 _WHITESPACE = b" \t\r\n"  # JSON's; bytes.strip() alone would take more
 _SPACE = ord(" ")
 _COMMAS_MAX = 1_000_000
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
-"""A whole string, or one character that matters outside of strings; possessive, so that it never backtracks."""
+"""A whole string, or one structural character outside of strings. Possessive, so it never backtracks."""
 _COMMA, _QUOTE = b',"'
 _CLOSER = {ord("["): ord("]"), ord("{"): ord("}")}
 
@@ -48,7 +48,7 @@ class TooLarge(PermanentError):
 
 @dataclass(frozen=True, slots=True)
 class RefusedRecord:
-    """A record of a batch that can't be taken, whenever it is sent."""
+    """A record of a batch that the gateway can't take; sending it again can't help."""
 
     index: int
     """Its place among the records of the request, from 0."""
@@ -64,10 +64,10 @@ class Framed(NamedTuple):
     """Those that can be appended, in the order of the request."""
     refused: list[RefusedRecord]
     is_batch: bool
-    """Whether the form of the request allows several records, however many there were."""
+    """Whether the form of the request allows several records, however many it has."""
 
     def indexes(self) -> list[int]:
-        """The place of each of `records` among all of the request, from 0."""
+        """The place of each of `records` in the request, from 0."""
         refused = {record.index for record in self.refused}
         return [index for index in range(len(self.records) + len(refused)) if index not in refused]
 
@@ -91,9 +91,9 @@ FORM_OF_CONTENT_TYPE = {
 
 
 def frame(body: bytes, form: Form, key_field: str | None, record_bytes_max: int) -> Framed:
-    """Return the records of a body; an empty array has none. One that is too large does not cost its neighbours anything.
+    """Return the records of a body; an empty array has none. Records that are too large are left out and named.
 
-    Raises Unframable (no record at all, or no way to tell them apart), and TooLarge when no record is small enough.
+    Raises Unframable (no record, or no way to tell them apart), and TooLarge when every record is too large.
     """
     values = split_lines(body) if form is Form.LINES else split_json(body)
     refused: list[RefusedRecord] = []
@@ -118,7 +118,7 @@ def frame(body: bytes, form: Form, key_field: str | None, record_bytes_max: int)
 
 
 def split_json(body: bytes) -> list[bytes]:
-    """An object is one record: the whole body, unparsed. An array's elements are records, without the spaces around.
+    """An object is one record: the whole body, unparsed. The elements of an array are records, without the space around them.
 
     Raises Unframable, TooLarge (too many records).
     """
@@ -132,7 +132,7 @@ def split_json(body: bytes) -> list[bytes]:
             f"the body starts with {start!r}, neither {{ nor [; send a JSON object or an array of them, "
             f"or one record a line as application/x-ndjson"
         )
-    # The fast way makes an object for every element before it can be counted; so many commas go the other way.
+    # The fast way makes an object for every element before it can count them, so a body with too many commas goes the other way.
     if body.count(b",") < _COMMAS_MAX:
         try:
             values = [bytes(element) for element in _read_array(body)]
@@ -148,14 +148,14 @@ _read_array: Callable[[bytes], list[msgspec.Raw]] = msgspec.json.Decoder(list[ms
 
 
 def split_broken_array(body: bytes) -> list[bytes]:
-    """Split an array in which an element is not JSON (`NaN`, a bad escape, nested too deep): only that one suffers.
+    """Split an array with elements that are not JSON (`NaN`, a bad escape, nested too deep) without losing the others.
 
-    Knows of strings and brackets, and of nothing else. On valid JSON it answers as the fast way does.
+    Looks at strings, brackets and commas only. On valid JSON the result is that of the fast way.
 
     Raises Unframable when strings or brackets don't close, or an element has no bytes; TooLarge (too many records).
     """
     values: list[bytes] = []
-    closers = bytearray()  # what each open bracket waits for; the first is the array's own
+    closers = bytearray()  # the closer of each open bracket; the first is the array's own
     start = body.index(b"[") + 1
     for token in _TOKEN.finditer(body, start - 1):
         at, character = token.start(), body[token.start()]
@@ -197,7 +197,7 @@ def split_lines(body: bytes) -> list[bytes]:
     """
     if body.count(b"\n") > RECORDS_MAX:
         raise _too_many("lines")
-    # Most lines begin with what can't be a blank line, and most bodies have no carriage return: neither costs a copy then.
+    # Most lines begin with a character that no blank line has, and most bodies have no carriage return: then nothing is copied.
     values = [line for line in body.split(b"\n") if line and (line[0] > _SPACE or line.strip(_WHITESPACE))]
     if b"\r" in body:
         values = [line.removesuffix(b"\r") for line in values]

@@ -1,4 +1,4 @@
-"""One HTTP request to a gateway and its answer: the body within its bounds, and refusals as problem documents."""
+"""One HTTP request to a gateway and its answer: the body within its limits, and refusals as problem documents."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Answer(NamedTuple):
 
 
 class BodyRoom:
-    """Bounds one body, and the sum of all bodies that are arriving or being split into records."""
+    """Limits one body, and the sum of all bodies that are arriving or being split into records."""
 
     def __init__(self, *, body_bytes_max: int, bytes_held_max: int) -> None:
         self.body_bytes_max = body_bytes_max
@@ -62,12 +62,12 @@ class Request:
     method = b""
     url = b""
     is_whole = False
-    """The last byte of the body is here."""
+    """The last byte of the body has arrived."""
     is_enough = False
-    """It can be answered: it is whole, or was refused before that."""
+    """It can be answered: it is complete, or was refused before that."""
     refusal: Refusal | None = None
     body_bytes = 0
-    """How much of the body is here, and counts in the room."""
+    """How much of the body has arrived; the room counts it."""
     head: object = None
     """What the application's `admit` read in the head, for its `answer`."""
 
@@ -75,7 +75,7 @@ class Request:
         self.source = source
         """Protocol and peer, as the records' headers hold it."""
         self.headers: dict[bytes, bytes] = {}
-        """Those in WANTED_HEADERS, by lower-case name."""
+        """The headers in WANTED_HEADERS, by lower-case name."""
         self._room = room
         self._chunks: list[bytes] = []
 
@@ -89,7 +89,7 @@ class Request:
         return self.headers.get(b"expect", b"").lower() == b"100-continue"
 
     def add(self, chunk: bytes) -> None:
-        """The next piece of the body. Raises Refusal when the body is over a bound."""
+        """Add the next piece of the body. Raises Refusal when a limit is exceeded."""
         if self.body_bytes + len(chunk) > self._room.body_bytes_max:
             raise body_too_large(self._room.body_bytes_max)
         self._room.take(len(chunk))

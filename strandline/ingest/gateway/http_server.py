@@ -1,21 +1,21 @@
-"""HTTP/1.1 connections: bytes to whole requests within bounds, and answers back to bytes, in the order of the requests.
+"""The HTTP/1.1 server of the gateways: reads requests within limits, and sends the answers in the order of the requests.
 
-llhttp, by way of httptools, finds the parts of a request. There is no framework above it, for two reasons: most of what a
-single record costs would be that framework's, and none of them bounds how slowly a request may come.
+httptools (llhttp) parses. There is no framework above it, for two reasons: a framework would cost more than all else that
+is done for a single record, and none limits how slowly a request may arrive.
 
-    waiting: no request is whole yet                  under way: requests are being answered
+    waiting: no request is complete                   under way: requests are being answered
       between two requests     idle, KEEP_ALIVE_S       reading pauses while more than one is here
       in a request's head      HEAD_TIMEOUT_S           a sender that leaves changes nothing
       in its body              BODY_TIMEOUT_S           a sender that does not read its answers: WRITE_TIMEOUT_S
            |                                               |
-           +--- whole, or refused before that ------------>+
+           +--- complete, or refused before that --------->+
            +<-- all answered ------------------------------+
                                                            +--> lingering: refused in its body, LINGER_S; then closed
 
 Invariants:
-- A connection is in `waiting` or in `under_way`, never in both, and `waiting` is in the order of entering it.
-- What a request's body holds of the room is given back once: when it was cut into records, refused, or lost its sender.
-- Time is the server's own, read once a second: a bound may be exceeded by that much, and a request costs no timer.
+- A connection is in `waiting` or in `under_way`, never in both. `waiting` is ordered by the time of entering it.
+- A body gives its room back once: when it was split into records, when it was refused, or when its sender left.
+- The server reads the clock once a second. So a limit may be exceeded by a second, and a request needs no timer.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from strandline.ingest.gateway.http_request import WANTED_HEADERS, Answer, BodyR
 logger = structlog.get_logger()
 
 HEAD_TIMEOUT_S = 10.0
-"""A head that has not arrived whole by then is refused with 408."""
+"""A head that is not complete by then is refused with 408."""
 BODY_TIMEOUT_S = 30.0
-"""A body that has not arrived whole by then is refused with 408."""
+"""A body that is not complete by then is refused with 408."""
 KEEP_ALIVE_S = 75.0
 """How long an idle connection stays open."""
 WRITE_TIMEOUT_S = 30.0
-"""How long a sender may leave its answers unread, once they don't fit into the socket."""
+"""How long a sender may leave its answers unread once the socket's buffer is full."""
 LINGER_S = 5.0
-"""How long the rest of a refused body is read and thrown away, so that its sender gets to see the answer."""
+"""How long the rest of a refused body is read and dropped, so that its sender gets to read the answer."""
 HEAD_BYTES_MAX = 32 * 1024
 BACKLOG = 2_048
 _SWEEP_S = 1.0
@@ -52,22 +52,22 @@ _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".en
 
 
 class Application(Protocol):
-    """What the connections hand their requests to."""
+    """What answers the requests."""
 
     room: BodyRoom
 
     def admit(self, request: Request) -> None:
-        """Called when the head is whole. Raises Refusal to answer without reading the body."""
+        """Called when the head is complete. Raises Refusal to answer without reading the body."""
 
     async def answer(self, request: Request) -> Answer:
-        """Called when the request is whole or has a refusal. Never raises; lets go of the body."""
+        """Called when the request is complete or refused. Never raises; gives the body's room back."""
 
     def note_disconnected(self, request: Request) -> None:
-        """Called when the sender left before its request was whole."""
+        """Called when the sender left before its request was complete."""
 
 
 class HttpServer:
-    """Listens, and keeps its connections within their bounds. For one event loop."""
+    """Accepts connections and enforces their limits. For one event loop."""
 
     def __init__(self, application: Application, *, connections_max: int) -> None:
         self.application = application
@@ -84,7 +84,7 @@ class HttpServer:
         self._server = await self.loop.create_server(lambda: HttpConnection(self), sock=listener, backlog=BACKLOG)
 
     async def stop(self, timeout_s: float) -> None:
-        """Accept nothing more, answer the requests that have begun, and return when that is done or the time is up."""
+        """Accept no more connections, and return when the requests that have begun are answered or the time is up."""
         self.is_stopping = True
         self._server.close()
         for connection in list(self.waiting):
@@ -103,7 +103,7 @@ class HttpServer:
         return len(self.waiting) + len(self.under_way)
 
     def enter(self, connection: HttpConnection) -> None:
-        """A new connection. Over the bound it takes the place of the one that has been waiting longest."""
+        """Add a new connection. Over the limit, abort the one that has waited longest."""
         self.waiting[connection] = None
         if self.connections > self._connections_max:
             self.connections_evicted += 1
@@ -122,7 +122,7 @@ class HttpServer:
         self._sweeping = self.loop.call_later(_SWEEP_S, self._sweep_each_second)
 
     def sweep(self, now_s: float) -> None:
-        """Tell the connections the time, and end what has taken too long."""
+        """Set the time for all connections, and end those that have taken too long."""
         self.now_s = now_s
         self.date_header = b"date: " + formatdate(usegmt=True).encode() + b"\r\n"
         for connection in [c for c in (*self.waiting, *self.under_way) if c.deadline_s < self.now_s]:
@@ -137,17 +137,17 @@ class HttpConnection(asyncio.Protocol):
         self._application = server.application
         self._parser = httptools.HttpRequestParser(self)
         self._request: Request | None = None
-        """The one that is arriving."""
+        """The request that is arriving."""
         self._queue: deque[Request] = deque()
-        """Those that wait behind the one being answered."""
+        """The requests that wait behind the one that is being answered."""
         self._answering: asyncio.Task[None] | None = None
         self._head_bytes = 0
         self._is_in_head = False
         self._is_last = False
-        """Nothing that comes after the present request is answered."""
+        """The present request is the last one that is answered."""
         self._is_lingering = False
         self._can_write: asyncio.Event | None = None
-        """Cleared while the socket takes no more; None until that happens first."""
+        """Cleared while the socket's buffer is full; None until it was full once."""
         self.deadline_s = server.now_s + HEAD_TIMEOUT_S
 
     # What the transport calls
@@ -161,7 +161,7 @@ class HttpConnection(asyncio.Protocol):
         self._server.enter(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Whole requests that were not begun are dropped; the one that is being answered goes on."""
+        """Requests that wait in the queue are dropped; the one that is being answered goes on."""
         self._server.leave(self)
         if self._can_write is not None:
             self._can_write.set()
@@ -181,7 +181,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._is_last = True  # the request was taken as it is; what follows may be another protocol
+            self._is_last = True  # answer this request; what follows may be another protocol
         except httptools.HttpParserCallbackError:
             logger.exception("a request could not be read", action="request_failed")
             self.cut()
@@ -256,10 +256,10 @@ class HttpConnection(asyncio.Protocol):
         if not request.is_enough:
             self._enqueue(request)
 
-    # The requests, one after the other
+    # Answering, one request after the other
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answer the request that is arriving without waiting for the rest of it."""
+        """Answer the arriving request without waiting for the rest of it."""
         if self._is_lingering or self._transport.is_closing():
             return
         request = self._request or Request(self._source, self._application.room)
@@ -278,12 +278,12 @@ class HttpConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     async def _answer(self, request: Request) -> None:
-        """Answer a request and those that queue behind it.
+        """Answer a request and those in the queue behind it.
 
-        1. Have it answered. Nothing is known of how long that takes but that it ends.
-        2. Send the answer, and wait while the socket takes no more.
-        3. Go on with the next. If there is none, wait for one; close if this was the last; if its own rest is still to
-           come, read that for a while and keep nothing.
+        1. Get the answer from the application, however long that takes.
+        2. Send it, and wait while the socket's buffer is full.
+        3. Go on with the next request. If there is none, wait for one; close if this was the last; if the rest of a refused
+           body is still to come, read it for a while and drop it.
         """
         while True:
             self.deadline_s = _NEVER_S
@@ -308,7 +308,7 @@ class HttpConnection(asyncio.Protocol):
         self._server.waiting[self] = None
         self._transport.resume_reading()
         if not request.is_whole:
-            # Closing at once would reset the connection, and the sender would see that instead of the answer.
+            # Closing at once would reset the connection, and the sender would not see the answer.
             self._is_lingering = True
             self.deadline_s = self._server.now_s + LINGER_S
         elif self._request is None:
@@ -328,10 +328,10 @@ class HttpConnection(asyncio.Protocol):
             b"" if is_head else answer.body,
         )
 
-    # Ends
+    # Ending a connection
 
     def end_wait(self) -> None:
-        """The deadline is over. It may be that of a next request, part of which came while another is being answered."""
+        """The deadline has passed. It may belong to a request that arrives while another one is being answered."""
         is_being_answered = self._answering is not None and (self._can_write is None or self._can_write.is_set())
         if is_being_answered:
             return
@@ -348,5 +348,5 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
 
     def cut(self) -> None:
-        """Close without a word; what is being answered goes on."""
+        """Abort the connection; the request that is being answered goes on."""
         self._transport.abort()

@@ -1,4 +1,4 @@
-"""Cuts a byte stream into lines as it arrives, however it is split on the way. No input, no output, no clock."""
+"""Splits a byte stream into lines as its pieces arrive. Does no input or output, and reads no clock."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ _WHITESPACE = b" \t\r"
 
 
 class LineSplitter:
-    r"""Lines end in `\n` or `\r\n`; blank ones are left out. One that is too long is thrown away and shows as None.
+    r"""Lines end in `\n` or `\r\n`; blank ones are skipped. A line that is too long is dropped and shows as None.
 
-    Memory is bounded: of a line that has not ended, no more is kept than may belong to a record.
+    Memory is bounded: an unfinished line is kept only up to the limit.
     """
 
     def __init__(self, line_bytes_max: int) -> None:
         self._line_bytes_max = line_bytes_max
         self._rest = bytearray()
         self._is_skipping = False
-        """The line that has not ended yet is too long, and was said to be."""
+        """The unfinished line is too long, and None was returned for it."""
 
     @property
     def bytes_held(self) -> int:
-        """Of a line that has begun and not ended."""
+        """Bytes of the unfinished line."""
         return len(self._rest)
 
     def split(self, data: bytes) -> list[bytes | None]:
-        """The lines that end in `data`, in order, without their ends."""
+        """Return the lines that end in `data`, in order, without their line ends."""
         lines: list[bytes | None] = []
         if self._is_skipping:
             end = data.find(b"\n")
@@ -44,13 +44,13 @@ class LineSplitter:
                 elif value and (value[0] > 0x20 or value.strip(_WHITESPACE)):
                     lines.append(value)
         self._rest += data[end + 1 :]
-        if len(self._rest) > self._line_bytes_max + 1:  # one more, as it may turn out to be the \r of its end
+        if len(self._rest) > self._line_bytes_max + 1:  # one more: it may be the \r of the line's end
             lines.append(None)
             self._rest.clear()
             self._is_skipping = True
         return lines
 
     def end(self) -> list[bytes | None]:
-        """The line that never got its end, once nothing more comes; nothing if there is none."""
+        """Return the unfinished line, if there is one. Call it when nothing more comes."""
         self._is_skipping = False
         return self.split(b"\n") if self._rest else []

@@ -1,10 +1,10 @@
-"""What every gateway counts, under the same names: per protocol and stream.
+"""The counts of a gateway, per protocol and stream; every gateway has them under the same names.
 
 At any quiet moment received = confirmed + refused + spooled + in flight.
 
-Each record is counted several times, so a count is a plain number here: prometheus_client's own counters take a lock and
-some Python for each step, which is a tenth of what a record costs. They become its samples when somebody asks. One thread
-counts, and the same one asks.
+Counts are plain numbers, and become prometheus_client's samples when the metrics are asked for. Each record is counted
+several times, and prometheus_client's own counters, which take a lock each time, would be a tenth of a record's cost. One
+thread counts and collects.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Count:
 
 
 class Flag:
-    """1 or 0, and not shown before it is set."""
+    """1 or 0; not shown until it is set."""
 
     __slots__ = ("value",)
 
@@ -51,13 +51,13 @@ class Flag:
 
 
 class Latencies:
-    """How many times took how long."""
+    """A histogram of durations."""
 
     __slots__ = ("counts", "sum_s")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(LATENCY_BUCKETS_S) + 1)
-        """For each bucket those that are in it and in none before; the last is for all that took longer."""
+        """The durations in each bucket and in no smaller one; the last count is for all that took longer."""
         self.sum_s = 0.0
 
     def observe(self, seconds: float) -> None:
@@ -80,11 +80,11 @@ class StreamMetrics:
         self.dropped: dict[str, Count] = {}
 
     def accept(self, accepted: Accepted, records: int) -> None:
-        """Count records that were acknowledged, by where they are."""
+        """Count acknowledged records by where they are: in the log or in the spool."""
         (self.confirmed if accepted is Accepted.LOG else self.spooled).inc(records)
 
     def refuse(self, reason: str, records: int) -> None:
-        """Count records that were received and will not be confirmed."""
+        """Count records that were received and won't be confirmed."""
         self.refused.setdefault(reason, Count()).inc(records)
 
     def drop(self, reason: str, records: int) -> None:
@@ -128,9 +128,9 @@ class IngestMetrics(Collector):
         self._refresh()
         received = _counter("received", "Records that arrived", _LABELS)
         confirmed = _counter("confirmed", "Records that are in the log, confirmed and read back", _LABELS)
-        spooled = _counter("spooled", "Records that the spool has taken while Kafka can't confirm", _LABELS)
+        spooled = _counter("spooled", "Records that went to the spool because Kafka could not confirm", _LABELS)
         refused = _counter("refused", "Records that were not taken, or not confirmed", [*_LABELS, "reason"])
-        dropped_text = "Records that were lost before they were received, as far as that is known"
+        dropped_text = "Records that were lost before they were received, as far as the gateway knows"
         dropped = _counter("dropped", dropped_text, [*_LABELS, "reason"])
         in_flight = GaugeMetricFamily(
             "strandline_ingest_in_flight", "Records that wait for confirmation", labels=_LABELS
@@ -166,7 +166,7 @@ def _counter(name: str, text: str, labels: list[str]) -> CounterMetricFamily:
 
 
 def _cumulated(latencies: Latencies) -> list[tuple[str, float]]:
-    """Prometheus counts in each bucket all that took no longer than it says."""
+    """As Prometheus wants it: each bucket counts all durations up to its limit."""
     buckets: list[tuple[str, float]] = []
     total = 0
     for limit, count in zip([*map(str, map(float, LATENCY_BUCKETS_S)), "+Inf"], latencies.counts, strict=True):

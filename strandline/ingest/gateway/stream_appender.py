@@ -1,4 +1,4 @@
-"""One stream's way into the log for a gateway: appends records, and counts what became of each."""
+"""A gateway's way into the log for one stream: append records, and count what became of them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.log.record_key import Record, key_finder
 
 BUSY_RETRY_S = 0.1
-"""How soon a batch is offered again for which the writer had no room."""
+"""How soon a batch is tried again after the writer had no room for it."""
 
 Headers = Sequence[tuple[str, bytes]]
 
 
 class StreamAppender:
-    """What a gateway needs to know of one stream, until its document changes.
+    """Appends the records of one stream. A changed document needs a new object.
 
     Invariants:
-    - Each record given to `append` or `refuse` is counted once as received and ends in exactly one of confirmed, spooled
-      and refused.
-    - Appends with `in_turn` reach the log in the order of their calls, when each has at most RECORDS_PER_TURN records: what
-      waits for its next try holds up those behind it, and fails them when it fails.
+    - Each record given to `append` or `refuse` counts once as received, and once as confirmed, spooled or refused.
+    - Appends with `in_turn` reach the log in the order of their calls, if each has at most RECORDS_PER_TURN records. An
+      append that is tried again delays those behind it; if it fails, they fail.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class StreamAppender:
         self._may_spool = may_spool
         self._clock_ms = clock_ms
         self._turn = asyncio.Lock()
-        """Held by the append in turn that is trying to hand its records over."""
+        """Held by the append in turn that is handing its records to the writer."""
         self._failures = 0
         """Of appends in turn."""
 
@@ -63,11 +62,11 @@ class StreamAppender:
         patience_s: float = 0.0,
         in_turn: bool = False,
     ) -> None:
-        """Return when every record is in the log, or in the spool where the stream allows it. Where records have sources
-        of their own, each is in its `headers_each`.
+        """Return when every record is in the log, or in the spool if the stream may use it. Where each record has a source
+        of its own, `headers_each` holds it.
 
-        While the writer is busy and nothing was sent, it is tried again for `patience_s`; with `in_turn` also while Kafka is
-        away. Raises LogBusy (nothing was sent) and LogUnavailable (unknown: all, some or none may be in the log).
+        While the writer is busy and has sent nothing, try again for `patience_s`; with `in_turn` also while Kafka is away.
+        Raises LogBusy (nothing was sent) and LogUnavailable (unknown: all, some or none may be in the log).
         """
         count, metrics = len(records), self.metrics
         started_s = time.perf_counter()
@@ -119,7 +118,7 @@ class StreamAppender:
     async def _append_in_turn(
         self, append: Callable[[], Coroutine[None, None, Accepted]], patience_s: float
     ) -> Accepted:
-        """Raises what `append` raises, and LogBusy when one before it has failed."""
+        """Raises what `append` raises, and LogBusy when an append before this one failed."""
         failures_before = self._failures
         started_s = time.perf_counter()
         try:
@@ -128,7 +127,7 @@ class StreamAppender:
                     if self._failures != failures_before:
                         raise LogBusy("records before these were not confirmed; nothing of these was persisted")
                     appending = asyncio.ensure_future(append())
-                    await asyncio.sleep(0)  # it has handed its records over now, or was refused
+                    await asyncio.sleep(0)  # now the writer has its records, or has refused them
                     is_busy = appending.done() and isinstance(appending.exception(), LogBusy)
                     if not is_busy or time.perf_counter() - started_s >= patience_s:
                         break
@@ -139,6 +138,6 @@ class StreamAppender:
             raise
 
     def refuse(self, reason: str, records: int = 1) -> None:
-        """Count records that arrived and are not appended: too large, without content."""
+        """Count records that arrived and are not appended: too large, empty, or left when the connection ended."""
         self.metrics.received.inc(records)
         self.metrics.refuse(reason, records)

@@ -1,1 +1,1 @@
-"""The HTTP gateway."""
+"""The HTTP gateway: takes the records of a request's body."""

@@ -22,7 +22,7 @@ class RecordHead:
 
 
 def read_record_head(request: Request, body_bytes_max: int) -> RecordHead:
-    """Read all that can be told before the body. Raises Refusal."""
+    """Raises Refusal for what can be refused before the body is read."""
     if request.method != b"POST":
         raise method_not_allowed(request, "POST")
     headers = request.headers

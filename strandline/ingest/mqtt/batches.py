@@ -1,18 +1,18 @@
-"""From single MQTT messages to batches for the log, and from the log's confirmation back to each client.
+"""Collects MQTT messages into batches, appends them to the log, and acknowledges them to their clients.
 
 The way of a message:
 
-1. `add` puts it at the end of its stream's batch. All that arrives in one turn of the event loop, over all connections,
-   goes as one append for each stream.
-2. `append` returns: every QoS 1 message of the batch is acknowledged to its client.
-3. LogBusy, nothing was sent: nothing more is read from anyone, and the batch is tried again for a while, the stream's later
-   messages behind it.
-4. LogUnavailable, the outcome is unknown: the batch is not sent again from here, since the first attempt can still arrive.
-   Its clients get no PUBACK, and send it again. QoS 0 messages are lost then, and counted.
+1. `add` puts it into its stream's batch. The messages of one stream that arrive in one turn of the event loop, from all
+   connections, are one append.
+2. When the append returns, every QoS 1 message of the batch is acknowledged to its client.
+3. On LogBusy nothing was sent. No connection is read, and the batch is tried again for a while, before the stream's later
+   messages.
+4. On LogUnavailable the outcome is unknown. The batch is not sent again, since the first attempt can still arrive: its
+   clients get no PUBACK and send their messages again. QoS 0 messages may be lost, and are counted.
 
 Invariants:
 - A stream's batches are appended in the order in which they were filled, so a client's messages keep their order.
-- Each message is counted once as received, and once as confirmed or refused.
+- Each message counts once as received, and once as confirmed, spooled or refused.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ from strandline.log.record_key import Record
 logger = structlog.get_logger()
 
 BYTES_WAITING_MAX = 32 * 1024 * 1024
-"""Of all messages that were read and not yet confirmed. Over it nobody is read, until half of it is confirmed. Below the
-writer's own bound, so that the writer seldom has to refuse."""
+"""Of all messages that were read and are not confirmed yet. Over it no connection is read until half is confirmed. It is
+below the writer's own limit, so that the writer seldom refuses."""
 BUSY_RETRY_S = 0.1
 
 
 class Sender(Protocol):
-    """Who waits for PUBACK."""
+    """The connection that waits for PUBACK."""
 
     def acknowledge(self, packet_ids: list[int]) -> None: ...
     def withhold(self) -> None: ...
 
 
 class _StreamBatch:
-    """What goes to the log in one append."""
+    """The messages of one append."""
 
     __slots__ = ("began_s", "bytes_waiting", "headers_each", "records", "waiting")
 
     def __init__(self) -> None:
         self.began_s = 0.0
-        """When it was first tried; 0 before."""
+        """When it was tried first; 0 before that."""
         self.records: list[Record] = []
         self.headers_each: list[Headers] = []
         self.waiting: dict[Sender, list[int]] = {}
-        """The packet identifiers of the QoS 1 messages."""
+        """Sender -> the packet identifiers of its QoS 1 messages."""
         self.bytes_waiting = 0
 
 
 class _StreamQueue:
-    """The batches of one stream (and content type), in order."""
+    """The batches of one stream and content type, in order."""
 
     __slots__ = ("batches", "content_type", "held", "is_blocked", "route")
 
@@ -75,17 +75,17 @@ class _StreamQueue:
         self.route = route
         self.content_type = content_type
         self.batches: list[_StreamBatch] = []
-        """Not yet handed to the writer; the last one is being filled."""
+        """Not handed to the writer yet; the last one is being filled."""
         self.held: list[_StreamBatch] = []
-        """Handed to the writer, and come back: nothing of them was sent."""
+        """The writer had no room for them; nothing of them was sent."""
         self.is_blocked = False
-        """What is held waits for its next try."""
+        """The held batches wait for their next try."""
 
 
 class Batches:
     """All messages between the connections and the log. For one event loop.
 
-    `set_reading` is told when nothing more may be read from anyone, and when it may again.
+    `set_reading(False)` stops the reading of all connections; `set_reading(True)` resumes it.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Batches:
         self.bytes_waiting = 0
 
     def add(self, sender: Sender, publish: Publish, route: Route) -> None:
-        """Take a message in. It ends in `acknowledge` or `withhold` of the sender, if it has QoS 1."""
+        """Queue a message. If it has QoS 1, its sender will get `acknowledge` or `withhold`."""
         properties = publish.properties
         content_type = properties.content_type if properties else None
         queue = self._queues.get((route.stream, content_type)) or self._open_queue(route, content_type)
@@ -138,16 +138,16 @@ class Batches:
             self._stop_reading()
 
     async def settle(self) -> None:
-        """Return when nothing is under way any more. Nothing may be added meanwhile."""
+        """Return when every message has its outcome. Nothing may be added meanwhile."""
         self._flush()
         while self.bytes_waiting:
-            # A batch that is tried again has no task meanwhile.
+            # A batch that waits for its next try has no task.
             await asyncio.wait(self._appending, timeout=BUSY_RETRY_S) if self._appending else await asyncio.sleep(
                 BUSY_RETRY_S
             )
 
     def _open_queue(self, route: Route, content_type: str | None) -> _StreamQueue:
-        if len(self._queues) > 10_000:  # content types are the clients' to choose
+        if len(self._queues) > 10_000:  # clients choose the content types
             self._queues = {key: queue for key, queue in self._queues.items() if queue.batches or queue.held}
         queue = _StreamQueue(route, content_type.encode() if content_type else RECORD_CONTENT_TYPE)
         self._queues[route.stream, content_type] = queue
@@ -204,7 +204,7 @@ class Batches:
         self._read_on()
 
     def _block(self, queue: _StreamQueue, batch: _StreamBatch) -> None:
-        """Nothing of the batch was sent: try again soon, and everything else of the queue after it."""
+        """Nothing of the batch was sent: try it again soon, and the rest of its queue after it."""
         queue.held.append(batch)
         queue.is_blocked = True
         self._blocked += 1
@@ -215,7 +215,7 @@ class Batches:
         queue.batches, queue.held = queue.held + queue.batches, []
         queue.is_blocked = False
         self._blocked -= 1
-        self._flush()  # whoever may be read again is told when one of these has an outcome
+        self._flush()  # reading resumes when one of these batches has its outcome
 
     def _stop_reading(self) -> None:
         if self._is_reading:

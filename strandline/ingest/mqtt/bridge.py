@@ -1,11 +1,11 @@
-"""The MQTT bridge: takes what sensors publish to a broker. `python -m strandline.ingest.mqtt.bridge` runs one.
+"""The MQTT bridge: takes records from an MQTT broker. `python -m strandline.ingest.mqtt.bridge` runs one.
 
-The streams' documents say which topics: `mqtt: {topics: ["farm/+/turbine/+"]}`. The gateway subscribes with QoS 1 in a
-session that the broker keeps while it is away, and acknowledges a message when its record is confirmed.
+The streams' documents say which topics: `mqtt: {topics: ["farm/+/turbine/+"]}`. The bridge subscribes with QoS 1, in a
+session that the broker keeps while the bridge is away, and acknowledges a message when its record is confirmed.
 
-The broker has acknowledged the sensor long before, so the promise begins where the broker hands a message over: until it
-is confirmed the broker keeps it, and sends it again to the next connection. Then the record may be in the log twice.
-docs/mqtt-udp-tcp-ingest.md says which settings of a broker lose messages.
+The broker acknowledged the sensor before that, so Strandline's promise begins where the broker hands a message over. The
+broker keeps the message until the bridge acknowledges it, and sends it again on the next connection; then the record may
+be in the log twice. docs/mqtt-udp-tcp-ingest.md says which settings of a broker lose messages.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ logger = structlog.get_logger()
 
 HELD_BYTES_MAX = 32 * 1024 * 1024
 HELD_MESSAGES_MAX = 20_000
-"""Payloads that wait for confirmation; over either bound the connection isn't read. Of QoS 1 the broker sends no more than
-its window of messages in flight anyway."""
+"""Payloads that wait for confirmation; over either limit the connection isn't read. The window of messages in flight limits
+QoS 1 messages anyway."""
 RECONNECT_S_MIN, RECONNECT_S_MAX = 0.1, 1.0
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 UNKNOWN_STREAM = "(unknown)"
-"""The stream in the metrics of messages that no stream takes."""
+"""Stands in the metrics for messages that no stream takes."""
 
 
 class MqttBridgeSettings(Settings):
@@ -58,28 +58,28 @@ class MqttBridgeSettings(Settings):
     mqtt_version: Literal["5", "3.1.1"] = "5"
     """The version of MQTT that the broker speaks."""
     mqtt_client_id: str = ""
-    """Names the session that the broker keeps; no two gateways may have the same. Default: from host and port."""
+    """Names the session that the broker keeps; no two bridges may share one. Default: made of host and port."""
     mqtt_username: str | None = None
-    """As whom the gateway logs in at the broker."""
+    """The user as whom the bridge logs in at the broker."""
     mqtt_password: SecretStr | None = None
     """The password of that user."""
     mqtt_ca_file: Path | None = None
-    """Certificates that the broker's own is checked against; default: those of the machine."""
+    """The certificates that vouch for the broker's; default: those of the machine."""
     mqtt_share_group: str = Field(default="", pattern=r"^[^/+#]*$")
-    """Gateways of one group share the messages between them: `$share/GROUP/FILTER`."""
+    """Bridges of one group share the messages: `$share/GROUP/FILTER`."""
     mqtt_session_expiry_s: int = Field(default=7 * 86_400, ge=0, le=0xFFFFFFFF)
-    """How long the broker is to keep the session of a gateway that is away (MQTT 5)."""
+    """How long the broker is to keep the session of a bridge that is away (MQTT 5)."""
     mqtt_in_flight_max: int = Field(default=5_000, ge=1, le=65_535)
     """Messages that the broker may send before the first of them is acknowledged (MQTT 5)."""
     mqtt_confirm_timeout_s: float = Field(default=10.0, gt=0)
-    """How long the MQTT bridge waits for Kafka's confirmation before it has the broker send again."""
+    """How long the bridge waits for Kafka's confirmation before it lets the broker send the messages again."""
     mqtt_pages_port: int = 8084
     """The port of the MQTT bridge's health, readiness and metrics pages."""
 
 
 @dataclass
 class _Turn:
-    """What one connection delivered in one turn of the loop."""
+    """The messages that one connection delivered in one turn of the event loop."""
 
     connection: MqttClient
     messages: list[Message]
@@ -88,13 +88,13 @@ class _Turn:
 
 
 class MqttBridge:
-    """Keeps a connection to the broker, and takes messages from it to the log.
+    """Keeps a connection to the broker, and appends its messages to the log.
 
     Invariants:
-    - A message is acknowledged on the connection that delivered it, after the append of its record has returned, or after
-      it was refused for good; in the order of delivery, as MQTT asks for.
-    - When an append fails nothing more is read. What is under way is settled, and then the connection is closed: the
-      broker sends again what was not acknowledged, once the log can confirm.
+    - A message is acknowledged on the connection that delivered it, after its record is confirmed or was refused for good,
+      in the order of delivery, as MQTT demands.
+    - When an append fails, nothing more is read. The appends under way are awaited, then the connection is closed; once the
+      log can confirm again, the broker sends again what was not acknowledged.
     """
 
     def __init__(self, settings: MqttBridgeSettings, resources: GatewayResources) -> None:
@@ -107,13 +107,13 @@ class MqttBridge:
         self._open: set[str] = set()
         """The streams whose topics are subscribed."""
         self._changed = asyncio.Event()
-        """The streams are other ones than before."""
+        """Set when the streams have changed."""
         self._is_failing = asyncio.Event()
-        """An append of the present connection has failed, or the connection ends for another reason: read no more."""
+        """Set when the connection is to end, as after a failed append: read no more."""
         self._subscribed: set[str] = set()
-        """What the session has been granted, as far as this process knows."""
+        """The filters that the broker has granted to the session, as far as this process knows."""
         self._was_connected = False
-        """There was a connection since the last attempt."""
+        """The last attempt to connect succeeded."""
         self._turns: deque[_Turn] = deque()
         self._tasks = Tasks()
         self._held_bytes = self._held_messages = 0
@@ -124,7 +124,7 @@ class MqttBridge:
         self._connected = Gauge("strandline_mqtt_connected", "1 while connected to the broker", registry=registry)
 
     def update_streams(self, streams: list[StreamSpec]) -> None:
-        """Take messages by these documents from now on."""
+        """Route messages by these documents from now on."""
         specs = [spec for spec in streams if spec.mqtt is not None]
         if specs == self._specs:
             return
@@ -132,7 +132,7 @@ class MqttBridge:
         self._routes = TopicRoutes(specs)
         for topic_filter, stream, other in self._routes.ambiguous:
             logger.warning(
-                "two streams have the same topic filter; one of them gets nothing by it",
+                "two streams have the same topic filter; only one of them gets its messages",
                 action="filter_ambiguous", filter=topic_filter, stream=stream, without=other,
             )  # fmt: skip
         self._appenders = {
@@ -141,11 +141,11 @@ class MqttBridge:
         self._changed.set()
 
     async def run(self) -> None:
-        """Connect, again and again, until cancelled; then settle what is under way."""
+        """Connect, again and again, until cancelled; then wait for the appends under way."""
         pause_s, trouble = RECONNECT_S_MIN, ""
         while True:
             try:
-                await self._changed.wait()  # without routes the session's first messages would be nobody's
+                await self._changed.wait()  # without routes the session's first messages would be refused
                 await self._resources.check_log()
                 await self._serve_connection()
                 trouble = ""
@@ -158,12 +158,12 @@ class MqttBridge:
             await asyncio.sleep(pause_s)
 
     async def _serve_connection(self) -> None:
-        """One connection to the broker, from its beginning to its end.
+        """Serve one connection to the broker until it ends.
 
-        1. Connect, with the session that the broker has kept; its messages begin to come at once.
-        2. Subscribe, and again when streams have changed.
-        3. End when the connection is lost, an append has failed, or the gateway stops: read no more, settle and acknowledge
-           what is under way, close.
+        1. Connect, with the session that the broker has kept; its messages arrive at once.
+        2. Subscribe, and again whenever streams have changed.
+        3. End when the connection is lost, an append has failed, or the bridge stops: read no more, wait for the appends
+           under way, acknowledge what is confirmed, close.
 
         Raises BrokerUnavailable.
         """
@@ -171,7 +171,7 @@ class MqttBridge:
         connection = await MqttClient.open(self._options, self._take)
         if not connection.has_session:
             self._subscribed = set()
-            logger.warning("the broker had no session for this gateway: it is new, or was lost", action="session_new")
+            logger.warning("the broker had no session for this bridge: it is new, or was lost", action="session_new")
         try:
             self._connected.set(1)
             self._was_connected = True
@@ -187,14 +187,14 @@ class MqttBridge:
             self._connected.set(0)
             self._show_open({})
             self._changed.set()
-            self._is_failing.set()  # so that nothing that is settled now makes it read again
+            self._is_failing.set()  # so that a batch that is confirmed now does not resume reading
             connection.pause()
             await self._tasks.settle(2 * self._settings.mqtt_confirm_timeout_s + 2)
             connection.close()
 
     async def _subscribe(self, connection: MqttClient) -> None:
-        """Make the subscriptions of the session what the streams ask for. One that is there already is not made again: in
-        MQTT 3.1.1 every retained message would come again with it."""
+        """Subscribe and unsubscribe until the session has what the streams ask for. A subscription that exists is not made
+        again: with MQTT 3.1.1 every retained message would come again."""
         group = self._settings.mqtt_share_group
         filters = widest(one for spec in self._specs or [] if spec.mqtt is not None for one in spec.mqtt.topics)
         wanted = {f"$share/{group}/{one}" if group else one for one in filters}
@@ -215,7 +215,7 @@ class MqttBridge:
         self._open = set(appenders)
 
     def _take(self, connection: MqttClient, messages: list[Message]) -> None:
-        """Begin to append what has arrived in one turn; `_settle` goes on from here."""
+        """Begin to append what has arrived in one turn; `_settle` does the rest."""
         turn = _Turn(connection, messages, sum(len(message.publish.payload) for message in messages))
         self._turns.append(turn)
         self._held_bytes += turn.bytes_held
@@ -225,11 +225,11 @@ class MqttBridge:
         self._tasks.start(self._settle(turn))
 
     async def _settle(self, turn: _Turn) -> None:
-        """Append a turn's records, and acknowledge its messages when those of earlier turns are.
+        """Append a turn's records, and acknowledge its messages after those of earlier turns.
 
         1. Sort the messages by stream.
-        2. Append each stream's records; the streams' appends are under way at the same time.
-        3. If one failed, acknowledge only what is confirmed, and let the connection end.
+        2. Append the records of all streams at the same time.
+        3. If an append failed, acknowledge only the messages of the others, and let the connection end.
         """
         batches = self._batches(turn.messages)
         results = await asyncio.gather(*(self._append(batch) for batch in batches))
@@ -253,7 +253,7 @@ class MqttBridge:
             first.connection.ack([message for message in first.messages if message.publish.qos])
 
     async def _append(self, batch: _StreamBatch) -> bool:
-        """Append the records of some messages; False when they may not be acknowledged."""
+        """Append a batch's records; return whether its messages may be acknowledged."""
         try:
             await batch.appender.append(
                 batch.records,
@@ -273,10 +273,10 @@ class MqttBridge:
         return True
 
     def _batches(self, messages: list[Message]) -> list[_StreamBatch]:
-        """The messages of each stream, in order, cut so that each batch is handed over at once.
+        """Sort messages by stream, in order, into batches of at most RECORDS_PER_TURN records.
 
-        What no stream takes, or is too large, is refused and counted here; it is acknowledged with the others, because it
-        would only come again.
+        Messages that no stream takes, or that are too large, are refused and counted here. They are acknowledged with the
+        others, because the broker would only send them again.
         """
         batches: dict[str, _StreamBatch] = {}
         found: list[_StreamBatch] = []
@@ -316,7 +316,7 @@ class MqttBridge:
         metrics.received.inc()
         metrics.refuse("unknown_stream", 1)
         logger.error(
-            "no stream takes this topic; the broker's session may hold a subscription of a former document",
+            "no stream takes this topic; the broker's session may have a subscription from an earlier document",
             action="message_refused", topic=shown(message),
         )  # fmt: skip
 
@@ -334,12 +334,12 @@ class _StreamBatch:
 
 
 def shown(message: Message) -> str:
-    """The topic for a log line."""
+    """The topic, for a log line."""
     return message.publish.topic.decode()[:200]
 
 
 def widest(filters: Iterable[str]) -> set[str]:
-    """The filters without those that another one covers: else some brokers deliver a message once for each."""
+    """The filters without those that another one covers. For overlapping filters some brokers deliver a message twice."""
     found = set(filters)
     return {one for one in found if not any(other != one and covers(other, one) for other in found)}
 

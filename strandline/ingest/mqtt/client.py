@@ -1,11 +1,11 @@
-"""A connection to an MQTT broker, from CONNECT until it is lost; paho-mqtt driven by the event loop.
+"""An MQTT client for the bridge: one connection to a broker, from CONNECT until it is lost. The event loop drives paho-mqtt.
 
-One object is one connection: a message is acknowledged through the object that delivered it, so a packet id of an old
+One object is one connection. A message is acknowledged through the object that delivered it, so a packet id of an old
 connection can't acknowledge another message on a new one.
 
-paho asks its socket for single bytes and sends every PUBACK by itself. `_BufferedSocket` stands in between, so that a system
-call moves as much as there is. What is overridden in `_PahoClient` is not part of paho's documented interface: it is that of
-paho-mqtt 2.2, and the tests against a real broker say when it changes.
+paho reads single bytes and sends every PUBACK by itself. `_BufferedSocket` lets each system call move as much as there is.
+`_PahoClient` overrides methods that paho does not document. They are those of paho-mqtt 2.2; tests against a real broker
+fail if they change.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEEP_ALIVE_S = 30
 _READ_BYTES = 64 * 1024
 _MESSAGES_PER_TURN = 1_000
 """Read before the rest of the process has its turn."""
-_MISC_EVERY_S = 1.0
+_TICK_EVERY_S = 1.0
 _READ_ON_S = 0.01
 
 
@@ -46,7 +46,7 @@ class BrokerUnavailable(TransientError):
 
 @dataclass(frozen=True)
 class MqttClientOptions:
-    """Where the broker is, and as whom to speak to it."""
+    """Where the broker is, and how to connect."""
 
     host: str
     port: int
@@ -55,7 +55,7 @@ class MqttClientOptions:
     client_id: str
     """Names the session that the broker keeps."""
     session_expiry_s: int
-    """How long the broker keeps the session of a gateway that is away (MQTT 5; in 3.1.1 the broker decides)."""
+    """How long the broker keeps the session of a bridge that is away (MQTT 5; in 3.1.1 the broker decides)."""
     in_flight_max: int
     """Messages that the broker may send before the first of them is acknowledged (MQTT 5; in 3.1.1 the broker decides)."""
     tls: ssl.SSLContext | None = None
@@ -68,7 +68,7 @@ class MqttClientOptions:
 
 
 class _BufferedSocket:
-    """A socket as paho uses one, that reads ahead and writes late."""
+    """A socket with the methods that paho uses; it reads ahead and writes late."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -95,7 +95,7 @@ class _BufferedSocket:
         return len(data)
 
     def flush(self) -> bool:
-        """Send what was written; False when some of it must wait. Raises OSError."""
+        """Send what was written; return whether all of it is sent. Raises OSError."""
         while self._written:
             try:
                 sent = self._inner.send(self._written)
@@ -117,7 +117,7 @@ class _BufferedSocket:
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """What the broker handed over."""
+    """A message from the broker."""
 
     publish: Publish
     is_redelivered: bool
@@ -125,7 +125,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class _PahoClient(paho.Client):
-    """paho's client over a buffered socket, with our reading of PUBLISH: paho makes some hundred objects of each."""
+    """paho's client over a buffered socket, with our own decoder for PUBLISH: paho makes some hundred objects of each."""
 
     def __init__(self, deliver: Callable[[Message], None], tls: ssl.SSLContext | None, **options: Any) -> None:
         super().__init__(CallbackAPIVersion.VERSION2, **options)
@@ -137,7 +137,7 @@ class _PahoClient(paho.Client):
         one = self._create_socket_connection()
         if self._tls is None:
             return _BufferedSocket(one)
-        # Not paho's own way: after a handshake that fails it leaves the socket open.
+        # paho itself leaves the socket open after a failed handshake.
         secured = self._tls.wrap_socket(one, server_hostname=self._host, do_handshake_on_connect=False)
         try:
             secured.settimeout(CONNECT_TIMEOUT_S)
@@ -159,7 +159,7 @@ class _PahoClient(paho.Client):
 
 
 class MqttClient:
-    """`open` makes one; `lost` is done when it has ended, for whatever reason. For one event loop."""
+    """One connection. `open` makes it; `lost` is done when it has ended. For one event loop."""
 
     def __init__(self, options: MqttClientOptions, on_messages: Callable[[MqttClient, list[Message]], None]):
         self._options = options
@@ -169,20 +169,20 @@ class MqttClient:
         self._connected: asyncio.Future[bool] = self._loop.create_future()
         self._subscribing: dict[int, asyncio.Future[None]] = {}
         self.lost: asyncio.Future[str] = self._loop.create_future()
-        """Done when the connection has ended; the reason."""
+        """Done when the connection has ended; its result is the reason."""
         self._fd = -1
         self._is_paused = False
         self._is_flushing_later = False
-        self._misc: asyncio.TimerHandle | None = None
+        self._next_tick: asyncio.TimerHandle | None = None
         self._client = self._make_client()
 
     @classmethod
     async def open(
         cls, options: MqttClientOptions, on_messages: Callable[[MqttClient, list[Message]], None]
     ) -> MqttClient:
-        """Connect, with the session that the broker kept. Messages of that session may come before this returns.
+        """Connect, with the session that the broker kept. Messages of that session may arrive before this returns.
 
-        `on_messages` gets what has arrived in one turn of the loop. Raises BrokerUnavailable.
+        `on_messages` gets what has arrived in one turn of the event loop. Raises BrokerUnavailable.
         """
         connection = cls(options, on_messages)
         try:
@@ -194,24 +194,24 @@ class MqttClient:
 
     @property
     def has_session(self) -> bool:
-        """Whether the broker still had the session: without it, what was published meanwhile is lost."""
+        """Whether the broker still had the session. If not, the messages published meanwhile are lost."""
         return self._connected.result()
 
     async def subscribe(self, filters: list[str]) -> None:
         """Subscribe with QoS 1, and return when the broker has granted every filter. Raises BrokerUnavailable."""
         if self._options.is_5:
-            # Retained messages come once for a session, and not again with each connection.
-            wishes: Any = [(one, SubscribeOptions(qos=1, retainHandling=1)) for one in filters]
+            # Retained messages come once per session, not with each connection.
+            subscriptions: Any = [(one, SubscribeOptions(qos=1, retainHandling=1)) for one in filters]
         else:
-            wishes = [(one, 1) for one in filters]
-        await self._asked(self._client.subscribe(wishes), "subscribe to " + ", ".join(filters))
+            subscriptions = [(one, 1) for one in filters]
+        await self._await_answer(self._client.subscribe(subscriptions), "subscribe to " + ", ".join(filters))
 
     async def unsubscribe(self, filters: list[str]) -> None:
         """Raises BrokerUnavailable."""
-        await self._asked(self._client.unsubscribe(cast(Any, filters)), "unsubscribe from " + ", ".join(filters))
+        await self._await_answer(self._client.unsubscribe(cast(Any, filters)), "unsubscribe from " + ", ".join(filters))
 
     def ack(self, messages: list[Message]) -> None:
-        """Acknowledge messages that this connection delivered. On a connection that is lost it does nothing."""
+        """Acknowledge messages that this connection delivered. Does nothing if the connection is lost."""
         if self.lost.done():
             return
         for message in messages:
@@ -219,7 +219,7 @@ class MqttClient:
         self._write()
 
     def pause(self) -> None:
-        """Read no more for a while."""
+        """Read no more until `resume`."""
         if not self._is_paused and self._fd >= 0:
             self._loop.remove_reader(self._fd)
         self._is_paused = True
@@ -231,7 +231,7 @@ class MqttClient:
         self._is_paused = False
 
     def close(self) -> None:
-        """Say goodbye and end the connection; the broker keeps the session."""
+        """Send DISCONNECT and end the connection; the broker keeps the session."""
         if not self.lost.done():
             with contextlib.suppress(ValueError):
                 self._client.disconnect()
@@ -257,24 +257,24 @@ class MqttClient:
         client.on_subscribe = self._note_subscribed
         client.on_unsubscribe = self._note_unsubscribed
         client.on_disconnect = self._note_disconnected
-        client.on_socket_close = self._leave_socket
+        client.on_socket_close = self._forget_socket
         client.on_socket_register_write = self._note_write_wanted
         return client
 
     async def _connect(self) -> None:
         options = self._options
-        wishes: dict[str, Any] = {}
+        extras: dict[str, Any] = {}
         if options.is_5:
             properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = options.session_expiry_s
             properties.ReceiveMaximum = options.in_flight_max
-            wishes = {"clean_start": False, "properties": properties}
+            extras = {"clean_start": False, "properties": properties}
         where = f"the MQTT broker at {options.host}:{options.port}"
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 # Looking up the name, connecting and the TLS handshake block.
                 await asyncio.to_thread(
-                    self._client.connect, options.host, options.port, keepalive=KEEP_ALIVE_S, **wishes
+                    self._client.connect, options.host, options.port, keepalive=KEEP_ALIVE_S, **extras
                 )
                 self._fd = cast(_BufferedSocket, self._client.socket()).fileno()
                 self._loop.add_reader(self._fd, self._read)
@@ -288,7 +288,7 @@ class MqttClient:
         if not self._connected.done():
             raise BrokerUnavailable(f"{where} refused the connection: {self.lost.result()}")
 
-    async def _asked(self, sent: tuple[MQTTErrorCode, int | None], what: str) -> None:
+    async def _await_answer(self, sent: tuple[MQTTErrorCode, int | None], what: str) -> None:
         code, number = sent
         if code is not MQTTErrorCode.MQTT_ERR_SUCCESS or number is None:
             raise BrokerUnavailable(f"could not {what}: {paho.error_string(code)}")
@@ -299,11 +299,11 @@ class MqttClient:
         )
         self._subscribing.pop(number, None)
         if answered not in done:
-            raise BrokerUnavailable(f"the MQTT broker did not answer a wish to {what}")
+            raise BrokerUnavailable(f"the MQTT broker did not answer the request to {what}")
         answered.result()
 
     def _read(self) -> None:
-        """Hand what has arrived to paho, packet by packet, and the messages in it onwards."""
+        """Let paho read what has arrived, and hand its messages on."""
         client = self._client
         one = cast("_BufferedSocket | None", client.socket())
         if one is None:
@@ -316,7 +316,7 @@ class MqttClient:
             except OSError as error:
                 self._end(str(error))
         if len(arrived) >= _MESSAGES_PER_TURN:
-            # What is buffered already makes no socket readable.
+            # The loop does not see what is buffered already.
             self._loop.call_soon(self._read_on)
         if arrived:
             self._arrived = []
@@ -332,7 +332,7 @@ class MqttClient:
             self._read()
 
     def _write(self) -> None:
-        """Send what paho has to send, all at once."""
+        """Send what paho has written, all at once."""
         one = cast("_BufferedSocket | None", self._client.socket())
         if one is None:
             return
@@ -351,16 +351,16 @@ class MqttClient:
             self._loop.remove_writer(self._fd)
 
     def _tick(self) -> None:
-        """Keep the connection alive, or notice that it is not."""
-        self._misc = self._loop.call_later(_MISC_EVERY_S, self._tick)
+        """Keep the connection alive, or notice that it is dead."""
+        self._next_tick = self._loop.call_later(_TICK_EVERY_S, self._tick)
         self._client.loop_misc()
         self._write()
 
     def _end(self, reason: str) -> None:
-        """The connection has ended, or is ended here. Doing it twice changes nothing."""
-        if self._misc is not None:
-            self._misc.cancel()
-        self._leave_socket()
+        """End the connection, if it has not ended yet. Calling it twice is harmless."""
+        if self._next_tick is not None:
+            self._next_tick.cancel()
+        self._forget_socket()
         one = self._client.socket()
         if one is not None:
             one.close()
@@ -401,12 +401,12 @@ class MqttClient:
     ) -> None:
         self._end(str(code))
 
-    def _leave_socket(self, *_: object) -> None:
-        """Before a socket is closed: its number may be another one's a moment later."""
+    def _forget_socket(self, *_: object) -> None:
+        """Forget the socket before it is closed: a moment later its number may belong to another one."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             self._loop.remove_writer(self._fd)
             self._fd = -1
 
     def _note_write_wanted(self, *_: object) -> None:
-        """paho then leaves the writing to us: `_write`, once for all."""
+        """With this callback set, paho leaves writing to `_write`."""

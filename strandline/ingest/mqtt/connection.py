@@ -1,14 +1,14 @@
-"""One MQTT client's connection: what it may do in which order, and what it is answered.
+"""One MQTT client's connection: which packets it may send in which order, and the answers.
 
     arrived --CONNECT--> admitting --accepted--> open --DISCONNECT, an error, silence, the end--> closed
                              \\--refused-----------------------------------------------------------/
 
 Invariants:
-- PUBACK leaves only through `acknowledge`, which the batches call once the log has confirmed.
-- While a message is withheld (the log did not confirm it) nothing more is read: what comes later may not overtake it.
-  The connection is closed after a while, since a client sends again only when it has connected anew.
-- Reading is paused as long as any reason for it stands, and what was read already waits with it. A paused client is not
-  silent in the sense of its keep-alive.
+- PUBACK for an accepted message is sent only by `acknowledge`, which `Batches` calls when the log has confirmed.
+- When a PUBACK is withheld (the log did not confirm the message), nothing more is read: later messages may not overtake it.
+  The connection is closed after a while, since a client sends again only after it has connected again.
+- Reading is paused as long as there is any reason to pause; packets that were read already wait, too. A paused client does
+  not break its keep-alive.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from strandline.ingest.mqtt.encoder import (
 from strandline.ingest.mqtt.wire import V5, PacketError, Reason
 
 RECEIVE_MAXIMUM = 1_000
-"""QoS 1 messages of one client that wait for their PUBACK; before MQTT 5 a client can't be told, and waits unread."""
+"""QoS 1 messages of one client that wait for PUBACK. MQTT 3.1.1 can't announce it: over it the client is not read."""
 CONNECT_TIMEOUT_S = 10.0
 """From the connection to the whole of CONNECT."""
 PACKET_TIMEOUT_S = 120.0
@@ -51,7 +51,7 @@ PACKET_TIMEOUT_S = 120.0
 KEEP_ALIVE_FACTOR = 1.5
 """[MQTT-3.1.2-22]"""
 WITHHELD_S = (2.0, 5.0)
-"""How long after a message was withheld its connection is closed: the clients are not to come back all at once."""
+"""How long after a withheld PUBACK the connection is closed; random, so that clients don't return all at once."""
 _DISCONNECT_WITH_WILL = 0x04
 
 
@@ -71,9 +71,9 @@ class Pause(IntFlag):
     IN_FLIGHT = 2
     """Too many of its messages wait for PUBACK."""
     BACKLOG = 4
-    """Too much waits over all connections, or the log takes nothing."""
+    """Too many messages of all connections wait, or the log has no room."""
     WRITING = 8
-    """It does not read its answers."""
+    """The client does not read its answers."""
     WITHHELD = 16
 
 
@@ -88,7 +88,7 @@ class ConnectRefused(StrandlineError):
 
 
 class Admission:
-    """What a client is told when it is accepted."""
+    """What CONNACK tells a client that is accepted."""
 
     __slots__ = ("is_session_present", "session_expiry_s")
 
@@ -98,30 +98,30 @@ class Admission:
 
 
 class ConnectionOwner(Protocol):
-    """What a connection needs of the server."""
+    """What a connection asks of the server's set of connections."""
 
     packet_bytes_max: int
 
     def accept(self, connection: Connection) -> bool:
-        """A new connection; False when there are too many."""
+        """Add a new connection; False when there are too many."""
 
     async def admit(self, connection: Connection, connect: Connect) -> Admission:
-        """Decide, and give the connection its client identifier and user. Raises ConnectRefused."""
+        """Decide about CONNECT, and give the connection its client identifier and user. Raises ConnectRefused."""
 
     def publish(self, connection: Connection, publish: Publish) -> Reason:
-        """Take a message on its way, which ends in `acknowledge` or `withhold`. Any reason but success: it was refused.
+        """Queue a message, which will get `acknowledge` or `withhold`. Any reason but success: it was refused.
 
         Raises PacketError when the connection is to end.
         """
 
     def hold(self, connection: Connection, bytes_held: int) -> bool:
-        """A packet that is not whole yet has so many bytes; False when there is no room for it."""
+        """Note the size of the connection's incomplete packet; False when there is no room for it."""
 
     def refuse_packet(self, connection: Connection, error: PacketError | ConnectRefused) -> None:
-        """Count it and say it."""
+        """Count and log it."""
 
     def leave(self, connection: Connection, will: Will | None) -> None:
-        """It is closed; a will is to be published."""
+        """Remove a closed connection, and publish its will."""
 
 
 class Connection(asyncio.Protocol):
@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._pauses = Pause(0)
         self._waiting: list[Packet] = []
-        """Arrived while nothing may be taken: at most what one read brings."""
+        """Packets that arrived while the connection was paused: at most those of one read."""
         self._admitting: asyncio.Task[None] | None = None
         self._packet_began_s = 0.0
         self._arrived_s = self._heard_s = loop.time()
@@ -148,7 +148,7 @@ class Connection(asyncio.Protocol):
         self.user: str | None = None
         self.peer = ""
 
-    # The transport's calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by what it can do
@@ -188,10 +188,10 @@ class Connection(asyncio.Protocol):
             self._admitting.cancel()
         self._close()
 
-    # The server's calls.
+    # Called by the owner.
 
     def acknowledge(self, packet_ids: list[int]) -> None:
-        """The log has these messages. A client that has gone learns it by sending them again."""
+        """The log has these messages: send PUBACK. A client that has gone will send them again."""
         self._unacknowledged -= len(packet_ids)
         if self.state is State.OPEN:
             self._transport.write(b"".join([b"\x40\x02%c%c" % (number >> 8, number & 0xFF) for number in packet_ids]))
@@ -199,7 +199,7 @@ class Connection(asyncio.Protocol):
                 self.resume(Pause.IN_FLIGHT)
 
     def withhold(self) -> None:
-        """The log may or may not have some messages: they are not acknowledged, and the client is to send them again."""
+        """The log may or may not have some messages: send no PUBACK, so that the client sends them again."""
         if self.state is State.OPEN and not self._pauses & Pause.WITHHELD:
             self.pause(Pause.WITHHELD)
             self._loop.call_later(
@@ -210,7 +210,7 @@ class Connection(asyncio.Protocol):
             )
 
     def close(self, reason: Reason, text: str) -> None:
-        """Close from our side. An MQTT 5 client is told why."""
+        """Close the connection. An MQTT 5 client is told why."""
         if self.state is State.OPEN:
             self._transport.write(disconnect(self._reader.version, reason, text, self._packet_bytes_max))
         self._close()
@@ -221,7 +221,7 @@ class Connection(asyncio.Protocol):
         self._pauses |= why
 
     def resume(self, why: Pause) -> None:
-        """Go on with what has arrived, and then with what is still to be read, if no other reason stands."""
+        """Unless there is another reason to pause, handle the packets that wait, then read again."""
         if not self._pauses & why:
             return
         self._pauses &= ~why
@@ -245,7 +245,7 @@ class Connection(asyncio.Protocol):
         elif self._packet_began_s and now_s - self._packet_began_s > PACKET_TIMEOUT_S:
             self.close(Reason.PACKET_TOO_LARGE, f"a packet was not whole after {PACKET_TIMEOUT_S:g} s")
 
-    # What a packet leads to.
+    # Handling packets.
 
     def _handle_all(self, packets: list[Packet]) -> None:
         for number, packet in enumerate(packets):
@@ -294,12 +294,12 @@ class Connection(asyncio.Protocol):
         refusal = self._owner.publish(self, publish)
         if refusal is not Reason.SUCCESS:
             if self._reader.version != V5 or not publish.qos:
-                raise PacketError(refusal, "the message was refused")  # there is no other way to say it
+                raise PacketError(refusal, "the message was refused")  # this client can't be told in any other way
             self._unacknowledged -= 1
             self._transport.write(puback(publish.packet_id, refusal))
 
     async def _admit(self, connect: Connect) -> None:
-        """Answer CONNECT, then handle what came after it."""
+        """Answer CONNECT, then handle the packets that came after it."""
         try:
             admission = await self._owner.admit(self, connect)
         except ConnectRefused as refused:
@@ -324,10 +324,10 @@ class Connection(asyncio.Protocol):
         )
         self.resume(Pause.ADMITTING)
 
-    # The end.
+    # Closing.
 
     def _fail(self, error: PacketError | ConnectRefused) -> None:
-        """The client did what it must not: say so where there is a way, and close."""
+        """The client broke a rule: tell it, if its version of MQTT can, and close."""
         self._owner.refuse_packet(self, error)
         if self.state in (State.ARRIVED, State.ADMITTING):
             self._transport.write(connack(self._reader.version, error.reason, properties=reason_string(str(error))))
@@ -343,7 +343,7 @@ class Connection(asyncio.Protocol):
         self._waiting.clear()
         self._owner.hold(self, 0)
         self._owner.leave(self, self._will if was_open else None)
-        # A client that does not read its answers would keep them in memory for ever.
+        # Waiting for a client that does not read its answers would keep them in memory for ever.
         if self._pauses & Pause.WRITING:
             self._transport.abort()
         else:

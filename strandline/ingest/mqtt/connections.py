@@ -1,4 +1,4 @@
-"""What the connections of an MQTT server share: who may connect, which stream takes what, what may wait in memory."""
+"""The connections of the MQTT server and what they share: admission, routes to streams, limits on memory."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ logger = structlog.get_logger()
 
 TOPIC_BYTES_MAX = 16 * 1024
 PROPERTIES_BYTES_MAX = 16 * 1024
-"""User properties of one message. Both are kept in headers, for which a record has 64 KiB beside value and key."""
+"""User properties of one message. Topic and properties become headers, for which a record has 64 KiB."""
 PARTIAL_BYTES_MAX = 64 * 1024 * 1024
-"""Of all packets that are not whole yet. Over it whoever holds much of it must come again."""
+"""Of the incomplete packets of all connections. Over it connections with large ones are closed."""
 PARTIAL_BYTES_FREE = 16 * 1024
-"""So much a connection may always hold."""
+"""A connection may always hold this much."""
 SAY_AGAIN_S = 10.0
-"""The same kind of refusal is logged no more often; all are counted."""
+"""The same kind of refusal is logged at most this often; all are counted."""
 _NO_STREAM = "(unknown)"
-"""The stream in the counts of messages that belong to none."""
+"""Stands in the metrics for messages that no stream takes."""
 
 
 class MqttConnections:
-    """All connections of the process. For one event loop; writer and passwords are the caller's to close."""
+    """All connections of the process. For one event loop. The caller closes writer, sessions and passwords."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class MqttConnections:
         self._specs: list[StreamSpec] = []
         self._connections: set[Connection] = set()
         self._arrived: dict[Connection, None] = {}
-        """Those that have not sent a whole CONNECT yet, the oldest first."""
+        """Connections without a complete CONNECT, the oldest first."""
         self._clients: dict[str, Connection] = {}
-        """The open connection of each client identifier."""
+        """Client identifier -> its open connection."""
         self._held: dict[Connection, int] = {}
-        """Bytes of packets that are not whole yet."""
+        """Connection -> bytes of its incomplete packet."""
         self._bytes_held = 0
         self._is_reading = True
         self._said_s: dict[str, float] = {}
@@ -84,24 +84,24 @@ class MqttConnections:
         ).set_function(lambda: self._batches.bytes_waiting)
 
     def connection(self) -> Connection:
-        """A protocol for a connection that is coming."""
+        """Make the protocol of a new connection."""
         return Connection(self, self._loop)
 
     def update_streams(self, specs: list[StreamSpec]) -> None:
-        """The streams as they are now."""
+        """Route messages by these documents from now on."""
         specs = [spec for spec in specs if spec.mqtt is not None]
         if specs == self._specs:
             return
         self._specs, self._routes = specs, TopicRoutes(specs)
         for topic_filter, taken_by, other in self._routes.ambiguous:
             logger.warning(
-                "two streams have the same topic filter", action="mqtt_ambiguous", topic_filter=topic_filter,
-                stream=taken_by, without=other,
+                "two streams have the same topic filter; only one of them gets its messages",
+                action="mqtt_ambiguous", topic_filter=topic_filter, stream=taken_by, without=other,
             )  # fmt: skip
-        logger.info("the streams were taken up", action="mqtt_streams", streams=[spec.stream for spec in specs])
+        logger.info("the streams have changed", action="mqtt_streams", streams=[spec.stream for spec in specs])
 
     async def watch(self) -> None:
-        """Once a second until cancelled: close who is too slow or silent, look at the password file."""
+        """Once a second until cancelled: close connections that are too slow or silent, read a changed password file."""
         while True:
             await asyncio.sleep(1.0)
             now_s = self._loop.time()
@@ -111,13 +111,13 @@ class MqttConnections:
                 await asyncio.to_thread(self._passwords.reload)
 
     async def stop(self) -> None:
-        """Read nothing more, acknowledge what is confirmed, and send everyone away."""
+        """Read nothing more, acknowledge what the log confirms, and close all connections."""
         self._set_reading(False)
         await self._batches.settle()
         for connection in list(self._connections):
             connection.close(Reason.SERVER_SHUTTING_DOWN, "the gateway stops; connect again")
 
-    # What connections ask for: connection.ConnectionOwner.
+    # Called by connections: connection.ConnectionOwner.
 
     def accept(self, connection: Connection) -> bool:
         if len(self._connections) >= self._connections_max:
@@ -125,7 +125,7 @@ class MqttConnections:
             self._note("connections_max", f"{self._connections_max} connections are open, the limit", connection)
             if not self._arrived:
                 return False
-            # Whoever opens connections and says nothing keeps no sensor out.
+            # Connections without CONNECT must not keep sensors out.
             next(iter(self._arrived)).close(Reason.SERVER_BUSY, "too many connections are open")
         self._connections.add(connection)
         self._arrived[connection] = None
@@ -136,8 +136,8 @@ class MqttConnections:
 
         1. Check the password.
         2. Give an identifier to a client without one.
-        3. Send away an older connection of the same client; another user's client is not taken over.
-        4. Look whether there is a session to go on with, and remember the new one before it is promised.
+        3. Close an older connection of the same client, unless it is another user's.
+        4. Find the session to resume, and store the session before CONNACK promises it.
         """
         self._arrived.pop(connection, None)
         await self._check_password(connect)
@@ -151,7 +151,7 @@ class MqttConnections:
             older.close(Reason.SESSION_TAKEN_OVER, "the same client has connected again")
         self._clients[client_id] = connection
         connection.client_id, connection.user = client_id, connect.user
-        if not self._is_reading:  # uvloop begins to read whatever is said before
+        if not self._is_reading:  # uvloop starts reading, whatever was set before
             connection.pause(Pause.BACKLOG)
         try:
             is_present, expiry_s = await self._sessions.begin(client_id, connect)
@@ -201,7 +201,7 @@ class MqttConnections:
             self._sessions.end(connection.client_id, connection.session_expiry_s)
         if will is not None:
             message = Publish(will.topic, will.payload, 0, will.retain, 0, will.properties)
-            with contextlib.suppress(PacketError):  # refused and counted; nobody is there to be told
+            with contextlib.suppress(PacketError):  # it was counted; the client is gone
                 self.publish(connection, message)
 
     # Steps of the above.
@@ -230,7 +230,7 @@ class MqttConnections:
         metrics.refuse(reason, 1)
 
     def _note(self, reason: str, text: str, connection: Connection) -> None:
-        """Log what a client did, unless the same was logged just now."""
+        """Log why a client was refused, unless the same was logged just now."""
         now_s = self._loop.time()
         if now_s - self._said_s.get(reason, -SAY_AGAIN_S) >= SAY_AGAIN_S:
             self._said_s[reason] = now_s

@@ -1,8 +1,8 @@
-"""MQTT control packets as a server that only receives sees them. Opens no socket and knows no time.
+"""Decodes the MQTT packets that a server receives if it publishes nothing. Opens no socket and reads no clock.
 
-Formats: OASIS MQTT 3.1.1 (29 October 2014) and 5.0 (7 March 2019), strictly. Read here: CONNECT, PUBLISH, SUBSCRIBE,
-UNSUBSCRIBE, PINGREQ, DISCONNECT. The others are errors from a client to which nothing was ever published. Why this is no
-library: docs/decisions/0009-own-mqtt-codec.md.
+Formats: OASIS MQTT 3.1.1 (29 October 2014) and 5.0 (7 March 2019), strictly. The packets are CONNECT, PUBLISH, SUBSCRIBE,
+UNSUBSCRIBE, PINGREQ and DISCONNECT; from such a client any other is an error. Why this is not a library's work:
+docs/decisions/0009-own-mqtt-codec.md.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from strandline.ingest.mqtt.wire import (
 )
 
 CONNECT_BYTES_MAX = 64 * 1024
-"""A larger CONNECT is refused: whoever sends it has shown no password yet."""
+"""A larger CONNECT is refused: its sender has shown no password yet."""
 
 _CONNECT, _PUBLISH, _SUBSCRIBE, _UNSUBSCRIBE, _PINGREQ, _DISCONNECT = 1, 3, 8, 10, 12, 14
 _FLAGS = {_CONNECT: 0, _SUBSCRIBE: 2, _UNSUBSCRIBE: 2, _PINGREQ: 0, _DISCONNECT: 0}
 """The lower four bits of the first byte, where they are fixed."""
 _ANSWERS = frozenset({4, 5, 6, 7, 15})
-"""PUBACK, PUBREC, PUBREL, PUBCOMP and AUTH: of use only to a server that publishes, or has begun to authenticate."""
+"""PUBACK, PUBREC, PUBREL, PUBCOMP and AUTH: answers to a server that publishes or has begun to authenticate."""
 
 
 class Will(msgspec.Struct, frozen=True):
-    """What is to be published when the client goes without DISCONNECT."""
+    """The message to publish when the client goes without DISCONNECT."""
 
     topic: bytes
     payload: bytes
@@ -61,17 +61,17 @@ class Connect(msgspec.Struct, frozen=True):
     clean_start: bool
     """Clean session, in 3.1.1."""
     keep_alive_s: int
-    """0: never."""
+    """0: no keep-alive."""
     user: str | None = None
     password: bytes | None = None
     will: Will | None = None
     session_expiry_s: int = 0
     packet_bytes_max: int | None = None
-    """No larger packet may be sent to the client."""
+    """The largest packet that may be sent to the client."""
 
 
 class Publish(msgspec.Struct, frozen=True, gc=False):
-    """DUP is not kept: it says nothing about which message this is."""
+    """DUP is not kept: it does not identify the message."""
 
     topic: bytes
     """UTF-8, without wildcards."""
@@ -109,26 +109,26 @@ Packet = Connect | Publish | Subscribe | Unsubscribe | PingRequest | Disconnect
 
 
 class PacketReader:
-    """Cuts what one client sends into packets, however it arrives in pieces.
+    """Splits the bytes of one client into packets as its pieces arrive.
 
-    Holds at most one packet that is not whole yet. A size over the bound is an error as soon as it is announced.
+    Holds at most one incomplete packet. A packet that announces a size over the limit is an error at once.
     """
 
     def __init__(self, packet_bytes_max: int) -> None:
         self._packet_bytes_max = packet_bytes_max
         self.version = 0
-        """0 until there was a CONNECT, which must be the first packet, and the only one."""
+        """0 until CONNECT, which must be the first packet and come only once."""
         self._partial = bytearray()
         self._needed = 0
-        """With fewer bytes than these the packet at hand can't be whole."""
+        """The packet at hand is incomplete with fewer bytes than this."""
 
     @property
     def bytes_held(self) -> int:
-        """Of the packet that is not whole yet."""
+        """Bytes of the incomplete packet."""
         return len(self._partial)
 
     def feed(self, data: bytes) -> tuple[list[Packet], PacketError | None]:
-        """Return the packets that are whole now, and what was wrong after them. After an error nothing more can be read."""
+        """Return the packets that are complete now, and the error after them. After an error nothing more can be read."""
         if self._partial:
             self._partial += data
             if len(self._partial) < self._needed:
@@ -145,7 +145,7 @@ class PacketReader:
         return packets, None
 
     def _read_all(self, data: bytes, packets: list[Packet]) -> int:
-        """Read all whole packets, and return where the first that is not whole begins."""
+        """Read all complete packets, and return where the first incomplete one begins."""
         at, end = 0, len(data)
         while end - at >= 2:
             first, length, body = data[at], data[at + 1], at + 2
@@ -173,13 +173,13 @@ class PacketReader:
                 try:
                     packets.append(_READERS[first >> 4](content))
                 finally:
-                    self.version = content.version  # of a CONNECT that is wrong too, as far as it says so
+                    self.version = content.version  # also from a CONNECT with an error, for the answer to it
             at = body_end
         self._needed = 2
         return at
 
     def _check_head(self, first: int, packet_bytes: int) -> None:
-        """Refuse by the first byte and the size, before the rest is there."""
+        """Refuse a packet by its first byte and its size, before the rest arrives."""
         kind = first >> 4
         if not self.version:
             if first != _CONNECT << 4:
@@ -205,7 +205,7 @@ class PacketReader:
 
 
 def read_publish(first: int, data: bytes, at: int, end: int, version: int) -> Publish:
-    """The one that matters for speed: no intermediate objects."""
+    """Decode PUBLISH. Its speed matters, so it makes no intermediate objects."""
     qos = first >> 1 & 3
     if qos == 3 or first & 0x0E == 0x08:
         raise malformed(f"the flags of PUBLISH are 0x{first & 0x0F:x}")
@@ -214,7 +214,7 @@ def read_publish(first: int, data: bytes, at: int, end: int, version: int) -> Pu
     if payload > end:
         raise malformed("PUBLISH ends within its topic or packet identifier")
     topic = data[at + 2 : topic_end]
-    if version == V311 or topic:  # 5.0 allows an empty one with a topic alias, and names that error itself
+    if version == V311 or topic:  # 5.0 allows an empty topic with a topic alias, which is refused below
         (check_topic if topic_end - at > TOPIC_BYTES_REMEMBERED_MAX else check_short_topic)(topic)
     packet_id = 0
     if qos:
@@ -261,7 +261,7 @@ def _read_connect(body: Body) -> Connect:
     password = body.binary() if has_password else None
     body.require_end("CONNECT")
     clean_start = bool(flags & 0x02)
-    # Before 5.0 a session that is not clean has no end.
+    # Before 5.0 a session that is not clean never expires.
     expiry_s = properties.get(SESSION_EXPIRY, 0 if clean_start or level == V5 else 0xFFFFFFFF)
     packet_bytes_max = properties.get(PACKET_BYTES_MAX)
     assert isinstance(expiry_s, int)

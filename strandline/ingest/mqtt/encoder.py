@@ -1,4 +1,4 @@
-"""What an MQTT server that only receives has to say to its clients, as bytes.
+"""Encodes the MQTT packets that a server sends if it publishes nothing.
 
 Formats: OASIS MQTT 3.1.1 (29 October 2014) and 5.0 (7 March 2019).
 """
@@ -15,8 +15,8 @@ _RETURN_CODES = {
     Reason.SERVER_BUSY: 3,
     Reason.BAD_USER_NAME_OR_PASSWORD: 4,
 }
-"""What MQTT 3.1.1 has for them in CONNACK. It has nothing for the others: the connection is closed without a word."""
-
+"""Their return codes in a CONNACK of MQTT 3.1.1. It has none for other reasons: then the connection is closed without an
+answer."""
 
 PINGRESP = b"\xd0\x00"
 
@@ -28,7 +28,7 @@ def connack(
     is_session_present: bool = False,
     properties: bytes = b"",
 ) -> bytes:
-    """The answer to CONNECT; empty when the version has none for this reason. `properties` as the functions below give."""
+    """The answer to CONNECT; empty when the version has none for this reason. The functions below make `properties`."""
     if version == V5:
         return _packet(0x20, bytes((is_session_present, reason)) + _varint(len(properties)) + properties)
     if reason is Reason.SUCCESS:
@@ -39,7 +39,7 @@ def connack(
 def connack_properties(
     *, receive_maximum: int, packet_bytes_max: int, session_expiry_s: int | None, client_id: str | None
 ) -> bytes:
-    """What an MQTT 5 server that takes QoS 0 and 1 and no subscriptions has to say. None: as the client has it."""
+    """The properties of a server that takes QoS 0 and 1 and no subscriptions. None: what the client asked for."""
     parts = [
         b"\x21" + receive_maximum.to_bytes(2, "big"),
         b"\x24\x01",  # maximum QoS
@@ -54,19 +54,19 @@ def connack_properties(
 
 
 def reason_string(text: str) -> bytes:
-    """For people: what to do, as a property."""
+    """A property with a sentence for people."""
     return b"\x1f" + _text(text)
 
 
 def puback(packet_id: int, reason: Reason = Reason.SUCCESS) -> bytes:
-    """A reason other than success exists in 5.0 only."""
+    """Only 5.0 knows reasons other than success."""
     if reason is Reason.SUCCESS:
         return b"\x40\x02" + packet_id.to_bytes(2, "big")
     return b"\x40\x03" + packet_id.to_bytes(2, "big") + bytes((reason,))
 
 
 def suback_refused(version: int, subscribe: Subscribe) -> bytes:
-    """Every subscription refused: this server publishes nothing."""
+    """Refuse every subscription: this server publishes nothing."""
     if version == V5:
         codes = bytes((Reason.IMPLEMENTATION_SPECIFIC_ERROR,)) * subscribe.filters
         return _packet(0x90, subscribe.packet_id.to_bytes(2, "big") + b"\x00" + codes)
@@ -74,7 +74,7 @@ def suback_refused(version: int, subscribe: Subscribe) -> bytes:
 
 
 def unsuback(version: int, unsubscribe: Unsubscribe) -> bytes:
-    """There was no such subscription."""
+    """Answer that no such subscription existed."""
     body = unsubscribe.packet_id.to_bytes(2, "big")
     if version == V5:
         body += b"\x00" + bytes((Reason.NO_SUBSCRIPTION_EXISTED,)) * unsubscribe.filters
@@ -82,7 +82,7 @@ def unsuback(version: int, unsubscribe: Unsubscribe) -> bytes:
 
 
 def disconnect(version: int, reason: Reason, text: str, packet_bytes_max: int | None = None) -> bytes:
-    """Why the server closes the connection; empty in 3.1.1, which has no word for it. Without the text if it is too large."""
+    """Why the server closes the connection; empty in 3.1.1, which has no such packet. Leaves out a text that is too large."""
     if version != V5:
         return b""
     properties = reason_string(text)

@@ -1,23 +1,22 @@
 """Who may connect to the MQTT server: a file of users and hashed passwords.
 
-One user a line, `USER:scrypt:N:R:P:SALT:HASH`, salt and hash in base64 (scrypt: RFC 7914); blank lines and lines that begin
-with `#` are skipped. `python -m strandline.ingest.mqtt.passwords FILE USER` reads a password from standard input (asks for
-it on a terminal) and adds or replaces that user's line. The server takes up a changed file within seconds.
+One user a line, `USER:scrypt:N:R:P:SALT:HASH`, salt and hash in base64 (scrypt: RFC 7914). Blank lines and lines that begin
+with `#` are skipped. `python -m strandline.ingest.mqtt.passwords FILE USER` reads a password from standard input (on a
+terminal it asks) and adds or replaces that user's line. The server reads a changed file within seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import getpass
 import hashlib
 import hmac
 import os
 import secrets
 import sys
+from base64 import b64decode, b64encode
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
@@ -26,16 +25,17 @@ from strandline.core.errors import InvalidSettings, StrandlineError, TransientEr
 
 logger = structlog.get_logger()
 
-COST, BLOCK_SIZE, PARALLELISM = 2**14, 8, 1
-"""scrypt's N, r and p: some 40 ms and 16 MB a password."""
+NUMBERS = (2**14, 8, 1)
+"""scrypt's N, r and p: about 40 ms and 16 MB for each password."""
 CHECKS_WAITING_MAX = 200
-"""Over it a client is told to come again: guessing must not use up the machine."""
+"""Over it a client is told to connect again later: guessing must not use up the machine."""
 _MEMORY_BYTES_MAX = 256 * 1024 * 1024
+_DIGEST_BYTES = 32
 _NAME_FORBIDDEN = frozenset(":\r\n\0")
 
 
 class TooManyChecks(TransientError):
-    """So many passwords wait to be checked that this one was not."""
+    """Too many passwords wait to be checked; this one was not."""
 
     code = "too_many_checks"
 
@@ -44,46 +44,48 @@ class TooManyChecks(TransientError):
 class Entry:
     """One user's hashed password."""
 
-    cost: int
-    block_size: int
-    parallelism: int
+    numbers: tuple[int, int, int]
+    """scrypt's N, r and p."""
     salt: bytes
-    digest: bytes
+    digest: bytes = b""
 
     @classmethod
     def of(cls, password: bytes) -> Entry:
         """Hash a new password under a salt of its own."""
-        salt = secrets.token_bytes(16)
-        blank = cls(COST, BLOCK_SIZE, PARALLELISM, salt, b"")
-        return cls(COST, BLOCK_SIZE, PARALLELISM, salt, blank.hash(password))
+        blank = cls(NUMBERS, secrets.token_bytes(16))
+        return replace(blank, digest=blank.hash(password))
+
+    @classmethod
+    def parse(cls, text: str) -> Entry:
+        """Read what follows the user's name in a line. Raises ValueError."""
+        kind, n, r, p, salt, digest = text.split(":")
+        entry = cls((int(n), int(r), int(p)), b64decode(salt, validate=True), b64decode(digest, validate=True))
+        if kind != "scrypt" or len(entry.digest) != _DIGEST_BYTES:
+            raise ValueError(text)
+        return entry
 
     def hash(self, password: bytes) -> bytes:
-        return hashlib.scrypt(
-            password,
-            salt=self.salt,
-            n=self.cost,
-            r=self.block_size,
-            p=self.parallelism,
-            maxmem=_MEMORY_BYTES_MAX,
-            dklen=32,
-        )
+        """Raises ValueError when scrypt does not accept the numbers."""
+        n, r, p = self.numbers
+        return hashlib.scrypt(password, salt=self.salt, n=n, r=r, p=p, maxmem=_MEMORY_BYTES_MAX, dklen=_DIGEST_BYTES)
 
-    def line(self, user: str) -> str:
-        salt, digest = (base64.b64encode(raw).decode() for raw in (self.salt, self.digest))
-        return f"{user}:scrypt:{self.cost}:{self.block_size}:{self.parallelism}:{salt}:{digest}"
+    def __str__(self) -> str:
+        return ":".join(
+            ["scrypt", *map(str, self.numbers), *(b64encode(raw).decode() for raw in (self.salt, self.digest))]
+        )
 
 
 class Passwords:
-    """Checks passwords, for one event loop. A wrong user takes as long as a wrong password.
+    """Checks passwords, for one event loop. An unknown user takes as long to refuse as a wrong password.
 
-    A password that was right is remembered under a key of this process only, so that a fleet that connects again all at
-    once is not hashed all at once.
+    A password that was right is remembered under a key of this process only, so that a fleet that connects again at once
+    does not have to be hashed again.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises InvalidSettings when the file can't be read or has a line that is none."""
+        """Raises InvalidSettings when the file can't be read or a line is wrong."""
         self._path = path
-        self._stamp = _stamp(path)
+        self._stamp: tuple[int, int] | None = _stamp(path)
         self._entries = read_passwords(path)
         self._nobody = Entry.of(b"")
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="passwords")
@@ -111,7 +113,7 @@ class Passwords:
         return is_right
 
     def reload(self) -> None:
-        """Take up a changed file. One that can't be read or is wrong changes nothing, and is logged once."""
+        """Read the file if it has changed. If it can't be read or is wrong, keep the present users and log it once."""
         try:
             stamp = _stamp(self._path)
             if stamp == self._stamp:
@@ -119,46 +121,37 @@ class Passwords:
             self._stamp = stamp
             self._entries = read_passwords(self._path)
             self._right.clear()
-            logger.info("the password file was taken up", action="passwords_read", users=len(self._entries))
+            logger.info("the password file was read", action="passwords_read", users=len(self._entries))
         except InvalidSettings as error:
             if self._stamp is not None:
-                logger.error("the password file stays as it was", action="passwords_kept", reason=str(error))
+                logger.error("the changed password file is not used", action="passwords_kept", reason=str(error))
             self._stamp = None
 
     def close(self) -> None:
-        """Checks that wait are not made."""
+        """Drop the checks that wait."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def read_passwords(path: Path) -> dict[str, Entry]:
-    """Raises InvalidSettings, naming the line."""
+    """User -> entry. Raises InvalidSettings, which names the line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"the password file {path} can't be read: {error}") from error
-    entries = {}
+        raise _unreadable(path, error) from error
+    entries: dict[str, Entry] = {}
     tried: set[tuple[int, int, int]] = set()
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
         try:
-            user, kind, cost, block_size, parallelism, salt, digest = line.rstrip().split(":")
-            if kind != "scrypt" or not user:
-                raise ValueError(kind)
-            entry = Entry(
-                int(cost),
-                int(block_size),
-                int(parallelism),
-                base64.b64decode(salt, validate=True),
-                base64.b64decode(digest, validate=True),
-            )
-            if len(entry.digest) != 32:
-                raise ValueError("the hash")
-            numbers = (entry.cost, entry.block_size, entry.parallelism)
-            if numbers not in tried:
-                entry.hash(b"")  # whether scrypt takes them
-                tried.add(numbers)
-        except (ValueError, binascii.Error, MemoryError) as error:
+            user, _, rest = line.rstrip().partition(":")
+            entry = Entry.parse(rest)
+            if not user:
+                raise ValueError(line)
+            if entry.numbers not in tried:
+                entry.hash(b"")
+                tried.add(entry.numbers)
+        except (ValueError, MemoryError) as error:
             raise InvalidSettings(
                 f"{path}:{number} is not USER:scrypt:N:R:P:SALT:HASH; write it with "
                 f"python -m strandline.ingest.mqtt.passwords {path} USER"
@@ -168,25 +161,29 @@ def read_passwords(path: Path) -> dict[str, Entry]:
 
 
 def write_password(path: Path, user: str, password: bytes) -> None:
-    """Add or replace a user. The file is replaced whole, and only its owner can read it. Raises InvalidSettings."""
+    """Add or replace a user. The file is replaced as a whole, and only its owner can read it. Raises InvalidSettings."""
     if not user or not _NAME_FORBIDDEN.isdisjoint(user) or user.startswith("#"):
         raise InvalidSettings(f"{user!r} can't be a user's name: no ':', no line end, not a '#' first")
     entries = read_passwords(path) if path.exists() else {}
     entries[user] = Entry.of(password)
     new = path.with_name(path.name + ".new")
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write("".join(entry.line(name) + "\n" for name, entry in entries.items()))
+        file.write("".join(f"{name}:{entry}\n" for name, entry in entries.items()))
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _stamp(path: Path) -> tuple[int, int]:
     try:
         found = path.stat()
     except OSError as error:
-        raise InvalidSettings(f"the password file {path} can't be read: {error}") from error
+        raise _unreadable(path, error) from error
     return found.st_mtime_ns, found.st_ino
+
+
+def _unreadable(path: Path, error: Exception) -> InvalidSettings:
+    return InvalidSettings(f"the password file {path} can't be read: {error}")
 
 
 def main(arguments: list[str]) -> int:

@@ -1,12 +1,13 @@
 """The MQTT server: sensors connect to Strandline itself, and PUBACK follows the log's confirmation.
 
-`python -m strandline.ingest.mqtt.server` runs one. MQTT 3.1.1 and 5.0, QoS 0 and 1, publish only; the streams' documents
-say which topics flow where: `mqtt: {topics: ["farm/+/turbine/+"]}`.
+`python -m strandline.ingest.mqtt.server` runs one. MQTT 3.1.1 and 5.0, QoS 0 and 1, publish only. The streams' documents
+say which stream takes which topics: `mqtt: {topics: ["farm/+/turbine/+"]}`. Its settings and its process are named
+`mqtt_listener`.
 
 What a sensor may rely on:
 - PUBACK (5.0: with reason 0): the message is in the log, with its bytes. QoS 1 and no PUBACK: unknown, send it again.
 - PUBACK with a reason of 0x80 or more: the message is not in the log, and sending it again won't help.
-- QoS 0: nothing. It is persisted at once all the same, and a loss that is known is counted.
+- QoS 0: nothing. The message is persisted at once all the same, and a loss that the server knows of is counted.
 
 The way of a message: `Connection` reads it, `MqttConnections.publish` finds its stream, `Batches` append it to the log and have
 its connection acknowledge it.
@@ -42,31 +43,31 @@ class MqttServerSettings(Settings):
     """The settings, and what only the MQTT server needs to know."""
 
     mqtt_listener_host: str = "127.0.0.1"
-    """The address on which sensors connect. Off loopback it takes TLS and passwords, or MQTT_LISTENER_OPEN."""
+    """The address on which sensors connect. Off loopback the server requires TLS and passwords, or MQTT_LISTENER_OPEN."""
     mqtt_listener_port: int = 1884
     """The port on which sensors connect."""
     mqtt_listener_pages_port: int = 8086
     """The port of the MQTT server's health, readiness and metrics pages."""
     mqtt_listener_tls_certificate: Path | None = None
-    """A PEM file with the server's certificate and those that vouch for it. With it every connection is TLS."""
+    """A PEM file with the server's certificate and its chain. With it every connection is TLS."""
     mqtt_listener_tls_key: Path | None = None
-    """A PEM file with the certificate's private key; without it the key is in the certificate's file."""
+    """A PEM file with the private key. Default: the key is in the certificate's file."""
     mqtt_listener_passwords: Path | None = None
     """The password file, as `python -m strandline.ingest.mqtt.passwords` writes it. Without it anyone may connect."""
     mqtt_listener_open: bool = False
-    """Listen off loopback even without TLS or without passwords: the network keeps strangers out."""
+    """Listen off loopback even without TLS or passwords, because the network keeps strangers out."""
     mqtt_listener_connections_max: int = Field(default=10_000, ge=1)
     """Sensors that may be connected at once."""
 
 
 async def serve(settings: MqttServerSettings) -> None:
-    """Run a server until SIGTERM or SIGINT: then stop reading, settle what is under way, return.
+    """Run a server until SIGTERM or SIGINT: then stop reading, acknowledge what the log confirms, return.
 
     Raises InvalidSettings (TLS or passwords are missing or can't be used), StackError when a port is taken, and whatever
     opening the ledger raises. Kafka may come later.
     """
     context = _tls(settings)
-    _refuse_strangers(settings)
+    _check_exposure(settings)
     async with contextlib.AsyncExitStack() as stack:
         passwords = None
         if settings.mqtt_listener_passwords is not None:
@@ -109,7 +110,7 @@ async def serve(settings: MqttServerSettings) -> None:
 
 
 async def _listen(server: asyncio.AbstractServer, knows_streams: asyncio.Event) -> None:
-    """Accept connections as soon as the streams are known: before that every topic would be refused as nobody's."""
+    """Accept connections as soon as the streams are known: before that every topic would be refused."""
     await knows_streams.wait()
     await server.start_serving()
     logger.info("the MQTT server listens", action="gateway_started")
@@ -153,8 +154,8 @@ def _tls(settings: MqttServerSettings) -> ssl.SSLContext | None:
     return context
 
 
-def _refuse_strangers(settings: MqttServerSettings) -> None:
-    """Off loopback, TLS and passwords are the default that is safe."""
+def _check_exposure(settings: MqttServerSettings) -> None:
+    """Off loopback, TLS and passwords are required by default. Raises InvalidSettings."""
     missing = [
         name
         for name, value in (
@@ -177,10 +178,5 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def main() -> int:
-    """The door of the process."""
-    return run_gateway(MqttServerSettings, serve)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_gateway(MqttServerSettings, serve))

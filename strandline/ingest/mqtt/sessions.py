@@ -1,11 +1,11 @@
-"""The sessions of the MQTT server: that a client's session exists is all there is to one that only publishes.
+"""The sessions of the MQTT server. The session of a client that only publishes holds nothing: it exists, or it doesn't.
 
-It still matters: a client of MQTT 5 that hears "no session" when it connects again must throw away the messages that wait for
-their PUBACK [MQTT-3.2.2-5], where it should send them again. So sessions outlive the process: each one that begins is on disk
-before CONNACK promises it, many clients' in one write.
+That still matters. An MQTT 5 client that is told "no session" when it connects again must discard the messages that wait
+for PUBACK [MQTT-3.2.2-5], though it should send them again. So sessions outlive the process: each one is on disk before
+CONNACK promises it. One write stores the sessions of many clients.
 
-The file holds one JSON array a line, `[client identifier, expiry in seconds, when the connection ended or null]`; the last
-line of a client counts, and one that a crash cut short does not.
+The file holds one JSON array a line, `[client identifier, expiry in seconds, when the connection ended or null]`. The last
+line of a client counts. A line that a crash cut short is ignored.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from strandline.core.errors import StackError
 from strandline.ingest.mqtt.decoder import Connect
 
 SESSIONS_MAX = 100_000
-"""The one that was used longest ago goes first."""
+"""Over it the session that was used longest ago is dropped."""
 EXPIRY_S_MAX = 7 * 86_400
-"""A client that asks for a longer session is told that it gets this."""
+"""A client that asks for a longer session gets this, and is told so."""
 LINES_SPARE_MAX = 100_000
-"""So many lines that count no more are kept, then the file is written anew."""
+"""After so many outdated lines the file is rewritten."""
 
 
 class Sessions:
-    """Which clients have a session. For one event loop; `close` it, and lose nothing if that never comes."""
+    """Which clients have a session. For one event loop. `close` it; a crash instead of that loses no session."""
 
     def __init__(self, path: Path, clock_s: Callable[[], float] = time.time) -> None:
         """Raises StackError when the file can't be read or written."""
         self._path = path
         self._clock_s = clock_s
         self._expiry_s: dict[str, int] = {}
-        """Of each session, by client identifier, ordered by use."""
+        """Client identifier -> expiry of its session, in the order of use."""
         self._ended_s: dict[str, float] = {}
-        """When the connection ended; absent while there is one."""
+        """Client identifier -> when its connection ended; absent while it is connected."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mqtt-sessions")
         self._unwritten: list[str] = []
         self._writing: asyncio.Task[None] | None = None
@@ -48,16 +48,16 @@ class Sessions:
         """In the file."""
         try:
             self._read()
-            self._write_anew(self._all_lines())
+            self._rewrite(self._all_lines())
         except OSError as error:
             raise StackError(
                 f"the MQTT sessions can't be kept in {path}: {error.strerror}; give it another place"
             ) from error
 
     async def begin(self, client_id: str, connect: Connect) -> tuple[bool, int]:
-        """Return whether there is a session to go on with, and how long it outlives the connection, in seconds.
+        """Return whether the client has a session to resume, and for how many seconds it outlives the connection.
 
-        When it returns, a session that goes on is on disk. Raises OSError when the disk doesn't take it.
+        When this returns, a session that outlives the connection is on disk. Raises OSError when it can't be written.
         """
         is_present = not connect.clean_start and self._exists(client_id)
         had_any = client_id in self._expiry_s
@@ -68,7 +68,7 @@ class Sessions:
         return is_present, expiry_s
 
     def end(self, client_id: str, expiry_s: int) -> None:
-        """The connection is closed; the session goes on for so long. Written with the next that begins."""
+        """Note that the connection is closed, and how long the session goes on. The next `begin` writes it."""
         self._note(client_id, min(expiry_s, EXPIRY_S_MAX), self._clock_s())
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class Sessions:
             self._unwritten.append(_line(client_id, expiry_s, ended_s))
 
     async def _write(self) -> None:
-        """Return when all that was noted before the call is on disk. Whoever comes meanwhile shares the next write."""
+        """Return when all that was noted before the call is on disk. Calls that come meanwhile share the next write."""
         while self._writing is not None and self._unwritten:
             await asyncio.wait((self._writing,))
         if self._writing is None and self._unwritten:
@@ -108,7 +108,7 @@ class Sessions:
         lines, self._unwritten = self._unwritten, []
         self._lines += len(lines)
         if self._lines > len(self._expiry_s) + LINES_SPARE_MAX:
-            task = partial(self._write_anew, self._all_lines())
+            task = partial(self._rewrite, self._all_lines())
             self._lines = len(self._expiry_s)
         else:
             task = partial(_append, self._path, lines)
@@ -132,7 +132,9 @@ class Sessions:
             self._ended_s.pop(client_id, None)
             if expiry_s:
                 self._expiry_s[client_id] = expiry_s
-                self._ended_s[client_id] = now_s if ended_s is None else ended_s  # the process ended, and so did it
+                self._ended_s[client_id] = (
+                    now_s if ended_s is None else ended_s
+                )  # the process ended, and the connection with it
         for client_id in [name for name in self._expiry_s if not self._exists(name)]:
             del self._expiry_s[client_id], self._ended_s[client_id]
 
@@ -140,7 +142,7 @@ class Sessions:
         self._lines = len(self._expiry_s)
         return [_line(name, expiry_s, self._ended_s.get(name)) for name, expiry_s in self._expiry_s.items()]
 
-    def _write_anew(self, lines: list[str]) -> None:
+    def _rewrite(self, lines: list[str]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         new = self._path.with_name(self._path.name + ".new")
         new.unlink(missing_ok=True)
@@ -153,7 +155,7 @@ def _line(client_id: str, expiry_s: int, ended_s: float | None) -> str:
 
 
 def _append(path: Path, lines: list[str]) -> None:
-    # What a crash cut short ends here, so that it spoils no other line.
+    # A new line first: what a crash cut short must not spoil the next line.
     with path.open("ab") as file:
         file.write(("\n" * (file.tell() > 0) + "".join(lines)).encode())
         file.flush()

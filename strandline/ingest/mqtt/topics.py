@@ -1,8 +1,8 @@
-"""Which stream takes what is published to an MQTT topic, under which key, and which of its fields the topic holds.
+"""Which stream takes what is published to an MQTT topic, and under which key.
 
-Topic filters match as in MQTT 5.0, section 4.7: `+` is one level, `#` is all further ones and their parent, and neither
-stands for a first level that begins with `$`. One record goes to one stream: where several filters match, the most
-specific one counts, level by level from the left: a name before `+` before `#`.
+Topic filters match as in MQTT 5.0, section 4.7: `+` is one level, `#` is all further levels and their parent, and neither
+matches a first level that begins with `$`. A message goes to one stream. Where several filters match, the most specific
+one counts, level by level from the left: a name before `+` before `#`.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ from strandline.log.record_key import key_finder
 
 ROUTES_REMEMBERED_MAX = 100_000
 TOPIC_BYTES_REMEMBERED_MAX = 256
-"""A longer topic is looked up each time, so that clients can't fill the memory."""
+"""A longer topic is matched each time, so that clients can't fill the memory."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """The way of one topic's records."""
+    """Where the records of one topic go."""
 
     stream: str
     may_spool: bool
     headers: list[tuple[str, bytes]]
-    """Of each of its records: the source."""
+    """Headers of each of its records: the source."""
     find_key: Callable[[bytes], bytes | None]
-    """The Kafka key of a payload."""
+    """Gives the Kafka key of a payload."""
 
 
 class _Node:
-    """A level of the filters that begin alike."""
+    """A node in the tree of filters: one level."""
 
     __slots__ = ("below", "spec")
 
     def __init__(self) -> None:
         self.below: dict[str, _Node] = {}
         self.spec: StreamSpec | None = None
-        """Of the filter that ends here."""
+        """The stream whose filter ends here."""
 
 
 class TopicRoutes:
-    """Finds the route of a topic, for the streams as they are now. A change of a stream makes a new one."""
+    """Finds the route of a topic. A changed stream needs a new object."""
 
     def __init__(self, specs: Iterable[StreamSpec]) -> None:
         self._root = _Node()
         self._levels_max = 0
         self._remembered: dict[bytes, Route] = {}
         self.ambiguous: list[tuple[str, str, str]] = []
-        """A filter, the stream that has it, and another one that has it too and gets nothing by it."""
+        """Filters that two streams have: the filter, the stream that gets its messages, and the stream that gets none."""
         for spec in sorted(specs, key=lambda spec: spec.stream):
             for topic_filter in spec.mqtt.topics if spec.mqtt else ():
                 self._add(topic_filter, spec)
 
     def find(self, topic: bytes) -> Route | None:
-        """The route of a topic's name in UTF-8; None when no stream takes it."""
+        """The route of a topic in UTF-8; None when no stream takes it."""
         route = self._remembered.get(topic)
         if route is None:
             name = topic.decode()
@@ -82,7 +82,7 @@ class TopicRoutes:
             self.ambiguous.append((topic_filter, node.spec.stream, spec.stream))
 
     def _match(self, topic: str) -> StreamSpec | None:
-        # What lies deeper than any filter only matters to `#`, so 65,535 levels cost no more than a few.
+        # Only `#` matches levels below the deepest filter, so a topic of 65,535 levels costs no more than one of a few.
         levels = topic.split("/", self._levels_max)
         waiting = [(self._root, 0)]
         while waiting:
@@ -114,7 +114,7 @@ def _route(spec: StreamSpec, topic: str) -> Route:
 
 
 def _find_key(spec: StreamSpec, topic: str) -> Callable[[bytes], bytes | None]:
-    """The key is the topic's level where the document says so, else the field of the payload."""
+    """The key is a level of the topic if the document says so, else a field of the payload."""
     assert spec.mqtt is not None
     if spec.key is None:
         return _no_key

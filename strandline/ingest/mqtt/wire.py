@@ -1,4 +1,4 @@
-"""The fields that MQTT packets are made of: numbers, lengths, texts, topics, and the properties of 5.0.
+"""The fields of MQTT packets: numbers, lengths, texts, topics, and the properties of 5.0.
 
 Formats: OASIS MQTT 3.1.1 (29 October 2014) and 5.0 (7 March 2019); a name in square brackets is a normative statement of
 the 5.0 text.
@@ -15,13 +15,13 @@ import msgspec
 from strandline.core.errors import PermanentError
 
 V311, V5 = 4, 5
-"""Protocol levels, as CONNECT gives them."""
+"""Protocol levels in CONNECT."""
 TOPIC_BYTES_REMEMBERED_MAX = 256
-"""Longer topics are looked at anew each time: remembering them would cost memory that a client chooses."""
+"""Longer topics are checked each time, so that clients can't fill the memory."""
 
 
 class Reason(IntEnum):
-    """Reason codes of MQTT 5.0, section 2.4: those that are sent from here."""
+    """The reason codes that the server sends: MQTT 5.0, section 2.4."""
 
     SUCCESS = 0x00
     NO_SUBSCRIPTION_EXISTED = 0x11
@@ -46,7 +46,7 @@ class Reason(IntEnum):
 
 
 class PacketError(PermanentError):
-    """The bytes are no packet that may stand here. The connection is to be closed, with this reason where it can be said."""
+    """The bytes are not a packet that is allowed here. Close the connection, with this reason if the client can be told."""
 
     code = "mqtt_packet"
 
@@ -56,15 +56,15 @@ class PacketError(PermanentError):
 
 
 class PublishProperties(msgspec.Struct, frozen=True):
-    """What an MQTT 5 PUBLISH says beside topic and payload, as far as it is kept."""
+    """The properties of an MQTT 5 PUBLISH that are kept."""
 
     content_type: str | None
     user: tuple[tuple[str, str], ...]
-    """User properties, in order; a name may come more than once."""
+    """User properties, in order; a name may occur more than once."""
 
 
 def check_topic(topic: bytes) -> None:
-    """Raises PacketError for what can't be a topic's name [MQTT-3.3.2-2, MQTT-4.7.3-1, MQTT-4.7.3-2]."""
+    """Raises PacketError if this can't be a topic's name [MQTT-3.3.2-2, MQTT-4.7.3-1, MQTT-4.7.3-2]."""
     if not topic or b"+" in topic or b"#" in topic:
         raise PacketError(Reason.TOPIC_NAME_INVALID, f"{shown(topic)} is not a topic's name")
     check_text(topic)
@@ -85,7 +85,7 @@ def check_text(raw: bytes) -> str:
 
 
 class Body:
-    """The bytes of one packet after its fixed header, read from left to right. Every read raises PacketError at the end."""
+    """The bytes of one packet after its fixed header, read from left to right. Reading past the end raises PacketError."""
 
     __slots__ = ("at", "data", "end", "version")
 
@@ -118,7 +118,7 @@ class Body:
         return value
 
     def part(self) -> Body:
-        """The properties that stand here, which are as long as they say."""
+        """The properties that begin here, with their length first."""
         length = self.varint()
         at = self.at
         self.take(length)
@@ -134,7 +134,7 @@ class Body:
 
 
 def read_varint(data: bytes, at: int, end: int) -> tuple[int, int] | None:
-    """A variable byte integer of at most four bytes, and where it ends; None when it is not whole."""
+    """A variable byte integer of at most four bytes, and where it ends; None when it is incomplete."""
     value = 0
     for shift in (0, 7, 14, 21):
         if at == end:
@@ -169,7 +169,7 @@ def _long(body: Body) -> int:
 
 
 def _alias(body: Body) -> int:
-    raise PacketError(Reason.TOPIC_ALIAS_INVALID, "a topic alias, of which CONNACK allowed none")
+    raise PacketError(Reason.TOPIC_ALIAS_INVALID, "a topic alias, but CONNACK allowed none")
 
 
 SESSION_EXPIRY, _RECEIVE_MAXIMUM, PACKET_BYTES_MAX, AUTH_METHOD, AUTH_DATA = 0x11, 0x21, 0x27, 0x15, 0x16
@@ -199,7 +199,7 @@ OF_DISCONNECT: dict[int, _Property] = {SESSION_EXPIRY: _long, 0x1F: Body.text}
 
 
 def read_properties(body: Body, known: dict[int, _Property]) -> tuple[dict[int, object], tuple[tuple[str, str], ...]]:
-    """The properties of a packet that may have `known` ones, and user properties. None in 3.1.1."""
+    """The properties of a packet, which may have the `known` ones, and its user properties. Empty in 3.1.1."""
     found: dict[int, object] = {}
     user: list[tuple[str, str]] = []
     if body.version != V5:
@@ -213,7 +213,7 @@ def read_properties(body: Body, known: dict[int, _Property]) -> tuple[dict[int, 
         if identifier not in known:
             raise PacketError(Reason.PROTOCOL_ERROR, f"property 0x{identifier:02x} does not belong in this packet")
         if identifier in found:
-            raise PacketError(Reason.PROTOCOL_ERROR, f"property 0x{identifier:02x} stands there twice")
+            raise PacketError(Reason.PROTOCOL_ERROR, f"property 0x{identifier:02x} occurs twice")
         found[identifier] = known[identifier](part)
     return found, tuple(user)
 
@@ -232,5 +232,5 @@ def malformed(message: str) -> PacketError:
 
 
 def shown(raw: bytes) -> str:
-    """The start of some bytes for a message."""
+    """The first bytes, for a message."""
     return repr(raw[:60]).removeprefix("b") + ("..." if len(raw) > 60 else "")

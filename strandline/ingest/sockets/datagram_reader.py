@@ -1,7 +1,7 @@
-"""Reads datagrams from a socket a few hundred at a time: `recvmmsg` of Linux, for which Python has no name.
+"""Reads a few hundred datagrams from a socket with one call: Linux's `recvmmsg`, which Python does not offer.
 
-One call in place of hundreds matters twice: for the system calls, and because a call of Python's own gives the
-interpreter lock away and has to win it back from the threads of the Kafka client. This one keeps it: it never waits.
+That saves system calls. It also saves fights for the interpreter lock: Python's own `recv` releases the lock and has to
+win it back from the threads of the Kafka client. This call never waits, so it keeps the lock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import lru_cache
 DATAGRAM_BYTES_MAX = 65_536
 """No datagram is larger: 65,507 bytes over IPv4, 65,527 over IPv6."""
 DATAGRAMS_MAX = 256
-"""Read with one call. Their buffers take 16 MB of addresses, and as much memory as the datagrams need."""
+"""Read with one call. Their buffers reserve 16 MB of addresses, but take only as much memory as the datagrams need."""
 _NAME_BYTES = 32
 """Room for a `sockaddr_in6` of 28 bytes."""
 
@@ -53,7 +53,7 @@ _recvmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int
 
 
 class DatagramReader:
-    """The buffers for reading; one serves any number of sockets, one after the other."""
+    """The buffers for reading; one reader serves any number of sockets in turn."""
 
     def __init__(self) -> None:
         self._store = mmap.mmap(-1, DATAGRAMS_MAX * DATAGRAM_BYTES_MAX)
@@ -76,7 +76,7 @@ class DatagramReader:
         self._addresses_4 = memoryview(self._names).cast("I")[1 :: _NAME_BYTES // 4]
 
     def read(self, one: socket.socket) -> dict[str, list[bytes]]:
-        """What has arrived, DATAGRAMS_MAX at most: sender's host -> its datagrams in order. Empty when nothing has.
+        """Return what has arrived, DATAGRAMS_MAX at most: sender's host -> its datagrams in order. Never waits.
 
         Raises OSError.
         """

@@ -1,16 +1,16 @@
-"""The TCP gateway: one record a line; where the stream asks for it, a line comes back when records are confirmed.
+"""The TCP gateway: one record a line. If the stream asks for it, the gateway answers when records are confirmed.
 
 `python -m strandline.ingest.sockets.tcp_gateway` runs one. The streams' documents say which ports:
 `tcp: {port: 8083, ack: true}`.
 
-What a sender may rely on, with `ack: true`. Records are counted from 1 on each connection, blank lines left out:
-- `ok N`: every record up to the Nth is in the log, but for those that were refused.
-- `refused N CODE sentence`: the Nth record is not in the log, and never will be; what follows it goes on. Comes before
+What a sender may rely on, with `ack: true`. Records are counted from 1 on each connection; blank lines don't count:
+- `ok N`: every record up to the Nth is in the log, except those that were refused.
+- `refused N CODE sentence`: the Nth record is not in the log and never will be; the records after it go on. It comes before
   the `ok` that counts it.
-- `error CODE sentence`, and the end of the connection: of what came after the last `ok`, some, none or all may be in the log.
+- `error CODE sentence`, and the connection ends: of what came after the last `ok`, some, none or all may be in the log.
 
-Without `ack` nothing is sent back; a connection that the gateway ends says that what was sent last may be lost. A log
-that is busy is waited for, and the sender with it: the connection isn't read meanwhile.
+Without `ack` nothing is sent back. If the gateway ends such a connection, the records sent last may be lost. While the
+log is busy, the gateway waits and does not read the connection.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ logger = structlog.get_logger()
 
 RECORDS_PER_APPEND_MAX = 10_000
 BYTES_QUEUED_MAX = 1_000_000
-"""Of the records of one connection that wait for the append under way; over it the connection isn't read."""
+"""Of one connection's records that wait behind the append under way; over it the connection isn't read."""
 LINES_HELD_BYTES_MAX = 64 * 1024 * 1024
-"""Of the lines of all connections that have begun and not ended."""
+"""Of the unfinished lines of all connections."""
 LINE_TIMEOUT_S = 30.0
-"""A line that has begun and not ended by then ends its connection."""
+"""A line that is unfinished by then ends its connection."""
 BUSY_PATIENCE_S = 10.0
-"""While the log has no room a connection isn't read, and its sender waits; after this it is ended."""
+"""While the log has no room the connection isn't read; after this time it is ended."""
 SWEEP_EVERY_S = 5.0
 LINGER_S = 5.0
-"""How long a sender that the gateway hangs up on may take to end its side."""
+"""How long a sender may take to close its side after the gateway has closed its own."""
 _BACKLOG = 2_048
 
 
@@ -104,7 +104,7 @@ class TcpPort:
         self._server = await asyncio.get_running_loop().create_server(make, sock=listener, backlog=_BACKLOG)
 
     def sweep(self, now_s: float) -> None:
-        """End the connections of which a line never ends."""
+        """End the connections with a line that never ends."""
         for one in list(self.connections):
             one.end_if_stuck(now_s)
 
@@ -113,8 +113,8 @@ class TcpConnection(asyncio.Protocol):
     """One sender.
 
     Invariants:
-    - `_settled` <= records appended <= `_counted`; records are appended in the order in which they came, one batch at a time.
-    - A record that arrived whole is appended even when its sender has gone.
+    - Records are appended in the order in which they came, one batch at a time.
+    - A record that arrived whole is appended even if its sender has gone.
     """
 
     def __init__(self, port: TcpPort) -> None:
@@ -126,13 +126,13 @@ class TcpConnection(asyncio.Protocol):
         self._queue: list[Record] = []
         self._bytes_queued = 0
         self._counted = 0
-        """Records so far, the refused ones included."""
+        """Records so far, including the refused ones."""
         self._settling: asyncio.Task[None] | None = None
         self._is_open = False
         self._is_ending = False
-        """Nothing more is read: the connection ends when what has arrived is settled."""
+        """Nothing more is read; the connection ends when the records that have arrived are confirmed or refused."""
         self._is_heard_out = False
-        """The sender has ended its side."""
+        """The sender has closed its side."""
         self._is_writable = asyncio.Event()
         self._is_writable.set()
 
@@ -146,14 +146,14 @@ class TcpConnection(asyncio.Protocol):
             self._fail("too_many", f"{self._gateway.connections_max} connections are open; try again later")
             return
         one = transport.get_extra_info("socket")
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a sender that lost its power is noticed some day
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # so a sender that lost its power is noticed some day
 
     def data_received(self, data: bytes) -> None:
         if not self._is_ending:
             self._take(self._splitter, data)
 
     def eof_received(self) -> bool:
-        """The sender has ended in order, so what it sent last is a record even without the end of its line."""
+        """The sender has closed its side in order, so its last line is a record even without a line end."""
         self._is_heard_out = True
         if self._is_ending and self._settling is None:
             return False
@@ -178,13 +178,13 @@ class TcpConnection(asyncio.Protocol):
         self._is_writable.set()
 
     def finish(self) -> asyncio.Task[None] | None:
-        """Read no more, and end when all that has arrived whole is settled: when the task returned here is done."""
+        """Read no more, and end when all that arrived whole is confirmed or refused; then the returned task is done."""
         self._drop_rest()
         self._end()
         return self._settling
 
     def end_if_stuck(self, now_s: float) -> None:
-        """End the connection if its line has begun too long ago."""
+        """End the connection if its line began too long ago."""
         if self._line_began_s is not None and now_s - self._line_began_s > LINE_TIMEOUT_S:
             self._fail("timeout", f"a line did not end within {LINE_TIMEOUT_S:g} s")
 
@@ -201,13 +201,13 @@ class TcpConnection(asyncio.Protocol):
             self._line_began_s = None
 
     def _hold(self, before: int) -> None:
-        """Keep the sum over all connections, and end this one when it is too much."""
+        """Update the sum over all connections; end this connection if the sum is too large."""
         self._gateway.bytes_held += self._splitter.bytes_held - before
         if self._gateway.bytes_held > LINES_HELD_BYTES_MAX and self._splitter.bytes_held > before:
             self._fail("log_busy", f"{self._gateway.bytes_held} bytes of unfinished lines are held; try again later")
 
     def _add(self, lines: list[bytes | None]) -> None:
-        """Queue the lines as records, and refuse the one that is too long."""
+        """Queue the lines as records, and refuse those that are too long."""
         appender, queue = self._port.appender, self._queue
         find_key = appender.find_key
         for line in lines:
@@ -226,9 +226,9 @@ class TcpConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     async def _settle(self) -> None:
-        """Append what is queued, batch after batch, and answer each; end the connection when that is due.
+        """Append what is queued, batch after batch, and answer each. End the connection afterwards if it is to end.
 
-        A log that can't confirm ends it too: the sender learns from the last `ok` what is sure.
+        If the log can't confirm, end it, too: the last `ok` tells the sender what is in the log.
         """
         try:
             while self._queue:
@@ -260,8 +260,8 @@ class TcpConnection(asyncio.Protocol):
             self._hang_up()
 
     def _hang_up(self) -> None:
-        """Close, but read on without keeping anything while the sender still sends: else it would see a connection reset
-        in place of the last answer."""
+        """Close our side, and read and drop what the sender still sends: otherwise it would see a connection reset
+        instead of the last answer."""
         if not self._is_open:
             return
         if self._is_heard_out:
@@ -272,7 +272,7 @@ class TcpConnection(asyncio.Protocol):
             self._loop.call_later(LINGER_S, self._transport.abort)
 
     def _fail(self, code: str, reason: str) -> None:
-        """End the connection with an error, once what was appended is settled."""
+        """Answer with an error, and end the connection when the append under way has its outcome."""
         self._answer(f"error {code} {reason}\n".encode())
         logger.warning(
             "a TCP connection was ended", action="connection_ended", stream=self._port.appender.spec.stream,
@@ -282,7 +282,7 @@ class TcpConnection(asyncio.Protocol):
         self._end()
 
     def _drop_rest(self) -> None:
-        """Forget a line that has begun and not ended, and count it."""
+        """Drop the unfinished line, and count it."""
         if self._splitter.bytes_held:
             self._gateway.bytes_held -= self._splitter.bytes_held
             self._port.appender.metrics.drop("cut", 1)
@@ -300,7 +300,7 @@ class TcpGateway:
         self._ports = Ports("TCP", settings.port_offset, _port_of, self._open, self._appender, self.tasks)
         self.connections_max = settings.tcp_connections_max
         self.bytes_held = 0
-        """Of the lines of all connections that have begun and not ended."""
+        """Of the unfinished lines of all connections."""
 
     @property
     def connections(self) -> int:

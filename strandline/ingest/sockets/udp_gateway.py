@@ -1,10 +1,10 @@
-"""The UDP gateway: one datagram is one record, or one record a line; persisted at once, and every loss counted.
+"""The UDP gateway: one datagram is one record, or one record a line. It persists records at once and counts every loss.
 
 `python -m strandline.ingest.sockets.udp_gateway` runs one. The streams' documents say which ports: `udp: {port: 8082}`.
 
-UDP tells the sender nothing, so there is no promise to it. What is counted, to the exact number:
-- `strandline_ingest_received_total`: records that were read from a socket; each is confirmed, spooled, or refused.
-- `strandline_ingest_dropped_total{reason="kernel"}`: datagrams for which the socket's buffer had no room.
+UDP has no acknowledgement, so nothing is promised to the sender. The counts are exact:
+- `strandline_ingest_received_total`: records that were read from a socket. Each is confirmed, spooled or refused.
+- `strandline_ingest_dropped_total{reason="kernel"}`: datagrams that found no room in the socket's buffer.
 - `strandline_udp_receive_buffer_errors_total`: the same for the whole machine, as the kernel counts it.
 """
 
@@ -34,13 +34,13 @@ from strandline.log.record_key import Record
 logger = structlog.get_logger()
 
 READS_PER_TURN = 4
-"""Of one socket before the others have their turn."""
+"""From one socket, before other work gets its turn."""
 RECORDS_WAITING_MAX = 100_000
-"""Of one port. While so many wait for confirmation, the rest waits in the socket's buffer."""
+"""Of one port. While so many wait for confirmation, further datagrams stay in the socket's buffer."""
 _SO_RCVBUFFORCE = 33
-"""Linux: as SO_RCVBUF, beyond `net.core.rmem_max`; needs CAP_NET_ADMIN. Python has no name for it."""
+"""Linux: as SO_RCVBUF, but may exceed `net.core.rmem_max`; needs CAP_NET_ADMIN. Python has no name for it."""
 _SO_MEMINFO = 55
-"""Linux 4.12: nine numbers about a socket's memory; the last one is how many datagrams found no room."""
+"""Linux 4.12: nine numbers about a socket's memory; the last one counts the datagrams that found no room."""
 _MEMINFO = struct.Struct("9I")
 
 
@@ -58,34 +58,34 @@ class UdpSettings(Settings):
     udp_share_port: bool = False
     """Let other gateway processes listen on the same ports (SO_REUSEPORT); the kernel spreads the senders over them."""
     udp_confirm_timeout_s: float = Field(default=5.0, gt=0)
-    """How long the UDP gateway waits for Kafka before it spools. Nobody waits for its answer, and short pauses of Kafka cost
-    less than the way over the disk."""
+    """How long the UDP gateway waits for Kafka before it spools. No sender waits for it, and a short wait costs less than
+    the spool."""
     udp_pages_port: int = 8085
     """The port of the UDP gateway's health, readiness and metrics pages."""
 
 
 class UdpPort:
-    """One port and the stream that it flows into. `close` it once.
+    """One port and the stream that its records go to. `close` it once.
 
-    Invariant: a datagram that was read is in exactly one `append` or `refuse` of the appender.
+    Invariant: each record that was read goes to exactly one `append` or `refuse` of the appender.
     """
 
     def __init__(self, appender: StreamAppender, sockets: list[socket.socket], reader: DatagramReader) -> None:
         self.appender = appender
         self._sockets = sockets
         self._drops = dict.fromkeys(sockets, 0)
-        """The kernel's count of each socket, as far as it is in the metrics."""
+        """Socket -> how many of the kernel's drops the metrics have."""
         self._loop = asyncio.get_running_loop()
         self._reader = reader
         self._appending = Tasks()
         self._waiting = 0
-        """Records of the appends under way."""
+        """Records in the appends under way."""
         self._is_confirming = True
         self._is_reading = False
         self._resume()
 
     def count_drops(self) -> None:
-        """Bring what the kernel dropped into the metrics."""
+        """Add what the kernel dropped to the metrics."""
         for one in self._sockets:
             drops = kernel_drops(one)
             # The kernel's counter has 32 bits and starts again at 0.
@@ -120,12 +120,12 @@ class UdpPort:
             self._loop.remove_reader(one)
 
     def _drain(self, one: socket.socket) -> bool:
-        """Read what has arrived, at most a turn's share, and append it; False when nothing had.
+        """Read what has arrived, at most READS_PER_TURN times, and append it. Return whether anything had arrived.
 
-        1. Read the datagrams, by sender: the source in a record's headers.
-        2. Cut them into records.
-        3. Append each sender's records; nobody waits for the outcome but the metrics.
-        4. Stop reading while too many wait.
+        1. Read the datagrams by sender, which is the source in the records' headers.
+        2. Split them into records.
+        3. Append each sender's records; only the metrics learn the outcome.
+        4. Stop reading while too many records wait.
         """
         has_read = False
         for _ in range(READS_PER_TURN):
@@ -142,7 +142,7 @@ class UdpPort:
         return has_read
 
     def _records(self, datagrams: list[bytes]) -> list[Record]:
-        """The records of some datagrams. What has no content, or too much, is refused and counted here."""
+        """Return the records of some datagrams. Refuse and count those that are empty or too large."""
         appender = self.appender
         values = datagrams
         if appender.spec.udp is not None and appender.spec.udp.framing == "lines":
@@ -162,7 +162,7 @@ class UdpPort:
         try:
             await self.appender.append(records, source=f"udp:{host}".encode())
             self._is_confirming = True
-        except LogUnavailable as error:  # counted by the appender; the sender can't be told
+        except LogUnavailable as error:  # the appender has counted it; the sender can't be told
             if self._is_confirming:
                 logger.error(
                     "records are lost", action="records_lost", stream=self.appender.spec.stream, reason=str(error)
@@ -189,7 +189,7 @@ class UdpGateway:
         self._ports.update(streams)
 
     def count_drops(self) -> None:
-        """Bring what the kernel dropped into the metrics."""
+        """Add what the kernel dropped to the metrics."""
         for port in self._ports:
             port.count_drops()
 
@@ -241,13 +241,13 @@ def open_sockets(settings: UdpSettings, port: int) -> list[socket.socket]:
 
 
 def kernel_drops(one: socket.socket) -> int:
-    """How many datagrams this socket had no room for, modulo 2**32."""
+    """How many datagrams found no room in this socket's buffer, modulo 2**32."""
     drops: int = _MEMINFO.unpack(one.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size))[8]
     return drops
 
 
 def receive_buffer_errors(snmp: str) -> int:
-    """`Udp: RcvbufErrors` of the text of /proc/net/snmp: datagrams that no socket of the machine had room for."""
+    """`Udp: RcvbufErrors` in the text of /proc/net/snmp: datagrams that found no room in any socket of the machine."""
     names, values = (line.split() for line in snmp.splitlines() if line.startswith("Udp: "))
     return int(values[names.index("RcvbufErrors")])
 
