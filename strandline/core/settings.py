@@ -5,10 +5,14 @@ values, never the environment. docs/operating.md lists every one; a test holds t
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+
+from strandline.core.errors import InvalidSettings
 
 
 def _default_data_dir() -> Path:
@@ -84,3 +88,16 @@ class Settings(BaseSettings):
     """The shortest time between two live slices of a job; more means fewer, larger Spark batches."""
     log_json: bool = False
     """Log lines as JSON objects, one a line, instead of text for people."""
+
+    @classmethod
+    def read(cls) -> Self:
+        """Read the environment. Raises InvalidSettings, which names the first variable that is wrong and shows no other."""
+        try:
+            return cls()
+        except ValidationError as error:
+            first = error.errors()[0]
+            name, reason = "_".join(map(str, first["loc"])), first["msg"]
+        except SettingsError as error:
+            field = re.search(r'field "(\w+)"', str(error))
+            name, reason = field[1] if field else "...", "it is not JSON"
+        raise InvalidSettings(f"STRANDLINE_{name.upper()} is wrong: {reason}; correct it or unset it")

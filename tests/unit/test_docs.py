@@ -2,24 +2,57 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 from pathlib import Path
 
+import pytest
+from pydantic_settings import BaseSettings
+
+import strandline
+from strandline.core.errors import InvalidSettings
 from strandline.core.settings import Settings
-from strandline.ingest.mqtt.bridge import MqttBridgeSettings
-from strandline.ingest.mqtt.server import MqttServerSettings
-from strandline.ingest.sockets.tcp_gateway import TcpSettings
-from strandline.ingest.sockets.udp_gateway import UdpSettings
+from strandline.services.control import ControlSettings
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = (Settings, MqttServerSettings, MqttBridgeSettings, UdpSettings, TcpSettings)
+
+
+def all_settings() -> set[type[BaseSettings]]:
+    """Every settings class of every module."""
+    for module in pkgutil.walk_packages(strandline.__path__, "strandline."):
+        # Alembic runs these; importing a `__main__` would run it.
+        if not module.name.startswith("strandline.ledger.migrations.") and not module.name.endswith(".__main__"):
+            importlib.import_module(module.name)
+    found, left = set(), [BaseSettings]
+    while left:
+        left += (kinds := left.pop().__subclasses__())
+        found.update(kind for kind in kinds if kind.__module__.startswith("strandline."))
+    return found
 
 
 def test_every_setting_is_in_the_docs_and_no_other():
     text = (ROOT / "docs" / "operating.md").read_text()
-    named = set(re.findall(r"^\| `STRANDLINE_([A-Z_]+)`", text, re.MULTILINE))
-    settings = {name for model in SETTINGS for name in model.model_fields}
-    assert named == {name.upper() for name in settings}
+    named = re.findall(r"^\| `STRANDLINE_([A-Z_]+)`", text, re.MULTILINE)
+    assert len(named) == len(set(named)), "each setting stands there once"
+    kinds = all_settings()
+    assert {Settings, ControlSettings} < kinds and len(kinds) >= 6, "the search finds too few"
+    assert set(named) == {name.upper() for kind in kinds for name in kind.model_fields}
+    assert {kind.model_config["env_prefix"] for kind in kinds} == {"STRANDLINE_"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("CONTROL_PORT", "nowhere", "STRANDLINE_CONTROL_PORT is wrong: Input should be a valid integer"),
+        ("CONTROL_NAMES", "control", "STRANDLINE_CONTROL_NAMES is wrong: it is not JSON"),
+    ],
+)
+def test_a_wrong_setting_is_named(variable, value, said, monkeypatch):
+    monkeypatch.setenv(f"STRANDLINE_{variable}", value)
+    with pytest.raises(InvalidSettings) as refused:
+        ControlSettings.read()
+    assert str(refused.value).startswith(said)
 
 
 def test_each_guarantee_names_a_test_that_exists():

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-import pydantic
 import structlog
 import uvloop
 
@@ -170,9 +169,9 @@ def connections_max(setting: str, wanted: int) -> int:
 def run_gateway(settings_type: type[S], serve: Callable[[S], Awaitable[None]]) -> int:
     """The main function of a gateway's process: returns its exit code."""
     try:
-        settings = settings_type()
-    except pydantic.ValidationError as error:
-        print(f"strandline: {InvalidSettings(error)}", file=sys.stderr)
+        settings = settings_type.read()
+    except InvalidSettings as error:
+        print(f"strandline: {error}", file=sys.stderr)
         return 1
     configure_logs(as_json=settings.log_json)
 

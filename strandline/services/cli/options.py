@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from strandline.core.errors import InvalidSettings
 from strandline.core.settings import Settings
 from strandline.services.client import ControlClient
 
@@ -32,25 +31,13 @@ From = Annotated[
 To = Annotated[str | None, typer.Option("--to", help="Only windows that end at or before this time.")]
 
 
-def read_settings() -> Settings:
-    """The settings of the environment. Raises InvalidSettings that names the wrong variable."""
-    from pydantic import ValidationError
-
-    try:
-        return Settings()
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = f"STRANDLINE_{'_'.join(str(part) for part in first['loc']).upper()}"
-        raise InvalidSettings(f"{name} is wrong: {first['msg']}; correct it or unset it") from error
-
-
 def connect(data_dir: Path | None, url: str | None) -> ControlClient:
     """The control service of `--data-dir`, else of `--url`, else of the usual data directory."""
     if url and data_dir is None:
         return ControlClient(url)
     from strandline.services.embedded.addresses import read_stack
 
-    return ControlClient(read_stack(data_dir or read_settings().data_dir).api_url)
+    return ControlClient(read_stack(data_dir or Settings.read().data_dir).api_url)
 
 
 def parse_time(text: str | None, option: str) -> int | None:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from strandline.services.cli.options import AsJson, DataDir, read_settings
+from strandline.core.settings import Settings
+from strandline.services.cli.options import AsJson, DataDir
 from strandline.services.cli.output import print_json, progress_console
 
 # The servers are imported by the verbs that start them, so that `job status` is quick.
@@ -26,7 +27,7 @@ def up(
     stops it."""
     from strandline.services.embedded import stack
 
-    settings = read_settings()
+    settings = Settings.read()
     console = progress_console(as_json)
     started = stack.up(settings, data_dir or settings.data_dir, port_offset, detach, console)
     if as_json:
@@ -52,7 +53,7 @@ def example(
     """Start the embedded stack with a simulated wind farm and its job, and show what happens. Ctrl-C stops it."""
     from strandline.example.run import run_example
 
-    settings = read_settings()
+    settings = Settings.read()
     code = run_example(settings, data_dir or settings.data_dir, port_offset, speed, progress_console(False), seconds)
     raise typer.Exit(code)
 
@@ -62,7 +63,7 @@ def down(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Stop everything that `up` started, and the runners. Jobs that run now run again after the next `up`."""
     from strandline.services.embedded import stack
 
-    directory = data_dir or read_settings().data_dir
+    directory = data_dir or Settings.read().data_dir
     stack.down(directory, progress_console(as_json))
     if as_json:
         print_json({"data_dir": str(directory), "stopped": True})
