@@ -19,7 +19,6 @@ from pathlib import Path
 
 import structlog
 import uvicorn
-from pydantic import ValidationError
 
 from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
@@ -31,7 +30,6 @@ from strandline.results.generations import discard_generation
 from strandline.services.rest.api import create_app
 from strandline.services.rest.apply_documents import Applier, ensure_templates
 from strandline.services.rest.dependencies import Dependencies
-from strandline.services.rest.host_guard import LOOPBACK_NAMES
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.leadership import ServiceIdentity
@@ -48,7 +46,7 @@ class ControlSettings(Settings):
     """The settings, and what only the control service needs to know."""
 
     control_names: tuple[str, ...] = ()
-    """Host names besides loopback's under which the REST API may be addressed, as a JSON list."""
+    """Host names under which the REST API and its `/metrics` answer, beside loopback's and `control_host`; a JSON list."""
 
 
 def serve(settings: ControlSettings) -> None:
@@ -62,9 +60,7 @@ def serve(settings: ControlSettings) -> None:
     with _only_one(settings.data_dir) as name, _listen(settings) as listener:
         ledger = Ledger.open(settings.ledger_url)
         try:
-            app = create_app(
-                _dependencies(settings, ledger, name), LOOPBACK_NAMES | {settings.control_host, *settings.control_names}
-            )
+            app = create_app(_dependencies(settings, ledger, name), (settings.control_host, *settings.control_names))
             config = uvicorn.Config(
                 app,
                 http="httptools",
@@ -164,9 +160,9 @@ def _listen(settings: Settings) -> Iterator[socket.socket]:
 def main() -> None:
     """The door of the process: 0 after a clean end, 1 with one sentence when it can't begin."""
     try:
-        settings = ControlSettings()
-    except ValidationError as error:
-        print(InvalidSettings(f"the settings are wrong: {error}"), file=sys.stderr)
+        settings = ControlSettings.read()
+    except InvalidSettings as error:
+        print(f"strandline: {error}", file=sys.stderr)
         sys.exit(1)
     configure_logs(as_json=settings.log_json)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,6 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.services.rest.api import create_app
 from strandline.services.rest.apply_documents import Applier
 from strandline.services.rest.dependencies import Dependencies
-from strandline.services.rest.host_guard import LOOPBACK_NAMES
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.supervisor import Supervisor
@@ -129,6 +128,8 @@ class Api:
         supervisor: IdleSupervisor | None = None,
         audits: AuditJobs | None = None,
         backfills: BackfillJobs | None = None,
+        names: Collection[str] = (),
+        ensure_templates: Callable[[CheckedPipeline], None] | None = None,
     ) -> None:
         self.ledger = ledger
         self.topics, self.log, self.supervisor = Topics(), Log(), supervisor or IdleSupervisor()
@@ -136,7 +137,10 @@ class Api:
         self.templates: list[str] = []
         self.index_is_away = False
         applier = Applier(
-            ledger, self.topics, self._ensure_templates, lambda stream: self.log.range(stream).offset_first
+            ledger,
+            self.topics,
+            ensure_templates or self._ensure_templates,
+            lambda stream: self.log.range(stream).offset_first,
         )
         self.discarded: list[tuple[str, int]] = []
         self.backfills = backfills or BackfillJobs(
@@ -147,7 +151,7 @@ class Api:
             lambda store, generation: self.discarded.append((store, generation)),
         )
         dependencies = Dependencies(ledger, self.log, applier, self.supervisor, self.audits, self.backfills)
-        self.app = create_app(dependencies, LOOPBACK_NAMES)
+        self.app = create_app(dependencies, names)
 
     def _ensure_templates(self, pipeline: CheckedPipeline) -> None:
         if self.index_is_away:

@@ -233,7 +233,23 @@ def test_foreign_host_name_is_refused(api: Api, host: str) -> None:
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8080", "[::1]:8080"])
 def test_own_host_name_is_welcome(api: Api, host: str) -> None:
-    assert api.ask("GET", "/healthz", headers={"Host": host}).status_code == 200
+    assert api.ask("GET", "/v1/jobs", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_health_answers_under_any_host_name(api: Api, path: str) -> None:
+    for headers in ({"Host": "10.1.2.3:8080"}, {"Host": ""}, {"Host": "pod", "Origin": "http://elsewhere"}):
+        assert api.ask("GET", path, headers=headers).status_code == 200
+    problem_of(api.ask("GET", "/metrics", headers={"Host": "10.1.2.3:8080"}), 421, "misdirected_request")
+
+
+def test_names_of_the_setting_are_welcome(api: Api) -> None:
+    answer = api.ask("GET", "/metrics", headers={"Host": "Strandline.example:80"})
+    problem_of(answer, 421, "misdirected_request")
+    assert "STRANDLINE_CONTROL_NAMES" in answer.text
+    named = Api(api.ledger, names=("strandline.EXAMPLE",))
+    for host in ("Strandline.example:80", "localhost"):
+        assert named.ask("GET", "/metrics", headers={"Host": host}).status_code == 200
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "http://localhost:3000", "null"])

@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 
 from strandline import __version__
 from strandline.services.rest.dependencies import Dependencies
-from strandline.services.rest.host_guard import LOOPBACK_NAMES, HostGuard
+from strandline.services.rest.host_guard import HostGuard
 from strandline.services.rest.problems import MEDIA_TYPE, ProblemDetails, install_problem_handlers
 from strandline.services.rest.routes import audits, backfills, documents, health, jobs, streams
 
@@ -30,10 +30,10 @@ _PROBLEM_ANSWER: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(dependencies: Dependencies | None, names: Collection[str] = LOOPBACK_NAMES) -> FastAPI:
+def create_app(dependencies: Dependencies | None, names: Collection[str] = ()) -> FastAPI:
     """The app over `dependencies`; it starts the supervisor with itself and closes it at its end.
 
-    `names` are the host names under which the service may be addressed. Without dependencies it can only describe itself.
+    `names` are the host names under which it answers, beside loopback's. Without dependencies it can only describe itself.
     """
 
     @asynccontextmanager

@@ -1,10 +1,10 @@
-"""What stands before the routes: who may knock (host, origin) and how much may be carried in (body size).
+"""What a request must pass before it reaches a route: the check of its host and origin, and of its body's size.
 
-There is no login yet, so the API trusts whoever reaches it. That is sound on loopback only, and a web page in a browser
-on this machine reaches loopback too; two checks keep it out:
-* the `Host` header must be a name of this service (a name of the attacker's that resolves to 127.0.0.1 is refused);
-* a request that carries `Origin` must come from a page of this very service.
-Tokens with roles will be checked here, after these two.
+There is no login yet, so the API trusts everyone who reaches it. It should listen on loopback only; but a web page in a
+browser on this machine reaches loopback, too. Two checks keep such a page out:
+* the `Host` header must hold a name of this service (an attacker's name that resolves to 127.0.0.1 is refused);
+* a request with an `Origin` header must come from a page of this very service.
+`/healthz` and `/readyz` pass both: a kubelet asks them under the pod's address. Tokens with roles will be checked here, too.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from strandline.core.host_names import HEALTH_PATHS, LOOPBACK_NAMES, host_name
 from strandline.services.rest.problems import problem_response
 
 BODY_BYTES_MAX = 1_000_000
 """A larger request body is refused with 413 before it is read whole."""
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class HostGuard:
     """ASGI middleware: answers 421, 403 or 413 itself, and lets everything else through."""
 
-    def __init__(self, app: ASGIApp, names: Collection[str] = LOOPBACK_NAMES) -> None:
+    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
         self._app = app
-        self._names = frozenset(name.lower() for name in names)
+        self._names = LOOPBACK_NAMES | {name.lower() for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -35,15 +35,18 @@ class HostGuard:
         headers = {name.lower(): value for name, value in scope["headers"]}
         path = scope["path"]
         host = headers.get(b"host", b"").decode("latin-1")
-        if _host_name(host) not in self._names:
-            detail = f"this service is not called {host!r}; use localhost, or add the name to STRANDLINE_CONTROL_NAMES"
-            await problem_response(path, 421, "misdirected_request", detail)(scope, receive, send)
-            return
         origin = headers.get(b"origin", b"").decode("latin-1")
-        if origin and _authority(origin) != host.lower():
-            detail = f"pages of {origin!r} may not use this service"
-            await problem_response(path, 403, "forbidden", detail)(scope, receive, send)
-            return
+        if path not in HEALTH_PATHS:
+            if host_name(host) not in self._names:
+                detail = (
+                    f"this service is not called {host!r}; use localhost, or add the name to STRANDLINE_CONTROL_NAMES"
+                )
+                await problem_response(path, 421, "misdirected_request", detail)(scope, receive, send)
+                return
+            if origin and _authority(origin) != host.lower():
+                detail = f"pages of {origin!r} may not use this service"
+                await problem_response(path, 403, "forbidden", detail)(scope, receive, send)
+                return
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length[:20]) > BODY_BYTES_MAX:
             await _refuse_too_large(scope, receive, send)
@@ -89,14 +92,6 @@ async def _refuse_too_large(scope: Scope, receive: Receive, send: Send) -> None:
     detail = f"the body is larger than {BODY_BYTES_MAX} bytes; send the documents in several requests"
     headers = {"Connection": "close"}
     await problem_response(scope["path"], 413, "too_large", detail, headers=headers)(scope, receive, send)
-
-
-def _host_name(host: str) -> str:
-    """The name in a Host header, without port and brackets; empty when it is not a host."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:
-        return ""
 
 
 def _authority(origin: str) -> str:
