@@ -24,6 +24,7 @@ from strandline.core.documents import read_documents
 from strandline.core.errors import PermanentError, StackError, TransientError
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
+from strandline.core.urls import without_credentials
 from strandline.example.carriers import Carrier, HttpCarrier, MqttCarrier, UdpCarrier
 from strandline.example.fleet import SITES, TICK_MS, Fleet
 from strandline.example.sender import EventClock, FleetSender
@@ -374,7 +375,7 @@ def _is_over(deadline: float | None) -> bool:
 def _places(servers: Servers, pipeline: PipelineSpec, speed: float) -> Places:
     return Places(
         api_docs=f"{servers.api_url}/openapi.json",
-        search=f"curl '{servers.elasticsearch_url}/turbine-hour/_search?sort=@timestamp:desc&pretty'",
+        search=f"curl '{without_credentials(servers.elasticsearch_url)}/turbine-hour/_search?sort=@timestamp:desc&pretty'",
         job_status=f"{_command()} job status {pipeline.pipeline} {servers.option}",
         dead_letters=f"{_command()} dead-letters list {pipeline.pipeline} {servers.option}",
         logs=servers.logs,

@@ -28,7 +28,7 @@ class Database:
     def __init__(self, url: str) -> None:
         """Raises InvalidSettings for a URL that can't name a ledger. Opens no connection."""
         parsed = _parse(url)
-        self.address = parsed.render_as_string(hide_password=True)
+        self.address = without_secrets(url)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         engine = _sqlite_engine(parsed) if self.is_sqlite else _postgresql_engine(parsed)
         self._readers = engine

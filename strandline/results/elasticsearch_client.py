@@ -9,7 +9,8 @@ from typing import Any
 from elastic_transport import SerializationError, TransportError
 from elasticsearch import ApiError, Elasticsearch, UnsupportedProductError
 
-from strandline.core.errors import IndexUnavailable, PermanentError
+from strandline.core.errors import IndexUnavailable, InvalidSettings, PermanentError
+from strandline.core.urls import without_credentials
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -39,11 +40,12 @@ def request(
     """Return the parsed answer to one request, tried once.
 
     Raises IndexUnavailable when nothing readable came back in time or the server is overloaded or failing: the request
-    may have been carried out, so repeat it only if doing it twice is harmless. Raises RequestRefused otherwise.
+    may have been carried out, so repeat it only if doing it twice is harmless. Raises RequestRefused otherwise, and
+    InvalidSettings for a URL that can't be read.
     """
     client = _client(url, os.getpid()).options(request_timeout=timeout_s)
     headers = {"accept": JSON, "content-type": content_type} if body is not None else {"accept": JSON}
-    operation = f"{method} {path} at {url}"
+    operation = f"{method} {path} at {without_credentials(url)}"
     try:
         return client.perform_request(method, path, params=parameters, headers=headers, body=body).body
     except UnsupportedProductError as error:
@@ -65,7 +67,13 @@ def _client(url: str, process_id: int) -> Elasticsearch:
 
     It asks no `GET /`: the client knows Elasticsearch by a header of every answer, which the embedded one sends too.
     """
-    return Elasticsearch(url, max_retries=0, retry_on_timeout=False, retry_on_status=())
+    try:
+        return Elasticsearch(url, max_retries=0, retry_on_timeout=False, retry_on_status=())
+    except ValueError:  # quotes the URL, with its password
+        raise InvalidSettings(
+            "STRANDLINE_ELASTICSEARCH_URL can't be read; write http://HOST:PORT or https://USER:PASSWORD@HOST:PORT, the "
+            "password percent-encoded"
+        ) from None
 
 
 def _explain(body: Any) -> tuple[str, str]:

@@ -29,6 +29,7 @@ from pydantic import Field, SecretStr
 from strandline.core.errors import InvalidSettings, LogUnavailable, TransientError
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
+from strandline.core.urls import without_credentials
 from strandline.ingest.append.limits import RECORDS_PER_TURN
 from strandline.ingest.gateway.process import GatewayResources, open_resources, run_gateway, serve_health_pages
 from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
@@ -362,7 +363,7 @@ def client_options(settings: MqttBridgeSettings) -> MqttClientOptions:
     url = urlsplit(settings.mqtt_url)
     if url.scheme not in PORTS or not url.hostname or url.path not in ("", "/"):
         raise InvalidSettings(
-            f"STRANDLINE_MQTT_URL is {settings.mqtt_url!r}; expected mqtt://HOST:PORT or mqtts://HOST:PORT"
+            f"STRANDLINE_MQTT_URL is {without_credentials(settings.mqtt_url)!r}; expected mqtt://HOST:PORT or mqtts://HOST:PORT"
         )
     password = settings.mqtt_password
     return MqttClientOptions(
@@ -399,7 +400,7 @@ async def serve(settings: MqttBridgeSettings) -> None:
     async with opening as resources, serve_health_pages(settings, port, resources):
         bridge = MqttBridge(settings, resources)
         running = asyncio.create_task(bridge.run())
-        logger.info("the MQTT bridge runs", action="gateway_started", broker=settings.mqtt_url)
+        logger.info("the MQTT bridge runs", action="gateway_started", broker=without_credentials(settings.mqtt_url))
         try:
             await resources.follow_streams(bridge.update_streams)
         finally:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from strandline.core.errors import IndexUnavailable
+from strandline.core.urls import without_credentials
 from strandline.results.comparison import result_of
 from strandline.results.elasticsearch_client import RequestRefused, request
 
@@ -99,7 +100,8 @@ def read_documents(
         answer = request(url, "POST", "/_search", timeout_s=_TIMEOUT_S, body=body)
         if answer.get("timed_out") or answer["_shards"]["failed"]:
             raise IndexUnavailable(
-                f"the index at {url} answered for a part of its shards only; see to its health and audit again"
+                f"the index at {without_credentials(url)} answered for a part of its shards only; see to its health and "
+                "audit again"
             )
         hits = answer["hits"]["hits"]
         if not hits:
