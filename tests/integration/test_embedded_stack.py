@@ -197,6 +197,8 @@ def test_a_stack_in_the_foreground_tells_what_died_and_ends_when_it_is_stopped_f
     assert outside.down().returncode == 0
     assert up.wait(timeout=60) == 0
     assert "the stack was stopped by another command" in told.read_text()
+    watcher_log = (outside.data_dir / "logs" / "watcher.log").read_text()
+    assert watcher_log.count("starts again what dies") == 2, "not started again by `up` after `down` had stopped it"
     assert outside.pids.all() == {}
 
 

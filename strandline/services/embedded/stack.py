@@ -86,9 +86,9 @@ class Stack:
     def start(self) -> None:
         """Start what is missing of the stack, so that on return every part answers and is watched.
 
-        1. Look what runs already; refuse when nothing is missing.
-        2. Stop the watcher, so that no part is started twice.
-        3. Look whether the machine is fit: the settings, Java, the directory, free space, free ports.
+        1. Check the settings, Java, the directory and free space.
+        2. Look what runs already; refuse when nothing is missing. Stop the watcher, so that no part is started twice.
+        3. Check that the ports of the missing parts are free.
         4. Fetch what the cache lacks, start Kafka, Elasticsearch and the MQTT broker, bring the ledger's schema up to
            date: all at once.
         5. Start the control service and the gateways, then the watcher.
@@ -256,8 +256,9 @@ class Stack:
             self._progress.say(escape(line))
         recorded, alive = self._pids.all(), self._pids.alive()
         if WATCHER in recorded and WATCHER not in alive:
+            self._progress.say("the watcher was killed; it is started again")
             self.start_watcher()
-        # `down` forgets the watcher before it stops the rest; another `up` stops it for a while.
+        # A watcher that `down` or another `up` stops takes itself out of the record, so it is not started again here.
         return WATCHER in recorded or any(name in alive for name in self.parts)
 
     def cancel(self) -> None:

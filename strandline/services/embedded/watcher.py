@@ -22,6 +22,7 @@ from strandline.core.errors import StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.services.embedded.progress_display import Cancelled
+from strandline.services.embedded.shutdown import WATCHER
 from strandline.services.embedded.stack import Stack, watching
 from strandline.services.processes.pids import PidFile
 
@@ -92,7 +93,10 @@ class Watcher:
 
 
 def main() -> None:
-    """Watch until SIGTERM; a part that is just being started is stopped then."""
+    """Watch until SIGTERM; a part that is just being started is stopped then.
+
+    The last act is to take itself out of `pids.json`: so a watcher that is recorded but dead was killed, and not stopped.
+    """
     settings = Settings()
     configure_logs(as_json=settings.log_json)
     stack = Stack(settings, settings.data_dir, int(sys.argv[1]), Console(quiet=True))
@@ -104,7 +108,9 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, stop)
     logger.info(watching(os.getpid()), action="watch")
-    Watcher(stack.parts, PidFile(stack.data_dir), stopping).run()
+    pids = PidFile(stack.data_dir)
+    Watcher(stack.parts, pids, stopping).run()
+    pids.remove(WATCHER, os.getpid())
 
 
 if __name__ == "__main__":
