@@ -15,7 +15,7 @@ from strandline.core.errors import Fenced, NotFound
 from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobState, LeaseRow
-from tests.support.ledgers import a_checkpoint, a_slice
+from tests.support.ledgers import a_checkpoint, a_slice, run_sql
 from tests.support.waiting import wait_until
 
 JOBS_RACED = 500
@@ -38,14 +38,16 @@ def claim(ledger: Ledger, holder: str, length_ms: int = LONG_MS, job: str = "pow
     return claimed[0]
 
 
-def let_run_out(ledger: Ledger) -> None:
-    with ledger._database.writing("let all leases run out") as connection:
-        connection.execute(sa.text("UPDATE leases SET until_ms = 1"))
+def let_run_out(ledger_url: str) -> None:
+    run_sql(ledger_url, "UPDATE leases SET until_ms = 1")
 
 
-def clock_ms(ledger: Ledger) -> int:
-    with ledger._database.reading("ask the time") as connection:
-        return int(connection.execute(sa.select(ledger._database.clock_ms())).scalar_one())
+def clock_ms(ledger_url: str) -> int:
+    database = Database(ledger_url)
+    with database.reading("ask the time") as connection:
+        found = int(connection.execute(sa.select(database.clock_ms())).scalar_one())
+    database.close()
+    return found
 
 
 def test_one_service_leads_and_the_other_does_not(ledger: Ledger) -> None:
@@ -69,9 +71,9 @@ def test_time_is_the_databases(ledger_url: str, ledger: Ledger) -> None:
     """The clocks of the services are a day apart; only the database's counts."""
     database = Database(ledger_url)
     early, late = Ledger(database, lambda: 0), Ledger(database, lambda: 2 * int(time.time() * 1000))
-    before_ms = clock_ms(ledger)
+    before_ms = clock_ms(ledger_url)
     lease = claim(early, "early")
-    assert before_ms <= lease.granted_ms <= clock_ms(ledger)
+    assert before_ms <= lease.granted_ms <= clock_ms(ledger_url)
     assert abs(lease.granted_ms - time.time() * 1000) < 5_000, "both databases of the tests are on this machine"
     assert late.claim_lease("power", "late", LONG_MS) is None
     assert late.free_jobs("late") == []
@@ -99,16 +101,16 @@ def test_a_renewed_lease_goes_on(ledger: Ledger) -> None:
     assert now.until_ms >= lease.until_ms + SHORT_MS
 
 
-def test_a_lease_that_ran_out_and_that_nobody_took_can_be_renewed(ledger: Ledger) -> None:
+def test_a_lease_that_ran_out_and_that_nobody_took_can_be_renewed(ledger: Ledger, ledger_url: str) -> None:
     lease = claim(ledger, "a")
-    let_run_out(ledger)
+    let_run_out(ledger_url)
     assert ledger.renew_leases("a", {"power": lease.epoch}, LONG_MS) == {"power"}
     assert ledger.claim_lease("power", "b", LONG_MS) is None
 
 
-def test_a_lease_that_was_taken_over_is_lost_for_good(ledger: Ledger) -> None:
+def test_a_lease_that_was_taken_over_is_lost_for_good(ledger: Ledger, ledger_url: str) -> None:
     old = claim(ledger, "a")
-    let_run_out(ledger)
+    let_run_out(ledger_url)
     new, before = ledger.claim_lease("power", "b", LONG_MS) or pytest.fail("not free")
     assert before is not None
     assert (before.holder, before.epoch, new.holder, new.epoch) == ("a", 1, "b", 2)
@@ -117,12 +119,11 @@ def test_a_lease_that_was_taken_over_is_lost_for_good(ledger: Ledger) -> None:
     assert ledger.leases()["power"] == new
 
 
-def test_one_of_many_is_lost_and_the_others_are_renewed(ledger: Ledger) -> None:
+def test_one_of_many_is_lost_and_the_others_are_renewed(ledger: Ledger, ledger_url: str) -> None:
     for job in ("power", "heat", "wind"):
         ledger.submit_job(job, "", {})
         claim(ledger, "a", job=job)
-    with ledger._database.writing("let one run out") as connection:
-        connection.execute(sa.text("UPDATE leases SET until_ms = 1 WHERE job = 'heat'"))
+    run_sql(ledger_url, "UPDATE leases SET until_ms = 1 WHERE job = 'heat'")
     claim(ledger, "b", job="heat")
     assert ledger.renew_leases("a", {"power": 1, "heat": 1, "wind": 1}, LONG_MS) == {"power", "wind"}
     assert ledger.renew_leases("a", {}, LONG_MS) == set()
@@ -141,20 +142,19 @@ def test_a_service_that_starts_again_has_its_leases_under_a_new_epoch(ledger: Le
     assert ledger.renew_leases("a", {"power": 1}, LONG_MS) == set()
 
 
-def test_a_clock_that_was_set_back_keeps_nobody_out(ledger: Ledger) -> None:
+def test_a_clock_that_was_set_back_keeps_nobody_out(ledger: Ledger, ledger_url: str) -> None:
     """As after the database's clock stood a day ahead when the lease was granted."""
     lease = claim(ledger, "a")
-    with ledger._database.writing("grant from a clock that is ahead") as connection:
-        connection.execute(sa.text(f"UPDATE leases SET until_ms = {lease.until_ms + 86_400_000}"))
+    run_sql(ledger_url, f"UPDATE leases SET until_ms = {lease.until_ms + 86_400_000}")
     assert [job.name for job in ledger.free_jobs("b")] == ["power"]
     assert claim(ledger, "b").epoch == 2
 
 
-def test_what_an_old_leader_writes_is_refused(ledger: Ledger) -> None:
+def test_what_an_old_leader_writes_is_refused(ledger: Ledger, ledger_url: str) -> None:
     old = claim(ledger, "a")
     ledger.move_job("power", JobState.STARTING, lease=old.epoch)
     ledger.begin_run("power", 1, lease=old.epoch)
-    let_run_out(ledger)
+    let_run_out(ledger_url)
     new = claim(ledger, "b")
     writes: list[Callable[[], object]] = [
         lambda: ledger.move_job("power", JobState.FAILED, lease=old.epoch),
@@ -168,12 +168,12 @@ def test_what_an_old_leader_writes_is_refused(ledger: Ledger) -> None:
     assert ledger.move_job("power", JobState.RUNNING, lease=new.epoch).epoch == 2
 
 
-def test_the_run_of_an_old_leader_writes_nothing_after_the_takeover(ledger: Ledger) -> None:
+def test_the_run_of_an_old_leader_writes_nothing_after_the_takeover(ledger: Ledger, ledger_url: str) -> None:
     """Not even before the new leader has begun a run of its own."""
     lease = claim(ledger, "a")
     epoch = ledger.begin_run("power", 1, lease=lease.epoch).epoch
     ledger.plan_slice(a_slice(1, epoch))
-    let_run_out(ledger)
+    let_run_out(ledger_url)
     claim(ledger, "b")
     with pytest.raises(Fenced, match="control service b took the job over"):
         ledger.commit_checkpoint(a_checkpoint(1, epoch))
@@ -205,24 +205,22 @@ def test_living_services_are_counted(ledger: Ledger) -> None:
     assert ledger.living_services() == 1
 
 
-def test_a_service_that_is_long_gone_is_forgotten_unless_it_leads(ledger: Ledger) -> None:
+def test_a_service_that_is_long_gone_is_forgotten_unless_it_leads(ledger: Ledger, ledger_url: str) -> None:
     for name in ("idle", "leader"):
         ledger.announce_service(name, "http://x", "/x", LONG_MS)
     claim(ledger, "leader")
-    with ledger._database.writing("let two days pass") as connection:
-        connection.execute(sa.text("UPDATE control_services SET until_ms = until_ms - 172800000"))
+    run_sql(ledger_url, "UPDATE control_services SET until_ms = until_ms - 172800000")
     ledger.announce_service("new", "", "", LONG_MS)
-    with ledger._database.reading("look") as connection:
-        names = connection.execute(sa.text("SELECT name FROM control_services ORDER BY name")).scalars().all()
-    assert names == ["leader", "new"]
+    names = run_sql(ledger_url, "SELECT name FROM control_services ORDER BY name")
+    assert [name for (name,) in names] == ["leader", "new"]
     assert ledger.leases()["power"].address == "http://x"
 
 
-def test_the_standing_of_a_job(ledger: Ledger) -> None:
+def test_the_standing_of_a_job(ledger: Ledger, ledger_url: str) -> None:
     assert ledger.standing("power") == (0, None)
     ledger.begin_run("power", 1, lease=claim(ledger, "a").epoch)
     assert ledger.standing("power") == (1, 1)
-    let_run_out(ledger)
+    let_run_out(ledger_url)
     claim(ledger, "b")
     assert ledger.standing("power") == (1, 2)
     with pytest.raises(NotFound):
@@ -259,10 +257,8 @@ def test_two_claimers_race_a_thousand_times(ledger_url: str, tmp_path: Path) -> 
     """Each of 500 leases is one claimer's, when nobody had it before and again when all have run out."""
     ledger = Ledger.open(ledger_url)
     columns = "name, version, desired, state, message, epoch, created_ms, updated_ms"
-    with ledger._database.writing("submit many jobs at once") as connection:
-        for number in range(JOBS_RACED):
-            row = f"'job-{number:04}', 1, 'running', 'created', '', 0, 1, 1"
-            connection.execute(sa.text(f"INSERT INTO jobs ({columns}) VALUES ({row})"))
+    rows = ", ".join(f"('job-{number:04}', 1, 'running', 'created', '', 0, 1, 1)" for number in range(JOBS_RACED))
+    run_sql(ledger_url, f"INSERT INTO jobs ({columns}) VALUES {rows}")
     spawn = multiprocessing.get_context("spawn")
     for epoch in (1, 2):
         meeting = tmp_path / f"meeting-{epoch}"
@@ -281,5 +277,5 @@ def test_two_claimers_race_a_thousand_times(ledger_url: str, tmp_path: Path) -> 
         believed = sorted((job, me, its_epoch) for me, jobs in got.items() for job, its_epoch in jobs.items())
         assert believed == sorted((job, lease.holder, epoch) for job, lease in ledger.leases().items())
         assert len(believed) == JOBS_RACED
-        let_run_out(ledger)
+        let_run_out(ledger_url)
     ledger.close()

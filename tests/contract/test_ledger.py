@@ -17,12 +17,20 @@ from strandline.core.errors import Conflict, Fenced, InvalidSettings, LedgerUnav
 from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JOB_MOVES, Desired, EventRow, JobState, SliceKind, SliceStatus, Totals
-from tests.support.ledgers import a_checkpoint, a_slice
+from tests.support.ledgers import a_checkpoint, a_slice, run_sql
 
 
 @pytest.fixture
 def ledger(ledger_url: str) -> Iterator[Ledger]:
     opened = Ledger.open(ledger_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def database(ledger_url: str) -> Iterator[Database]:
+    """Connections of their own to the same database."""
+    opened = Database(ledger_url)
     yield opened
     opened.close()
 
@@ -120,10 +128,11 @@ class TestJobs:
         assert ledger.last_checkpoint("none") is None
         assert ledger.totals("none") == Totals(0, 0, {}, {})
 
-    def test_only_the_moves_of_the_table_are_legal(self, ledger: Ledger) -> None:
+    def test_only_the_moves_of_the_table_are_legal(self, ledger: Ledger, database: Database) -> None:
         ledger.submit_job("power", "", {})
         for origin, target in product(JobState, JobState):
-            _force_state(ledger, origin)
+            with database.writing("force a state") as connection:
+                connection.execute(sa.text("UPDATE jobs SET state = :state"), {"state": origin.value})
             if target is origin or target in JOB_MOVES[origin]:
                 moved = ledger.move_job("power", target, "because")
                 assert (moved.state, moved.message) == (target, "because")
@@ -138,11 +147,6 @@ class TestJobs:
         with pytest.raises(Fenced):
             running.move_job("power", JobState.RUNNING, epoch=1)
         assert running.move_job("power", JobState.RUNNING, epoch=2).state is JobState.RUNNING
-
-
-def _force_state(ledger: Ledger, state: JobState) -> None:
-    with ledger._database.writing("force a state") as connection:
-        connection.execute(sa.text("UPDATE jobs SET state = :state"), {"state": state.value})
 
 
 class TestRuns:
@@ -232,7 +236,9 @@ class TestSlices:
 
     def test_a_partition_that_is_new_may_join(self, running: Ledger) -> None:
         commit_slices(running, 1, 1)
-        running.plan_slice(a_slice(2, offsets={"turbines": {0: 20, 1: 40, 2: 5}}))
+        wider = a_slice(2, offsets={"turbines": {0: 20, 1: 40, 2: 5}})
+        running.plan_slice(wider)
+        assert running.last_slice("power") == wider
 
     def test_one_slice_at_most_is_planned(self, running: Ledger) -> None:
         running.plan_slice(a_slice(1))
@@ -395,15 +401,13 @@ class TestEvents:
             ledger.record_event("note", "", "none")
 
 
-def test_any_sql_client_reads_slices_and_checkpoints(running: Ledger) -> None:
+def test_any_sql_client_reads_slices_and_checkpoints(running: Ledger, ledger_url: str) -> None:
     """An outside program recomputes every result from these two tables, the stream and the pipeline."""
     commit_slices(running, 1, 1)
     running.plan_slice(a_slice(2))
-    with running._database.reading("look from outside") as connection:
-        slices = connection.execute(
-            sa.text("SELECT job, number, offsets, cut_time_ms, watermark_ms, epoch, status FROM slices ORDER BY number")
-        ).all()
-        (emitted,) = connection.execute(sa.text("SELECT emitted FROM checkpoints WHERE job='power' AND slice=1")).one()
+    columns = "job, number, offsets, cut_time_ms, watermark_ms, epoch, status"
+    slices = run_sql(ledger_url, f"SELECT {columns} FROM slices ORDER BY number")
+    ((emitted,),) = run_sql(ledger_url, "SELECT emitted FROM checkpoints WHERE job='power' AND slice=1")
     assert tuple(slices[0]) == ("power", 1, '{"turbines":{"0":10,"1":20}}', 1_000, 900, 1, "committed")
     assert slices[1].status == "planned"
     assert json.loads(emitted) == {"per_minute": 60_000}
@@ -423,12 +427,12 @@ def test_any_sql_client_reads_slices_and_checkpoints(running: Ledger) -> None:
         "UPDATE runs SET ended_ms = 5",
     ],
 )
-def test_the_schema_itself_refuses(running: Ledger, broken: str) -> None:
+def test_the_schema_itself_refuses(running: Ledger, ledger_url: str, broken: str) -> None:
     """Two planned slices, an unknown state, a lost slice, an unknown run, two open runs: whoever writes them."""
     commit_slices(running, 1, 1)
     running.plan_slice(a_slice(2))
-    with pytest.raises(Conflict), running._database.writing("break it") as connection:
-        connection.execute(sa.text(broken))
+    with pytest.raises(Conflict):
+        run_sql(ledger_url, broken)
 
 
 def test_a_number_that_no_column_holds_is_refused(running: Ledger) -> None:
@@ -436,17 +440,17 @@ def test_a_number_that_no_column_holds_is_refused(running: Ledger) -> None:
         running.plan_slice(a_slice(1, cut_time_ms=10**30))
 
 
-def _half_do(ledger: Ledger, then: str | Exception) -> None:
-    with ledger._database.writing("stumble half way") as connection:
+def _half_do(database: Database, then: str | Exception) -> None:
+    with database.writing("stumble half way") as connection:
         connection.execute(sa.text("UPDATE jobs SET message = 'half done'"))
         if isinstance(then, Exception):
             raise then
         connection.execute(sa.text(then))
 
 
-def test_an_error_in_a_unit_of_work_takes_all_of_it_back(running: Ledger) -> None:
+def test_an_error_in_a_unit_of_work_takes_all_of_it_back(running: Ledger, database: Database) -> None:
     with pytest.raises(ZeroDivisionError):
-        _half_do(running, ZeroDivisionError())
+        _half_do(database, ZeroDivisionError())
     assert running.job("power").message == ""
 
 
@@ -474,7 +478,7 @@ def test_a_ledger_that_another_process_holds_too_long_is_unavailable(
     monkeypatch.setattr("strandline.ledger.database.BUSY_TIMEOUT_S", 0.1)
     url = f"sqlite:///{tmp_path / 'l.sqlite'}"
     one, other = Ledger.open(url), Ledger.open(url)
-    with one._database.writing("hold it"):
+    with Database(url).writing("hold it"):
         assert other.jobs() == [], "readers go on while a writer has not committed"
         with pytest.raises(LedgerUnavailable, match="database is locked"):
             other.submit_job("power", "", {})
@@ -484,9 +488,13 @@ def test_a_ledger_that_another_process_holds_too_long_is_unavailable(
 
 
 @pytest.mark.parametrize("ledger_url", ["postgresql"], indirect=True)
-def test_a_lost_connection_is_unavailable_and_the_next_call_makes_a_new_one(running: Ledger) -> None:
+def test_a_lost_connection_is_unavailable_and_the_next_call_makes_a_new_one(
+    running: Ledger, database: Database
+) -> None:
     with pytest.raises(LedgerUnavailable):
-        _half_do(running, "SELECT pg_terminate_backend(pg_backend_pid())")
+        _half_do(database, "SELECT pg_terminate_backend(pg_backend_pid())")
+    with database.reading("look again") as connection:
+        assert connection.execute(sa.text("SELECT message FROM jobs")).scalars().all() == [""]
     assert running.job("power").message == ""
 
 

@@ -12,9 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from tests.support.failover import Failover, Service, failover
+from tests.support.ledgers import run_sql
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
@@ -74,10 +74,10 @@ def test_a_leader_that_was_paused_with_its_runner_changes_nothing_when_it_wakes(
     epoch = stage.ledger.job(stage.job).epoch
     old_lease = stage.ledger.leases()[stage.job].epoch
     pause_all(stage.ledger_url, leader)
-    with stage.ledger._database.writing("hide where the old leader keeps its runners") as connection:
-        connection.execute(
-            sa.text("UPDATE control_services SET data_dir = '/elsewhere' WHERE name = :n"), {"n": leader.name}
-        )
+    # The new leader must not find the runners of the old one.
+    run_sql(
+        stage.ledger_url, "UPDATE control_services SET data_dir = '/elsewhere' WHERE name = :name", name=leader.name
+    )
     zombies = leader.family()
     stage.wait_for_leader(other)
     before = stage.wait_for_results(epoch + 1)

@@ -13,12 +13,12 @@ import threading
 from dataclasses import replace
 
 import pytest
-import sqlalchemy as sa
 
 from strandline.ledger.states import Desired
 from strandline.log.index import LogIndex
 from strandline.processing.run.runner import Runner
 from tests.support.audit_lab import AuditLab
+from tests.support.ledgers import run_sql
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
@@ -126,16 +126,17 @@ def give_slices_of(lab: AuditLab, cut_first: str, job: str) -> None:
         SELECT '{job}', jobs.epoch, 1, 'planned', {columns} FROM slices JOIN jobs ON jobs.name = '{job}'
         WHERE slices.job = '{cut_first}' AND slices.number ="""
     name = job.replace("-", "_")
-    with lab.ledger._database.writing("have slices planned by triggers") as connection:
-        connection.execute(
-            sa.text(f"""CREATE TRIGGER plan_first_of_{name} AFTER INSERT ON runs
-                WHEN NEW.job = '{job}' AND NOT EXISTS (SELECT 1 FROM slices WHERE job = '{job}')
-                BEGIN {plant} 1; END""")
-        )
-        connection.execute(
-            sa.text(f"""CREATE TRIGGER plan_next_of_{name} AFTER INSERT ON checkpoints WHEN NEW.job = '{job}'
-                BEGIN {plant} NEW.slice + 1; END""")
-        )
+    run_sql(
+        lab.settings.ledger_url,
+        f"""CREATE TRIGGER plan_first_of_{name} AFTER INSERT ON runs
+            WHEN NEW.job = '{job}' AND NOT EXISTS (SELECT 1 FROM slices WHERE job = '{job}')
+            BEGIN {plant} 1; END""",
+    )
+    run_sql(
+        lab.settings.ledger_url,
+        f"""CREATE TRIGGER plan_next_of_{name} AFTER INSERT ON checkpoints WHEN NEW.job = '{job}'
+            BEGIN {plant} NEW.slice + 1; END""",
+    )
 
 
 def digest(lab: AuditLab, job: str) -> str:

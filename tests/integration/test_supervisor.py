@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
 from strandline.services.processes.process_tree import MARK_VARIABLE, tree_mark
 from strandline.services.supervision.leadership import ServiceIdentity
 from strandline.services.supervision.supervisor import DEATHS_MAX, Supervisor
+from tests.support.ledgers import run_sql
 from tests.support.waiting import wait_until
 
 JOB = "power"
@@ -261,10 +261,8 @@ def test_two_services_run_a_job_once_and_the_second_goes_on_when_the_first_ends(
 
 def steal(stage: Stage) -> None:
     """Take the lease over behind the service's back."""
-    with stage.ledger._database.writing("steal the lease") as connection:
-        far = 9_000_000_000_000
-        values = f"holder = 'thief', epoch = epoch + 1, until_ms = {far}, length_ms = {far}"
-        connection.execute(sa.text(f"UPDATE leases SET {values}"))
+    far = 9_000_000_000_000
+    run_sql(stage.url, f"UPDATE leases SET holder = 'thief', epoch = epoch + 1, until_ms = {far}, length_ms = {far}")
 
 
 def test_a_job_that_was_taken_over_loses_its_runner_at_the_next_renewal(stage: Stage) -> None:

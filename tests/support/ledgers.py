@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from strandline.ledger import ledger as ledger_module
 from strandline.ledger.database import Database
@@ -57,6 +58,17 @@ def a_checkpoint(number: int, epoch: int = 1, job: str = "power", **changed: Any
         "result_offsets": {"turbine-minute": {0: 7 * number, 1: 3 * number}},
     }
     return CheckpointRow(**values | changed)
+
+
+def run_sql(ledger_url: str, statement: str, **parameters: Any) -> list[Any]:
+    """Run one statement on a ledger's database from outside, as any SQL client may, and return its rows."""
+    database = Database(ledger_url)
+    try:
+        with database.writing("run a test's statement") as connection:
+            found = connection.execute(sa.text(statement), parameters)
+            return list(found.all()) if found.returns_rows else []
+    finally:
+        database.close()
 
 
 @pytest.fixture(scope="session")

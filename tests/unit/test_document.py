@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import pickle
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -19,6 +20,7 @@ from strandline.results.document import (
     check_emit_name,
     check_field_name,
     document_id,
+    generation_of,
     index_name,
 )
 from strandline.results.writer import Refused
@@ -161,6 +163,9 @@ def test_a_shape_pickles() -> None:
 @pytest.mark.parametrize("name", ["turbine", "turbine-minute", "a.b_c-1", "2024.05", "x" * 200])
 def test_names_that_can_be_an_index(name: str) -> None:
     check_emit_name(name)
+    (document,) = replace(SHAPE, emit_name=name).documents(stage_batch(SHAPE.fields, [("t-17", 60, 0.83)]), 1, 1)
+    assert document.index == f"{name}-2024.05"
+    assert generation_of(name, document.index) == 1
 
 
 @pytest.mark.parametrize(
