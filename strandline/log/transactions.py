@@ -1,12 +1,12 @@
 """Transactions: how dead letters and results get into Kafka, each once.
 
-A *slot* is a place from which a run's tasks write. It has a transactional id, and who takes that over has ended whatever its
-holder before left open, and lets it commit nothing more. No record is written twice, because
+A *slot* is a numbered place from which a run's tasks write, with a transactional id of its own. Initialising the id fences
+its previous holder and aborts its open transaction. No record is written twice, because
 
-* whoever takes a slot over asks next whether its run is still the present one, and only then reads what the topic holds
-  since the last checkpoint, to its very end, and leaves that out;
-* a new run takes over every slot of the runs before it (`fencing.fence_older_runs`) before its first task starts: what an
-  older run holds is lost to it, and what it takes over later it gives up again, since it is no longer the present run.
+* an attempt that has fenced a slot first checks that its run is still the present one, then reads the topic from the last
+  checkpoint to its very end, and leaves out what is there;
+* a new run fences every slot of the runs before it (`fencing.fence_older_runs`) before its first task starts. An older run
+  that fences a slot later stops at the check: it is no longer the present run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strandline.log.reader import LogReader, OffsetRange
 
 _TIMEOUT_S = 60.0
 _TRANSACTION_TIMEOUT_S = 15
-"""Kafka ends a transaction that was left open for so long, looking every 10 s: before LogReader gives up waiting for that."""
+"""Kafka aborts a transaction that was open for so long; it looks every 10 s, which is before LogReader gives up waiting."""
 _CONNECTED_S = 0.05
 _FENCED_AT_ONCE = 16
 
@@ -44,23 +44,23 @@ class Entry:
 
 @dataclass(frozen=True)
 class SlotConfig:
-    """What the slots of one stream of dead letters or results have in common."""
+    """What all slots of one topic share."""
 
     bootstrap: str
     topic: str
     epoch: int
-    """The run's."""
+    """The epoch of the run."""
     require_present: Callable[[int], None]
     """Raises Fenced unless the run of this epoch is still the job's present one."""
     identity_of: Callable[[Message], str]
     failpoints: str
-    """What the names of its failpoints begin with."""
+    """The prefix of the failpoints' names."""
     settings: Mapping[str, str | int] = field(default_factory=dict)
-    """Of the producer, beside those that every one has."""
+    """Further settings of the producer."""
 
 
 class TransactionSlot:
-    """One attempt's hold on a slot. It takes the slot over when it has something to write."""
+    """A slot as one attempt of a task uses it. The attempt fences the slot when it has something to write."""
 
     def __init__(self, config: SlotConfig, transactional_id: str, written_before: Mapping[int, int]) -> None:
         """`written_before`: where the topic ended at the last checkpoint, partition -> offset."""
@@ -73,9 +73,9 @@ class TransactionSlot:
     def write(self, entries: Sequence[Entry]) -> int:
         """Write those that are not in the topic, in one transaction; return how many that were. Raises LogUnavailable, Fenced.
 
-        1. At first: take the slot over, see that the run is still the present one, and read what is there. Nobody writes under
-           the slot afterwards without taking it over in turn, and then this attempt commits nothing more. Asked before as well,
-           a run that is over takes nothing from the present one.
+        1. The first time: fence the slot, check that the run is still the present one, and read what is there. From then on
+           another attempt can write under the slot only after fencing this one. The check is made before the fencing too, so
+           that a run that is over does not fence the present one.
         2. Leave out what is there; write and commit the rest.
         """
         config = self._config
@@ -92,8 +92,10 @@ class TransactionSlot:
         return len(missing)
 
     def _read_there(self) -> set[str]:
-        """The identities in the topic since the last checkpoint. Reading to the end waits for the transactions of other slots,
-        behind which some of this one may stand."""
+        """The identities in the topic since the last checkpoint.
+
+        Reading to the end waits for open transactions of other slots, since records of this slot may stand behind them.
+        """
         config = self._config
         index, reader = _readers(config.bootstrap, config.epoch)
         starts, ends = index.starts(config.topic), index.ends_with_open(config.topic)
@@ -119,7 +121,7 @@ class TransactionSlot:
 
 
 _kept_readers: dict[tuple[str, int], tuple[LogIndex, LogReader]] = {}
-"""(bootstrap, epoch) -> what this process reads with: an index remembers the partitions that a run began with."""
+"""(bootstrap, epoch) -> this process's readers. They are made anew for each run: an index remembers the partitions."""
 
 
 def _readers(bootstrap: str, epoch: int) -> tuple[LogIndex, LogReader]:
@@ -134,9 +136,9 @@ def _readers(bootstrap: str, epoch: int) -> tuple[LogIndex, LogReader]:
 def fence_producer(
     bootstrap: str, transactional_id: str, topic: str, settings: Mapping[str, str | int] = MappingProxyType({})
 ) -> Producer:
-    """A producer that holds the transactional id: what its holder before left open is ended, and it commits nothing more.
+    """Return a producer with this transactional id, after fencing the id's previous holder and aborting its transaction.
 
-    `settings` are the producer's beside those that every one has. Raises LogUnavailable.
+    `settings` are further settings of the producer. Raises LogUnavailable.
     """
     try:
         producer = Producer(
@@ -150,7 +152,7 @@ def fence_producer(
                 **settings,
             }
         )
-        # Asked in its first moments, librdkafka often looks for the coordinator again only after half a second.
+        # Without this pause for its first connection, librdkafka often waits half a second before it finds the coordinator.
         producer.list_topics(topic, timeout=_TIMEOUT_S)
         producer.poll(_CONNECTED_S)
         producer.init_transactions(_TIMEOUT_S)
@@ -160,7 +162,7 @@ def fence_producer(
 
 
 def fence_producers(bootstrap: str, slots: Sequence[tuple[str, str]]) -> None:
-    """Take over each (transactional id, topic) and let it go: no older holder commits anything after this returns.
+    """Fence the holder of each (transactional id, topic): none of them commits anything after this returns.
 
     Raises LogUnavailable.
     """

@@ -7,10 +7,8 @@ import subprocess
 import uuid
 from pathlib import Path
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-
-from strandline.core.errors import StackError
+from strandline.core.errors import LogUnavailable, StackError
+from strandline.log.admin import KafkaAdmin
 from strandline.services.processes.child_process import Program
 
 # The first JIT tier alone: a start, and the first million records too, take a third less CPU time.
@@ -112,7 +110,7 @@ def _format(java_command: list[str], data_dir: Path, storage: Path, port: int, c
 def _answers(port: int) -> bool:
     """Whether the broker answers a metadata request. Its port is open long before."""
     try:
-        client = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0, "socket.timeout.ms": 1000})
-        return bool(client.list_topics(timeout=1.0).brokers)
-    except KafkaException:
+        KafkaAdmin(f"127.0.0.1:{port}", timeout_s=1.0).check()
+    except LogUnavailable:
         return False
+    return True
