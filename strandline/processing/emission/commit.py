@@ -1,4 +1,4 @@
-"""The commit of a slice: its results and dead letters first, then, in one ledger transaction, the checkpoint."""
+"""The commit of a slice: first its results and dead letters, then the checkpoint, in one ledger transaction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 class WatermarkMismatch(StrandlineError):
-    """Spark's watermark is not what the ledger says: a defect, and reason enough to stop before anything is committed."""
+    """Spark's watermark differs from the ledger's. This is a defect: the run stops before it commits anything."""
 
     code = "watermark_mismatch"
 
@@ -63,19 +63,19 @@ class SliceCommitter:
             raise
 
     def _process(self, results: DataFrame, batch: int) -> None:
-        """Run one batch: a replayed one rebuilds state and ends there, a new one is committed."""
+        """Run one batch. A replayed batch only rebuilds state; a new one is committed."""
         started = time.monotonic()
         execution = self._stream_execution()
         number = slice_of_offset(json.loads(execution.availableOffsets().values().head().json()))
         before = self._ledger.last_checkpoint(self._run.job)
         publish(results.sparkSession.sparkContext, SliceContext.after(before, number))
         if self._pipeline.spec.on_error == "crash" and number > self._plan.slice_committed:
-            # Before anything of the slice is emitted: a fixed version shall find it untouched. Costs a second reading.
+            # Before anything of the slice is emitted: a fixed version must find it untouched. This costs a second reading.
             bad = self._rejected_records.first(number)
             if bad is not None:
                 raise bad
         failpoint("slice.before_action")
-        # The one action of the batch: every further one would run it again, from the log on.
+        # The only action: another one would run the whole batch again, from the log on.
         results.write.format("noop").mode("append").save()
         failpoint("slice.written")
         facts = _observed(execution)
@@ -103,8 +103,8 @@ class SliceCommitter:
     def commit_slice(self, sliced: SliceRow, before: CheckpointRow | None, facts: dict[str, dict[str, Any]]) -> None:
         """Make one slice final, so that doing it again changes nothing. Its results are already written and confirmed.
 
-        1. Write its dead letters, if the plan counted any; identities come from the log, so a repeat adds nothing.
-        2. Add up: what it held, what was refused and why, how far event time has come, where streams of results end.
+        1. Write its dead letters, if the plan counted rejected records. Identities come from the log, so a repeat adds none.
+        2. Add up records, rejections by reason, the latest event time, and where the streams of results end.
         3. Commit the checkpoint under this run's epoch. Only after this may the next slice be planned.
         """
         job = self._run.job
@@ -147,8 +147,8 @@ class SliceCommitter:
         failpoint("checkpoint.committed")
 
     def _result_offsets(self, before: CheckpointRow | None, results: dict[str, int]) -> Offsets:
-        """Where each stream of results ends now. Those to which nothing was emitted are looked at in the run's first slice
-        only: shutting out older runs may have left marks behind their last results."""
+        """Where each stream of results ends now. Streams to which the slice emitted nothing are only looked up in the run's first
+        slice, because fencing older runs may have appended transaction markers."""
         offsets = dict(before.result_offsets) if before else {}
         for stage in self._pipeline.stages:
             for stream in stage.streams:
@@ -160,7 +160,7 @@ class SliceCommitter:
     def _require_same_watermark(self, execution: Any, sliced: SliceRow, *, first: bool) -> None:
         in_spark_ms = int(execution.lastExecution().offsetSeqMetadata().batchWatermarkMs())
         in_ledger_ms = max(0, sliced.closes_ms or 0)
-        # A fresh query starts at 0; then nothing was replayed, because no window was open.
+        # A fresh query starts at 0 where nothing was replayed, because no window was open.
         if in_spark_ms != in_ledger_ms and not (first and in_spark_ms == 0):
             raise WatermarkMismatch(
                 f"slice {sliced.number} of job {sliced.job}: Spark's watermark is {in_spark_ms} ms, the ledger says "
@@ -169,7 +169,7 @@ class SliceCommitter:
 
 
 def _observed(execution: Any) -> dict[str, dict[str, Any]]:
-    """The plan's observed metrics after its action: name -> field -> value, 0 for a sum over nothing."""
+    """The plan's observed metrics after its action: name -> field -> value. A sum over no rows is 0."""
     metrics = execution.lastExecution().observedMetrics()
     observed: dict[str, dict[str, Any]] = {}
     names = metrics.keys().iterator()

@@ -1,7 +1,7 @@
 """Dead letters: a record or result that could not be used, with its bytes, the reason and where it came from.
 
-A dead letter's key is its identity: the source coordinates of a record, or index and id of a refused document. It is
-written once however often a slice is replayed: by transactions.
+A dead letter's key is its identity: the source coordinates of a record, or index and id of a refused document. Transactions
+write it once, however often a slice is replayed.
 """
 
 from __future__ import annotations
@@ -84,8 +84,10 @@ class DeadLetterWriter:
         self._id = transactional_id
 
     def write(self, letters: Iterator[DeadLetter], written_before: Mapping[int, int]) -> int:
-        """Write those that are not in the stream since `written_before` (partition -> offset, of the last checkpoint), in
-        transactions of bounded size; return how many letters were given. Raises LogUnavailable, Fenced."""
+        """Write those that are not in the stream yet, in transactions of bounded size; return how many letters were given.
+
+        `written_before`: where the stream ended at the last checkpoint, partition -> offset. Raises LogUnavailable, Fenced.
+        """
         given = 0
         slot = TransactionSlot(self._config, self._id, written_before)
         for chunk in _chunks(letters, DEAD_LETTERS_A_TRANSACTION):

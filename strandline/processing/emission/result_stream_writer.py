@@ -1,7 +1,7 @@
-"""Results in a stream, each once, by transactions.
+"""Writes results to a stream, each once, by transactions.
 
-A record is a document as `results/document.py` makes it; its key is the field that the stream's document names, placed as the
-gateways place keys; its headers say which result it is and who wrote it.
+A record is a document as `results/document.py` makes it. Its key is the field that the stream declares as key; it chooses the
+partition as the gateways do. Its headers say which result it is and which run wrote it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _END_BYTES = len('{"@timestamp":"2024-05-01T12:01:00.000Z"')
 
 @dataclass(frozen=True)
 class ResultStream:
-    """One stage's way into one stream. Pickles; goes to the executors."""
+    """One stage's emission to one stream; travels pickled to the executors."""
 
     bootstrap: str
     shape: DocumentShape
@@ -45,7 +45,7 @@ class ResultStream:
 
 @dataclass(frozen=True)
 class Place:
-    """From where a task writes."""
+    """Which task writes, and what the stream may hold of it already."""
 
     task: int
     """The task's number in its stage: a later attempt of the task uses the same transactional id, and so fences this one."""
@@ -83,7 +83,7 @@ class ResultStreamWriter:
                     report.refused.append(Refused(row.id, row.index, None, "record_too_large", reason, row.source))
                 else:
                     documents.append((row, key))
-        # Whatever order Spark has them in: by the window's end, then by key.
+        # In one order, whatever order Spark has them in: by the window's end, then by key.
         documents.sort(key=lambda one: (one[0].source[:_END_BYTES], one[1] or b"", one[0].id))
         for start in range(0, len(documents), RESULTS_A_TRANSACTION):
             chunk = documents[start : start + RESULTS_A_TRANSACTION]

@@ -32,7 +32,7 @@ class SliceContext:
 
     @classmethod
     def after(cls, checkpoint: CheckpointRow | None, number: int) -> SliceContext:
-        """The context of slice `number`, whose predecessor's checkpoint this is (None: there is none)."""
+        """The context of slice `number`, with the checkpoint before it (None: there is none)."""
         if checkpoint is None:
             return cls(number, {}, {})
         return cls(number, checkpoint.dead_letter_offsets, checkpoint.result_offsets)
@@ -56,5 +56,5 @@ def read(task: TaskContext) -> SliceContext:
 
 
 def _offsets(ends: dict[str, int]) -> dict[int, int]:
-    """JSON knows only texts as names."""
+    """JSON's names are texts."""
     return {int(partition): offset for partition, offset in ends.items()}

@@ -32,19 +32,19 @@ class StageEmission:
     stage: str
     epoch: int
     emitted_ms: int | None
-    """Windows that end at or before it were emitted by an earlier run."""
+    """An earlier run emitted the windows that end at or before it."""
     kafka_bootstrap: str
     ledger_url: str
     """Without its password."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """As a task of Spark: emit for the slice that the task's job is about."""
+        """Called by Spark in a task: emit for the slice that the driver has published."""
         task = TaskContext.get()
         assert task is not None
         yield from self.emit(batches, read(task), task.partitionId())
 
     def emit(self, batches: Iterator[pa.RecordBatch], context: SliceContext, task: int) -> Iterator[pa.RecordBatch]:
-        """Write each batch's new results and pass all of them on; returns from a batch when the store has confirmed it."""
+        """Write each batch's new results and pass the whole batch on, once the store has confirmed the results."""
         writers = [*self.writers, *(self._stream_writer(stream, context, task) for stream in self.streams)]
         for batch in batches:
             yield self._counted(batch, self._write(writers, batch, context, task))
@@ -108,7 +108,7 @@ class BackfillEmission(StageEmission):
     generation: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """As a task of Spark. A chunk has a plan of its own, so the slice's facts came with it."""
+        """Called by Spark in a task. Each chunk has a plan of its own, which brought the context along."""
         task = TaskContext.get()
         assert task is not None
         yield from self.emit(batches, self.context, task.partitionId())

@@ -1,7 +1,7 @@
-"""Emission: a stage's results leave from inside the plan, as they pass from one stage to the next.
+"""Emission: a stage's results are written from inside the plan, as they pass from one stage to the next.
 
-So a cascade emits every stage from one plan that reads the log once and keeps each stage's state once. Ids come from the
-data and documents are only ever created, so a batch that is run again lands on itself.
+So one plan emits every stage of a cascade, reads the log once and keeps each stage's state once. Ids come from the data and
+documents are only ever created, so a repeated batch finds its own results.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def results_metric(stage: str) -> str:
 
 
 class EmissionTap:
-    """Puts a stage's emission into the plan, where the stage has one."""
+    """Adds a stage's emission to the plan, where the stage emits."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class EmissionTap:
         )
         fields = [StructField(f.name, f.dataType, f.nullable) for f in frame.schema.fields]
         schema = StructType([*fields, StructField(REFUSED_RESULTS, LongType())])
-        # An Arrow function loses the mark of event time, so its schema says it again.
+        # An Arrow function loses the mark of event time, so its schema sets it again.
         schema[EVENT_TIME].metadata = {WATERMARK_METADATA: run.pipeline.delay_ms}
         is_new = F.lit(True) if emitted_ms is None else F.unix_millis(F.col("window.end")) > emitted_ms
         tapped = frame.mapInArrow(emission, schema).observe(
@@ -83,8 +83,8 @@ class EmissionTap:
 def document_shape(
     pipeline: CheckedPipeline, stage: Stage, emit: Emit, version: int, generation: int = 1
 ) -> DocumentShape:
-    """What the documents of one emission have in common. A backfill's have one id each, whatever the job's guarantee: every
-    attempt at it computes the same."""
+    """What the documents of one emission have in common. A backfill's documents always have ids from the data, whatever the job's
+    guarantee: every attempt computes the same."""
     return DocumentShape(
         emit_name=emit.name,
         job=pipeline.job,

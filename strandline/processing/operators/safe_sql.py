@@ -1,7 +1,7 @@
-"""Expressions as Spark runs them: an arithmetic failure gives null, to be judged per record, and never ends a job.
+"""Expressions as Spark runs them: an arithmetic error gives null, which may reject a record but never ends a job.
 
-Spark in its ANSI mode raises on overflow, division by zero and bad casts; without it, overflow wraps silently. So the mode
-stays on and each operator that can raise is replaced by the form of it that gives null.
+In its ANSI mode Spark raises on overflow, division by zero and bad casts; without it, overflow wraps silently. So the mode
+stays on, and each operator that can raise is replaced by its form that gives null.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TRY_AGGREGATE: dict[type[exp.Expr], str] = {exp.Sum: "try_sum", exp.Avg: "try_a
 
 
 def safe_sql(sql: str, columns: Mapping[str, str]) -> str:
-    """The same expression with every operator that can raise in the form that gives null instead.
+    """Return the expression with every operator that can raise replaced by its form that gives null.
 
     `columns` maps every column in sight to its type, as for `infer_type`. Raises ExpressionError as that does.
     """

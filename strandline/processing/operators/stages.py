@@ -1,5 +1,5 @@
-"""The pipeline as Spark frames: steps and windows, each a pure function from frame to frame. Emission is put in by the
-caller as a tap between two stages, so one plan reads the log once and emits every stage."""
+"""The pipeline as Spark frames: steps and windows, each a pure function from frame to frame. The caller adds emission as a tap
+between two stages, so one plan reads the log once and emits every stage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strandline.processing.source.data_source import FACT_NAMES, FACTS
 from strandline.processing.source.decoding import EVENT_TIME
 
 PROBLEM = "_strandline_problem"
-"""Why an expression could not be computed for a record whose inputs were present; null for a good record."""
+"""Why an expression gave no value although its inputs were present; null for a good record."""
 
 WATERMARK_METADATA = "spark.watermarkDelayMs"
 """Marks an event-time column for Spark."""

@@ -1,7 +1,7 @@
 """The log as a Spark data source. Its offsets are slice numbers; a batch is one slice, or several merged on replay.
 
 Spark calls `StreamReader.latestOffset` and `partitions` in one planner process next to the driver, and `read` in the Python
-workers of the executors. Each task yields the accepted records of its offset ranges as Arrow batches, and last one
+workers of the executors. Each task yields the accepted records of its offset ranges as Arrow batches, and then one
 *facts row*: how many records it read, how many it rejected, and the tick that carries event time into Spark's watermark.
 """
 
@@ -39,9 +39,9 @@ if TYPE_CHECKING:  # the workers load this module too, and need neither SQL nor 
     from strandline.processing.slices.rewind import RewindPlan
 
 FACTS = "_strandline_facts"
-"""The column that only a facts row fills: a list, which costs every other row 4 bytes."""
+"""A column that only facts rows fill: a list, which costs every other row 4 bytes."""
 FACT_NAMES = ("records", "rejected", "late", "latest_event_ms", "latest_log_ms")
-"""What the list holds, by place."""
+"""The items of the list, in order."""
 
 SOURCE_COLUMNS = ("_strandline_stream", "_strandline_partition", "_strandline_offset")
 BYTES = "_strandline_bytes"
@@ -61,7 +61,7 @@ class SourceConfig:
     slice_first: int
     """Where the run starts: the first slice of the rewind."""
     slice_committed: int
-    """The last slice whose results are out; up to here slices are merged."""
+    """The last committed slice; up to here slices are merged."""
     replay_rows_max: int
     slice_interval_ms: int
     parallelism: int
@@ -98,12 +98,12 @@ def source_of_run(run: JobRun, plan: RewindPlan, emitter: str | None, parallelis
 
 
 def accepted_schema(decoding: DecodingConfig) -> pa.Schema:
-    """Of what the stream of slices gives: accepted records, and facts rows."""
+    """The rows of the stream of slices: accepted records, and facts rows."""
     return pa.schema([*decoding.arrow_fields, pa.field(FACTS, pa.list_(pa.int64()))])
 
 
 def recorded_schema(decoding: DecodingConfig) -> pa.Schema:
-    """Of what the batch reader gives: all records, with their bytes and coordinates, and why they were rejected."""
+    """The rows of the batch reader: records with their bytes and coordinates, and why they were rejected."""
     return pa.schema(
         [
             *decoding.arrow_fields,
@@ -140,8 +140,8 @@ def log_source(config: SourceConfig) -> type[DataSource]:
 
 
 class LogSource(DataSource):
-    """Reads slices. As a stream: new slices, planned as it goes. As a batch, with options `first` and `last`: the
-    records of these slices with their bytes and coordinates, those rejected with the reason."""
+    """Reads slices. As a stream: new slices, planned one after the other. As a batch, with options `first` and `last`: the
+    records of these slices with their bytes and coordinates, and the reason where they were rejected."""
 
     bound: SourceConfig
 
@@ -165,7 +165,7 @@ class LogSource(DataSource):
 
 
 class SliceStreamReader(DataSourceStreamReader):
-    """The stream of slices. In the planner process it holds the ledger and the log's index open."""
+    """The stream of slices. In the planner process it keeps the ledger and the log's index open."""
 
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
@@ -177,7 +177,7 @@ class SliceStreamReader(DataSourceStreamReader):
         return offset_of_slice(self._config.slice_first - 1)
 
     def latestOffset(self, start: dict[str, int], limit: object = None) -> dict[str, int]:
-        """The last slice of the next batch; `start` itself when there is nothing to do.
+        """Return the last slice of the next batch, or `start` when there is nothing to do.
 
         Waits a little for records, so that Spark's loop doesn't spin.
         """
@@ -191,7 +191,7 @@ class SliceStreamReader(DataSourceStreamReader):
         self._planner = planner
         pause_s = self._planned_at_s + config.slice_interval_ms / 1000 - time.monotonic()
         if pause_s > 0:
-            time.sleep(pause_s)  # a pace, not a hope: fewer and larger slices under a steady trickle
+            time.sleep(pause_s)  # so that a steady trickle makes fewer and larger slices
         deadline = time.monotonic() + 0.2
         while (planned := planner.next_slice()) is None and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -259,7 +259,7 @@ def _rows(row: SliceRow) -> int:
 
 
 def partition_slices(slices: Sequence[SliceRow], parallelism: int, tick_ms: int | None) -> list[LogPartition]:
-    """Spread the slices' partitions over at most `parallelism` tasks, largest first; always at least one task."""
+    """Spread the slices' partitions over at most `parallelism` tasks, the largest first. There is always one task at least."""
     pieces: dict[tuple[str, int], list[Piece]] = {}
     for row in slices:
         for stream, ends in row.offsets.items():
@@ -303,7 +303,7 @@ def read_accepted(config: DecodingConfig, partition: LogPartition) -> Iterator[p
 
 
 def _facts_row(schema: pa.Schema, tick_ms: int | None, *facts: int | None) -> pa.RecordBatch:
-    """Its event time is the tick, or 1970: Spark's watermark starts there, so that moves nothing."""
+    """Its event time is the tick, or 1970, where Spark's watermark starts and which therefore does not move it."""
     columns = [
         pa.array([list(facts) if item.name == FACTS else None], item.type) for item in schema if item.name != EVENT_TIME
     ]
@@ -313,7 +313,7 @@ def _facts_row(schema: pa.Schema, tick_ms: int | None, *facts: int | None) -> pa
 
 
 class RejectedRecordReader(DataSourceReader):
-    """The records of committed or planned slices once more, with bytes and coordinates, for their dead letters."""
+    """Reads committed or planned slices again, with bytes and coordinates, for the dead letters of their records."""
 
     def __init__(self, config: SourceConfig, first: int, last: int, only_rejected: bool) -> None:
         self._config = config

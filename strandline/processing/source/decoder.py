@@ -1,8 +1,8 @@
 """The bytes of many records to typed Arrow columns, at more than a million records a CPU-second.
 
 A record's outcome depends on its own bytes, its log time and the watermark, never on its neighbours or on how records
-are cut into calls: what is accepted is a pure function of the log. `RecordValidator` says what that outcome is, one record
-at a time. The fast way here may only say *yes*; whatever it cannot vouch for, it hands to the validator.
+are cut into calls: what is accepted is a pure function of the log. `RecordValidator` defines the outcome, one record at a
+time. The fast path here may only accept; it hands every doubtful record to the validator.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from strandline.processing.source.record_fields import (
 )
 from strandline.processing.source.timestamps import Marks, Micros, format_timestamp, parse_timestamp_column
 
-__all__ = ["Decoded", "Decoder", "RecordField", "Reject"]
+__all__ = ["Decoded", "Decoder", "RecordField", "RejectedRecord"]
 
 _BLOCK_ROWS = 32
-"""Rows that are searched for repeated keys together; one that has some makes only these be looked at singly."""
+"""So many rows are searched for repeated keys together. Only where one is found are its rows searched one by one."""
 _QUOTE = ord('"')
 
 
 @dataclass(frozen=True)
-class Reject:
-    """A record that is not used."""
+class RejectedRecord:
+    """A rejected record."""
 
     index: int
-    """Its place among the values of the call."""
+    """Its index among the values of the call."""
     reason: str
     """`decode`, `schema`, `future_event` or `late`: the first of these that holds."""
     message: str
@@ -56,7 +56,7 @@ class Decoded:
     """The columns asked for, of the accepted records, in the order of the values."""
     event_time: pa.Array
     """Of the accepted records, `timestamp('us', tz='UTC')`."""
-    rejects: list[Reject]
+    rejects: list[RejectedRecord]
     """In the order of the values."""
     latest_event_ms: int | None
     """The greatest event time of the accepted records, rounded down; None when there are none."""
@@ -98,7 +98,7 @@ class Decoder:
         1. Read each record into a row; one that cannot be read goes to the validator.
         2. Read the timestamps and decimals of all rows.
         3. Give the rows that are in doubt to the validator.
-        4. Reject what is too far ahead of its log time, then what is behind the watermark.
+        4. RejectedRecord what is too far ahead of its log time, then what is behind the watermark.
         5. Lay the accepted rows out as columns.
         """
         rows, indexes, rejects = self._read_rows(values)
@@ -108,7 +108,7 @@ class Decoder:
         for at in sorted(columns.doubtful | self._doubtful_texts(sources, columns)):
             rejection = self._validator.validate(sources[at])
             if isinstance(rejection, Rejection):
-                rejects.append(Reject(indexes[at], rejection.reason, rejection.message))
+                rejects.append(RejectedRecord(indexes[at], rejection.reason, rejection.message))
                 keep[at] = False
         event_micros = columns.micros[self._event_time]
         self._reject_by_time(event_micros, keep, indexes, log_times_ms, watermark_ms, rejects)
@@ -121,7 +121,7 @@ class Decoder:
             latest_event_ms=int(accepted_micros.max()) // 1000 if len(accepted_micros) else None,
         )
 
-    def _read_rows(self, values: Sequence[bytes | None]) -> tuple[list[Any], list[int], list[Reject]]:
+    def _read_rows(self, values: Sequence[bytes | None]) -> tuple[list[Any], list[int], list[RejectedRecord]]:
         """Return the rows, the index of the value of each, and the rejects."""
         parse = self._parse
         rows: list[Any] = []
@@ -129,11 +129,11 @@ class Decoder:
         rejects = []
         for index, value in enumerate(values):
             try:
-                append(parse(value))  # type: ignore[arg-type]  # None is a TypeError like any other refusal
+                append(parse(value))  # type: ignore[arg-type]  # None raises TypeError
             except (ValueError, TypeError, RecursionError):
                 rejection = self._validator.validate(value)
                 if isinstance(rejection, Rejection):
-                    rejects.append(Reject(index, rejection.reason, rejection.message))
+                    rejects.append(RejectedRecord(index, rejection.reason, rejection.message))
                 else:
                     append(rejection)
         rejected = {reject.index for reject in rejects}
@@ -142,7 +142,7 @@ class Decoder:
     def _doubtful_texts(self, values: Sequence[Any], columns: _Columns) -> set[int]:
         """Return the rows that may break a rule unknown to the parser: UTF-8 throughout, nesting, each key once.
 
-        Each test is made on all bytes at once and costs next to nothing; only when it fails are rows looked at singly.
+        Each test looks at all bytes at once and costs next to nothing. Only where it fails are rows tested one by one.
         """
         doubtful: set[int] = set()
         # A row begins and ends with a brace or a blank, so no character, key or escape can span two of them.
@@ -161,7 +161,7 @@ class Decoder:
     def _repeated_keys(self, values: Sequence[Any], columns: _Columns, first: int, end: int) -> list[int]:
         """Return the rows of a block that may have a declared key twice.
 
-        There are none when no key can be spelled with an escape, and each is found as often as rows have it.
+        There are none when no key can be spelled with an escape, and each key is found as often as rows have it.
         """
         block = b"".join(values[first:end])
         if b"\\" not in block and all(
@@ -181,7 +181,7 @@ class Decoder:
         indexes: list[int],
         log_times_ms: Sequence[int],
         watermark_ms: int | None,
-        rejects: list[Reject],
+        rejects: list[RejectedRecord],
     ) -> None:
         """Clear `keep` and add a reject for each kept row before 1970, too far ahead of its log time, or too late."""
         name = self._fields[self._event_time].name
@@ -189,9 +189,9 @@ class Decoder:
         if len(indexes) < len(log_ms):
             log_ms = log_ms[indexes]
         for at in np.flatnonzero(keep & (event_micros < 0)).tolist():
-            keep[at] = False  # Spark's watermark begins at 1970: it would drop what lies before without a word
+            keep[at] = False  # Spark's watermark begins at 1970: Spark would drop earlier records silently
             message = f"{name}: {format_timestamp(event_micros[at])} is before 1970-01-01 UTC; is the unit right?"
-            rejects.append(Reject(indexes[at], REASON_SCHEMA, message))
+            rejects.append(RejectedRecord(indexes[at], REASON_SCHEMA, message))
         if self._max_ahead_ms is not None:
             # Rounded up, so that one microsecond too many is too many.
             ahead_ms = -(-event_micros // 1000) - log_ms
@@ -199,13 +199,13 @@ class Decoder:
                 keep[at] = False
                 message = f"{name}: {format_timestamp(event_micros[at])} is {ahead_ms[at]} ms ahead of its log time"
                 message += f", more than {self._max_ahead_ms} ms"
-                rejects.append(Reject(indexes[at], REASON_FUTURE_EVENT, message))
+                rejects.append(RejectedRecord(indexes[at], REASON_FUTURE_EVENT, message))
         if watermark_ms is not None:
             for at in np.flatnonzero(keep & (event_micros // 1000 < watermark_ms)).tolist():
                 keep[at] = False
                 watermark = format_timestamp(watermark_ms * 1000)
                 message = f"{name}: {format_timestamp(event_micros[at])} is before the watermark {watermark}"
-                rejects.append(Reject(indexes[at], REASON_LATE, message))
+                rejects.append(RejectedRecord(indexes[at], REASON_LATE, message))
 
 
 class _Columns:

@@ -107,7 +107,7 @@ def decode_pieces(
 
 
 def _adjoining(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Runs of pieces that follow each other in one partition: each run is fetched in one go."""
+    """Group pieces that follow each other in one partition: each group is fetched at once."""
     run: list[Piece] = []
     for piece in pieces:
         before = run[-1].offsets if run else None

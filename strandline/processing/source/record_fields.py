@@ -1,14 +1,14 @@
-"""The declared fields of a record, and the exact judgement of one record against them.
+"""The declared fields of a record, and the exact validation of one record against them.
 
-What a record may be is decided here, for one record at a time; `decoder.py` only comes to the same answer sooner. A
+This module decides which records are accepted, one record at a time; `decoder.py` reaches the same decision faster. A
 record is rejected as
 
 * `decode` when it is not a JSON text in UTF-8, is nested deeper than `NESTING_MAX`, or has a declared field twice (one
-  reader takes the first, another the second). A field that is not declared may be anything, twice too;
+  reader takes the first, another the second). Undeclared fields may hold anything, and may stand twice;
 * `schema` when it is not an object, or a declared field is missing, null though required, of another type or out of
   its range.
 
-Numbers are not texts and texts are not numbers, but a decimal may be either. 1.0 is not a `long`; 1 is a `double`.
+A number is not taken for a text, nor a text for a number; only a decimal may be either. 1.0 is not a `long`; 1 is a `double`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every 
     from strandline.core.stream import StreamSpec
 
 NESTING_MAX = 100
-"""Objects and arrays within each other. Fixed here, since the parser's own limit depends on the depth of its caller."""
+"""How deep objects and arrays may be nested. Fixed here, since the parser's own limit depends on its caller's depth."""
 _SHOWN_CHARACTERS_MAX = 40
 
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
@@ -48,12 +48,12 @@ class RecordField:
     type: str
     """`string`, `boolean`, `integer`, `long`, `double`, `timestamp`, or `decimal(precision,scale)`."""
     required: bool = True
-    """False: may be missing or null, and is null then."""
+    """False: it may be missing or null; then it is null."""
     min: float | None = None
-    """The least value of a number, itself allowed."""
+    """The least number allowed."""
     max: float | None = None
     unit: str | None = None
-    """What a timestamp given as a number counts: `s`, `ms` or `us`. None: `ms`."""
+    """The unit of a timestamp that is a number: `s`, `ms` or `us`. None: `ms`."""
 
     def __post_init__(self) -> None:
         if not _is_type(self.type):
@@ -71,7 +71,7 @@ class RecordField:
 
     @property
     def parsed_type(self) -> Any:
-        """What msgspec is asked for. It judges all but texts of timestamps, and decimals, which it keeps as bytes."""
+        """The type that msgspec parses. It checks all but timestamps as text, and decimals, which it keeps as bytes."""
         if self.type in WHOLE_RANGES:
             first, last = WHOLE_RANGES[self.type]
             least = first if self.min is None else max(first, math.ceil(self.min))
@@ -116,8 +116,8 @@ def _is_type(name: str) -> bool:
 
 
 DecimalParser = Callable[[bytes], decimal.Decimal | None]
-"""Returns the number, exactly, in the field's scale, or None when it is none, does not fit, or is out of range. It is
-given the JSON of the value: a number, or a string that holds nothing but a number."""
+"""Takes the JSON of a value: a number, or a string that holds nothing but a number. Returns the exact number in the field's
+scale, or None when it is no number, does not fit or is out of range."""
 
 
 def decimal_parser(field: RecordField) -> DecimalParser:
@@ -152,14 +152,14 @@ def decimal_parser(field: RecordField) -> DecimalParser:
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why one record cannot be used."""
+    """Why a record is rejected."""
 
     reason: str
     message: str
 
 
 class RecordValidator:
-    """Judges records one at a time: slow, exact, and dependent on nothing but the record's bytes."""
+    """Validates records one at a time: slow and exact. The outcome depends only on the record's bytes."""
 
     def __init__(self, fields: list[RecordField]) -> None:
         self.fields = fields
@@ -172,16 +172,16 @@ class RecordValidator:
         self._parsers = [msgspec.json.Decoder(field.parsed_type) for field in fields]
 
     def validate(self, value: bytes | None) -> Any:
-        """Return the row (of `row_type`) that the record is, or the `Rejection` against it.
+        """Return the record as a row of `row_type`, or why it is rejected.
 
         1. The bytes are a JSON text.
-        2. No declared field stands in it twice.
+        2. No declared field stands there twice.
         3. Every declared field is as declared.
         """
         try:
             raw_row = self._read_raw(value)
-        except _NotUsableError as refusal:
-            return refusal.rejection
+        except _RejectedError as error:
+            return error.rejection
         assert value is not None
         names = {field.name for field in self.fields}
         given = [name for name in _top_level_keys(value) if name in names]
@@ -200,24 +200,24 @@ class RecordValidator:
         return self.row_type(**parsed)
 
     def _read_raw(self, value: bytes | None) -> Any:
-        """Return the row with every declared field as its bytes. Raises `_NotUsableError`."""
+        """Return the row with every declared field as its bytes. Raises `_RejectedError`."""
         if value is None:
-            raise _NotUsableError(REASON_DECODE, "no value (a tombstone)")
+            raise _RejectedError(REASON_DECODE, "no value (a tombstone)")
         try:
             value.decode()
         except UnicodeDecodeError as error:
-            raise _NotUsableError(REASON_DECODE, f"not UTF-8: {error.reason} (byte {error.start})") from error
+            raise _RejectedError(REASON_DECODE, f"not UTF-8: {error.reason} (byte {error.start})") from error
         if _nesting(value) > NESTING_MAX:
-            raise _NotUsableError(REASON_DECODE, f"nested deeper than {NESTING_MAX} levels")
+            raise _RejectedError(REASON_DECODE, f"nested deeper than {NESTING_MAX} levels")
         try:
-            self._raw_value.decode(value)  # whole and well formed, before anything is said about what it holds
+            self._raw_value.decode(value)  # well formed to its end; only then look at what it holds
         except msgspec.DecodeError as error:
             text = str(error).removeprefix("JSON is malformed: ")
-            raise _NotUsableError(REASON_DECODE, f"not JSON: {text[0].lower()}{text[1:]}") from error
+            raise _RejectedError(REASON_DECODE, f"not JSON: {text[0].lower()}{text[1:]}") from error
         try:
             return self._raw_row.decode(value)
         except msgspec.ValidationError as error:
-            raise _NotUsableError(REASON_SCHEMA, f"expected an object, got {_shown(value.strip())}") from error
+            raise _RejectedError(REASON_SCHEMA, f"expected an object, got {_shown(value.strip())}") from error
 
     def _parse_field(self, at: int, raw: bytes) -> Any:
         """Return one field's value as the row has it. Raises ValidationError."""
@@ -232,7 +232,7 @@ class RecordValidator:
         return value
 
 
-class _NotUsableError(Exception):
+class _RejectedError(Exception):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.rejection = Rejection(reason, message)
@@ -265,7 +265,7 @@ def _nesting(value: bytes) -> int:
 
 
 def _shown(raw: bytes) -> str:
-    """The start of a value for a message, with everything that could play tricks on a terminal escaped."""
+    """The start of a value for a message, with all control characters escaped."""
     text = raw[: 4 * _SHOWN_CHARACTERS_MAX].decode(errors="ignore")
     cut = text[:_SHOWN_CHARACTERS_MAX]
     return ascii(cut)[1:-1] + ("..." if len(raw) > len(cut.encode()) else "")

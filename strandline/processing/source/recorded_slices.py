@@ -23,7 +23,7 @@ TASK_ROWS = 250_000
 _SLICES_A_LOOK = 1_000
 _, PARTITION, OFFSET = SOURCE_COLUMNS
 OWN = "_strandline_own"
-"""Whether the record is accounted for in this span, or only read for its windows."""
+"""Whether the record counts in this span's totals, or is only read for its windows."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class SpanReader(DataSourceReader):
             if rejected and partition.own:
                 count = len(rejected)
                 columns = [pa.nulls(count, config.column_types[name]) for name in config.columns]
-                times = pa.array([0] * count, pa.timestamp("us", tz="UTC"))  # a window needs some time
+                times = pa.array([0] * count, pa.timestamp("us", tz="UTC"))  # a window needs an event time
                 places = [offsets[at] for at in rejected]
                 yield _batch(schema, columns, times, piece, places, True, pa.array(rejected.values(), pa.string()))
 
@@ -144,8 +144,8 @@ def _batch(
 
 
 def cut_tasks(slices: Iterable[SliceRow], slice_own: int, rows_max: int) -> list[LogTask]:
-    """Cut slices, in order, into tasks of one partition each and of at most `rows_max` offsets; slices before `slice_own`
-    get tasks apart. An offset belongs to exactly one task, and keeps the watermark of its slice."""
+    """Cut slices, in order, into tasks of one partition and at most `rows_max` offsets each; slices before `slice_own` get tasks
+    of their own. Each offset belongs to exactly one task, and keeps the watermark of its slice."""
     tasks: list[LogTask] = []
     open_tasks: dict[tuple[str, int, bool], tuple[LogTask, int]] = {}
     for row in slices:

@@ -1,11 +1,11 @@
-"""Event times as they come in records, to whole microseconds since 1970 UTC.
+"""Parses the event times of records into whole microseconds since 1970 UTC.
 
 A number counts `s`, `ms` or `us` since 1970 and may have a fraction, which is rounded to the nearest microsecond.
 A text is `YYYY-MM-DD`, or a date, a `T` or a space, and `HH:MM`, `HH:MM:SS` or `HH:MM:SS.fraction` (any number of
-digits; what is below a microsecond is cut), with `Z`, `+HH`, `+HHMM` or `+HH:MM` behind it, or UTC without. Years 1 to
-9999.
+digits; those below a microsecond are cut), followed by `Z`, `+HH`, `+HHMM` or `+HH:MM`; without a zone it is UTC. Years 1
+to 9999.
 
-Each form exists once for a single value, which defines the meaning, and once for a column, which must agree.
+Each form has a parser for a single value, which defines the meaning, and one for a column, which must agree.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _COLUMN_BYTES_MAX = len("YYYY-MM-DD HH:MM:SS.ffffff+HH:MM")
 
 
 def number_range(unit: str) -> tuple[int, int]:
-    """Return the first number in `unit` that is in year 1, and the first that is past year 9999."""
+    """Return the first number in `unit` that lies in year 1, and the first after year 9999."""
     return _SECONDS_FIRST * PER_SECOND[unit], _SECONDS_END * PER_SECOND[unit]
 
 
 def parse_timestamp(value: float | str, unit: str) -> int | None:
-    """Return the microseconds that one value of a record means, or None when it means no time in years 1 to 9999."""
+    """Return the microseconds of one value of a record, or None when it is no time in years 1 to 9999."""
     if isinstance(value, str):
         return _parse_text(value)
     first, end = number_range(unit)
     if not first <= value < end:
         return None
     micros_per_unit = 1_000_000 // PER_SECOND[unit]
-    # A float of seconds cannot hold most microseconds exactly; the nearest one is the one that was meant.
+    # A float of seconds cannot hold most microseconds exactly; the sender meant the nearest.
     return value * micros_per_unit if isinstance(value, int) else round(value * micros_per_unit)
 
 
 def parse_timestamp_column(values: list[Any], unit: str) -> tuple[Micros, Marks]:
-    """Return the microseconds of each value, and which of the values mean a time.
+    """Return the microseconds of each value, and which values are times.
 
-    Values are int or float (within `number_range`), str, or something else, which means no time.
+    Values are int or float (within `number_range`) or str; any other value is no time.
     """
     kinds = set(map(type, values))
     if len(kinds) == 1:
@@ -100,7 +100,7 @@ def _parse_column_of(kind: type, values: list[Any], unit: str) -> tuple[Micros, 
 
 def _parse_text_column(texts: list[str]) -> tuple[Micros, Marks]:
     """Read the usual forms (`YYYY-MM-DD?HH:MM:SS`, up to six digits of fraction, `Z` or `+HH:MM`) for all rows at once,
-    by arithmetic on their bytes; give each row of any other form, or with a doubt, to `_parse_text`."""
+    by arithmetic on their bytes; give each row of another form to `_parse_text`."""
     micros, valid = _parse_usual_texts(pa.array(texts, pa.string()))
     for row in np.flatnonzero(~valid).tolist():
         parsed = _parse_text(texts[row])
@@ -112,7 +112,7 @@ def _parse_text_column(texts: list[str]) -> tuple[Micros, Marks]:
 def _parse_usual_texts(texts: pa.StringArray) -> tuple[Micros, Marks]:
     _, offsets, data = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32)[: len(texts) + 1]
-    # Padded, so that a position past the end of a short text reads something; the length decides if it counts.
+    # Padded, so that a position after the end of a short text can be read; the length decides whether it counts.
     padded = np.zeros(int(bounds[-1]) + _COLUMN_BYTES_MAX, np.uint8)
     padded[: bounds[-1]] = np.frombuffer(data, np.uint8)[: bounds[-1]]
     starts, ends, lengths = bounds[:-1], bounds[1:], np.diff(bounds)
@@ -122,7 +122,7 @@ def _parse_usual_texts(texts: pa.StringArray) -> tuple[Micros, Marks]:
         return np.isin(padded[positions], np.frombuffer(characters.encode(), np.uint8))
 
     def number(positions: npt.NDArray[np.int32], digits: int, used: Marks | None = None) -> Micros:
-        """Read `digits` digits; where one is none, the row becomes invalid. Rows not `used` are read but not judged."""
+        """Read `digits` digits; a row with another character becomes invalid, unless it is not `used`."""
         nonlocal valid
         total = np.zeros(len(positions), np.int64)
         for at in range(digits):

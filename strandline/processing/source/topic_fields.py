@@ -1,7 +1,7 @@
-"""Fields that a stream's document takes from the MQTT topic: put before a record's own for the decoder alone.
+"""Fields that a stream takes from the MQTT topic: added to a record for the decoder alone.
 
-The log keeps the sender's bytes, and the topic in the source header; so what a job sees is a function of the log. A field
-that the record itself has is the record's: the topic only fills in. A record that came another way is left as it is.
+The log keeps the sender's bytes, and the topic in the source header, so what a job sees is a function of the log. The topic
+only adds fields that the record lacks. Records that came another way stay as they are.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TopicFields:
         self._members_of = lru_cache(maxsize=TOPICS_REMEMBERED_MAX)(self._read_topic)
 
     def fill_in(self, values: Sequence[bytes | None], messages: Sequence[Message]) -> list[bytes | None]:
-        """Return the values with the fields that their topics add; `messages` are the records in the same order."""
+        """Return the values with the fields that their topics add. `messages` are the same records in the same order."""
         return [self._fill_in_one(value, _topic(message)) for value, message in zip(values, messages, strict=True)]
 
     def _fill_in_one(self, value: bytes | None, topic: bytes | None) -> bytes | None:
@@ -41,9 +41,9 @@ class TopicFields:
             return value
         start = len(value) - len(value.lstrip(_WHITESPACE))
         if value[start : start + 1] != b"{":
-            return value  # no object: the decoder says what it is
+            return value  # no object: the decoder rejects it
         members = (self._members_of if len(topic) <= _TOPIC_BYTES_REMEMBERED_MAX else self._read_topic)(topic)
-        # No member of the record can have such a name where the name does not occur and no escape could spell it.
+        # Where the name does not occur and no escape could spell it, no member of the record has it.
         if b"\\" in value or any(name in value for name, _ in members):
             try:
                 own = _read_members(value)
@@ -57,7 +57,7 @@ class TopicFields:
         return b"{" + b",".join([name + b":" + content for name, content in members]) + comma + rest
 
     def _read_topic(self, topic: bytes) -> list[tuple[bytes, bytes]]:
-        """The names and values that a topic has, in JSON. A level that it lacks, or that is empty, is no field."""
+        """The names and values that a topic gives, in JSON. A missing or empty level gives no field."""
         levels = topic.decode(errors="replace").split("/", max(self._levels.values()) + 1)
         return [
             (_write(name), _as_json(levels[level], self._types[name]))
@@ -67,7 +67,7 @@ class TopicFields:
 
 
 def _as_json(text: str, field_type: str) -> bytes:
-    """The level as the field's type is written in JSON; what can't be that stays a text, which the decoder refuses."""
+    """The level as JSON of the field's type; where that is impossible, as a text, which the decoder rejects."""
     if field_type == "boolean" and text in ("true", "false"):
         return text.encode()
     if field_type not in ("string", "boolean") and _NUMBER.fullmatch(text):

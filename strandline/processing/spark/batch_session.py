@@ -17,7 +17,7 @@ _PARTITIONS_MIN, _PARTITIONS_MAX = 4, 2_000
 
 @contextmanager
 def batch_spark(settings: Settings, job: str, purpose: str, records: int) -> Iterator[SparkSession]:
-    """Start a session and stop it at the end: more partitions for more records, so that what a task holds stays bounded.
+    """Start a session and stop it at the end. More records get more partitions, so that what a task holds stays bounded.
 
     `purpose` is one word, for the name of its scratch directory, which is deleted before and after.
     """
@@ -28,7 +28,7 @@ def batch_spark(settings: Settings, job: str, purpose: str, records: int) -> Ite
     try:
         spark = start_spark(settings, f"{job}-{purpose}", scratch)
         try:
-            # The same on every machine: an attempt at a backfill must not spread results otherwise than the one before.
+            # Equal on every machine: each attempt at a backfill must spread its results over the same tasks.
             partitions = min(max(_PARTITIONS_MIN, records // TASK_ROWS), _PARTITIONS_MAX)
             spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
             yield spark

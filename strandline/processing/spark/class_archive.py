@@ -1,7 +1,7 @@
 """An archive of the classes that Spark loads, so that a JVM maps them instead of reading, checking and linking each again.
 
-It is a dynamic archive of the JVM (JEP 350), one for a Java and a Spark, in the cache. A good part of a cold start's CPU time
-goes into loading classes otherwise. The JVM itself checks that an archive fits, and goes on without one that doesn't.
+It is a dynamic archive of the JVM (JEP 350) in the cache, one for each Java and Spark. Without it, loading classes takes a good
+part of a cold start's CPU time. The JVM itself checks that an archive fits, and starts without one that doesn't.
 `class_archive_maker.py` makes it.
 """
 
@@ -18,13 +18,13 @@ import structlog
 log = structlog.get_logger()
 
 QUIET = "-Xlog:cds*=off"
-"""The JVM would tell of each class that can't be archived, and each start when an archive doesn't fit."""
+"""Else the JVM logs each class that it can't archive, and at each start that an archive doesn't fit."""
 
 
 def use_archive(cache_dir: Path) -> str:
-    """The options by which a JVM takes its classes from the archive; none where there is none.
+    """The options with which a JVM takes its classes from the archive; empty where there is no archive.
 
-    One that is not as it was written is removed: a JVM dies of a torn one.
+    A damaged archive is removed: a JVM crashes over it.
     """
     try:
         archive = find_archive(cache_dir)
@@ -32,7 +32,7 @@ def use_archive(cache_dir: Path) -> str:
             return ""
         if sum_of(archive) in archive.name:
             return f'"-XX:SharedArchiveFile={archive}" {QUIET}'
-        log.warning("the class archive is not as it was written; it is removed", archive=str(archive))
+        log.warning("the class archive is damaged; it is removed", archive=str(archive))
         archive.unlink()
     except OSError as error:  # another process may have removed it
         log.warning("the class archive can't be read", error=str(error))
@@ -40,7 +40,7 @@ def use_archive(cache_dir: Path) -> str:
 
 
 def find_archive(cache_dir: Path) -> Path | None:
-    """The archive for this Java and this Spark: KEY.SUM.jsa. An empty one says that this Java can't make any."""
+    """The archive for this Java and this Spark: KEY.SUM.jsa. An empty file says that this Java can't make one."""
     return next(archive_directory(cache_dir).glob(f"{archive_key()}.*.jsa"), None)
 
 
@@ -50,7 +50,7 @@ def archive_directory(cache_dir: Path) -> Path:
 
 
 def archive_key() -> str:
-    """What tells this Java and this Spark from others."""
+    """Identifies this Java and this Spark."""
     home = os.environ.get("JAVA_HOME")
     java = Path(f"{home}/bin/java" if home else shutil.which("java") or "java").resolve()
     jars = Path(pyspark.__file__).parent / "jars"
@@ -59,6 +59,6 @@ def archive_key() -> str:
 
 
 def sum_of(archive: Path) -> str:
-    """The sum of an archive's content, as it stands in the name."""
+    """The checksum of an archive's content, which is part of its name."""
     with archive.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()[:16]

@@ -1,4 +1,5 @@
-"""Makes the class archive, once for a Java and a Spark: a JVM runs the warm-up query and writes down at its end what it loaded.
+"""Makes the class archive, once for each Java and Spark: a JVM runs the warm-up query and, when it ends, archives the classes
+that it loaded.
 
 `python -m strandline.processing.spark.class_archive_maker` makes it if it is not there.
 """
@@ -29,14 +30,14 @@ log = structlog.get_logger()
 
 _LOOK_S = 0.1
 _WRITE_S = 120.0
-"""So long a JVM may take to write its classes down: some 10 s of one core."""
+"""How long a JVM may take to write its archive, which needs some 10 s of one core."""
 _WRITERS_NICENESS = 19
 
 
 def provide_archive(settings: Settings, is_awaited: Callable[[], bool]) -> None:
-    """Have the archive made if it is not there, in another process; give up when a job `is_awaited`.
+    """Make the archive in another process if it is missing; give up as soon as a job `is_awaited`.
 
-    Never fails for want of one: it only saves time.
+    Never fails: an archive only saves time.
     """
     if find_archive(settings.cache_dir) is not None:
         return
@@ -49,7 +50,7 @@ def provide_archive(settings: Settings, is_awaited: Callable[[], bool]) -> None:
 
 
 def make_archive(settings: Settings) -> Path:
-    """Make the archive, unless it is there or another process is at it; return where it is.
+    """Make the archive, unless it exists or another process makes it; return its path.
 
     Raises StrandlineError when Spark can't be started, OSError when the cache can't be written.
     """
@@ -78,7 +79,7 @@ def make_archive(settings: Settings) -> Path:
 
 
 def _end_java() -> None:
-    """Let the JVM of this process end by itself: it writes its archive then."""
+    """Let the JVM of this process exit by itself: it writes its archive then."""
     java = SparkContext._gateway.proc  # type: ignore[union-attr]  # Spark starts it, and ends it with this process
     java.stdin.close()
     try:

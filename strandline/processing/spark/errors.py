@@ -1,4 +1,4 @@
-"""What a Spark query failed of. Spark passes on only the text of an error that was raised in one of its workers."""
+"""Typed errors from failed Spark queries. Of an error that one of its workers raised, Spark passes on only the text."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _TOLD_AS_TEXT: dict[str, type[StrandlineError]] = {
         LogTruncated,
     )
 }
-"""What planner and executors raise, by the name that Spark passes on."""
+"""The errors that planner and executors raise, by the name that Spark passes on."""
 
 
 def typed_error(error: Exception) -> StrandlineError:
-    """What a Spark query failed of, as the error that was raised where it happened: Spark passes on only its text."""
+    """The error that made a Spark query fail, with the type that it was raised with."""
     sentence = sentence_of(error)
     name, _, message = sentence.partition(": ")
     kind = _TOLD_AS_TEXT.get(name.rpartition(".")[2])
@@ -46,9 +46,8 @@ def typed_error(error: Exception) -> StrandlineError:
 
 
 def sentence_of(error: Exception) -> str:
-    """The line of a failure's text that a person needs: what the Python side raised, else what Spark names as the cause,
-    else what it says first."""
+    """The line of an error's text that a person needs: the Python error, else the cause that Spark names, else the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line)]
     causes = [found[1] for line in lines if (found := _OF_SPARK.match(line))]
-    return (raised or causes or lines[:1] or ["the Spark query failed without a word; see the runner's log"])[-1]
+    return (raised or causes or lines[:1] or ["the Spark query failed and gave no reason; see the runner's log"])[-1]

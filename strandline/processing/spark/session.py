@@ -20,11 +20,11 @@ from strandline.processing.spark.errors import sentence_of
 def start_spark(settings: Settings, job: str, scratch: Path, java_options: str | None = None) -> SparkSession:
     """A Spark session for one job. State lives in memory: it is rebuilt from the log, never from a disk.
 
-    `java_options` take the place of those for the class archive. Raises StrandlineError.
+    `java_options` replace those for the class archive. Raises StrandlineError.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    # Spark asks for the machine's name before it reads its settings, and dies where the name has no address.
+    # Spark looks up the machine's name before it reads its settings, and dies where the name has no address.
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["SPARK_LOCAL_HOSTNAME"] = "localhost"
     settings_of_spark = {
@@ -36,35 +36,35 @@ def start_spark(settings: Settings, job: str, scratch: Path, java_options: str |
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(shuffle_partitions()),
-        "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # our idle slices do that, and are recorded
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # our idle slices do this, and are recorded
         "spark.sql.streaming.minBatchesToRetain": "2",
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.sql.streaming.numRecentProgressUpdates": "2",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
         "spark.python.daemon.module": worker_daemon.MODULE,
         "spark.sql.adaptive.enabled": "false",
-        # Shuffle files and state lie on this machine and are read once or never: packing and sums cost more than they save.
+        # Shuffle files and state lie on this machine and are read once or never: compression and checksums don't pay.
         "spark.shuffle.compress": "false",
         "spark.shuffle.spill.compress": "false",
         "spark.shuffle.checksum.enabled": "false",
-        # Spark's default for these files starts a process for the mode of each, and more for its rename: dozens in a batch. It
-        # writes Hadoop's sums beside them, which nothing compares: the file system that adds them does not when it reads.
+        # Spark's default starts a process to set the mode of each file, and more to rename it: dozens in a batch. It also writes
+        # Hadoop's checksums beside them, which nothing compares: the file system that adds them ignores them when it reads.
         "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
         "FileSystemBasedCheckpointFileManager",
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-        # State files are packed in LZ4 blocks, and each block's own sum is compared when it is read: no other is needed.
+        # State files are LZ4 blocks, and each block's own checksum is compared when it is read: no other is needed.
         "spark.sql.streaming.stateStore.compression.codec": "lz4",
         "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
         "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
         "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
         "spark.ui.showConsoleProgress": "false",
-        # What Spark keeps and prints for its own web page, which is off: at two batches a second it adds up.
+        # What Spark keeps for its own web page, which is off: at two batches a second this adds up.
         "spark.sql.maxPlanStringLength": "1000",
         "spark.sql.ui.retainedExecutions": "4",
         "spark.ui.retainedJobs": "4",
         "spark.ui.retainedStages": "4",
         "spark.ui.retainedTasks": "100",
-        # A JVM that dies tells of it in its working directory otherwise, which is the user's.
+        # Else a crashed JVM writes its report into the working directory, which is the user's.
         "spark.driver.extraJavaOptions": f'"-XX:ErrorFile={settings.data_dir}/logs/java-crash-%p.log" '
         f"-XX:+UseSerialGC -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch} "
         + (use_archive(settings.cache_dir) if java_options is None else java_options),
@@ -76,7 +76,7 @@ def start_spark(settings: Settings, job: str, scratch: Path, java_options: str |
         spark = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         raise StrandlineError(
-            f"Spark could not be started for job {job}: {sentence_of(error)} What its Java process said is in the job's "
+            f"Spark could not be started for job {job}: {sentence_of(error)} The output of its Java process is in the job's "
             "runner log. Check that `java -version` says 17 or newer and that memory is free "
             f"(STRANDLINE_SPARK_DRIVER_MEMORY={settings.spark_driver_memory})."
         ) from error
@@ -90,5 +90,5 @@ def shuffle_partitions() -> int:
 
 
 def slots_of(spark: SparkSession) -> int:
-    """From how many places at most a run's tasks write to Kafka."""
+    """How many tasks of a run may write to Kafka at once, at most."""
     return max(spark.sparkContext.defaultParallelism, int(spark.conf.get("spark.sql.shuffle.partitions") or 0))

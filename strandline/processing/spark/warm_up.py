@@ -1,8 +1,8 @@
-"""What a standby does before it has a job: one small query through everything that a job's query goes through.
+"""What a standby does before it has a job: it runs one small query through all that a job's query uses.
 
 The same source class, the same stages, a mapInArrow worker with what an emission imports, foreachBatch: so the JVM has
-loaded and compiled what a job's first batch needs, and the Python workers are up, with their connection to Kafka. Nothing
-of it reads or writes Kafka, Elasticsearch or the ledger.
+loaded and compiled what a job's first batch needs, and the Python workers run, connected to Kafka. The query reads and
+writes neither Kafka nor Elasticsearch nor the ledger.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = structlog.get_logger()
 BATCHES = 3
 _BATCH_MS = 60_000
 ROWS = 50_000
-"""In each task: enough that the JVM has compiled the loops over rows, which a rewind spends its time in."""
+"""In each task: enough for the JVM to compile the loops over rows, in which a rewind spends its time."""
 _DEVICES = 1_000
 _STREAM: dict[str, object] = {
     "stream": "warm-up",
@@ -69,7 +69,7 @@ _PIPELINE: dict[str, object] = {
 def warm_up(
     spark: SparkSession, kafka_bootstrap: str, scratch: Path, is_awaited: Callable[[], bool], rows: int = ROWS
 ) -> None:
-    """Run the small query to its end, or until a job `is_awaited`; `rows` in each task of a batch."""
+    """Run the small query to its end, or until a job `is_awaited`, with `rows` in each task of a batch."""
     began = time.monotonic()
     if is_awaited():
         return
@@ -161,7 +161,7 @@ def _tap(stage: Stage, frame: DataFrame) -> DataFrame:
 
 
 def _pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """As an emission does, and with what that imports."""
+    """Pass rows on as an emission does, with the modules that it imports loaded."""
     for module in ("strandline.processing.emission.stage_emission", "strandline.results.elasticsearch_writer"):
         importlib.import_module(module)
     yield from batches

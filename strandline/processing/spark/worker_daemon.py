@@ -1,7 +1,7 @@
-"""The process from which Spark forks the Python workers of a runner, with what they need already imported.
+"""The process from which Spark forks the Python workers of a runner, with their imports already done.
 
-Spark ends workers that were idle for a minute, and forks new ones for the next task. Forked from here they begin with their
-imports done: a standby stays warm however long it waits, and a cold start imports once instead of once a worker.
+Spark ends workers that were idle for a minute, and forks new ones for the next task. Forked from this process, they need no
+imports: a standby stays warm however long it waits, and a cold start imports once instead of once for each worker.
 """
 
 from __future__ import annotations
