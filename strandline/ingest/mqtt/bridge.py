@@ -390,7 +390,7 @@ async def _first_of(lost: asyncio.Future[str], *events: asyncio.Event) -> None:
 
 
 async def serve(settings: MqttBridgeSettings) -> None:
-    """Run a bridge until SIGTERM or SIGINT: then read no more, settle and acknowledge what has come, return.
+    """Run a bridge until SIGTERM or SIGINT: then read no more, acknowledge what the log confirms, return.
 
     Raises StackError when the port of the health pages is taken, InvalidSettings, and what opening the ledger raises. Kafka
     and the broker may come later.

@@ -120,7 +120,7 @@ class PacketReader:
         """0 until CONNECT, which must be the first packet and come only once."""
         self._partial = bytearray()
         self._needed = 0
-        """The packet at hand is incomplete with fewer bytes than this."""
+        """With fewer bytes than this the packet is incomplete."""
 
     @property
     def bytes_held(self) -> int:

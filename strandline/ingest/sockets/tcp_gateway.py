@@ -131,7 +131,7 @@ class TcpConnection(asyncio.Protocol):
         self._is_open = False
         self._is_ending = False
         """Nothing more is read; the connection ends when the records that have arrived are confirmed or refused."""
-        self._is_heard_out = False
+        self._has_sender_closed = False
         """The sender has closed its side."""
         self._is_writable = asyncio.Event()
         self._is_writable.set()
@@ -154,7 +154,7 @@ class TcpConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The sender has closed its side in order, so its last line is a record even without a line end."""
-        self._is_heard_out = True
+        self._has_sender_closed = True
         if self._is_ending and self._settling is None:
             return False
         if not self._is_ending:
@@ -264,7 +264,7 @@ class TcpConnection(asyncio.Protocol):
         instead of the last answer."""
         if not self._is_open:
             return
-        if self._is_heard_out:
+        if self._has_sender_closed:
             self._transport.close()
         else:
             self._transport.write_eof()
