@@ -1,6 +1,9 @@
 """Fixtures for every kind of test. The servers behind them start once for a whole run, on the first test that asks."""
 
+import logging
 import os
+
+import structlog
 
 pytest_plugins = [
     "tests.support.ledgers",
@@ -14,3 +17,15 @@ pytest_plugins = [
 
 # Every JVM of a run uses the quick compiler alone: most live for less than a minute, and a start takes a third less CPU time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+# A server under test runs in threads of this process. By default its log lines would go to stdout, between what a command
+# under test prints there. This way they go to pytest's own record of logs, which it shows beside a failure.
+structlog.configure(
+    processors=[
+        structlog.processors.add_log_level,
+        structlog.processors.format_exc_info,
+        structlog.processors.KeyValueRenderer(key_order=["event"]),
+    ],
+    logger_factory=structlog.stdlib.LoggerFactory(),
+)
+logging.getLogger("strandline").setLevel(logging.INFO)
