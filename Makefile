@@ -3,16 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 KIND ?=
-LONG ?=
 RANDOM ?=
-KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,50)
+KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,$(if $(filter test-all,$(MAKECMDGOALS)),10,50))
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest simulate lock clean
+.PHONY: help run test test-all check format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest simulate lock clean
 
 help:
 	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
-	@echo "make test    run the tests (KIND=unit|property|contract|integration|migration|fault|simulation for one kind; LONG=1: the long ones, too;"
+	@echo "make test    prove each promise, in a quarter of an hour (KIND=unit|property|contract|integration|migration|fault|simulation: one kind;"
 	@echo "             RANDOM=1: in random order, RANDOM=12345: in the order of that seed)"
+	@echo "make test-all   the same and all that takes longer: every fault at every gateway, whole stacks, all seeds, the ladders of kills"
 	@echo "make check   format, lint, types, import order"
 	@echo "make bench   work W1 side by side with plain Spark, and the latency from answer to result"
 	@echo "make chaos KILLS=100   kill every part of a running job again and again; check every result"
@@ -35,9 +35,15 @@ $(VENV)/.test-ready: requirements-dev.lock pyproject.toml scripts/make-environme
 run: $(VENV)/.run-ready
 	@$(BIN)/strandline example
 
+PYTEST = $(BIN)/python -m pytest $(if $(KIND),tests/$(KIND),) \
+	$(if $(RANDOM),-p randomly $(if $(filter-out 1,$(RANDOM)),--randomly-seed=$(RANDOM),),)
 test: $(VENV)/.test-ready
-	@$(BIN)/python -m pytest $(if $(KIND),tests/$(KIND),) $(if $(LONG),-m 'long or not long',) \
-		$(if $(RANDOM),-p randomly $(if $(filter-out 1,$(RANDOM)),--randomly-seed=$(RANDOM),),)
+	@$(PYTEST)
+
+test-all: $(VENV)/.test-ready
+	@$(PYTEST) -m 'long or not long'
+	@$(if $(filter-out fault,$(KIND)),:,$(BIN)/python -m tests.fault.job_ladder --kills $(KILLS) --failpoints 1)
+	@$(if $(filter-out fault,$(KIND)),:,$(BIN)/python -m tests.fault.ingest_ladder --kills $(KILLS))
 
 check: $(VENV)/.test-ready
 	@$(BIN)/ruff format --check .

@@ -13,6 +13,9 @@ from tests.support.faults.gateways import HTTP, KINDS
 from tests.support.faults.kafka_cluster import KafkaCluster
 from tests.support.faults.lab import Lab
 
+EACH_KIND = [pytest.param(kind, id=kind.name, marks=[] if kind is HTTP else pytest.mark.long) for kind in KINDS]
+"""What lies behind the gateways is the same for all: `make test` breaks the HTTP gateway, `make test-all` each."""
+
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
@@ -23,7 +26,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
         assert cluster.errors() == []
 
 
-@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.name)
+@pytest.fixture(scope="module", params=EACH_KIND)
 def lab_of_a_kind(
     request: pytest.FixtureRequest, cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Lab]:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.failover import Failover, Service, failover
 from tests.support.ledgers import run_sql
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -59,7 +59,7 @@ def test_a_killed_leader_is_replaced_within_ten_seconds(stage: Failover) -> None
     killed_at = time.monotonic()
     leader.kill()
     stage.wait_for_leader(other)
-    assert time.monotonic() - killed_at < 10
+    assert time.monotonic() - killed_at < stretched(10)
     wait_until(lambda: set(left_over) & set(leader.family()), lambda alive: not alive, "the old runner ended")
     stage.wait_for_results(epoch + 1)
     assert stage.check() > 0
@@ -67,6 +67,7 @@ def test_a_killed_leader_is_replaced_within_ten_seconds(stage: Failover) -> None
     assert "leader_changed" in [event.kind for event in stage.ledger.events(stage.job)]
 
 
+@pytest.mark.long
 @ON_POSTGRESQL
 def test_a_leader_that_was_paused_with_its_runner_changes_nothing_when_it_wakes(stage: Failover) -> None:
     """As on another machine: the new leader can't reach the processes of the old one."""

@@ -21,6 +21,7 @@ def test_a_gateway_killed_under_load(each_lab: Lab):
     assert scenarios.kill_gateway(each_lab, 3).failures == []
 
 
+@pytest.mark.long
 def test_what_senders_repeat_is_counted_apart(lab: Lab):
     outcome = scenarios.kill_gateway(lab, 3, resends=True)
     assert outcome.failures == []
@@ -31,6 +32,7 @@ def test_senders_that_leave_before_their_answer(each_lab: Lab):
     assert scenarios.cut_senders(each_lab, 0 if each_lab.kind.name == "udp" else 50).failures == []
 
 
+@pytest.mark.long
 def test_a_gateway_frozen_under_load(lab: Lab):
     assert scenarios.freeze_gateway(lab, 2).failures == []
 
@@ -43,10 +45,12 @@ def test_kafka_killed_under_load(lab: Lab):
     assert scenarios.kill_kafka(lab, 2).failures == []
 
 
+@pytest.mark.long
 def test_kafka_frozen(lab: Lab):
     assert scenarios.freeze_kafka(lab, 6).failures == []
 
 
+@pytest.mark.long
 def test_the_network_to_kafka_cut(lab: Lab):
     assert scenarios.cut_network(lab, 4).failures == []
 
@@ -55,6 +59,7 @@ def test_the_answer_to_a_produce_request_lost(lab: Lab):
     assert scenarios.spoil_produce(lab, lambda: drop_answer(Api.PRODUCE), 10, what="Produce answer lost").failures == []
 
 
+@pytest.mark.long
 def test_a_produce_request_cut_in_the_middle(lab: Lab):
     assert scenarios.spoil_produce(lab, lambda: cut_request(Api.PRODUCE), 10, what="Produce cut").failures == []
 
@@ -67,6 +72,7 @@ def test_nothing_is_acknowledged_that_a_broker_does_not_show(lab: Lab):
     assert scenarios.blind_read_back(lab, 2).failures == []
 
 
+@pytest.mark.long
 def test_nothing_is_acknowledged_while_the_read_back_waits(lab: Lab):
     assert scenarios.slow_read_back(lab, 2).failures == []
 
@@ -82,6 +88,7 @@ def test_the_disk_of_kafka_full(disk, tmp_path):
         assert scenarios.fill_disk(lab, disk, 1).failures == []
 
 
+@pytest.mark.long
 def test_the_leader_of_three_brokers_killed(tmp_path):
     with contextlib.closing(Lab(tmp_path, brokers=3)) as lab:
         assert scenarios.kill_leader(lab, 2).failures == []
@@ -96,11 +103,18 @@ def test_a_spooling_gateway_killed_while_kafka_is_away(spool_lab: Lab):
     assert scenarios.kill_gateway_without_kafka(spool_lab, 2).failures == []
 
 
+@pytest.mark.long
 def test_what_a_spooling_gateway_sends_again_when_its_first_attempt_was_only_late(spool_lab: Lab):
     assert scenarios.hold_produce(spool_lab, 2, seconds=4).failures == []
 
 
-@pytest.mark.parametrize("make_rule", [drop_answer, lambda api: hold_request(api, 3)], ids=["lost", "held"])
+@pytest.mark.parametrize(
+    "make_rule",
+    [
+        pytest.param(drop_answer, id="lost"),
+        pytest.param(lambda api: hold_request(api, 3), id="held", marks=pytest.mark.long),
+    ],
+)
 def test_the_commit_of_a_spooling_gateway(spool_lab: Lab, make_rule):
     outcome = scenarios.spoil_produce(spool_lab, lambda: make_rule(Api.END_TXN), 3, what="commit")
     assert outcome.failures == []

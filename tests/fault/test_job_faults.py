@@ -15,6 +15,7 @@ CHOSEN = ["emit.written", "commit.before_checkpoint"]
 """Where a kill leaves the most half done: results out, and everything out, and nothing committed."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1_500)
 def test_killed_again_and_again_every_result_is_there_once_and_right(tmp_path: Path) -> None:
     """Each kind of process once, then at some failpoints: 0 lost, 0 repeated, 0 wrong, 0 divergence, and accounts close."""

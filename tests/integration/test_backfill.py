@@ -304,6 +304,7 @@ steps:
     assert sorted(places) == [f"{job}-tens"] * windows + [f"{job}-tens.g2"] * windows
 
 
+@pytest.mark.long
 def test_a_backfill_whose_process_is_killed_is_gone_on_with(platform: Platform) -> None:
     """From the command's side: asked for over the REST API, its process killed, complete, and seen through the alias."""
     job = "again-killed"

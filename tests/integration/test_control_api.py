@@ -166,6 +166,7 @@ def test_dead_letters_come_from_their_stream(control: Control, client: ControlCl
         client.dead_letter("letters-job", 5)
 
 
+@pytest.mark.long
 def test_real_runner_outlives_nothing_that_it_should_not(control: Control, kafka: str) -> None:
     """A job runs; the control service is killed; the next one ends the runner left over and starts another; SIGTERM ends
     all, and the job goes on with the next service. The family has the JVM in it."""

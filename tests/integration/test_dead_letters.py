@@ -75,6 +75,7 @@ def test_what_stands_behind_another_slots_open_transaction_is_not_written_again(
     killed.clear()
 
 
+@pytest.mark.long
 def test_a_transaction_that_nobody_takes_over_ends_before_readers_give_up(kafka: str) -> None:
     """As when the killed attempt had more tasks than any later one."""
     topic = "abandoned.dead-letter"

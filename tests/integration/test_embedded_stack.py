@@ -203,7 +203,10 @@ def test_a_stack_in_the_foreground_tells_what_died_and_ends_when_it_is_stopped_f
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGINT, id="ctrl-c"), pytest.param(signal.SIGTERM, id="term", marks=pytest.mark.long)],
+)
 def test_giving_up_while_it_starts_leaves_nothing(outside: OutsideStack, number: signal.Signals) -> None:
     # A shell that puts its commands into the background has them ignore Ctrl-C, and that is handed down.
     heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)

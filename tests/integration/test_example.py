@@ -18,6 +18,7 @@ STRANDLINE = Path(sys.executable).with_name("strandline")
 DEADLINE_S = 420
 
 
+@pytest.mark.long
 @pytest.mark.timeout(DEADLINE_S + 60)
 def test_the_example_gets_from_records_to_results_and_stops_all_it_started(tmp_path):
     """Every spoiled record is found again as a dead letter for its reason, and minutes come out of the cascade."""

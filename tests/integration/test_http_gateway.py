@@ -557,7 +557,9 @@ def many_files():
     resource.setrlimit(resource.RLIMIT_NOFILE, (before, files_max))
 
 
-@pytest.mark.parametrize("part", ["nothing", "head", "body"])
+@pytest.mark.parametrize(
+    "part", ["head", *(pytest.param(part, marks=pytest.mark.long) for part in ("nothing", "body"))]
+)
 def test_ten_thousand_slow_senders_hinder_nobody(private_gateway, many_files, part):
     """Each sends a byte now and then, and never a whole request; others are served, and the memory stays bounded."""
     gateway, count = private_gateway, min(10_000, many_files)

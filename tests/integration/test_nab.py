@@ -155,6 +155,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_shuffled_with_broken_lines_and_three_restarts_the_index_is_the_same(platform):
     """Shuffled within the allowed delay, 1 % broken lines among them, and the job stopped and started three times in the

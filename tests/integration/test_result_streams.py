@@ -183,6 +183,7 @@ def cascade(kafka: str, elasticsearch: str, tmp_path: Path) -> Iterator[Cascade]
     cascade.close()
 
 
+@pytest.mark.long
 def test_both_jobs_killed_the_stream_holds_each_result_once_and_its_reader_misses_none(cascade: Cascade) -> None:
     cascade.apply()
     for job in (TENS, MINUTES):

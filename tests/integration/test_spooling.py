@@ -19,7 +19,6 @@ from strandline.services.processes.pids import PidFile
 from tests.support.topic_reader import read_messages
 
 DEADLINE_S = 60
-KILLS = 8
 PARTITIONS = 4
 
 
@@ -117,11 +116,12 @@ def test_what_is_accepted_while_kafka_is_away_gets_into_the_log_once_and_in_orde
     check(read_committed(kafka, topic), sender.accepted())
 
 
+@pytest.mark.parametrize("kills", [3, pytest.param(8, marks=pytest.mark.long)])
 def test_writers_that_are_killed_while_they_spool_and_drain_lose_nothing_and_repeat_nothing(
-    kafka, topic, pause, tmp_path
+    kafka, topic, pause, tmp_path, kills
 ):
     accepted, ended = [], Counter()
-    for kill in range(KILLS):
+    for kill in range(kills):
         sender = Sender(kafka, topic, tmp_path, first=kill * 1_000_000)
         until(lambda s=sender: s.accepted(), "a first acknowledgement")
         if kill % 2 == 0:

@@ -35,6 +35,7 @@ def wait_for_standby(service: Service) -> tuple[int, Path]:
     return found
 
 
+@pytest.mark.long
 def test_a_job_starts_on_the_standby(stage: Failover) -> None:
     service = stage.start_service()
     standby, log = wait_for_standby(service)

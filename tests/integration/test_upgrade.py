@@ -15,9 +15,8 @@ from itertools import pairwise
 
 import pytest
 
-JOB = "upgraded"
-STREAM = f"""
-stream: {JOB}-in
+STREAM = """
+stream: {job}-in
 partitions: 2
 schema:
   device: string
@@ -46,9 +45,9 @@ BATCH_RECORDS = 40
 """Less than the delay, so that a slice that is cut through a request makes nothing late."""
 
 
-def text(version: int) -> str:
+def text(job: str, version: int) -> str:
     below, short, aggregates = VERSIONS[version % len(VERSIONS)]
-    return PIPELINE.format(job=JOB, below=below, short=short, aggregates=aggregates)
+    return PIPELINE.format(job=job, below=below, short=short, aggregates=aggregates)
 
 
 def record(number: int) -> tuple[int, str, int]:
@@ -58,16 +57,16 @@ def record(number: int) -> tuple[int, str, int]:
 class Sender(threading.Thread):
     """Sends records in the order of their event time, one request after the other, until it is told to stop."""
 
-    def __init__(self, platform):
+    def __init__(self, platform, stream):
         super().__init__(daemon=True)
-        self.platform, self.sent, self.is_stopping, self.error = platform, 0, False, None
+        self.platform, self.stream, self.sent, self.is_stopping, self.error = platform, stream, 0, False, None
 
     def run(self):
         try:
             while not self.is_stopping:
                 rows = [record(number) for number in range(self.sent, self.sent + BATCH_RECORDS)]
                 lines = [json.dumps({"device": d, "ts": ts, "power": p}).encode() for ts, d, p in rows]
-                assert self.platform.send(f"{JOB}-in", lines) == BATCH_RECORDS
+                assert self.platform.send(self.stream, lines) == BATCH_RECORDS
                 self.sent += BATCH_RECORDS
                 time.sleep(0.05)  # a pace: 80 s of event time a second, and the job keeps up with it
         except BaseException as error:  # noqa: BLE001  # told to the test, which fails by it
@@ -128,36 +127,38 @@ def check_stage(documents: dict, is_right, keys_of) -> list[str]:
 
 
 @pytest.mark.timeout(3600)
-def test_versions_take_over_under_load_and_no_window_is_emitted_by_two(platform):
-    platform.apply(STREAM + "---" + text(0))
-    sender = Sender(platform)
+@pytest.mark.parametrize("upgrades", [1, pytest.param(UPGRADES, marks=pytest.mark.long)])
+def test_versions_take_over_under_load_and_no_window_is_emitted_by_two(platform, upgrades):
+    job = f"upgraded-{upgrades}"
+    platform.apply(STREAM.format(job=job) + "---" + text(job, 0))
+    sender = Sender(platform, f"{job}-in")
     sender.start()
     audited_ms = BASE_MS
     try:
-        for version in range(UPGRADES + 1):
+        for version in range(upgrades + 1):
             if version:
-                (plan,) = platform.control.plan(text(version).encode(), "test.yaml")
+                (plan,) = platform.control.plan(text(job, version).encode(), "test.yaml")
                 assert plan["outcome"] == "changed"
                 assert {change["effect"] for change in plan["changes"]} <= {"rewind", "safe"}
-                platform.apply(text(version))
+                platform.apply(text(job, version))
             state = platform.wait_for(
-                JOB, lambda s, v=version: runs(platform, s, v + 1), f"version {version + 1} at work"
+                job, lambda s, v=version: runs(platform, s, job, v + 1), f"version {version + 1} at work"
             )
             emitted = state["last_emission"]["minute"]
             platform.wait_for(
-                JOB, lambda s, e=emitted: s["last_emission"]["minute"] > e + 60_000, "two minutes further"
+                job, lambda s, e=emitted: s["last_emission"]["minute"] > e + 60_000, "two minutes further"
             )
             assert sender.error is None
-            if len(VERSIONS) < UPGRADES:  # the long form: what has come since the upgrade before is clean each time
-                report = platform.audit(JOB, after_ms=audited_ms)
+            if len(VERSIONS) < upgrades:  # the long form: what has come since the upgrade before is clean each time
+                report = platform.audit(job, after_ms=audited_ms)
                 assert (report["outcome"], report["differences"]) == ("clean", 0), report
                 print(f"version {version + 1}: {report['computed']['results']} results, clean")
                 audited_ms = emitted
     finally:
         sender.end()
-    state = platform.stop(JOB, drain=True)
+    state = platform.stop(job, drain=True)
     assert state["counts"]["records"] == state["counts"]["accepted"] == sender.sent
-    results = [expected(sender.sent, version) for version in range(UPGRADES + 1)]
+    results = [expected(sender.sent, version) for version in range(upgrades + 1)]
 
     def short_is_right(document, end, version, findings):
         wanted = results[version - 1][0].get((end, document["device"]))
@@ -170,7 +171,7 @@ def test_versions_take_over_under_load_and_no_window_is_emitted_by_two(platform)
         if found != wanted:
             findings.append(f"minute {end} of version {version} is {found}, expected {wanted}")
 
-    short, minute = platform.documents(f"{JOB}-short"), platform.documents(f"{JOB}-minute")
+    short, minute = platform.documents(f"{job}-short"), platform.documents(f"{job}-minute")
     devices = [defaultdict(set) for _ in results]
     for found, (wanted, _) in zip(devices, results, strict=True):
         for end, device in wanted:
@@ -179,14 +180,14 @@ def test_versions_take_over_under_load_and_no_window_is_emitted_by_two(platform)
     assert check_stage(minute, minute_is_right, lambda end, v: {None} if end in results[v - 1][1] else set()) == []
     last_ms = record(sender.sent - 1)[0]
     assert max(millis(document["window"]["end"]) for document in minute.values()) > last_ms
-    assert {document["strandline"]["version"] for document in minute.values()} == set(range(1, UPGRADES + 2))
-    report = platform.audit(JOB)
+    assert {document["strandline"]["version"] for document in minute.values()} == set(range(1, upgrades + 2))
+    report = platform.audit(job)
     assert (report["outcome"], report["differences"]) == ("clean", 0), report
 
 
-def runs(platform, state, version: int) -> bool:
+def runs(platform, state, job: str, version: int) -> bool:
     """Whether the version is at work: it has emitted something."""
     if state["version"] != version or state["slice"] is None or not state["last_emission"].get("minute"):
         return False
-    (last,) = platform.control.get(f"/v1/jobs/{JOB}/slices", after=state["slice"] - 1, limit=1)["slices"]
+    (last,) = platform.control.get(f"/v1/jobs/{job}/slices", after=state["slice"] - 1, limit=1)["slices"]
     return last["version"] == version

@@ -1,7 +1,8 @@
-"""Waiting on progress, with a deadline."""
+"""Waiting on progress, with a deadline; and limits on a machine that has other work too."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -21,3 +22,9 @@ def wait_until(
         if time.monotonic() > deadline:
             raise AssertionError(f"not {what} within {timeout_s:g} s; last: {value!r}")
         time.sleep(poll_s)
+
+
+def stretched(limit_s: float) -> float:
+    """A limit that is promised for a machine with nothing else to do, longer where this one has more than two processes a core at
+    work: so that a test fails by what it tests, and not by what runs beside it."""
+    return limit_s * max(1.0, os.getloadavg()[0] / (2 * len(os.sched_getaffinity(0))))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -69,8 +71,27 @@ def test_each_guarantee_names_a_test_that_exists():
             )
 
 
+def test_each_guarantee_is_shown_by_make_test_and_says_what_only_make_test_all_runs():
+    for line in re.findall(r"^\| G\d+ \|.*$", (ROOT / "docs" / "guarantees.md").read_text(), re.MULTILINE):
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`( \(`make test-all`\))?", line)
+        for path, name, says_so in named:
+            assert is_long(path, name) == bool(says_so), f"{path}::{name} in {line[:8]}"
+        assert not all(says_so for _, _, says_so in named), f"nothing of `make test` shows it: {line}"
+
+
+def is_long(path: str, name: str) -> bool:
+    """Whether no case of the test is in `make test`."""
+    (test,) = [node for node in parsed(path).body if getattr(node, "name", "") == name]
+    return any(ast.unparse(mark) == "pytest.mark.long" for mark in test.decorator_list)  # type: ignore[attr-defined]
+
+
 def test_links_between_documents_lead_somewhere():
     documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     for document in documents:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+@cache
+def parsed(path: str) -> ast.Module:
+    return ast.parse((ROOT / path).read_text())

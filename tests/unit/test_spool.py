@@ -4,9 +4,11 @@ import contextlib
 import os
 import resource
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
+from functools import partial
 
 import pytest
 
@@ -163,8 +165,9 @@ def test_what_was_added_outlives_kill_9(tmp_path):
         done = len(found)
 
 
-def test_one_spool_has_one_user(tmp_path):
+def test_one_spool_has_one_user(tmp_path, monkeypatch):
     with opened(tmp_path) as spool:
         spool.add([record(1)])
+        monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, timeout=0.05))  # so long the second one waits
         with pytest.raises(StackError, match="can't be opened"):
             Spool(tmp_path, bytes_max=MB)

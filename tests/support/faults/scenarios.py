@@ -18,7 +18,7 @@ from tests.support.faults.checker import Verdict
 from tests.support.faults.kafka_proxy import Api, Rule, delay_answer, hold_request, slow_produce, stale_high_watermark
 from tests.support.faults.lab import Lab, Trial
 from tests.support.faults.load import LEFT
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 MEMORY_BYTES_MAX = 512 * 1024 * 1024
 FIRST_ACK_S_MAX = 5.0
@@ -46,7 +46,9 @@ class Measure:
 
     @property
     def is_kept(self) -> bool:
-        return self.limit is None or self.worst <= self.limit
+        if self.limit is None:
+            return True
+        return self.worst <= (stretched(self.limit) if self.unit == "s" else self.limit)
 
     def __str__(self) -> str:
         limit = "" if self.limit is None else f" (limit {self.limit:g})"
