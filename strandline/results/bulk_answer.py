@@ -14,11 +14,11 @@ from strandline.results.document import Document
 class ItemOutcome(Enum):
     CREATED = "created"
     EXISTS = "exists"
-    """The id is taken. By what, only a comparison can tell."""
+    """The id is taken; compare the two documents."""
     RETRY = "retry"
-    """The store could not take it now; it says nothing about the document."""
+    """The store could not accept it now; the document may be right."""
     REFUSED = "refused"
-    """The store will never take this document."""
+    """The store will never accept this document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class BulkItem:
 
 
 STORE_STATE_STATUSES = frozenset({401, 403, 404, 408, 429})
-"""Not the document's fault, though some are 4xx: a lost right, a write block, a missing index, a full queue. A dead
-letter for each result would be the wrong answer; an operator can lift these, and then the same document goes in."""
+"""Not the document's fault, though some are 4xx: a lost right, a write block, a missing index, a full queue. An operator
+can mend these, and then the store accepts the document; so don't write dead letters."""
 STORE_STATE_TYPES = frozenset({"index_closed_exception", "validation_exception", "cluster_block_exception"})
-"""Come with status 400 all the same: a closed index, the cluster's limit of shards reached, a block."""
+"""The same, with status 400: a closed index, the cluster's limit of shards reached, a block."""
 
 
 def read_bulk_answer(answer: Any, documents: Sequence[Document]) -> list[BulkItem]:

@@ -1,4 +1,4 @@
-"""Are two documents of the same id the same result? Used where an id is taken already, and by whoever audits."""
+"""Compares two documents of one id. Used by the writer where an id is taken, and by the audit."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 FLOAT_RELATIVE_MAX = 1e-9
 """Sums of floating-point numbers depend on their order, and a replay may change it."""
 FLOAT_ABSOLUTE_MAX = 1e-12
-"""What remains of terms that cancel, for which no relative bound can hold: 0.1 + 0.2 - 0.3 is 5.6e-17 in one order and
+"""The rest of terms that cancel, for which no relative bound can hold: 0.1 + 0.2 - 0.3 is 5.6e-17 in one order and
 2.8e-17 in another."""
 _ATTEMPT_FIELDS = frozenset({"version", "epoch", "emission"})
-"""Tell which run wrote the document, not what the result is."""
+"""They say which run wrote the document, and are not part of the result."""
 
 
 def differences(held: dict[str, Any], computed: dict[str, Any]) -> list[str]:
-    """Return a sentence for each field in which the two differ as results; none means they are the same result.
+    """Return a sentence for each field in which the two results differ; none when they are equal.
 
-    Compares everything but which run wrote it (`strandline.version`, `.epoch`, `.emission`).
+    Leaves out which run wrote them (`strandline.version`, `.epoch`, `.emission`).
     """
     return _differences(result_of(held), result_of(computed), "")
 
 
 def result_of(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document without what tells which run wrote it."""
+    """Return the document without the fields that say which run wrote it."""
     origin = document.get("strandline")
     if not isinstance(origin, dict):
         return document

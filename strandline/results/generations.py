@@ -1,12 +1,12 @@
 """Generations of results: which indices an alias shows, and which windows of each.
 
-The job itself writes generation 1, whose indices join the alias as they are made. A backfill computes windows of the past
-anew, into indices of a later generation that nobody sees; when it is complete, one request lets the alias show these, and
-hides under a filter what they replace in every older one. What the alias shows follows from the list of complete
-backfills alone, so the request can be repeated.
+The job itself writes generation 1, whose indices join the alias when they are made. A backfill recomputes windows of the
+past into indices of a later generation, which are hidden at first. When it is complete, one request adds them to the
+alias, and filters out the windows that they replace in older generations. What the alias shows follows from the list of
+complete backfills alone, so the request can be repeated.
 
-The job writes no window any more that a backfill covers. So a month's index that it makes after the swap needs no filter,
-and one that was there keeps its own.
+The job never again writes a window that a backfill covers. So an index that it makes after the swap needs no filter, and
+older indices keep theirs.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class Generation:
 
 
 def generation_shown(generations: Sequence[Generation], end_ms: int) -> int:
-    """The generation of which the alias shows a window with this end: the newest that holds it."""
+    """The generation that the alias shows for a window with this end: the newest that holds it."""
     return max((one.number for one in generations if one.holds(end_ms)), default=1)
 
 
 def newer_than(generations: Sequence[Generation], number: int) -> tuple[Generation, ...]:
-    """The generations that replace something of generation `number`."""
+    """The generations that replace windows of generation `number`."""
     return tuple(one for one in generations if one.number > number and one.after_ms < one.up_to_ms)
 
 
 def filter_of(generations: Sequence[Generation], number: int) -> dict[str, Any] | None:
-    """What the alias shows of generation `number`, as a query; None: all of it."""
+    """The query for what the alias shows of generation `number`; None: all of it."""
     newer = sorted(newer_than(generations, number), key=lambda one: one.number)
     if not newer:
         return None
@@ -57,13 +57,13 @@ def filter_of(generations: Sequence[Generation], number: int) -> dict[str, Any] 
 
 
 def swap_aliases(url: str, stores: Mapping[str, Sequence[Generation]]) -> None:
-    """Let each alias (store -> its complete backfills) show the newest generation of every window, all in one step.
+    """Let each alias (store -> its complete backfills) show the newest generation of every window, in one request.
 
-    1. Make all that was written visible to searches, so that nothing is missing in the moment after.
-    2. Find the mark of each store: on one of its indices an alias, which finds nothing, and whose name says which
-       generation was shown last.
-    3. One request sets the filter of every index and moves the marks. It is refused as a whole when a mark is no longer
-       where it was: so one that was held up has no effect once a later one was made.
+    1. Refresh the new indices, so that searches find all their documents right after the swap.
+    2. Find the mark of each store: an alias on one of its indices, which finds nothing and whose name holds the newest
+       generation shown.
+    3. Send one request that sets the filter of every index and moves the marks. Elasticsearch refuses it as a whole when a
+       mark has moved, so a delayed swap can't undo a newer one.
 
     Doing it again changes nothing. Raises Conflict when a later generation is shown already, IndexUnavailable,
     RequestRefused.
@@ -86,7 +86,7 @@ def swap_aliases(url: str, stores: Mapping[str, Sequence[Generation]]) -> None:
 
 
 def _marked(url: str, store: str) -> dict[str, set[str]]:
-    """Index -> aliases of the store's indices, one of which has a mark: a first one is set where there is none."""
+    """Index -> its aliases, for each index of the store. Sets a first mark if the store has none."""
     held = _indices(url, store)
     if held and not _marks(store, held):
         first = {"actions": [{"add": _mark(store, next(iter(held)), 1)}]}
@@ -96,7 +96,7 @@ def _marked(url: str, store: str) -> dict[str, set[str]]:
 
 
 def _move_marks(store: str, held: Mapping[str, set[str]], newest: int) -> list[dict[str, Any]]:
-    """The actions that leave one mark, of generation `newest`; they need every mark that is there now to be there still."""
+    """The actions that replace the marks by one of generation `newest`. They fail unless all present marks still exist."""
     marks = _marks(store, held)
     if not marks:
         return []
@@ -129,7 +129,7 @@ def _mark_name(store: str, generation: int) -> str:
 
 
 def discard_generation(url: str, store: str, generation: int) -> None:
-    """Delete what a backfill that never became complete has written; doing it again changes nothing.
+    """Delete the indices of a backfill that did not complete; doing it again changes nothing.
 
     Raises IndexUnavailable, RequestRefused.
     """
@@ -141,7 +141,7 @@ def discard_generation(url: str, store: str, generation: int) -> None:
 
 
 def _indices(url: str, store: str) -> dict[str, set[str]]:
-    """The indices of the store, of all generations, by name, each with its aliases."""
+    """Index -> its aliases, for the store's indices of all generations."""
     parameters = {"expand_wildcards": "all", "ignore_unavailable": "true"}
     held = request(url, "GET", f"/{store}-*,{store}.g*-*/_alias", timeout_s=_TIMEOUT_S, parameters=parameters)
     return {index: set(held[index]["aliases"]) for index in sorted(held) if generation_of(store, index) is not None}

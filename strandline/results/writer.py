@@ -1,4 +1,4 @@
-"""The contract of a result writer: rows of a stage in, an account of every one of them out."""
+"""The contract of a result writer: it writes rows of a stage and reports what became of each."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pyarrow as pa
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A result that the store will never take as it is. The caller makes a dead letter of it (reason `result`)."""
+    """A result that the store will never accept as it is. The caller writes a dead letter for it (reason `result`)."""
 
     id: str
     index: str | None
-    """None when the window end has no place in the calendar, so that no index could be named."""
+    """None when the window end lies outside the years 1 to 9999, so that no index can be named."""
     status: int | None
     """The HTTP status of the store's answer; None when the row was refused before it was sent."""
     type: str
@@ -31,7 +31,7 @@ class WriteReport:
 
     created: int = 0
     already: int = 0
-    """Were in the store before with the same content: an earlier, unfinished attempt wrote them."""
+    """Already in the store with the same content: an earlier, unfinished attempt wrote them."""
     refused: list[Refused] = field(default_factory=list)
 
     @property

@@ -1,5 +1,5 @@
-"""The recomputation: a span's records become its windows by one plain batch aggregation a stage, without state, watermark
-or replay. It shares with a running job the decoder and the expressions, and nothing else.
+"""The recomputation: one plain batch aggregation a stage turns a span's records into its windows, without state, watermark
+or replay. It shares only the decoder and the expressions with a running job.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _RECORDS = "records"
 
 @dataclass(frozen=True)
 class Recomputed:
-    """One span, computed. The log is read when the first frame is used, once."""
+    """One span, recomputed. The first use of a frame reads the log; later uses don't."""
 
     span: VersionSpan
     stages: dict[str, DataFrame]
-    """Stage -> its results in the span's windows: window, by fields, aggregates."""
+    """Stage -> its results: window, by fields, aggregates."""
     refused: DataFrame
     """Reason, partition and offset of each refused record."""
     _kept: tuple[DataFrame, ...]
     _read: Observation
 
     def materialize(self) -> None:
-        """Read the log and keep what comes of it, in memory and on disk."""
+        """Read the log and keep the results in memory and on disk."""
         for frame in self._kept:
             frame.count()
 
@@ -103,8 +103,8 @@ def _ends_in(ends: EndRange) -> Column:
 
 
 def expected_documents(recomputed: Recomputed) -> list[DataFrame]:
-    """The documents that the index must show for a span, those that no later generation replaced, and that the streams must
-    hold, as rows to compare. A backfill writes to no stream."""
+    """The documents that the index must show for a span and the streams must hold, as rows to compare. Windows that a later
+    generation replaced are left out. A backfill writes to no stream."""
     span = recomputed.span
     frames = []
     for stage in span.pipeline.stages:
@@ -120,7 +120,7 @@ def expected_documents(recomputed: Recomputed) -> list[DataFrame]:
 
 
 def expected_letters(recomputed: Recomputed) -> DataFrame:
-    """The dead letters that must be there for a span's records, as rows to compare."""
+    """The dead letters that a span's records must have, as rows to compare."""
     pipeline = recomputed.span.pipeline
     refused = recomputed.refused
     if pipeline.spec.late == "drop":
@@ -138,7 +138,7 @@ def expected_letters(recomputed: Recomputed) -> DataFrame:
 
 
 def reconciled(rows: list[DataFrame], reconciler: Reconciler) -> DataFrame:
-    """What the judge finds in all these rows, put together by store and id: differences singly, all else as numbers."""
+    """Compare all these rows by store and id: a finding for each difference, and counts of all else."""
     whole = rows[0]
     for frame in rows[1:]:
         whole = whole.unionByName(frame)

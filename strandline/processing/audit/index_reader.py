@@ -1,4 +1,4 @@
-"""Reading back what the index holds: a snapshot of several aliases, read in bounded pages. For the audit."""
+"""Reads documents back from the index for the audit: a snapshot of each alias, in pages of a bounded size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from strandline.results.elasticsearch_client import RequestRefused, request
 
 PAGE_DOCUMENTS = 2_000
 _KEEP_ALIVE = "10m"
-"""How long the index keeps a snapshot between two pages."""
+"""How long the index keeps an unused snapshot."""
 _TIMEOUT_S = 60.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -31,9 +31,9 @@ class StoredDocument:
     end_ms: int | None
     """The window's end; None where the document has none that can be read."""
     emission: int | None
-    """The slice that made it final; None where it doesn't say."""
+    """The slice that made it final; None where the document has no number."""
     body: bytes
-    """The result in it as JSON: all but which run wrote it."""
+    """Its result as JSON, without the run that wrote it."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class EndRange:
     up_to_ms: int | None = None
 
     def holds(self, end_ms: int | None) -> bool:
-        """As `query`: what has no window end is in no range but that of everything."""
+        """Whether `query` would find it. A document without a window end is only in the range without bounds."""
         if end_ms is None:
             return self == EndRange()
         return (self.after_ms is None or end_ms > self.after_ms) and (self.up_to_ms is None or end_ms <= self.up_to_ms)
@@ -56,9 +56,9 @@ class EndRange:
 
 
 def open_snapshot(url: str, alias: str) -> str:
-    """Return the id of a snapshot of all that was written under the alias before this call, be it refreshed or not.
+    """Return the id of a snapshot of everything that was written under the alias before this call.
 
-    An alias that nothing was written under yet is empty. Raises IndexUnavailable, RequestRefused.
+    An alias without documents is empty. Raises IndexUnavailable, RequestRefused.
     """
     absent = {"ignore_unavailable": "true", "allow_no_indices": "true"}
     request(url, "POST", f"/{alias}/_refresh", timeout_s=_TIMEOUT_S, parameters=absent)
@@ -69,7 +69,7 @@ def open_snapshot(url: str, alias: str) -> str:
 
 
 def close_snapshot(url: str, snapshot: str) -> None:
-    """Let the index forget a snapshot. One that it has forgotten already is no error."""
+    """Close a snapshot. It is no error if it has expired."""
     try:
         request(url, "DELETE", "/_pit", timeout_s=_TIMEOUT_S, body={"id": snapshot})
     except RequestRefused as error:
@@ -89,8 +89,8 @@ def read_documents(
 ) -> Iterator[Sequence[StoredDocument]]:
     """Yield part `part` of `parts` of the snapshot's documents, page by page.
 
-    Raises IndexUnavailable when the index did not answer for all of its shards, RequestRefused when it has forgotten the
-    snapshot.
+    Raises IndexUnavailable when the index did not answer for all of its shards, RequestRefused when the snapshot has
+    expired.
     """
     body: dict[str, Any] = {"size": PAGE_DOCUMENTS, "query": ends.query(), "sort": ["_shard_doc"]}
     body |= {"track_total_hits": False, "pit": _pit(snapshot)}

@@ -1,13 +1,12 @@
-"""What an audit reads and what it can speak of: from the ledger and the start of the log. Reads only, and decides all
-before anything is computed.
+"""The plan of an audit: which slices it reads and which windows it compares. Decided from the ledger before Spark starts.
 
-A window is computed by the version that emitted it, from every slice that it can hold a record of. So committed slices
-fall into *spans*, each of one version; a span reads the slices of its windows, which may begin in the one before,
-and closes the account of its own slices only.
+A window is recomputed with the version that emitted it, from every slice that can hold one of its records. So committed
+slices fall into *version spans*. A span may read slices before its own, where its first windows begin, but only the
+records of its own slices count in its totals.
 
-A complete backfill is a span more, of the version and the generation that the alias shows for its windows. It has no
-account: its records are in the account of the slices' own spans, and those compute the windows that it replaced for
-their account, too, and expect no documents of them.
+A complete backfill is one more span, with the version and the generation that the alias shows for its windows. It adds
+nothing to the totals: its records count in the spans of their slices. Those spans still compute the replaced windows,
+because the totals count them, but expect no documents of them.
 """
 
 from __future__ import annotations
@@ -30,25 +29,25 @@ if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
 
 WindowsByStage = Mapping[str, EndRange]
-"""stage -> its windows, by their end. Up to 0 is none."""
+"""Stage -> the ends of its windows. A range up to 0 is empty."""
 
 
 @dataclass(frozen=True)
 class VersionSpan:
-    """Slices that one version of the pipeline committed, and the windows that they made final; or those of a backfill."""
+    """Slices that one version committed, with the windows that they made final; or the windows of a backfill."""
 
     version: int
     pipeline: CheckedPipeline
     slice_first: int
-    """Where reading begins, for the windows."""
+    """The first slice to read: it may hold records of the first window."""
     slice_own: int
-    """The first slice whose records are accounted for here."""
+    """The first slice whose records count in this span's totals."""
     slice_last: int
     windows: WindowsByStage
     generation: int = 1
-    """Of its documents. From the second on it is a backfill, and no slice is its own."""
+    """The generation of its documents. From the second on the span is a backfill and counts no records."""
     replaced: Mapping[str, tuple[Generation, ...]] = field(default_factory=dict)
-    """Alias -> the generations that it shows in place of this one's windows."""
+    """Alias -> the newer generations, which replace some of these windows."""
 
     @property
     def events_from_ms(self) -> int:
@@ -67,33 +66,33 @@ class VersionSpan:
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """One audit, decided."""
+    """What one audit reads and compares."""
 
     job: str
     asked: EndRange
     spans: tuple[VersionSpan, ...]
     slice_first: int
-    """The first slice whose records are accounted for."""
+    """The first slice whose records count in the totals."""
     slice_last: int
     """The last one."""
     slice_committed: int
     """The last committed slice when the audit began; 0 before the first."""
     scope: WindowsByStage = field(default_factory=dict)
-    """The windows that the audit speaks of."""
+    """The windows that are compared."""
     totals: Totals = field(default_factory=lambda: Totals(0, 0, {}, {}))
-    """What the ledger says of slices `slice_first` to `slice_last`."""
+    """The ledger's totals of slices `slice_first` to `slice_last`."""
     is_whole: bool = True
     """Whether every window is audited, so that the ledger's counts of results can be compared."""
     offsets_first: Offsets = field(default_factory=dict)
-    """Where the first slice begins whose dead letters are looked at: `slice_first`, or the first of which they are held."""
+    """Where the slices with compared dead letters begin: at `slice_first`, or later if older dead letters are gone."""
     offsets: Offsets = field(default_factory=dict)
     """Where `slice_last` ends."""
     letters_from: Mapping[int, int] = field(default_factory=dict)
-    """Where its dead letters begin at the earliest: partition -> offset."""
+    """Where to start reading the dead letters: partition -> offset."""
     stores: Mapping[str, tuple[Generation, ...]] = field(default_factory=dict)
-    """Alias -> the generations that it shows beside the first."""
+    """Alias -> the backfilled generations that it shows."""
     incomplete: str = ""
-    """What can't be audited any more, as a sentence; empty when all that was asked can."""
+    """Which windows can no longer be audited, as a sentence; empty when all can."""
 
 
 def plan_audit(
@@ -106,14 +105,15 @@ def plan_audit(
     result_starts: Offsets | None = None,
     backfills: Sequence[Backfilled] = (),
 ) -> AuditPlan:
-    """Plan the audit of `job` up to its last checkpoint. `load` gives the pipeline of a version; the starts are what is still
-    held of the input, of the dead letters, and of each stream of results; `backfills` are the complete ones, the oldest first.
+    """Plan the audit of `job` up to its last checkpoint. `load` gives the pipeline of a version. The starts are the first
+    offsets that Kafka still holds: of the input, the dead letters and each stream of results. `backfills` are the complete
+    ones, the oldest first.
 
-    1. The last slice: that of the last checkpoint, or the first one that closes all the windows asked for.
-    2. The spans up to it, by version, and the backfills; for each its windows, and the slices that can hold their
-       records.
-    3. Where the log, the dead-letter stream or a stream of results has lost its beginning: the windows that this can't have
-       touched, alone.
+    1. Find the last slice: that of the last checkpoint, or the first one that closes all the windows asked for.
+    2. Cut the slices up to it into spans by version, and add the backfills; for each find its windows, and the slices that
+       can hold their records.
+    3. Where the log, the dead-letter stream or a stream of results has lost its beginning, keep only the windows that lost
+       nothing.
 
     Raises NotFound when the job has no checkpoint, LedgerUnavailable.
     """
@@ -169,13 +169,13 @@ def _incomplete(floor_ms: int) -> str:
 
 
 def _with_facts(ledger: Ledger, plan: AuditPlan, slice_of_letters: int) -> AuditPlan:
-    """The plan with what the ledger says of its slices."""
+    """Return the plan with its totals, offsets and windows from the ledger."""
     job, spans = plan.job, plan.spans
     names = dict.fromkeys(stage.name for span in spans for stage in span.pipeline.stages)
     before = ledger.totals(job, plan.slice_first - 1)
     slice_letters = max(plan.slice_first, min(slice_of_letters, plan.slice_last))
     offsets = ledger.slices(job, plan.slice_last, plan.slice_last)[0].offsets
-    accounted = ledger.slices(job, slice_letters, plan.slice_last)[:1]
+    counted = ledger.slices(job, slice_letters, plan.slice_last)[:1]
     letters_from = ledger.checkpoint(job, slice_letters - 1).dead_letter_offsets if slice_letters > 1 else {}
     return replace(
         plan,
@@ -187,14 +187,14 @@ def _with_facts(ledger: Ledger, plan: AuditPlan, slice_of_letters: int) -> Audit
             for name in names
         },
         totals=_subtract(ledger.totals(job, plan.slice_last), before),
-        offsets_first=accounted[0].offsets_first if accounted else offsets,
+        offsets_first=counted[0].offsets_first if counted else offsets,
         offsets=offsets,
         letters_from=letters_from,
     )
 
 
 def _first_slice_with_letters(ledger: Ledger, job: str, slice_last: int, letter_starts: Mapping[int, int]) -> int:
-    """The first slice, at most `slice_last` + 1, of which and of all after it the dead letters are still there."""
+    """The first slice, at most `slice_last` + 1, from which on all dead letters are still in Kafka."""
     if not any(letter_starts.values()):
         return 1
 
@@ -206,7 +206,7 @@ def _first_slice_with_letters(ledger: Ledger, job: str, slice_last: int, letter_
 
 
 def _first_slice_with_results(ledger: Ledger, job: str, slice_last: int, starts: Offsets) -> int:
-    """The same of its results in streams."""
+    """The first slice, at most `slice_last` + 1, from which on all results in streams are still in Kafka."""
     if not any(offset for partitions in starts.values() for offset in partitions.values()):
         return 1
 
@@ -222,8 +222,8 @@ def _first_slice_with_results(ledger: Ledger, job: str, slice_last: int, starts:
 
 
 def _first_slice_where(ledger: Ledger, job: str, slice_last: int, is_so: Callable[[CheckpointRow | None], bool]) -> int:
-    """The first slice, at most `slice_last` + 1, for which it is so, as for all after; told by the checkpoint before it, None
-    before the first."""
+    """The first slice, at most `slice_last` + 1, for which `is_so` holds of the checkpoint before it (None before the first).
+    What holds of one slice must hold of all after it."""
 
     def is_so_of(number: int) -> bool:  # where a slice's dead letters and results begin never falls
         return is_so(ledger.checkpoint(job, number - 1) if number > 1 else None)
@@ -233,7 +233,7 @@ def _first_slice_where(ledger: Ledger, job: str, slice_last: int, is_so: Callabl
 
 @dataclass(frozen=True)
 class _Versions:
-    """Slices `first` to `last` of one version, or of several that mean the same."""
+    """Slices `first` to `last` of one version, or of several that compute the same."""
 
     version: int
     pipeline: CheckedPipeline
@@ -255,7 +255,7 @@ def _versions(ledger: Ledger, job: str, load: Callable[[int], CheckedPipeline], 
 
 
 def _meaning(pipeline: CheckedPipeline) -> tuple[object, ...]:
-    """All that a result or a dead letter depends on, once the slices are given."""
+    """What results and dead letters depend on, besides the slices."""
     return (
         pipeline.stages,
         pipeline.columns_needed,
@@ -268,10 +268,10 @@ def _meaning(pipeline: CheckedPipeline) -> tuple[object, ...]:
 def _span_of_versions(
     ledger: Ledger, job: str, versions: _Versions, asked: EndRange, floors: Mapping[str, int]
 ) -> VersionSpan | None:
-    """The span of these slices, None when nothing of it is to be audited. `floors`: stage -> windows must end after."""
+    """The span of these slices; None when it holds nothing to audit. `floors`: stage -> windows must end after."""
     before: dict[str, int | None] = {}
     if versions.first > 1:
-        # A stage that no earlier version had begins with the first window that was not closed.
+        # A stage that is new in this version begins with the first window that was not closed.
         (closed,) = ledger.slices(job, versions.first - 1, versions.first - 1)
         before = dict.fromkeys((stage.name for stage in versions.pipeline.stages), closed.closes_ms)
         before |= ledger.checkpoint(job, versions.first - 1).emitted
@@ -287,7 +287,7 @@ def _span_of_versions(
     span = VersionSpan(versions.version, versions.pipeline, versions.first, versions.first, versions.last, windows)
     slice_reaching = ledger.first_slice_reaching(job, span.events_from_ms)
     if asked.after_ms is None and not floors:
-        # Every slice is accounted for, whether a window needs it or not.
+        # Every slice counts in the totals, whether a window needs it or not.
         return replace(span, slice_first=min(slice_reaching or versions.first, versions.first))
     if slice_reaching is None or slice_reaching > versions.last or not any(map(_holds_a_window, windows.values())):
         return None
@@ -297,7 +297,7 @@ def _span_of_versions(
 def _span_of_backfill(
     ledger: Ledger, job: str, backfill: Backfilled, asked: EndRange, floors: Mapping[str, int]
 ) -> VersionSpan | None:
-    """The span of a backfill's windows, None when none of them is to be audited."""
+    """The span of a backfill's windows; None when none of them is to be audited."""
     windows = {}
     for stage, (after_ms, up_to_ms) in backfill.windows.items():
         after = max(after_ms, asked.after_ms or 0, floors.get(stage, 0))
@@ -324,12 +324,12 @@ def _holds_a_window(ends: EndRange) -> bool:
 
 
 def _first_start(after_ms: int | None, size_ms: int) -> int:
-    """The start of the first window that ends after `after_ms`; None: of any, and none begins before 1970."""
+    """The start of the first window that ends after `after_ms`. None: any window, and none begins before 1970."""
     return 0 if after_ms is None else after_ms // size_ms * size_ms
 
 
 def _past(limit_ms: int, size_ms: int) -> int:
-    """A window that ends after it begins after `limit_ms`."""
+    """The end of the window that holds `limit_ms`: every later window begins after it."""
     return limit_ms // size_ms * size_ms + size_ms
 
 

@@ -65,11 +65,11 @@ log = structlog.get_logger()
 EXIT_FAILED = 1
 EXIT_CODES: dict[Outcome, int] = {"clean": 0, "differences": 3, "incomplete": EXIT_FAILED}
 SAMPLE_MAX = 100
-"""Differences that a report tells singly; of all others it tells the numbers."""
+"""Differences that a report shows; it counts all others."""
 
 
 class Audit:
-    """One audit of one job. Changes nothing but what the index remembers of its snapshots."""
+    """One audit of one job. Reads only; in the index it opens snapshots and closes them."""
 
     def __init__(self, settings: Settings, job: str, asked: EndRange, spark: SparkSession | None = None) -> None:
         """With `spark`, the audit uses that session and leaves it running; else it starts and stops its own."""
@@ -83,12 +83,12 @@ class Audit:
     def run(self) -> AuditReport:
         """Recompute, compare, report.
 
-        1. Decide from the ledger what is audited: up to the last checkpoint now, whatever the job does meanwhile.
-        2. Take a snapshot of the index, and the ends of the streams of results and of dead letters. What they hold was
-           written by slices that the ledger has by now; and no backfill was shown in between.
-        3. Read the results that are there; read the log and compute the windows anew.
-        4. Close the account: the records of the slices against the ledger.
-        5. Reconciler each result, document, refused record and dead letter by its id.
+        1. Plan from the ledger: audit up to the present last checkpoint, whatever the job does meanwhile.
+        2. Take a snapshot of the index, and the ends of the streams of results and of dead letters. The ledger already has
+           the slices that wrote all this. Raise Conflict if a backfill became complete in between.
+        3. Read the stored results; read the log and compute the windows anew.
+        4. Compare the totals of the log with those of the ledger.
+        5. Compare results, documents, rejected records and dead letters, id by id.
         """
         began_s = time.monotonic()
         try:
@@ -202,7 +202,7 @@ def _totals(recomputed: Sequence[Recomputed]) -> Totals:
     for one in recomputed:
         records += one.records()
         rejected.update(one.rejected())
-        if one.span.generation == 1:  # of the others, no slice is the result
+        if one.span.generation == 1:  # a backfill's results are in no slice's totals
             results.update({stage: frame.count() for stage, frame in one.stages.items()})
     return Totals(records, records - rejected.total(), dict(sorted(rejected.items())), dict(results))
 

@@ -1,4 +1,4 @@
-"""What an audit says while it works: JSON lines on stdout, read by the control service."""
+"""The progress of an audit, as JSON lines on stdout for the control service."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _LOOK_S = 0.3
 
 
 def tell(what: str, content: Any) -> None:
-    """Say one thing: `{what: content}`."""
+    """Write one line: `{what: content}`."""
     print(json.dumps({what: content}), flush=True)
 
 
 @dataclass
 class Progress:
-    """Where an audit is; told whenever it changes."""
+    """The present step of an audit; written whenever it changes."""
 
     step: str = ""
     done: int = 0
@@ -31,7 +31,7 @@ class Progress:
 
     @contextmanager
     def of(self, step: str, spark: SparkSession) -> Iterator[None]:
-        """Tell how far Spark is with what is done inside."""
+        """Write how many of Spark's tasks are done while the block runs."""
         self.step, self.done, self.total, self._stages = step, 0, 0, {}
         tell("progress", {"step": step, "done": 0, "total": 0})
         ended = threading.Event()

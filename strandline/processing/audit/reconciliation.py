@@ -1,6 +1,6 @@
-"""The comparison of an audit: what was computed anew against what is held, id by id. A pure merge of sorted rows.
+"""The comparison of an audit, id by id: what was computed anew against what the stores hold. A pure merge of sorted rows.
 
-Rows come sorted by store and id, so that all rows of one id follow each other and no more than one id is held in memory.
+Rows come sorted by store and id, so only the rows of one id are in memory at a time.
 A store is an alias of the index, a stream of results, or the dead-letter stream.
 """
 
@@ -24,17 +24,17 @@ DEAD_LETTERS = "(dead letters)"
 STREAM_STORE = "stream:"
 """Before the name of a stream of results, where it is a store; no alias has a colon."""
 _ROWS_OF_AN_ID_MAX = 20
-"""More rows of one id are counted and not kept."""
+"""Further rows of the id are only counted."""
 _DIFFERENCES_SHOWN_MAX = 3
 
 
 class Side(IntEnum):
-    """Where a row comes from."""
+    """The origin of a row."""
 
     COMPUTED = 0
     STORED = 1
     LETTER = 2
-    """A dead letter that stands for a document which the store refused."""
+    """A dead letter of a document that the store refused."""
 
 
 class Row(NamedTuple):
@@ -59,9 +59,9 @@ class Kind(StrEnum):
     REFUSED = "refused"
     """A result that the store refused, as its dead letter says."""
     LATER = "later"
-    """Of a slice after those that are audited."""
+    """A later slice wrote it; it is not audited."""
     OUTSIDE = "outside"
-    """Not in the range that is audited."""
+    """Outside of the audited range."""
     MISSING = "missing"
     EXTRA = "extra"
     DIFFERENT = "different"
@@ -76,29 +76,29 @@ DIFFERENCES = (Kind.MISSING, Kind.EXTRA, Kind.DIFFERENT, Kind.MISPLACED, Kind.DU
 
 @dataclass(frozen=True)
 class StoreScope:
-    """Which documents of one alias the audit speaks of: windows that end after `after_ms`, up to `up_to_ms`."""
+    """The documents of one store that are compared: of windows that end after `after_ms`, up to `up_to_ms`."""
 
     stage: str
     after_ms: int | None
     up_to_ms: int | None
     """None: no window is closed yet."""
     later_up_to_ms: int | None
-    """Up to here, slices after the audited ones may have written windows."""
+    """Slices after the audited ones may have written windows that end up to here."""
     slice_committed: int
     """The last committed slice when the audit began."""
     slice_planned: int
     """The last slice that may have written something."""
     generations: tuple[Generation, ...] = ()
-    """What the alias shows beside the first generation."""
+    """The backfilled generations that the alias shows."""
 
     def is_shown(self, row: Row) -> bool:
-        """Whether the alias would show the document for which this dead letter stands: not one of a generation that was
-        replaced in its window, or never became complete."""
+        """Whether the alias would show the refused document of this dead letter: it must be of the generation that is shown for
+        its window."""
         shown = 1 if row.end_ms is None else generation_shown(self.generations, row.end_ms)
         return (generation_of(row.store, row.place) or 1) == shown
 
     def kind_of_unexpected(self, row: Row) -> Kind:
-        """What a document is for which nothing was computed."""
+        """The kind of a document that the recomputation did not produce."""
         if row.end_ms is None:
             return Kind.EXTRA
         if self.after_ms is not None and row.end_ms <= self.after_ms:
@@ -112,7 +112,7 @@ class StoreScope:
 
 @dataclass(frozen=True)
 class LetterScope:
-    """Which dead letters the audit speaks of, by the coordinates of their records: partition -> offset."""
+    """The dead letters that are compared, by the coordinates of their records: partition -> offset."""
 
     stream: str
     first: Mapping[int, int]
@@ -120,10 +120,10 @@ class LetterScope:
     next: Mapping[int, int]
     """Where they end."""
     later_next: Mapping[int, int] | None
-    """Where the slices end that may have dead letters already; None: what lies behind `next` is not compared."""
+    """Where the slices end that may have dead letters already; None: letters from `next` on are not compared."""
 
     def kind_of(self, identity: str) -> Kind:
-        """`same` for the id of a record in the audited slices, else what it is instead."""
+        """`same` for the id of a record in the audited slices, else why it is none."""
         parts = identity.rsplit("/", 2)
         if len(parts) != 3 or parts[0] != self.stream or not (parts[1].isdecimal() and parts[2].isdecimal()):
             return Kind.EXTRA
@@ -139,7 +139,7 @@ class LetterScope:
 
 @dataclass(frozen=True, slots=True)
 class Finding(Described):
-    """What was found of `count` ids: one that is told singly, or many of which only the number is told."""
+    """What became of `count` ids: one difference with its details, or a count of ids with one outcome."""
 
     kind: Kind
     store: str
@@ -165,7 +165,7 @@ class Reconciler:
     )
 
     def findings(self, rows: Iterable[Row]) -> Iterator[Finding]:
-        """Yield each difference as it is found, and at the end the numbers of all else."""
+        """Yield each difference as it is found, and at the end the counts of all else."""
         counts: Counter[tuple[Kind, str, str]] = Counter()
         for group, unkept in _by_id(rows):
             finding = (
@@ -245,7 +245,7 @@ def is_of_document(reason: str) -> bool:
 
 
 def _by_id(rows: Iterable[Row]) -> Iterator[tuple[list[Row], int]]:
-    """The rows of each id, and how many more of it there were than are kept."""
+    """The rows of each id that are kept, and the number of further ones."""
     group: list[Row] = []
     unkept = 0
     for row in rows:

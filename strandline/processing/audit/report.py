@@ -1,4 +1,4 @@
-"""What an audit compares with what, and the report on it. Pure."""
+"""What an audit compares, and its report. Pure."""
 
 from __future__ import annotations
 

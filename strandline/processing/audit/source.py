@@ -67,7 +67,7 @@ def letters_frame(
     ends: Mapping[int, int],
     stores: Mapping[str, tuple[str, ...]],
 ) -> DataFrame:
-    """The dead letters from `first` to before `ends` (partition -> offset), as rows to compare. `stores`: those of each stage."""
+    """The dead letters from `first` to before `ends` (partition -> offset), as rows to compare. `stores`: stage -> its stores."""
     return _frame_of_messages(spark, bootstrap, _pieces(topic, first, ends), lambda one: _rows_of_letter(one, stores))
 
 
@@ -172,7 +172,7 @@ def rows_batch(rows: Sequence[Row]) -> pa.RecordBatch:
 
 
 def _is_of_store(store: str, index: str) -> bool:
-    """Whether a document that was refused for `index` was meant for this store: a stream, or an alias by its generations."""
+    """Whether `index`, which refused a document, belongs to this store: it is the stream, or an index of the alias."""
     return store == STREAM_STORE + index or (
         not store.startswith(STREAM_STORE) and generation_of(store, index) is not None
     )

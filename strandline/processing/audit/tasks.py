@@ -1,4 +1,4 @@
-"""What an audit does in the executors' Python workers. Imports little: every worker loads it first."""
+"""What an audit runs in Spark's Python workers. Imports little, because every worker loads it first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The emission of a backfill: as that of a running job, into the indices of another generation."""
+"""The emission of a backfill: like that of a running job, but into the indices of its generation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from strandline.results.elasticsearch_writer import ElasticsearchWriter
 
 
 def shapes_of(row: BackfillRow, pipeline: CheckedPipeline, stage: Stage) -> list[DocumentShape]:
-    """What the documents of one stage have in common, for each alias that it emits to."""
+    """The shape of a stage's documents, for each alias that it emits to."""
     return [
         document_shape(pipeline, stage, emit, row.version, row.generation)
         for emit in stage.emits
@@ -31,12 +31,12 @@ def shapes_of(row: BackfillRow, pipeline: CheckedPipeline, stage: Stage) -> list
 
 @dataclass
 class BackfillTap:
-    """Puts a stage's emission into the plan of one chunk. After the plan has run, tells what it counted."""
+    """Adds a stage's emission to the plan of one chunk, and counts results while the plan runs."""
 
     row: BackfillRow
     pipeline: CheckedPipeline
     windows: Mapping[str, WindowRange]
-    """Of the chunk: stage -> ends."""
+    """Stage -> the ends of the chunk's windows."""
     context: SliceContext
     """The chunk's last slice, which is the emission's number, and where the dead-letter stream ended when the backfill was asked
     for."""
@@ -77,10 +77,10 @@ class BackfillTap:
         return tapped.drop(REFUSED_RESULTS, REFUSED_SAMPLE)
 
     def counted(self, name: str) -> dict[str, int]:
-        """Stage -> `results` or `refused`; stages with none are left out."""
+        """Stage -> its number of `results` or `refused`, without stages that have none."""
         found = {stage: int(one.get[name] or 0) for stage, one in self._counted.items()}
         return {stage: count for stage, count in found.items() if count}
 
     def sample(self) -> list[str]:
-        """Why one of the refused results was, for each stage that has some."""
+        """The reason of one refused result of each stage that has some."""
         return [str(one.get["sample"]) for one in self._counted.values() if one.get["sample"]]

@@ -1,7 +1,7 @@
-"""What a backfill computes, and in which pieces: from the ledger and the start of the log. Reads only.
+"""Plans a backfill: its windows, the slices to read, and the chunks to compute. Reads the ledger only.
 
-A backfill computes the windows of the past anew, as the present version of the pipeline says, from the recorded slices;
-so it ends where the live job had emitted when it was asked for, and the two never write the same window.
+A backfill recomputes windows of the past from the recorded slices with the present version of the pipeline. It ends
+where the live job had emitted when it was requested, so the two never write the same window.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ Load = Callable[[int], CheckedPipeline]
 
 @dataclass(frozen=True)
 class BackfillPlan:
-    """One backfill, decided."""
+    """What one backfill computes."""
 
     version: int
     windows: dict[str, WindowRange]
-    """Stage -> the ends of its windows; only stages that emit to the index."""
+    """Stage -> the ends of its windows. Only stages that emit to the index."""
     slice_first: int
-    """Where reading begins."""
+    """The first slice to read."""
     slice_committed: int
-    """The last committed slice: no window is of a later one."""
+    """The last committed slice; later slices add no window."""
     records: int
-    """To be read."""
+    """How many records will be read."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of a backfill that is computed and written at once."""
+    """A part of a backfill that is computed and written in one go."""
 
     windows: dict[str, WindowRange]
     """Stage -> the ends of its windows; stages without any are left out."""
     events_from_ms: int
     """The earliest event time that a window of it can hold."""
     up_to_ms: int
-    """Every window of it ends at or before."""
+    """All its windows end up to here."""
     slice_first: int
     slice_last: int
 
 
 @dataclass(frozen=True)
 class Backfilled:
-    """A complete backfill, as readers of its results see it."""
+    """A complete backfill, as readers of the aliases see it."""
 
     generation: int
     version: int
@@ -75,12 +75,12 @@ def plan_backfill(
 ) -> BackfillPlan:
     """Plan a backfill of the windows that end after `from_ms`, up to `to_ms`, or up to what is emitted now.
 
-    1. The version is the job's present one. It must have committed something: before, nobody knows where it takes over.
-    2. Each stage's windows: from a time at which a window of every version of it begins, so that none of another size is
-       replaced in part; up to the last that is emitted, whole.
-    3. The slices that hold their records; the log must still hold these.
+    1. Take the job's present version. It must have committed a slice: before that, where it takes over is unknown.
+    2. Choose each stage's windows: from a time at which windows of every version's size begin, so that no window is
+       replaced in part, up to the last emitted one.
+    3. Find the slices that hold their records. The log must still hold them.
 
-    `log_starts` tells the first offset that a stream still holds, for each partition. Raises Conflict when there is
+    `log_starts` returns the first offset that Kafka still holds of each partition of a stream. Raises Conflict when there is
     nothing to compute; LogTruncated, with the time from which it could begin; NotFound.
     """
     version, last = ledger.job(job).version, ledger.last_checkpoint(job)
@@ -145,21 +145,21 @@ def require_records(
 
 
 def windows_left(row: BackfillRow) -> dict[str, WindowRange]:
-    """Stage -> the windows that are not in the index yet; stages that are done are left out."""
+    """Stage -> the windows that are not in the index yet, without stages that are done."""
     if row.done_ms is None:
         return dict(row.windows)
     return _clip(row, row.done_ms, max(one.up_to_ms for one in row.windows.values()))
 
 
 def stores_of(row: BackfillRow, pipeline: CheckedPipeline) -> list[str]:
-    """The aliases in which a backfill of this version writes."""
+    """The aliases that the backfill writes to."""
     return sorted(
         {alias for stage, aliases in aliases_of(pipeline).items() if stage in row.windows for alias in aliases}
     )
 
 
 def _steps(ledger: Ledger, job: str, load: Load, pipeline: CheckedPipeline, slice_last: int) -> dict[str, int]:
-    """Stage -> the time between moments at which a window begins in every version that has written to its aliases."""
+    """Stage -> the least common multiple of its window sizes in all versions that have written to its aliases."""
     sizes_ms: dict[str, set[int]] = defaultdict(set)
     for _, version in ledger.version_changes(job, slice_last):
         past = load(version)
@@ -175,10 +175,8 @@ def _steps(ledger: Ledger, job: str, load: Load, pipeline: CheckedPipeline, slic
 
 
 def next_chunk(ledger: Ledger, row: BackfillRow, pipeline: CheckedPipeline, records_max: int) -> Chunk | None:
-    """The part of a backfill that follows what is done; None when all is. It holds about `records_max` records, and one
-    window of each stage at least.
-
-    It ends where windows of all stages end, so that hardly a slice is read for two chunks.
+    """The next chunk of a backfill; None when all is done. It holds about `records_max` records, but at least one window of
+    each stage. It ends where windows of all stages end, so that few slices are read for two chunks.
     """
     after_ms = min(one.after_ms for one in row.windows.values()) if row.done_ms is None else row.done_ms
     end_ms = max(one.up_to_ms for one in row.windows.values())
@@ -186,7 +184,7 @@ def next_chunk(ledger: Ledger, row: BackfillRow, pipeline: CheckedPipeline, reco
         return None
     step_ms = math.lcm(*(stage.size_ms for stage in pipeline.stages))
     first = _first_slice(ledger, row, _events_from(_clip(row, after_ms, end_ms), pipeline))
-    # What closes one more window of each stage, however many records that takes.
+    # The slice that closes one more window of each stage, however many records that takes.
     closing = ledger.first_slice_closing(row.job, after_ms // step_ms * step_ms + step_ms) or row.slice
     up_to_ms, last = end_ms, max(closing, _slice_with(ledger, row, first, records_max))
     if last < row.slice:
@@ -208,7 +206,7 @@ def _clip(row: BackfillRow, after_ms: int, up_to_ms: int) -> dict[str, WindowRan
 
 
 def _events_from(windows: Mapping[str, WindowRange], pipeline: CheckedPipeline) -> int:
-    """The start of the first window. One of a later stage holds windows of the stages before, whole."""
+    """The start of the first window. A window of a later stage holds whole windows of the stages before."""
     sizes_ms = {stage.name: stage.size_ms for stage in pipeline.stages}
     return min(one.after_ms // sizes_ms[stage] * sizes_ms[stage] for stage, one in windows.items())
 
@@ -225,16 +223,16 @@ def _slice_with(ledger: Ledger, row: BackfillRow, first: int, records_max: int) 
 
 
 def records_done(ledger: Ledger, row: BackfillRow, pipeline: CheckedPipeline, chunk: Chunk) -> int:
-    """How many of the backfill's records are read when this chunk is done."""
+    """How many of the backfill's records have been read once this chunk is done."""
     first = _first_slice(ledger, row, _events_from(row.windows, pipeline))
     read = ledger.totals(row.job, chunk.slice_last).records - ledger.totals(row.job, first - 1).records
     return max(0, min(row.records, read))
 
 
 def complete_backfills(ledger: Ledger, job: str, load: Load, swapping: int | None = None) -> list[Backfilled]:
-    """What the aliases show beside the job's own results, the oldest first. `swapping`: the one that asks, at its swap.
+    """The complete backfills, the oldest first. `swapping`: the generation of the caller, which is about to swap the aliases.
 
-    Raises Conflict while another backfill is at its swap: nobody can tell what they show then.
+    Raises Conflict while another backfill swaps the aliases: what they show is unknown then.
     """
     found = []
     for row in ledger.backfills(job):
@@ -248,7 +246,7 @@ def complete_backfills(ledger: Ledger, job: str, load: Load, swapping: int | Non
 
 
 def generations_by_store(backfills: Sequence[Backfilled]) -> dict[str, list[Generation]]:
-    """Alias -> the generations that it shows beside the first, the oldest first."""
+    """Alias -> the backfilled generations that it shows, the oldest first."""
     stores: dict[str, list[Generation]] = defaultdict(list)
     for one in backfills:
         for stage, aliases in aliases_of(one.pipeline).items():

@@ -1,13 +1,12 @@
 """One backfill: `python -m strandline.processing.backfill.process --job NAME --generation N`.
 
-Computes windows of the past anew, from the recorded slices, with the version of the pipeline that the ledger's row names,
-into indices of a generation of their own; then lets the aliases show these in place of what was there. The live job
-goes on beside it.
+Recomputes windows of the past from the recorded slices, with the version of the pipeline that the ledger's row names,
+into indices of a new generation; then lets the aliases show these. The live job runs on.
 
-It may be killed at any time and begun again: what is in the index is found there by its ids, since every result is a
-pure function of the log. Who begins it fences whoever was at it before.
+It may be killed at any time and started again: ids are a pure function of the log, so it finds what an earlier attempt
+has written. A new attempt fences earlier ones.
 
-Exit codes are those of `exit_codes.py`: done is complete, or nothing to do any more; what failed for good says why in its row.
+Exit codes are those of `exit_codes.py`. Done: complete, or another attempt owns it. Failed for good: its row says why.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ from strandline.results.mapping import build_mapping, ensure_index_template
 log = structlog.get_logger()
 
 CHUNK_SLICES = 4
-"""A chunk holds the records of about so many of the largest slices."""
+"""A chunk holds about as many records as so many of the largest slices."""
 
 
 class Backfill:
@@ -76,7 +75,7 @@ class Backfill:
         self._index = LogIndex(settings.kafka_bootstrap)
 
     def run(self) -> int:
-        """Bring the backfill to its end; return the exit code. What is wrong for good is in its row."""
+        """Complete the backfill and return the exit code. A permanent failure is recorded in its row."""
         row: BackfillRow | None = None
         try:
             row = self._ledger.begin_backfill(self._job, self._generation)
@@ -92,11 +91,11 @@ class Backfill:
             self._ledger.close()
 
     def _complete(self, row: BackfillRow) -> None:
-        """Compute, swap, say so.
+        """Compute, then swap the aliases.
 
-        1. Compute what is not in the index yet, a chunk at a time; after each its row says so.
-        2. From now on there is no way back: the row says that the swap may have been made.
-        3. Swap the aliases in one step, and close the row.
+        1. Compute what is not in the index yet, a chunk at a time, and record each chunk in the row.
+        2. Record that the swap may happen. From here on the backfill can't be cancelled.
+        3. Swap the aliases in one request, and close the row.
         """
         pipeline = self._load(row.version)
         if row.state is not BackfillState.SWAPPING:
@@ -112,15 +111,15 @@ class Backfill:
         log.info(message, job=self._job, generation=row.generation, results=row.results)
 
     def _shown(self, row: BackfillRow, pipeline: CheckedPipeline) -> list[Backfilled]:
-        """All that the aliases are to show beside the job's own results, this backfill with them."""
+        """All complete backfills, and this one."""
         others = complete_backfills(self._ledger, self._job, self._load, row.generation)
         return [*others, Backfilled(row.generation, row.version, pipeline, row.windows)]
 
     def _compute(self, row: BackfillRow, pipeline: CheckedPipeline) -> None:
         """Bring every result into the index.
 
-        1. Make sure that the log still is what the slices say.
-        2. Delete what failed and cancelled backfills have left behind, and make the templates of this one's indices.
+        1. Check that Kafka still holds the records.
+        2. Delete what failed and cancelled backfills left behind, and make the templates of this one's indices.
         3. Read, compute and write a chunk at a time.
         """
         self._require_log(row, pipeline)
@@ -142,7 +141,7 @@ class Backfill:
         tap = BackfillTap(row, pipeline, chunk.windows, context, self._settings)
         if chunk.windows:
             decoding = decoding_of(pipeline, self._settings.kafka_bootstrap)
-            # No record is accounted for here, so the reader leaves out those that are rejected.
+            # No record counts in the totals here, so the reader leaves out the rejected ones.
             ledger_url = without_secrets(self._settings.ledger_url)
             source = SpanSource(
                 self._job, ledger_url, decoding, chunk.slice_first, chunk.slice_last + 1, chunk.slice_last
@@ -153,7 +152,7 @@ class Backfill:
                 .drop(PARTITION, OFFSET, OWN, REASON)
                 .where((event_ms >= chunk.events_from_ms) & (event_ms < chunk.up_to_ms))
             )
-            # The one action: what the stages emit leaves from inside the plan.
+            # The one action: the stages write their results while the plan runs.
             window_stages(records, pipeline, tap).write.format("noop").mode("overwrite").save()
         failpoint("backfill.chunk_written")
         row = self._ledger.record_backfill(
@@ -204,7 +203,7 @@ class Backfill:
             yield spark
 
     def _failed(self, row: BackfillRow | None, error: StrandlineError) -> int:
-        """Say in the row what went wrong. At its swap a backfill goes on until that is made."""
+        """Record the failure in the row. Once a backfill swaps, it is repeated until the swap is done."""
         log.error(
             "the backfill failed", job=self._job, generation=self._generation, code=error.code, message=str(error)
         )
