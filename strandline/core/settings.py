@@ -62,6 +62,8 @@ class Settings(BaseSettings):
     Less if the system allows the process fewer open files."""
     record_bytes_max: int = Field(default=1_000_000, ge=1024)
     """A larger single record is refused with 413; stays below the broker's `message.max.bytes`."""
+    streams_look_s: float = Field(default=2.0, gt=0)
+    """How often a gateway looks for streams that are new or changed."""
     confirm_timeout_s: float = Field(default=1.5, gt=0)
     """How long Kafka may confirm nothing of a stream before a gateway answers 503. One that is only slow is waited for five
     times as long."""

@@ -57,6 +57,7 @@ class Listener:
             "kafka_bootstrap": kafka,
             "ledger_url": self.ledger_url,
             "record_bytes_max": RECORD_BYTES_MAX,
+            "streams_look_s": 0.2,
             "mqtt_listener_port": self.port,
             "mqtt_listener_pages_port": self.pages_port,
             **settings,

@@ -76,6 +76,7 @@ class GatewayProcess:
             "data_dir": directory,
             f"{protocol}_pages_port": self.pages_port,
             "record_bytes_max": RECORD_BYTES_MAX,
+            "streams_look_s": 0.2,
             "confirm_timeout_s": 10,  # a busy machine is no reason to spool
             **settings,
         }

@@ -95,7 +95,7 @@ async def open_resources(
     names = settings.gateway_names
     async with contextlib.AsyncExitStack() as stack:
         ledger = stack.enter_context(contextlib.closing(await asyncio.to_thread(Ledger.open, settings.ledger_url)))
-        streams = stack.enter_context(contextlib.closing(Streams.of(ledger)))
+        streams = stack.enter_context(contextlib.closing(Streams.of(ledger, every_s=settings.streams_look_s)))
         identity = await asyncio.to_thread(
             WriterIdentity.take, settings.data_dir, f"{protocol}-{socket.gethostname()}-{port}"
         )

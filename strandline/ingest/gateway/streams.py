@@ -18,8 +18,6 @@ from strandline.ledger.ledger import Ledger
 
 logger = structlog.get_logger()
 
-FOLLOW_EVERY_S = 2.0
-"""A gateway sees a new or changed stream about this long after it was applied."""
 T = TypeVar("T")
 
 
@@ -37,7 +35,7 @@ class Streams:
         read_all: Callable[[], list[StreamSpec]],
         read_one: Callable[[str], StreamSpec],
         *,
-        every_s: float = FOLLOW_EVERY_S,
+        every_s: float,
     ) -> None:
         self._read_all = read_all
         self._read_one = read_one
@@ -49,7 +47,7 @@ class Streams:
         self._is_reached = True
 
     @classmethod
-    def of(cls, ledger: Ledger, *, every_s: float = FOLLOW_EVERY_S) -> Streams:
+    def of(cls, ledger: Ledger, *, every_s: float) -> Streams:
         """The streams of this ledger."""
         return cls(
             _reader_of_all(ledger),
