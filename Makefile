@@ -6,14 +6,15 @@ KIND ?=
 RANDOM ?=
 KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,$(if $(filter test-all,$(MAKECMDGOALS)),10,50))
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest simulate lock clean
+.PHONY: help run test test-all check docs format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest simulate lock clean
 
 help:
 	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
 	@echo "make test    prove each promise, in a quarter of an hour (KIND=unit|property|contract|integration|migration|fault|simulation: one kind;"
 	@echo "             RANDOM=1: in random order, RANDOM=12345: in the order of that seed)"
 	@echo "make test-all   the same and all that takes longer: every fault at every gateway, whole stacks, all seeds, the ladders of kills"
-	@echo "make check   format, lint, types, import order"
+	@echo "make check   format, lint, types, import order, and that the docs can be built"
+	@echo "make docs    build the docs as a site, into build/site"
 	@echo "make bench   work W1 side by side with plain Spark, and the latency from answer to result"
 	@echo "make chaos KILLS=100   kill every part of a running job again and again; check every result"
 	@echo "make chaos-ingest KILLS=50   break gateways and Kafka under load; count what was lost or written twice"
@@ -50,6 +51,11 @@ check: $(VENV)/.test-ready
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+
+docs: $(VENV)/.test-ready
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+	@echo "the docs are in build/site/index.html"
 
 format: $(VENV)/.test-ready
 	@$(BIN)/ruff format .
