@@ -1,4 +1,4 @@
-"""The REST API from the caller's side, for the command line and for programs in Python. Raises our own errors."""
+"""A client of the REST API, for the command line and for programs in Python. Raises our own errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ControlClient:
 
     def __init__(self, url: str, *, timeout_s: float = 60.0) -> None:
         self._url = url.rstrip("/")
-        # A proxy from the environment has no business between a command line and its own machine.
+        # A proxy of the environment must not stand between a command line and its own machine.
         self._http = httpx.Client(base_url=self._url, timeout=timeout_s, trust_env=False)
 
     def __enter__(self) -> Self:
@@ -49,7 +49,7 @@ class ControlClient:
 
     def get(self, path: str, **query: str | int) -> Answer:
         """The answer to a GET. A `next` of an earlier answer is a path, too."""
-        return self._ask("GET", path, params=query or None)  # an empty one would take away what the path has
+        return self._ask("GET", path, params=query or None)  # an empty dict would remove the query of the path
 
     def apply(self, text: bytes, source: str) -> list[Answer]:
         """Apply documents; what became of each. `source` is the file's name, for problems."""
@@ -62,7 +62,7 @@ class ControlClient:
         return jobs
 
     def check(self, text: bytes, source: str) -> Answer:
-        """Judge a pipeline and change nothing."""
+        """Check a pipeline. Changes nothing."""
         return self._post_yaml("/v1/pipelines/check", text, source)
 
     def stream(self, name: str) -> Answer:
@@ -86,7 +86,7 @@ class ControlClient:
         return self._ask("POST", f"{_job_path(name)}/{verb}")
 
     def start_audit(self, name: str, after_ms: int | None = None, up_to_ms: int | None = None) -> Answer:
-        """Begin an audit; returns at once. Raises NotFound, Conflict while another one runs."""
+        """Start an audit; returns at once. Raises NotFound, Conflict while another one runs."""
         asked = {"after_ms": after_ms, "up_to_ms": up_to_ms}
         query = {key: value for key, value in asked.items() if value is not None}
         return self._ask("POST", f"{_job_path(name)}/audit", params=query)
@@ -96,7 +96,7 @@ class ControlClient:
         return self.get(f"{_job_path(name)}/audit")
 
     def wait_for_audit(self, name: str, told: Callable[[Answer], None]) -> Answer:
-        """Poll the job's audit until it has ended, and return its report; `told` hears of every look.
+        """Poll the job's audit until it has ended, and return its report; `told` is called with every answer.
 
         Raises PermanentError when it failed.
         """
@@ -111,7 +111,7 @@ class ControlClient:
             time.sleep(POLL_S)
 
     def start_backfill(self, name: str, from_ms: int, to_ms: int | None = None) -> Answer:
-        """Ask for a backfill; returns at once. Raises NotFound, Conflict."""
+        """Request a backfill; returns at once. Raises NotFound, Conflict."""
         query = {"from_ms": from_ms} | ({} if to_ms is None else {"to_ms": to_ms})
         return self._ask("POST", f"{_job_path(name)}/backfills", params=query)
 
@@ -125,12 +125,14 @@ class ControlClient:
         return self.get(f"{_job_path(name)}/backfills/{generation}")
 
     def cancel_backfill(self, name: str, generation: int) -> Answer:
-        """Give a backfill up. Raises NotFound; Conflict when it has ended, or is just being shown."""
+        """Cancel a backfill. Raises NotFound, and Conflict when it has ended or is swapping."""
         return self._ask("POST", f"{_job_path(name)}/backfills/{generation}/cancel")
 
     def wait_for_backfill(self, name: str, generation: int, told: Callable[[Answer], None]) -> Answer:
-        """Poll a backfill until it is complete, and return it; `told` hears of every look. Raises PermanentError when it has
-        failed or was cancelled."""
+        """Poll a backfill until it is complete, and return it; `told` is called with every answer.
+
+        Raises PermanentError when it has failed or was cancelled.
+        """
         while True:
             backfill = self.backfill(name, generation)
             told(backfill)

@@ -1,7 +1,7 @@
-"""The control service: `python -m strandline.services.control`. The REST API and the supervisor of all runners.
+"""The control service: `python -m strandline.services.control`. It runs the REST API and the supervisor of the runners.
 
-Several may run over one ledger, each with a data directory of its own, which a lock holds for it: a lease for each job in
-the ledger decides who leads.
+Several services may share a ledger. Each locks a data directory of its own, and a lease in the ledger says which of them
+leads a job.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ logger = structlog.get_logger()
 
 LOCK_FILE = "control.lock"
 REQUESTS_END_S = 3
-"""How long requests under way may take when the service ends."""
+"""How long running requests may take when the service ends."""
 
 
 class ControlSettings(Settings):
-    """The settings, and what only the control service needs to know."""
+    """The settings that only the control service needs, and all others."""
 
     control_names: tuple[str, ...] = ()
     """Host names under which the REST API and its `/metrics` answer, beside loopback's and `control_host`; a JSON list."""
 
 
 def serve(settings: ControlSettings) -> None:
-    """Serve until SIGTERM or SIGINT. Raises StrandlineError when it can't begin.
+    """Serve until SIGTERM or SIGINT. Raises StrandlineError when it can't start.
 
-    1. Take the data directory and the port, so that a second service ends here, before it touches any runner.
+    1. Lock the data directory and bind the port: a second service ends here, before it touches any runner.
     2. Open the ledger.
-    3. Serve; the supervisor begins and ends with the app.
+    3. Serve; the supervisor starts and ends with the app.
     """
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     with _only_one(settings.data_dir) as name, _listen(settings) as listener:
@@ -110,7 +110,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
 
 
 def _address(settings: Settings) -> str:
-    """Where the REST API is reached: from elsewhere, if it listens there."""
+    """The URL of the REST API, from other machines if it listens for them."""
     host = settings.control_host
     if host in ("0.0.0.0", "::"):  # noqa: S104  # compared, not listened on
         host = socket.gethostname()
@@ -119,10 +119,10 @@ def _address(settings: Settings) -> str:
 
 @contextmanager
 def _only_one(data_dir: Path) -> Iterator[str]:
-    """Hold the data directory; yields this service's name, which is kept there.
+    """Lock the data directory; yields this service's name, which is kept in the lock file.
 
-    The same name means the same directory on the same machine, held by one process at a time: so a service that starts
-    again may take back its own leases at once.
+    One process at a time has the name, since it belongs to a directory on a machine. So a service that starts again may
+    take back its own leases at once.
     """
     with (data_dir / LOCK_FILE).open("a+", encoding="utf-8") as lock:
         try:
@@ -158,7 +158,7 @@ def _listen(settings: Settings) -> Iterator[socket.socket]:
 
 
 def main() -> None:
-    """The door of the process: 0 after a clean end, 1 with one sentence when it can't begin."""
+    """The main function of the process. Exit codes: 0 after a clean end, 1 with one sentence when it can't start."""
     try:
         settings = ControlSettings.read()
     except InvalidSettings as error:
@@ -166,7 +166,7 @@ def main() -> None:
         sys.exit(1)
     configure_logs(as_json=settings.log_json)
     for number in (signal.SIGTERM, signal.SIGINT):
-        # While it serves, uvicorn has its own handlers; when all is ended in order it raises the signal once more.
+        # While it serves, uvicorn has its own handlers; after a clean end it raises the signal once more.
         signal.signal(number, lambda *_: sys.exit(0))
     try:
         serve(settings)

@@ -180,7 +180,7 @@ def test_index_of_another_job_is_refused(api: Api) -> None:
 def test_topic_made_anew_is_refused(api: Api) -> None:
     api.apply(BOTH)
     api.topics.id_of["turbines"] = "id-2"
-    assert "made anew" in problem_of(api.apply(BOTH), 409, "conflict")["detail"]
+    assert "made again" in problem_of(api.apply(BOTH), 409, "conflict")["detail"]
 
 
 def test_failure_in_the_middle_is_finished_by_applying_again(api: Api) -> None:

@@ -123,7 +123,7 @@ def test_an_audit_tells_its_progress_and_then_its_report(lab: AuditLab) -> None:
 def test_one_audit_at_a_time_and_the_same_again_is_the_same(lab: AuditLab) -> None:
     first = lab.audits.start("power", None, None)
     assert lab.audits.start("power", None, None).started_ms == first.started_ms
-    with pytest.raises(Conflict, match="an audit of job power is under way"):
+    with pytest.raises(Conflict, match="an audit of job power is running"):
         lab.audits.start("power", 1, None)
     lab.say(report=REPORT)
     lab.wait_until_ended()

@@ -142,7 +142,7 @@ def test_after_five_attempts_without_a_chunk_it_has_failed(lab: Lab) -> None:
         lab.wait_for(lambda row, n=attempt: row.epoch == n, "at the next attempt")
         lab.say("3")
     row = lab.wait_for(lambda row: row.state is BackfillState.FAILED, "failed")
-    assert row.message.startswith("5 attempts in a row came to nothing; the last: its process ended with code 3")
+    assert row.message.startswith("5 attempts in a row made no progress; the last: its process ended with code 3")
     wait_until(lambda: lab.discarded, lambda found: found == [("turbine-minute", 2)], "deleted")
     assert len(lab.started) == DEATHS_MAX
 

@@ -1,4 +1,4 @@
-"""Child processes: started in their own session, waited for until they answer, stopped by the pid that was recorded."""
+"""Servers of a stack: started in a session of their own, waited for until they answer, stopped by their recorded pid."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Program:
     """One server of the stack: how to start it and how to know that it is ready."""
 
     name: str
-    """Its name in `pids.json` and of its log."""
+    """Its name in `pids.json`."""
     arguments: Sequence[str]
     log: Path
     is_ready: Callable[[], bool]
-    """Asked again and again until it says yes; a refused connection is a no, not an error."""
+    """Called until it returns True; a refused connection is a False, not an error."""
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     directory: Path = Path("/")
     ready_timeout_s: float = 180.0
     stop_timeout_s: float = 20.0
     pid_file: Path | None = None
-    """For a program that starts the server in the background and ends: where it writes the server's pid."""
+    """Where a program that starts the server in the background and ends writes the server's pid."""
 
 
 class Child:
@@ -47,12 +47,12 @@ class Child:
         self._launcher = launcher
 
     def is_alive(self) -> bool:
-        """Whether the server runs. A dead child is cleared from the process table here."""
+        """Whether the server runs. Reaps a dead child."""
         self._launcher.poll()
         return process_identity(self.pid) is not None
 
     def has_handed_over(self) -> bool:
-        """Whether the launcher has put the server into the background; `pid` is the server's then.
+        """Whether the launcher has put the server into the background; from then on `pid` is the server's.
 
         Raises StackError when the launcher failed.
         """
@@ -66,7 +66,7 @@ class Child:
         return True
 
     def kill_tree(self) -> None:
-        """Kill what the launcher started, as long as its group is surely still its own: before it is cleared away."""
+        """Kill what the launcher started. It is not reaped yet, so its process group is still its own."""
         if self._launcher.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._launcher.pid, signal.SIGKILL)
@@ -74,9 +74,9 @@ class Child:
 
 
 def start(program: Program, pids: PidFile, check: Callable[[], None]) -> Child:
-    """Start the program, record its pid and wait until it is ready. While waiting, `check` may raise to give up.
+    """Start the program, record its pid and wait until it is ready. `check` may raise to stop waiting.
 
-    Raises StackError, with the last lines of its log, when it ends early or isn't ready in time; it is stopped then.
+    When it ends early or isn't ready in time, stops it and raises StackError with the last lines of its log.
     """
     _begin_log(program.log)
     if program.pid_file is not None:
@@ -121,14 +121,14 @@ def _pause(program: Program, deadline: float, check: Callable[[], None]) -> None
 
 
 def _begin_log(log: Path) -> None:
-    """Put a large log of earlier runs aside, in place of the one put aside before."""
+    """Move a large log of earlier runs to `NAME.old.log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
         log.replace(log.with_suffix(".old.log"))
 
 
 def stop(name: str, pid: int, pids: PidFile, *, timeout_s: float) -> None:
-    """Ask the recorded process and its group to end, kill what is left after `timeout_s`, and forget it.
+    """Ask the recorded process and its group to end, kill what is left after `timeout_s`, and remove the record.
 
     Does nothing to a process that is not the one recorded. Raises StackError when it outlives SIGKILL.
     """
@@ -145,7 +145,7 @@ def stop(name: str, pid: int, pids: PidFile, *, timeout_s: float) -> None:
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
-    """Signal the process and those it started in its group, unless that group is our own."""
+    """Signal the process and its group, unless that group is our own."""
     try:
         group = os.getpgid(pid)
         if group == os.getpgrp():

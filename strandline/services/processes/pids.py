@@ -1,8 +1,8 @@
-"""Which processes make up a stack: `DIR/pids.json` (name -> pid), written by `up` and by the control service.
+"""The processes of a stack: `DIR/pids.json` (name -> pid), written by `up` and by the control service.
 
-Invariant: a pid is only ever signalled while the process that has it is the one that was recorded. A pid alone can't tell,
-because the kernel gives numbers out again; so `DIR/pids-identity.json` keeps, beside each name, the boot and the start
-time of its process. Both files change under one lock and are replaced whole, so a reader never sees half of one.
+Invariant: a pid is signalled only while it belongs to the recorded process. The kernel reuses pids, so
+`DIR/pids-identity.json` keeps the boot and the start time of each process, too. Both files change under one lock and are
+replaced whole, so a reader never sees half of one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ LOCK_FILE = "pids.lock"
 
 
 def process_identity(pid: int) -> str | None:
-    """Return a text that no other process ever has under this pid; None when the process is gone or only a zombie."""
+    """Return a text that no other process with this pid ever has; None when the process is gone or only a zombie.
+
+    psutil's `create_time` won't do: it moves when the wall clock is set.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -38,7 +41,7 @@ def process_identity(pid: int) -> str | None:
 
 
 class PidFile:
-    """The processes of the stack in one data directory. Several processes may use it at the same time."""
+    """The recorded processes of one data directory. Several processes may use it at the same time."""
 
     def __init__(self, data_dir: Path) -> None:
         self._pids = data_dir / PIDS_FILE
@@ -46,7 +49,7 @@ class PidFile:
         self._lock = data_dir / LOCK_FILE
 
     def add(self, name: str, pid: int) -> None:
-        """Record that `name` is process `pid`, in place of what was recorded under that name before.
+        """Record that `name` is process `pid`, in place of an earlier record of that name.
 
         Raises StackError when there is no such process: it ended before it could be recorded.
         """
@@ -59,7 +62,7 @@ class PidFile:
             _replace(self._pids, {**_read(self._pids), name: pid})
 
     def remove(self, name: str, pid: int) -> None:
-        """Forget `name`, unless another process has been recorded under it in the meantime."""
+        """Remove the record of `name`, unless it now names another process."""
         with self._locked():
             pids = _read(self._pids)
             if pids.get(name) != pid:

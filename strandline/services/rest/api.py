@@ -1,7 +1,7 @@
-"""The REST API: routes, errors and the door put together into one app.
+"""The REST API: one app made of routes, error answers and the host guard.
 
-There are no tokens and roles yet: the API listens on loopback and trusts whoever reaches it. They will be checked at
-the door (`host_guard.py`), and each route will name the role that it needs.
+There are no tokens and roles yet: the API listens on loopback and trusts everyone who reaches it. The host guard will
+check tokens, and each route will name the role that it needs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PROBLEM_ANSWER: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(dependencies: Dependencies | None, names: Collection[str] = ()) -> FastAPI:
-    """The app over `dependencies`; it starts the supervisor with itself and closes it at its end.
+    """The app over `dependencies`. It starts the supervisor and the backfills when it starts, and closes them when it ends.
 
     `names` are the host names under which it answers, beside loopback's. Without dependencies it can only describe itself.
     """
@@ -71,7 +71,7 @@ def _operation_id(route: APIRoute) -> str:
 
 
 def _describe_problems(app: FastAPI) -> None:
-    """Put the shape of a problem into the API's description; no route returns it by type, so FastAPI can't know."""
+    """Put the shape of a problem into the API's description; no route returns it by type, so FastAPI can't find it."""
     describe = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _describe_problems(app: FastAPI) -> None:
         schemas.update(schema.pop("$defs", {}))
         schemas["ProblemDetails"] = schema
         for one in schemas.values():
-            if "description" in one:  # the rest of a docstring is for those who read the code
+            if "description" in one:  # the rest of a docstring is for readers of the code
                 one["description"] = one["description"].partition("\n\n")[0]
         return description
 

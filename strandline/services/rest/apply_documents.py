@@ -1,7 +1,7 @@
-"""Applying documents: what a person wrote becomes streams, topics, index templates and jobs, or nothing does.
+"""Applying documents: they become streams, topics, index templates and jobs; if one document is wrong, none does.
 
-Everything that can be known beforehand is checked for all documents first. What follows can be repeated: applying the
-same documents again finishes what a failure in the middle left undone, and otherwise changes nothing.
+All documents are checked before anything is changed. The changes can be repeated: after a failure in the middle,
+applying the same documents again makes the rest of them, and otherwise it changes nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TopicMaker(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """Documents that are right in themselves, and fit each other and the streams in the ledger."""
+    """Documents that are valid, and fit each other and the streams in the ledger."""
 
     streams: list[StreamSpec]
     pipelines: list[CheckedPipeline]
@@ -74,7 +74,7 @@ def check_documents(text: bytes | str, source: str, registered: Mapping[str, dic
     for document, pipeline in _emitters_first(pipelines):
         name = pipeline.input.stream
         if name in broken:
-            continue  # the stream's own problems are listed; what follows from them would only hide them
+            continue  # the problems of the stream are listed; their consequences here would only hide them
         if name not in streams and name not in registered:
             hint = did_you_mean(name, streams.keys() | registered.keys())
             problems.append(document.problem(("input", "stream"), f"there is no stream '{name}'{hint}"))
@@ -93,7 +93,7 @@ def check_documents(text: bytes | str, source: str, registered: Mapping[str, dic
 
 
 def _emitters_first(pipelines: list[tuple[YamlDocument, PipelineSpec]]) -> list[tuple[YamlDocument, PipelineSpec]]:
-    """A pipeline after those whose results it reads; those that read each other in a circle come last, as they are."""
+    """Put each pipeline after the pipelines whose results it reads. Those that read each other in a circle come last."""
     left, ordered = list(pipelines), []
     while left:
         emitted = {stream for _, pipeline in left for _, stream in emissions_to_streams(pipeline)}
@@ -110,7 +110,7 @@ def _fit_streams(
     registered: Mapping[str, dict[str, Any]],
     broken: set[str],
 ) -> Iterator[Problem]:
-    """Compare the streams that a pipeline emits to with its results; add to `streams` those that nobody has registered."""
+    """Check that the streams that a pipeline emits to can hold its results; add unregistered ones to `streams`."""
     for stage in pipeline.stages:
         for position, emit in enumerate(stage.emits):
             if emit.kind != "stream" or emit.name in broken:
@@ -134,7 +134,7 @@ class Applier:
         ensure_templates: Callable[[CheckedPipeline], None],
         log_starts: Callable[[str], Mapping[int, int]],
     ) -> None:
-        """`log_starts` tells the first offset that a topic still holds, for each partition."""
+        """`log_starts(topic)` returns the first offset that each partition of it still holds."""
         self._ledger = ledger
         self._topics = topics
         self._ensure_templates = ensure_templates
@@ -145,16 +145,16 @@ class Applier:
         return check_documents(text, source, {row.name: row.document for row in self._ledger.streams()})
 
     def plan(self, text: bytes, source: str) -> list[JobPlan]:
-        """Say what applying would mean for each job, and change nothing.
+        """Return what applying would mean for each job. Changes nothing.
 
         Raises InvalidDocument, LogUnavailable, LedgerUnavailable.
         """
         return [self._plan_job(pipeline) for pipeline in self.check(text, source).pipelines]
 
     def apply(self, text: bytes, source: str) -> list[Applied]:
-        """Make it so, and say what changed.
+        """Make the changes, and return what changed.
 
-        1. Check every document; refuse changes that can't be made to a job with results, or to a stream it reads.
+        1. Check every document; refuse changes that a job with results, or the stream it reads, can't take.
         2. Make or widen the topics, then register the streams.
         3. Make the dead-letter topics and index templates, then submit the jobs: a new job starts.
 
@@ -200,12 +200,12 @@ class Applier:
             return
         if known is not None and known != topic.topic_id:
             raise Conflict(
-                f"topic {name} was deleted and made anew: its offsets no longer mean what the slices in the ledger "
-                f"say; register the stream under another name"
+                f"topic {name} was deleted and made again: the offsets in the ledger no longer name the same "
+                f"records; register the stream under another name"
             )
 
     def _refuse_other_records(self, stream: StreamSpec) -> None:
-        """A rewind decodes the log again: under another schema it would accept other records than the first time."""
+        """A rewind decodes the log again. Under another schema it would not accept the same records."""
         known = self._registered(stream.stream)
         if known is None or (known.format, known.fields) == (stream.format, stream.fields):
             return
@@ -213,7 +213,7 @@ class Applier:
         if readers:
             raise Conflict(
                 f"the schema of stream {stream.stream} can't change while job {', '.join(readers)} reads it: records "
-                f"of open windows would be judged anew; register it under another name"
+                f"of open windows would be decoded by the new one; register it under another name"
             )
 
     def _plan_job(self, pipeline: CheckedPipeline) -> JobPlan:
@@ -243,8 +243,8 @@ class Applier:
             )
 
     def _refuse_shared_places(self, pipelines: list[CheckedPipeline]) -> None:
-        """An index has one strict mapping, so the results of two stages can't share a name. A stream of results is cut by
-        the checkpoints of one job."""
+        """Two stages can't emit under one name: an index has one strict mapping, and the checkpoints of one job say where a
+        stream of results ends."""
         owners: dict[tuple[str, str], tuple[str, str]] = {}
         submitted = {pipeline.job: pipeline.spec for pipeline in pipelines}
         for job, spec in present_pipelines(self._ledger).items():
@@ -260,7 +260,7 @@ class Applier:
                     )
 
     def _refuse_circles(self, pipelines: list[CheckedPipeline]) -> None:
-        """Jobs that read what comes of their own results would never come to rest."""
+        """A job that reads what follows from its own results would never end."""
         specs = present_pipelines(self._ledger) | {pipeline.job: pipeline.spec for pipeline in pipelines}
         reads = {job: spec.input.stream for job, spec in specs.items()}
         emitters = {stream: job for job, spec in specs.items() for _, stream in emissions_to_streams(spec)}
@@ -270,8 +270,8 @@ class Applier:
                 way.insert(0, before)
             if before is not None:
                 raise Conflict(
-                    f"job {pipeline.job} would read what comes of its own results: {' -> '.join([before, *way])}; have one of "
-                    "them read, or emit to, another stream"
+                    f"job {pipeline.job} would read what follows from its own results: {' -> '.join([before, *way])}; have "
+                    "one of them read, or emit to, another stream"
                 )
 
     def _emitted_streams(self, job: JobRow | None) -> set[str]:
@@ -281,7 +281,7 @@ class Applier:
         return {stream for _, stream in emissions_to_streams(spec)}
 
     def _restart_readers(self, streams: set[str]) -> None:
-        """A run looks once, when it begins, which job emits to its stream: where that has changed, a new run shall look."""
+        """Restart the jobs that read these streams: a run finds out only when it begins which job emits to its stream."""
         for job in self._ledger.jobs() if streams else []:
             if input_stream(self._ledger, job) in streams:
                 self._ledger.ask_restart(job.name)
@@ -323,10 +323,10 @@ def ensure_templates(elasticsearch_url: str, pipeline: CheckedPipeline) -> None:
 def _shared_entrances(
     documents: list[YamlDocument], streams: Mapping[str, StreamSpec], registered: Mapping[str, dict[str, Any]]
 ) -> Iterator[Problem]:
-    """A port or a topic filter leads into one stream: the second one would get nothing by it, and no record says so."""
+    """A port or topic filter leads into one stream. A second stream with it would get no record, and nothing would say so."""
     owners: dict[str, str] = {}
     for name in registered.keys() - streams.keys():
-        with contextlib.suppress(InvalidDocument):  # of a newer version; its own apply looks
+        with contextlib.suppress(InvalidDocument):  # written by a newer version, which checks it when it applies it
             owners.update((what, name) for _, what in StreamSpec.from_document(registered[name]).entrances())
     for document in documents:
         if document.kind == "stream" and document.name in streams:
@@ -340,12 +340,12 @@ def _repeated(documents: list[YamlDocument]) -> Iterator[Problem]:
     seen: set[tuple[str, str]] = set()
     for document in documents:
         if (document.kind, document.name) in seen:
-            yield document.problem((document.kind,), f"{document.kind} '{document.name}' stands here twice; remove one")
+            yield document.problem((document.kind,), f"{document.kind} '{document.name}' is here twice; remove one")
         seen.add((document.kind, document.name))
 
 
 def _places(pipeline: PipelineSpec) -> Iterator[tuple[str, tuple[str, str]]]:
-    """(stage, (kind, name)) of each emission that has a place of its own."""
+    """(stage, (kind, name)) of each emission that writes to an index or a stream."""
     for step in pipeline.steps:
         for emit in step.emit or []:
             if step.window:
@@ -353,7 +353,7 @@ def _places(pipeline: PipelineSpec) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def _step_number(step: str) -> tuple[int, ...]:
-    """Of a stage's place in its document, as `steps[1]`."""
+    """The number in a stage's place in its document: 1 of `steps[1]`."""
     return (int(step.removeprefix("steps[").removesuffix("]")),)
 
 

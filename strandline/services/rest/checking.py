@@ -1,4 +1,4 @@
-"""The judgement on a pipeline, as the API and the command line show it."""
+"""The check of a pipeline, as the API and the command line show it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from strandline.services.rest.views import CheckView, StageView
 
 
 def refusal(error: InvalidDocument) -> CheckView:
-    """What is shown of documents that are wrong."""
+    """The answer for documents that are wrong."""
     return CheckView(valid=False, problems=problem_errors(error.problems), stages=[])
 
 
 def approval(batch: Batch) -> CheckView:
-    """What is shown of documents that are right."""
+    """The answer for documents that are right."""
     stages = [stage for pipeline in batch.pipelines for stage in _stages(pipeline)]
     reach_ms = max((pipeline.reach_ms for pipeline in batch.pipelines), default=None)
     return CheckView(valid=True, problems=[], stages=stages, reach_ms=reach_ms)
 
 
 def check_without_stack(text: bytes, source: str) -> CheckView | None:
-    """Judge documents by themselves; None when a pipeline's stream is not among them and the ledger has to be asked."""
+    """Check documents without a ledger; None when a pipeline's stream is not among them, so that the ledger is needed."""
     try:
         documents = read_documents(text, source)
         streams = {document.name for document in documents if document.kind == "stream"}
@@ -40,7 +40,7 @@ def check_without_stack(text: bytes, source: str) -> CheckView | None:
 
 
 def _emitted(pipeline: dict[str, object]) -> Iterator[object]:
-    """The streams that a pipeline's document says it emits to; whatever it is, it was not looked at yet."""
+    """The streams that a pipeline's document says it emits to. The document may be wrong: it is not checked yet."""
     steps = pipeline.get("steps")
     for step in steps if isinstance(steps, list) else []:
         emits = step.get("emit") if isinstance(step, dict) else None

@@ -1,4 +1,4 @@
-"""What the routes work with, put together once by `control` and handed to the app."""
+"""What the routes work with. `control` makes it once and hands it to the app."""
 
 from __future__ import annotations
 

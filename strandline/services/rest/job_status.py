@@ -1,4 +1,4 @@
-"""A job as the API shows it: the ledger's rows and Kafka's offsets put together. Reads only."""
+"""A job as the API shows it, from the ledger's rows and Kafka's offsets. Reads only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from strandline.services.rest.views import (
 )
 
 RETENTION_LEFT_SHARE_MIN = 0.25
-"""With less than this share of the retention left, the status warns."""
+"""The status warns when less than this share of the retention is left."""
 _VERBS: dict[JobState, tuple[str, ...]] = {
     JobState.CREATED: ("start", "stop"),
     JobState.STARTING: ("stop", "drain", "restart"),
@@ -37,13 +37,13 @@ _VERBS: dict[JobState, tuple[str, ...]] = {
     JobState.DRAINED: ("start", "restart"),
     JobState.FAILED: ("start", "stop", "drain", "restart"),
 }
-"""The verbs worth offering in each state. The others are legal too, and change nothing."""
+"""The verbs that change something in each state. The others are allowed, and change nothing."""
 
 
 def job_view(
     ledger: Ledger, log: KafkaStatus, job: JobRow, ranges: dict[str, LogRange | None] | None = None
 ) -> JobView:
-    """Put together what is known of a job. `ranges` keeps what Kafka said of a stream, for the next job."""
+    """Return what is known of a job. `ranges` keeps Kafka's answer about a stream for the next job that reads it."""
     stream = input_stream(ledger, job)
     ranges = ranges if ranges is not None else {}
     if stream not in ranges:
@@ -92,7 +92,7 @@ def _warning(left_ms: int, retention_ms: int) -> str:
 
 @lru_cache(maxsize=256)
 def _checked(pipeline: str, stream: str) -> CheckedPipeline:
-    """The pipeline of two registered documents; status is asked for often, and they seldom change."""
+    """The pipeline of two registered documents. Cached: status is asked for often, and documents seldom change."""
     return check(PipelineSpec.from_document(json.loads(pipeline)), StreamSpec.from_document(json.loads(stream)))
 
 
@@ -117,11 +117,11 @@ def _range(log: KafkaStatus, stream: str) -> LogRange | None:
     try:
         return log.range(stream)
     except (LogUnavailable, NotFound):
-        return None  # a status is most wanted when something is away: it shows the rest, and no lag
+        return None  # while Kafka is away the status matters most: it shows everything but the lag
 
 
 def _position(ledger: Ledger, job: JobRow, checkpoint: CheckpointRow | None) -> Offsets | None:
-    """The offsets after the last committed slice; before the first, where the job will begin. None: not known yet."""
+    """The offsets after the last committed slice; before the first slice, those where the job will begin. None: unknown."""
     number = checkpoint.slice if checkpoint else 1
     found = ledger.slices(job.name, number, number)
     if found:

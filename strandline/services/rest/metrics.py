@@ -1,4 +1,4 @@
-"""The jobs' figures for Prometheus, read from the ledger at each scrape, so a restart loses nothing."""
+"""The jobs' metrics for Prometheus. Each scrape reads them from the ledger, so a restart loses nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def render_metrics(ledger: Ledger, log: KafkaStatus) -> bytes:
-    """All figures as text. Lag is left out while Kafka does not answer."""
+    """All metrics as text, without lag while Kafka does not answer."""
     ranges: dict[str, LogRange | None] = {}
     views = [job_view(ledger, log, job, ranges) for job in ledger.jobs()]
     registry = CollectorRegistry()
@@ -29,7 +29,7 @@ def render_metrics(ledger: Ledger, log: KafkaStatus) -> bytes:
 
 
 class _Jobs(Collector):
-    """One look at all jobs, as metrics."""
+    """The metrics of all jobs at one moment."""
 
     def __init__(self, jobs: list[JobView], now_s: float) -> None:
         self._jobs = jobs

@@ -1,7 +1,6 @@
-"""Every error of the REST API as `application/problem+json` (RFC 9457): one shape, whatever went wrong.
+"""Every error of the REST API is answered as `application/problem+json` (RFC 9457).
 
-`code` is what programs compare, `detail` is the sentence for people, `errors` lists what is wrong in a document or a
-request.
+Programs compare `code`, people read `detail`, and `errors` lists what is wrong in a document or a request.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _CODE_OF_STATUS = {
 
 
 class ProblemError(BaseModel):
-    """One thing wrong in a document or in a request."""
+    """One error in a document or in a request."""
 
     detail: str
     pointer: str = Field(default="", description="The field, as `steps[1].window.tumbling`, or `query.limit`")
@@ -98,11 +97,11 @@ def problem_response(
 
 
 def install_problem_handlers(app: FastAPI) -> None:
-    """Answer every exception that leaves a route with a problem; the server logs the unforeseen ones."""
+    """Answer every exception that leaves a route with a problem; the server logs the unexpected ones."""
     app.add_exception_handler(StrandlineError, _answer_own_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid_request)
     app.add_exception_handler(HTTPException, _answer_http_error)
-    app.add_exception_handler(Exception, _answer_unforeseen_error)
+    app.add_exception_handler(Exception, _answer_unexpected_error)
 
 
 def _answer_own_error(request: Request, error: Exception) -> Response:
@@ -125,7 +124,9 @@ def _answer_invalid_request(request: Request, error: Exception) -> Response:
         ProblemError(detail=fault["msg"], pointer=".".join(str(part) for part in fault["loc"]))
         for fault in error.errors()
     ]
-    detail = f"{errors[0].pointer}: {errors[0].detail}" if errors else "the request is not as the API describes it"
+    detail = (
+        f"{errors[0].pointer}: {errors[0].detail}" if errors else "the request does not match the API's description"
+    )
     return problem_response(request.url.path, 422, "invalid_request", detail, errors=errors)
 
 
@@ -142,6 +143,6 @@ def _answer_http_error(request: Request, error: Exception) -> Response:
     return problem_response(path, error.status_code, code, detail, headers=dict(error.headers or {}))
 
 
-def _answer_unforeseen_error(request: Request, error: Exception) -> Response:
-    detail = "an error inside the control service; its log has the details"
+def _answer_unexpected_error(request: Request, error: Exception) -> Response:
+    detail = "the control service failed to answer; its log says why"
     return problem_response(request.url.path, 500, "internal", detail)

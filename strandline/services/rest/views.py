@@ -1,4 +1,7 @@
-"""What the REST API shows: the shapes of its answers. Times are milliseconds since 1970 UTC (`_ms`)."""
+"""The answers of the REST API. Those that equal a row of the ledger have no class here: the row itself is the answer.
+
+Times are milliseconds since 1970 UTC (`_ms`).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class View(BaseModel):
 
 
 class Link(View):
-    """Something that may be done now."""
+    """A request that would change something now."""
 
     rel: str
     method: str
@@ -46,27 +49,27 @@ class AppliedList(View):
 
 
 class RewindView(View):
-    """What a start would take. Recovery, failover and upgrade are the same: the log is read again from here."""
+    """What a start would cost. Recovery, failover and upgrade cost the same: each reads the log again."""
 
     records: int
-    """To be read again."""
+    """How many would be read again."""
     seconds: float
-    """Estimated, with a Spark session that is there already; a cold one takes some ten seconds more."""
+    """An estimate for a Spark session that runs already; a cold start takes about ten seconds more."""
     retention_left_ms: int | None
-    """How long retention still keeps what is needed, if nothing closes a window meanwhile; null when nothing is needed, or
-    records are kept for ever."""
+    """How long retention still keeps the records that the rewind needs, if no window closes meanwhile; null when it needs
+    none, or records are kept for ever."""
     warning: str = ""
     """What to do, when less than a quarter of the retention is left; else empty."""
 
 
 class LastStartView(View):
-    """How the newest run came to the state of its open windows."""
+    """How the newest run got the state of its open windows."""
 
     epoch: int
     way: Literal["rewind", "snapshot"]
-    """It read the log again, or went on from Spark's checkpoint on disk (`recovery: snapshot`)."""
+    """`rewind`: it read the log again. `snapshot`: it started from Spark's checkpoint on disk (`recovery: snapshot`)."""
     records: int
-    """That it read again, with those of a slice that was planned and not done."""
+    """How many it read again, with those of a slice that was planned and not committed."""
     slice_first: int
     """Where it began to read."""
     slice_committed: int
@@ -80,11 +83,11 @@ class JobPlan(View):
     job: str
     outcome: Literal["created", "changed", "unchanged"]
     version: int
-    """That it would have."""
+    """The version that the job would have."""
     changes: list[Change]
     """The forbidden ones first."""
     rewind: RewindView | None
-    """Of the start with the new version; null where there is nothing to rewind."""
+    """The rewind that the start of the new version would need; null where there is nothing to rewind."""
 
 
 class PlanView(View):
@@ -135,7 +138,7 @@ class StageView(View):
 
 
 class CheckView(View):
-    """The judgement on a pipeline."""
+    """The check of a pipeline."""
 
     valid: bool
     problems: list[ProblemError]
@@ -152,7 +155,7 @@ class LeaderView(View):
     address: str
     """Its REST API."""
     lease_epoch: int
-    """One higher with every change of the leader, and with every start of it."""
+    """Rises by one with every new leader, and with every start of a leader."""
     lease_until_ms: int
     """When the lease runs out unless it is renewed, by the ledger's clock."""
 
@@ -184,13 +187,13 @@ class JobView(View):
     last_emission: dict[str, int]
     """Stage -> end (ms) of the last window that it has emitted."""
     rewind: RewindView | None
-    """What a rewind would take now; null before the first slice. From a snapshot a start takes less."""
+    """What a rewind would cost now; null before the first slice. A start from a snapshot costs less."""
     last_start: LastStartView | None
     """Null before the first run."""
     backfill: BackfillView | None
-    """The one that is asked for or at work."""
+    """The backfill that is requested or runs."""
     links: list[Link]
-    """What may be done now."""
+    """The requests that would change something now."""
 
 
 class JobList(View):
@@ -248,7 +251,7 @@ class WindowRangeView(View):
 
 
 class BackfillView(View):
-    """Windows that are computed anew, under a generation of their own."""
+    """Windows that are computed again, as a generation of their own."""
 
     job: str
     generation: int
@@ -257,25 +260,25 @@ class BackfillView(View):
     """Of the pipeline that computes them."""
     from_ms: int
     to_ms: int | None
-    """As asked for; null: to what was emitted then."""
+    """As requested; null: up to what was emitted then."""
     windows: dict[str, WindowRangeView]
     """Stage -> its windows."""
     state: BackfillState
     message: str
     """Why it is in this state; empty when there is nothing to say."""
     done_ms: int | None
-    """All windows that end up to here are written; null while none are."""
+    """All windows that end at or before this time are written; null while none is."""
     records: int
-    """To be read, about."""
+    """About how many are to be read."""
     records_done: int
     results: dict[str, int]
     """Stage -> results."""
     refused: dict[str, int]
     """Stage -> results that the index refused; each has a dead letter."""
     sample: list[str]
-    """Why the first of them were."""
+    """Why the index refused the first of them."""
     attempts: int
-    """Processes that were at it."""
+    """How many processes have worked on it."""
     requested_ms: int
     updated_ms: int
     ended_ms: int | None

@@ -1,6 +1,6 @@
-"""Audits as background work: one process an audit, one audit at a time, and what is known of each job's last one.
+"""Audits in the background: one process per audit, one audit at a time, and the state of each job's last audit.
 
-What is known lives in this control service alone: an audit changes nothing, so one that is lost can be made again.
+Only this control service knows the states. An audit changes nothing, so a lost one can be made again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REPORT = TypeAdapter(AuditReport)
 
 @dataclass(frozen=True)
 class AuditState(Described):
-    """What is known of a job's last audit."""
+    """A job's last audit."""
 
     job: str
     state: Literal["running", "done", "failed"]
@@ -45,7 +45,7 @@ class AuditState(Described):
     message: str
     """Why it failed."""
     report: AuditReport | None
-    """What it found, once it is done."""
+    """What it found; null until it is done."""
 
 
 def audit_command(job: str, after_ms: int | None, up_to_ms: int | None) -> Sequence[str]:
@@ -83,25 +83,23 @@ class AuditJobs:
         self._lock = threading.Lock()
 
     def start(self, job: str, after_ms: int | None, up_to_ms: int | None) -> AuditState:
-        """Begin an audit, and return at once. The same one again, while it runs, changes nothing.
+        """Start an audit, and return at once. While it runs, the same call again changes nothing.
 
-        Raises NotFound; Conflict while another one runs, since each takes a Spark of its own, and for a job whose results
-        may be there twice.
+        Raises NotFound. Raises Conflict while another audit runs, since each needs a Spark of its own, and for a job that
+        may write a result twice.
         """
         guarantee = self._ledger.job_version(job).document.get("guarantee", "exactly_once")
         if guarantee != "exactly_once":
             raise Conflict(
-                f"job {job} has the guarantee {guarantee}: its results have an id for each run and may be there twice, so "
-                f"there is nothing to compare them with; the audit is for exactly_once"
+                f"job {job} has the guarantee {guarantee}: each run writes results under ids of its own, so a result may "
+                f"be there twice and can't be compared; only jobs with exactly_once can be audited"
             )
         with self._lock:
             if self._running is not None:
                 present = self._states[self._running.job]
                 if (job, after_ms, up_to_ms) == (present.job, present.asked_after_ms, present.asked_up_to_ms):
                     return present
-                raise Conflict(
-                    f"an audit of job {present.job} is under way ({present.step}); ask again when it is done"
-                )
+                raise Conflict(f"an audit of job {present.job} is running ({present.step}); try again when it is done")
             started_ms = time.time_ns() // 1_000_000
             state = AuditState(job, "running", after_ms, up_to_ms, started_ms, "starting Spark", 0, 0, "", None)
             log = self._data_dir / "logs" / f"audit-{job}.log"
@@ -118,7 +116,9 @@ class AuditJobs:
         self._ledger.job(job)
         with self._lock:
             if job not in self._states:
-                raise NotFound(f"job {job} was not audited since the control service began; POST to this path to do so")
+                raise NotFound(
+                    f"job {job} was not audited since the control service started; POST to this path to audit it"
+                )
             return self._states[job]
 
     def is_idle(self) -> bool:
@@ -127,7 +127,7 @@ class AuditJobs:
             return self._running is None
 
     def close(self) -> None:
-        """End the audit that runs, if any."""
+        """Kill the audit that runs, if there is one."""
         with self._lock:
             running = self._running
         if running is not None:
@@ -135,7 +135,7 @@ class AuditJobs:
             running.thread.join()
 
     def _follow(self, job: str, process: WorkerProcess) -> None:
-        """Keep what the process says until it ends, then kill what it left behind."""
+        """Record what the process reports until it ends, then kill what it left behind."""
         message = ""
         try:
             for line in process.stdout:
@@ -143,7 +143,7 @@ class AuditJobs:
             process.wait()
             message = f"the audit ended with code {process.reap()}; its log is {process.log}"
         except (StackError, OSError) as error:
-            message = f"the audit could not be ended in order: {error}"
+            message = f"the audit could not be ended: {error}"
         finally:
             with self._lock:
                 state = self._states[job]
@@ -156,7 +156,7 @@ class AuditJobs:
         try:
             said = json.loads(line)
         except ValueError:
-            return  # Java, too, may say something
+            return  # Java may print lines of its own
         with self._lock:
             state = self._states[job]
             if "progress" in said:

@@ -1,10 +1,10 @@
-"""Backfills as background work: asked for and cancelled in the ledger, carried out by the control service that leads the job.
+"""Backfills in the background: requested and cancelled in the ledger, run by the control service that leads the job.
 
-Any control service takes an order and answers for its progress, since both are rows of the ledger. The one that leads the
-job keeps a process at work (`python -m strandline.processing.backfill.process`) while a backfill is open; one process at a time.
-A process that dies is followed by another, after a growing pause, which goes on at the last chunk that was noted; when
-several in a row die without a new one, the backfill has failed. A control service that loses the job ends its process; the
-next leader's fences it in the ledger, and finds what it has written in the index.
+Every control service takes requests and shows progress, since both are rows of the ledger. The service that leads the job
+runs a process (`python -m strandline.processing.backfill.process`) while a backfill is open, one process at a time.
+When the process dies, another one starts after a growing pause and continues after the last recorded chunk. When several
+in a row die without a new chunk, the backfill has failed. A control service that loses the job kills its process. The
+process of the next leader fences it in the ledger, and finds in the index what it has written.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = structlog.get_logger()
 
 LOOK_INTERVAL_S = 0.5
 DEATHS_MAX = 5
-"""So many processes in a row may end without a chunk before the backfill has failed. At its swap it never fails."""
+"""The backfill fails when so many processes in a row end without a chunk. During its swap it never fails."""
 PAUSE_FIRST_S = 1.0
 PAUSE_MAX_S = 30.0
 END_PATIENCE_S = 30.0
@@ -45,12 +45,12 @@ def backfill_command(job: str, generation: int) -> Sequence[str]:
 
 @dataclass
 class _Work:
-    """The process at work."""
+    """The process that runs, and its backfill."""
 
     row: BackfillRow
     process: WorkerProcess
     end_by: float | None = None
-    """Monotonic time at which it is ended, once it has said how its work came out."""
+    """Monotonic time at which it is killed, once the ledger says how its work ended."""
 
 
 @dataclass
@@ -76,8 +76,8 @@ class BackfillJobs:
         command: Callable[[str, int], Sequence[str]] = backfill_command,
         pause_first_s: float = PAUSE_FIRST_S,
     ) -> None:
-        """`leads(job)`: whether this control service leads it now. `log_starts` tells the first offset that a stream still
-        holds, for each partition. `discard(store, generation)` deletes what was written of a generation."""
+        """`leads(job)`: whether this control service leads it now. `log_starts(stream)`: the first offset that each of its
+        partitions still holds. `discard(store, generation)` deletes the documents of a generation."""
         self._ledger = ledger
         self._data_dir = data_dir
         self._leads = leads
@@ -91,11 +91,11 @@ class BackfillJobs:
         self._thread = threading.Thread(target=self._run, name="backfill-jobs", daemon=True)
 
     def start(self) -> None:
-        """Begin to look for backfills to carry out."""
+        """Start to look for open backfills."""
         self._thread.start()
 
     def close(self) -> None:
-        """End the process at work; the next control service goes on with it."""
+        """Kill the process that runs; the next control service continues its backfill."""
         self._closing.set()
         self._wake.set()
         if self._thread.is_alive():
@@ -105,10 +105,10 @@ class BackfillJobs:
         return self._thread.is_alive()
 
     def request(self, job: str, from_ms: int, to_ms: int | None) -> BackfillRow:
-        """Ask for a backfill of the windows that end after `from_ms`, up to `to_ms` or to what is emitted now.
+        """Request a backfill of the windows that end after `from_ms`, up to `to_ms` or to what is emitted now.
 
-        The same again, while it is open, changes nothing. Raises NotFound; Conflict when another one is open, or when
-        there is nothing to compute; LogTruncated, LogUnavailable.
+        While it is open, the same call again changes nothing. Raises NotFound, LogTruncated, LogUnavailable, and Conflict
+        when another backfill is open or there is nothing to compute.
         """
         for row in self._ledger.backfills(job):
             if row.state in OPEN_BACKFILLS and (row.from_ms, row.to_ms) == (from_ms, to_ms):
@@ -118,14 +118,13 @@ class BackfillJobs:
         row = self._ledger.request_backfill(
             job, plan.version, (from_ms, to_ms), plan.windows, plan.slice_committed, plan.records
         )
-        message = f"backfill {row.generation} of job {job} was asked for, with version {row.version}"
+        message = f"backfill {row.generation} of job {job} was requested, with version {row.version}"
         self._ledger.record_event("backfill_requested", message, job, facts={"generation": row.generation})
         self._wake.set()
         return row
 
     def cancel(self, job: str, generation: int) -> BackfillRow:
-        """Give a backfill up; who carries it out ends at once. Raises NotFound; Conflict when it has ended, or is at its
-        swap."""
+        """Cancel a backfill; its process is killed at once. Raises NotFound, and Conflict when it has ended or is swapping."""
         row = self._ledger.move_backfill(job, generation, BackfillState.CANCELLED, "cancelled as asked")
         self._wake.set()
         return row
@@ -142,7 +141,7 @@ class BackfillJobs:
             self._end(self._work)
 
     def _look(self) -> None:
-        """One look. 1. Bury a process that has ended. 2. End one that should not be at work. 3. Start the next."""
+        """One look. 1. Handle the end of a process. 2. Kill a process that should not run. 3. Start the next one."""
         work = self._work
         if work is not None and work.process.has_ended():
             self._handle_end(work)
@@ -163,14 +162,14 @@ class BackfillJobs:
                 return
 
     def _should_end(self, work: _Work, row: BackfillRow) -> bool:
-        """Whether a process is to be ended. One that has said how its work came out ends by itself, within a time."""
+        """Whether to kill the process. When its backfill has ended, it gets END_PATIENCE_S to end by itself."""
         if row.state in OPEN_BACKFILLS:
             return False
         work.end_by = work.end_by or time.monotonic() + END_PATIENCE_S
         return row.state is BackfillState.CANCELLED or time.monotonic() > work.end_by
 
     def _forget_cancelled(self) -> None:
-        """Clear those that were cancelled between two attempts."""
+        """Clear the backfills that were cancelled between two attempts."""
         for job, generation in list(self._deaths):
             row = self._ledger.backfill(job, generation)
             if row.state is BackfillState.CANCELLED:
@@ -178,7 +177,7 @@ class BackfillJobs:
                 del self._deaths[job, generation]
 
     def _handle_end(self, work: _Work) -> None:
-        """Judge the end of a process."""
+        """Count a death, or note that the backfill has ended."""
         code = self._end(work)
         row = self._ledger.backfill(work.row.job, work.row.generation)
         if row.state not in OPEN_BACKFILLS:
@@ -199,16 +198,15 @@ class BackfillJobs:
         self._ledger.record_event("backfill_died", message, row.job, facts={"generation": row.generation})
         if deaths.count >= DEATHS_MAX and row.state is not BackfillState.SWAPPING:
             message = (
-                f"{deaths.count} attempts in a row came to nothing; the last: {why}. Its log is {work.process.log}"
+                f"{deaths.count} attempts in a row made no progress; the last: {why}. Its log is {work.process.log}"
             )
             try:
                 self._clear(self._ledger.move_backfill(row.job, row.generation, BackfillState.FAILED, message))
             except Conflict:
-                logger.info("the backfill was ended meanwhile", action="backfill", job=row.job)
+                logger.info("the backfill has ended meanwhile", action="backfill", job=row.job)
 
     def _clear(self, row: BackfillRow) -> None:
-        """Delete what a backfill has written that will never be shown. What can't be deleted now, the next backfill of the
-        job deletes."""
+        """Delete the documents of a backfill that will never be shown. The next backfill of the job deletes what is left."""
         try:
             for store in stores_of(row, load_pipeline(self._ledger, row.job, row.version)):
                 self._discard(store, row.generation)

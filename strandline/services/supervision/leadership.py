@@ -1,14 +1,14 @@
-"""Which jobs this control service leads: it claims leases, renews them, and knows when it must let go.
+"""Which jobs this control service leads: it claims leases, renews them, and ends the runner of a job whose lease it loses.
 
-A lease is counted here by the monotonic clock, from before the request that granted or renewed it was sent: so it is over
-here no later than in the ledger. When two thirds of it have passed without a renewal, the job's runner is ended; the last
-third is for that to happen before another control service may begin. A renewal that is refused ends the runner at once.
+The monotonic clock counts a lease here from before the request that granted or renewed it. So the lease ends here no later
+than in the ledger. When two thirds of it have passed without a renewal, the runner is killed; the last third is time for
+that, before another control service may start one. When a renewal is refused, the runner is killed at once.
 
-After a pause of this process (its machine slept, or someone stopped it) the two thirds may be over on waking. Then nothing
-is begun or written for the job, but its runner is left a moment for the renewal that is on its way: where nobody has taken
-over, a pause costs no rewind. Should somebody have, the runner's writes are refused by the ledger in the meantime.
+After a pause of this process (its machine slept, or someone stopped it) the two thirds may have passed. Then this service
+starts and writes nothing for the job, but leaves its runner WAKE_GRACE_S for a renewal: if nobody has taken the job over,
+the pause costs no rewind. If somebody has, the ledger refuses what the runner writes meanwhile.
 
-Threads: one renews, and may hang as long as the database does; one watches the time, and waits for nobody.
+Two threads: one renews, and may hang as long as the database does; one watches the time, and waits for nothing.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ logger = structlog.get_logger()
 
 RENEWALS_A_LEASE = 4
 TRUSTED_SHARE = 2 / 3
-"""So much of a lease may pass without a renewal before the runner is ended."""
+"""The share of a lease that may pass without a renewal before the runner is killed."""
 WAKE_GRACE_S = 1.0
 _WATCH_S = 0.1
 _PAUSE_S = 1.0
-"""A longer time between two looks means that this process did not run in between."""
+"""A longer time between two looks means that this process was paused."""
 
 
 @dataclass(frozen=True)
 class ServiceIdentity:
-    """What others may know of a control service."""
+    """What the ledger tells other services of a control service."""
 
     name: str
     address: str
@@ -59,8 +59,8 @@ class Leadership:
     def __init__(
         self, ledger: Ledger, service: ServiceIdentity, lease_s: float, end_runner: Callable[[str, str], None]
     ) -> None:
-        """`end_runner(job, why)` must end the job's runner at once, without asking the ledger; it is called when the lease
-        is lost or in doubt."""
+        """`end_runner(job, why)` kills the job's runner at once, without asking the ledger. It is called when the lease is lost
+        or in doubt."""
         self._ledger = ledger
         self._service = service
         self._lease_s = lease_s
@@ -94,7 +94,7 @@ class Leadership:
             logger.warning("leases were not given back and will run out", action="release", error=str(error))
 
     def resign(self) -> None:
-        """Renew nothing any more: the runners end at two thirds of the lease, and then others may lead."""
+        """Stop renewing: at two thirds of the lease the runners are killed, and then others may lead."""
         self._resigned.set()
 
     def is_alive(self) -> bool:
@@ -109,21 +109,21 @@ class Leadership:
         return held.epoch
 
     def holds(self, job: str, epoch: int) -> bool:
-        """Whether the lease of that epoch was not lost yet, as far as is known."""
+        """Whether the lease of that epoch is not known to be lost."""
         with self._lock:
             held = self._held.get(job)
         return held is not None and held.epoch == epoch
 
     def drop(self, job: str) -> None:
-        """Forget a lease that the ledger said is over."""
+        """Forget a lease that is over by the ledger."""
         with self._lock:
             self._held.pop(job, None)
 
     def claim_free(self, job_count: int) -> list[tuple[LeaseRow, LeaseRow | None]]:
-        """Claim what nobody leads, up to this service's share of all jobs; returns each new lease and the one before.
+        """Claim jobs that nobody leads, up to this service's share of all jobs; returns each new lease and the one before.
 
-        What has been free for long is claimed beyond the share: whoever should have claimed it doesn't. Raises
-        LedgerUnavailable.
+        A job that has been free for a lease's length is claimed beyond the share: the service that should have claimed it
+        does not. Raises LedgerUnavailable.
         """
         if not self._is_announced:
             return []
@@ -159,13 +159,13 @@ class Leadership:
             except StrandlineError as error:
                 failed = True
                 logger.warning("could not renew the leases", action="renew", error=str(error))
-            # After a failure at once again: what counts then is the time that is left.
+            # After a failure try again at once: the lease runs out.
             if self._closing.wait(0.1 if failed else self._lease_s / RENEWALS_A_LEASE):
                 return
 
     def _renew(self) -> None:
         service = self._service
-        # First, so that a service which dies stops counting as living no later than its leases run out.
+        # First: a service that dies then stops counting as alive no later than its leases run out.
         self._ledger.announce_service(service.name, service.address, service.data_dir, self._length_ms)
         self._is_announced = True
         with self._lock:

@@ -1,7 +1,7 @@
-"""One runner process as its supervisor sees it: how it is started, heard, told to end, and killed with its process tree.
+"""A runner process as its supervisor sees it: start it, hear it, tell it to end, kill it with its process tree.
 
-A runner shows that it lives by writing into a pipe. Its process alone says little: one that is stopped, or that hangs on a
-disk, is there and does nothing.
+A runner writes into a pipe to show that it works. That its process exists proves little: a process that is stopped, or
+hangs on a disk, does nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from strandline.services.processes.worker_process import WorkerProcess
 
 RunnerCommand = Callable[[str | None, int | None, int], Sequence[str]]
 """(job, epoch of the lease, file descriptor to write into) -> how the runner is started; no job for a standby."""
-FIRST_WORD_S = 120.0
-"""How long a runner may take from its start to its first sign of life, on a machine that is busy."""
+FIRST_HEARTBEAT_S = 120.0
+"""How long a runner may take from its start to its first heartbeat, on a busy machine."""
 _HEARD_AT_ONCE_BYTES = 65_536
 _LOOK_MAX_S = 1.0
 
@@ -59,16 +59,16 @@ class RunnerProcess(WorkerProcess):
             os.close(alive_fd)
         self._first_log = self.log
         self.is_told = False
-        """Whether it was told to end, so that its end is not a death."""
+        """Whether it was told to end; then its end is no death."""
         self.kill_at: float | None = None
         """By this monotonic time it must have ended."""
         self._was_heard = False
         self._silent_s = 0.0
         self.began_at = self._listened_at = time.monotonic()
-        """Monotonic time at which it had its job."""
+        """Monotonic time at which it got its job."""
 
     def assign(self, job: str, lease: int) -> bool:
-        """Hand a standby its job; it takes the name and the log of the job's runner. False when it has ended."""
+        """Give a standby its job; it takes the name and the log of the job's runner. False when it has ended."""
         log = self.log.with_name(f"{runner_name(job)}.log")
         try:
             with self.stdin as stdin:
@@ -83,18 +83,18 @@ class RunnerProcess(WorkerProcess):
         return True
 
     def is_silent(self, patience_s: float) -> bool:
-        """Whether nothing was heard for so long, in seconds in which somebody listened. The first word may take
-        FIRST_WORD_S: starting takes its time. Call it often: a long time between two calls counts as one second."""
+        """Whether no heartbeat came for `patience_s`; the first one may take FIRST_HEARTBEAT_S. Call it often: however long the
+        time between two calls, it counts as one second at most, since nobody listened."""
         now_s = time.monotonic()
         self._silent_s += min(now_s - self._listened_at, _LOOK_MAX_S)
         self._listened_at = now_s
         with contextlib.suppress(BlockingIOError):
             if os.read(self._alive_pipe, _HEARD_AT_ONCE_BYTES):
                 self._was_heard, self._silent_s = True, 0.0
-        return self._silent_s > (patience_s if self._was_heard else max(patience_s, FIRST_WORD_S))
+        return self._silent_s > (patience_s if self._was_heard else max(patience_s, FIRST_HEARTBEAT_S))
 
     def tell_to_end(self, patience_s: float) -> None:
-        """Ask it to end after its slice. The second time nothing happens."""
+        """Ask it to end after its slice. A second call does nothing."""
         if self.is_told:
             return
         self.is_told = True
@@ -103,7 +103,7 @@ class RunnerProcess(WorkerProcess):
         os.kill(self.pid, signal.SIGTERM)
 
     def reap(self) -> int:
-        """As of every worker process. What the JVM of a standby said before it had a job is put behind the job's log."""
+        """Reap it as any worker process; append what the JVM of a standby said before it had a job to the job's log."""
         code = super().reap()
         os.close(self._alive_pipe)
         if self._first_log != self.log:

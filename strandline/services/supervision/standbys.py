@@ -1,7 +1,7 @@
-"""Standbys: runner processes whose Spark session is up and has run a small query, and which wait for a job.
+"""Standbys: runner processes that wait for a job; their Spark session is up and has run a small query.
 
-What makes a cold start slow is done beforehand: the JVM, the session, its first plan, the first Python workers. A standby
-costs the memory of an idle runner. It is started while nothing else starts, because a start takes all cores for seconds.
+A standby has already done what makes a cold start slow: the JVM, the session, its first plan, the first Python workers. It
+costs the memory of an idle runner. One starts only while nothing else starts, because a start takes all cores for seconds.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from strandline.services.supervision.runner_process import RunnerCommand, Runner
 logger = structlog.get_logger()
 
 STANDBY_NAME = "standby-"
-"""What the names of standbys begin with, in the pid file and among the logs."""
+"""The prefix of their names in `pids.json` and among the logs."""
 CALM_S = 10.0
-"""So long no runner and no standby must have been starting before the next standby is started."""
+"""The next standby starts when no runner and no standby has been starting for so long."""
 
 
 class Standbys:
-    """Keeps `wanted` standbys. Belongs to the supervisor's thread."""
+    """Keeps `wanted` standbys. Only the supervisor's thread calls it."""
 
     def __init__(self, data_dir: Path, command: RunnerCommand, wanted: int) -> None:
         self._data_dir = data_dir
@@ -35,7 +35,7 @@ class Standbys:
         self._busy_at = time.monotonic()
 
     def keep(self, *, is_calm: bool) -> None:
-        """Bury standbys that have ended; start one that is missing, once the machine was calm for long enough."""
+        """Reap standbys that have ended; start a missing one when the machine was calm for CALM_S."""
         for standby in [one for one in self._waiting if one.has_ended()]:
             logger.warning("a standby ended by itself", action="standby", log=str(standby.log))
             self._forget(standby)
@@ -50,8 +50,8 @@ class Standbys:
         logger.info("standby started", action="standby", pid=standby.pid)
 
     def take(self, job: str, lease: int) -> RunnerProcess | None:
-        """Hand the job to a standby and return it; None when there is none. One that is still starting is taken too: it is
-        ahead of a cold start all the same."""
+        """Give the job to a standby and return it; None when there is none. A standby that is still starting will do, too: it
+        is ahead of a cold start."""
         while self._waiting:
             standby = self._waiting[0]
             if standby.assign(job, lease):
@@ -61,7 +61,7 @@ class Standbys:
         return None
 
     def close(self) -> None:
-        """End all at once: they do nothing yet."""
+        """Kill all: they do no work yet."""
         for standby in list(self._waiting):
             try:
                 self._forget(standby)

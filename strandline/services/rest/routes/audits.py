@@ -1,4 +1,4 @@
-"""Audits: a job's results recomputed from the log and compared with the index, as background work."""
+"""Audits: recompute a job's results from the log and compare them with the index, in the background."""
 
 from __future__ import annotations
 

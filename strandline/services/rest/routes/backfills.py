@@ -1,4 +1,4 @@
-"""Backfills: windows of the past computed anew with the present version of a pipeline, beside the running job."""
+"""Backfills: compute windows of the past again with the current version of a pipeline, beside the running job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def start_backfill(
     from_ms: Annotated[int, Query(ge=0)],
     to_ms: Annotated[int | None, Query(ge=0)] = None,
 ) -> BackfillView:
-    """Compute the windows anew that end after `from_ms`, up to `to_ms` or to what is emitted now. One at a time a job."""
+    """Compute the windows again that end after `from_ms`, up to `to_ms` or to what is emitted now. One at a time a job."""
     row = control.backfills.request(name, from_ms, to_ms)
     response.headers["Location"] = f"/v1/jobs/{name}/backfills/{row.generation}"
     return backfill_view(row)
@@ -41,5 +41,5 @@ def show_backfill(control: Control, name: str, generation: int) -> BackfillView:
 
 @router.post("/v1/jobs/{name}/backfills/{generation}/cancel", status_code=202)
 def cancel_backfill(control: Control, name: str, generation: int) -> BackfillView:
-    """Give a backfill up that is not complete. Nothing of it was seen, and nothing stays."""
+    """Cancel a backfill that is not complete. Nobody has seen its results, and they are deleted."""
     return backfill_view(control.backfills.cancel(name, generation))

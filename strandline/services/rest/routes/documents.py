@@ -24,7 +24,7 @@ Source = Annotated[str, Query(max_length=300, description="The file's name, for 
 
 
 async def yaml_body(request: Request) -> bytes:
-    """The body, as it came: the reader of documents decodes it and says what is wrong. Refuses other media types."""
+    """The body as bytes: the reader of documents decodes it and reports what is wrong. Refuses other media types."""
     media_type = request.headers.get("content-type", MEDIA_TYPES[0]).partition(";")[0].strip().lower()
     if media_type not in MEDIA_TYPES:
         raise HTTPException(415, f"documents come as {MEDIA_TYPES[0]}, not as {media_type}")
@@ -37,8 +37,8 @@ def apply_documents(
     body: Annotated[bytes, Depends(yaml_body)],
     source: Source = "<request>",
 ) -> AppliedList:
-    """Register streams and submit pipelines; where a document is wrong, none. A new job starts, a changed one restarts
-    with its new version, and the same documents again change nothing."""
+    """Register streams and submit pipelines. If one document is wrong, nothing changes. A new job starts, a changed job
+    restarts with its new version, and the same documents again change nothing."""
     applied = control.applier.apply(body, source)
     control.supervisor.wake()
     return AppliedList(applied=applied)
@@ -50,7 +50,7 @@ def plan_documents(
     body: Annotated[bytes, Depends(yaml_body)],
     source: Source = "<request>",
 ) -> PlanView:
-    """What applying the documents would mean for each job: every change, and what its start would cost. Changes nothing."""
+    """What applying the documents would mean for each job: its changes, and what its start would cost. Changes nothing."""
     return PlanView(jobs=control.applier.plan(body, source))
 
 
@@ -60,7 +60,7 @@ def check_pipeline(
     body: Annotated[bytes, Depends(yaml_body)],
     source: Source = "<request>",
 ) -> CheckView:
-    """Judge a pipeline against its stream, which may stand in the same text, and change nothing."""
+    """Check a pipeline against its stream, which may be in the same text. Changes nothing."""
     try:
         return approval(control.applier.check(body, source))
     except InvalidDocument as error:

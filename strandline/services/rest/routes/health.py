@@ -1,4 +1,4 @@
-"""How the service is: alive, ready, and its figures for Prometheus."""
+"""Whether the service is alive and ready, and its metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ router = APIRouter(tags=["health"])
 
 @router.get("/healthz")
 def health() -> HealthView:
-    """200 while the process answers; asks nobody else."""
+    """200 while the process answers. It checks nothing else."""
     return HealthView(status="ok")
 
 
-@router.get("/readyz", responses={503: {"model": HealthView, "description": "A part that it needs is away"}})
+@router.get(
+    "/readyz",
+    responses={503: {"model": HealthView, "description": "The ledger does not answer, or the supervisor has ended"}},
+)
 def readiness(control: Control, response: Response) -> HealthView:
-    """200 when jobs can be led: the ledger answers and the supervisor runs. Kafka is only reported."""
+    """200 when this service can lead jobs: the ledger answers and the supervisor runs. Kafka is only reported."""
     checks = {
         "ledger": _check(control.ledger.jobs),
         "supervisor": "ok" if control.supervisor.is_alive() else "has ended; restart the control service",
@@ -35,7 +38,7 @@ def readiness(control: Control, response: Response) -> HealthView:
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {CONTENT_TYPE: {}}}})
 def metrics(control: Control) -> Response:
-    """The service's and the jobs' figures in Prometheus' text form."""
+    """The metrics of the service and its jobs, in Prometheus' text format."""
     return Response(render_metrics(control.ledger, control.log), media_type=CONTENT_TYPE)
 
 

@@ -1,6 +1,6 @@
 """Jobs: their state, the verbs that change it, their slices and dead letters, and the events of all.
 
-A verb answers 202 at once: the order is in the ledger, and the supervisor carries it out. Poll the job to see when.
+A verb answers 202 at once: it writes what is desired into the ledger, and the supervisor acts on it. Poll the job.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _SHOWN: dict[tuple[JobState, Desired], JobState] = {
     (JobState.RUNNING, Desired.STOPPED): JobState.STOPPING,
     (JobState.DRAINING, Desired.STOPPED): JobState.STOPPING,
     (JobState.RUNNING, Desired.DRAINED): JobState.DRAINING,
-    # A failed job stays so, whatever was desired of it before, until a person says otherwise: which is now.
+    # A failed job stays failed until a person starts it again, which is now.
     (JobState.FAILED, Desired.RUNNING): JobState.STARTING,
     (JobState.FAILED, Desired.DRAINED): JobState.STARTING,
 }
-"""What an order makes of a state at once; all else the supervisor and the runner move."""
+"""(state, what is desired) -> the state that a verb sets at once. The supervisor and the runner make all other moves."""
 
 
 @router.get("/v1/jobs")
@@ -50,13 +50,13 @@ def list_jobs(control: Control) -> JobList:
 
 @router.get("/v1/jobs/{name}")
 def show_job(control: Control, name: str) -> JobView:
-    """One job: state, position, lag, counts, and what may be done now."""
+    """One job: state, position, lag, counts, and the verbs that would change something now."""
     return job_view(control.ledger, control.log, control.ledger.job(name))
 
 
 @router.post("/v1/jobs/{name}/start", status_code=202)
 def start_job(control: Control, name: str, response: Response) -> JobView:
-    """Let the job run. It rewinds to its last emission first; a running job is left alone."""
+    """Start the job. It rewinds to its last emission first. A running job goes on."""
     return _order(control, name, Desired.RUNNING, response)
 
 
@@ -68,13 +68,13 @@ def stop_job(control: Control, name: str, response: Response) -> JobView:
 
 @router.post("/v1/jobs/{name}/drain", status_code=202)
 def drain_job(control: Control, name: str, response: Response) -> JobView:
-    """Read the log to its end, close every open window, then end. What comes later for those windows is late."""
+    """Read the log to its end, close every open window, then end. Later records of those windows are late."""
     return _order(control, name, Desired.DRAINED, response)
 
 
 @router.post("/v1/jobs/{name}/restart", status_code=202)
 def restart_job(control: Control, name: str, response: Response) -> JobView:
-    """End the job's run after its current slice and begin a new one, with a higher epoch."""
+    """End the job's run after its current slice and start a new one, with a higher epoch."""
     control.ledger.ask_restart(name)
     return _order(control, name, Desired.RUNNING, response)
 
@@ -125,11 +125,11 @@ def list_events(
 
 
 def _order(control: Control, name: str, desired: Desired, response: Response) -> JobView:
-    """Show the order in the state first, so that a runner which carries it out at once finds its last move legal."""
+    """Move the state first: a runner that obeys at once then finds its own last move allowed."""
     job = control.ledger.job(name)
     shown = _SHOWN.get((job.state, desired))
     if shown is not None:
-        with suppress(Conflict):  # the runner was faster, and the supervisor goes by what is desired
+        with suppress(Conflict):  # the runner was faster; the supervisor follows what is desired
             control.ledger.move_job(name, shown)
     job = control.ledger.set_desired(name, desired)
     control.supervisor.wake()

@@ -1,4 +1,4 @@
-"""Streams: what is registered, and what the log holds of it."""
+"""Streams: what is registered, and what the log holds."""
 
 from __future__ import annotations
 
