@@ -63,7 +63,7 @@ def path_text(path: Sequence[str | int]) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'tumbling'?` when one of `known` is near, else the list of them."""
+    """`; did you mean 'tumbling'?` when one of `known` is similar, else the list of them."""
     names = sorted(known)
     near = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.6)
     if near:
@@ -101,7 +101,7 @@ def _as_text(text: str | bytes, source: str) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes and nothing more: the reader makes the values. Scalars resolve as in YAML 1.2's core schema."""
+    """Only composes nodes; the reader makes the values. Scalars resolve as in YAML 1.2's core schema."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own attribute)
     depth = 0
@@ -143,7 +143,7 @@ class _Reader:
         self.problems: list[Problem] = []
 
     def read(self, text: str) -> list[tuple[object, dict[Path, int]]]:
-        """The values of all documents with their lines. What can't be parsed ends the reading."""
+        """The values of all documents with their lines. The first syntax error ends the reading."""
         documents: list[tuple[object, dict[Path, int]]] = []
         try:
             loader = _Loader(text)

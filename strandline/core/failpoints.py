@@ -1,5 +1,5 @@
-"""Named places in a run at which a test may end or hold the process. Off, and then one comparison each, unless the
-environment variable STRANDLINE_FAILPOINTS arms them; no setting, because no operator should ever set it.
+"""Named places in a run where a test can kill or pause the process. They are off, at the cost of one comparison each, unless
+the environment variable STRANDLINE_FAILPOINTS arms them. It is no setting, because no operator should ever set it.
 
     STRANDLINE_FAILPOINTS='emit.written=kill'                     this process kills itself (SIGKILL) there
     STRANDLINE_FAILPOINTS='plan.recorded=kill:3'                  the third time that this process comes there
@@ -7,9 +7,9 @@ environment variable STRANDLINE_FAILPOINTS arms them; no setting, because no ope
     STRANDLINE_FAILPOINTS='slice.written=pause:2.5'               holds it for 2.5 s
     STRANDLINE_FAILPOINTS=@FILE                                   the same text in a file, read anew each time
 
-Armed by its text, each new run of the job meets the point again. A file arms while it is there and fires once: whoever
-fires first, of all processes, renames it to FILE.fired. In a file, `*=note` fires nothing and appends the name of each
-point that is reached to FILE.reached.
+Armed by text, a point fires in each new run of the job. Armed by a file, it fires once: the first process to fire
+renames the file to FILE.fired. In a file, `*=note` fires nothing and appends the name of each point that is reached to
+FILE.reached.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ BACKFILL_FAILPOINTS = (
 
 _VARIABLE = "STRANDLINE_FAILPOINTS"
 _FAMILY_VARIABLE = "STRANDLINE_RUNNER_OF"
-"""What marks the processes of one runner, as services/families.py sets it; nothing here may import that."""
+"""What marks the processes of one runner, as services/processes/process_tree.py sets it; nothing here may import that."""
 _armed = os.environ.get(_VARIABLE, "")
 _reached: Counter[str] = Counter()
 
 
 def failpoint(name: str) -> None:
-    """Do here what is armed for `name`, one of the names above; mostly nothing. Raises ValueError for an unreadable order."""
+    """Fire if `name`, one of the names above, is armed. Raises ValueError for an unreadable order."""
     if _armed:
         _reach(name)
 

@@ -9,7 +9,7 @@ import structlog
 
 
 def configure_logs(*, as_json: bool = False, level: int = logging.INFO) -> None:
-    """Send structlog's lines to stderr. Call once, at the door of a process."""
+    """Send structlog's lines to stderr. Call once, at the start of a process."""
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=False)
     )

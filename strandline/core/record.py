@@ -1,4 +1,4 @@
-"""A record on its way: the sender's bytes are the Kafka value, unchanged; what the gateway knows is in these headers."""
+"""A record in Kafka: the value is the sender's bytes, unchanged; the headers hold what the gateway knows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEADER_RECEIVED = "strandline-received-ms"
 HEADER_SOURCE = "strandline-source"
 """Protocol and peer, as `http:127.0.0.1`; of MQTT, protocol and topic, as `mqtt:farm/lundy/turbine/T07`."""
 SOURCE_MQTT = b"mqtt:"
-"""How the source of a record from MQTT begins; its topic follows."""
+"""The beginning of the source of a record from MQTT, before its topic."""
 HEADER_CONTENT_TYPE = "content-type"
 HEADER_MESSAGE_ID = "message-id"
 """The sender's own id for the record, where it gave one. MQTT: the user property of this name."""

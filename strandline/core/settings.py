@@ -1,5 +1,5 @@
-"""Settings: read once, at the door of each process, from the environment (`STRANDLINE_*`). Below the door code receives
-values, never the environment. docs/operating.md lists every one; a test holds the two together.
+"""Settings: each process reads them once, at its start, from the environment (`STRANDLINE_*`). All other code receives
+values, never the environment. docs/operating.md lists every setting, and a test compares the two.
 """
 
 from __future__ import annotations

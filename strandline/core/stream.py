@@ -1,4 +1,4 @@
-"""The `stream:` document: one Kafka topic and its registration. Also the base that both document models stand on."""
+"""The `stream:` document: one Kafka topic and its registration. Also the base class of both document models."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ FIELD_NAMES_SCHEMA: dict[str, JsonValue] = {"propertyNames": {"pattern": f"^{FIE
 
 
 class ContradictionError(ValueError):
-    """What is wrong between the fields of one part of a document, each with its path from that part."""
+    """Contradictions between the fields of one part of a document, each with its path from that part."""
 
     def __init__(self, found: list[tuple[Path, str]]) -> None:
         super().__init__("; ".join(message for _, message in found))
@@ -104,7 +104,7 @@ class DocumentModel(BaseModel):
         extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, validate_default=False
     )
     NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {}
-    """Fields that the design has and this version has not yet: name -> the sentence that refuses it."""
+    """Planned fields that this version does not support: name -> the sentence that refuses it."""
 
     @classmethod
     def parse(cls, document: YamlDocument) -> Self:
@@ -122,7 +122,7 @@ class DocumentModel(BaseModel):
         return cls.parse(YamlDocument(kind=kind, name=str(data.get(kind, "")), data=data, source="<stored>"))
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        """What is wrong between fields that are right by themselves: path from here, and a sentence."""
+        """Yield contradictions between fields that are right by themselves: the path from here, and a sentence."""
         return iter(())
 
     @model_validator(mode="after")
@@ -269,7 +269,7 @@ class StreamSpec(DocumentModel):
         return {name: field.type for name, field in self.fields.items()}
 
     def entrances(self) -> Iterator[tuple[Path, str]]:
-        """What no other stream may have too, so that it is clear where a record belongs: path, and what it is."""
+        """Yield what only one stream may have, because it decides where a record goes: path, and what it is."""
         for number, topic in enumerate(self.mqtt.topics if self.mqtt else ()):
             yield ("mqtt", "topics", number), f"MQTT topic filter {topic}"
         if self.udp is not None:
@@ -318,7 +318,7 @@ def _problems(model: type[DocumentModel], document: YamlDocument, detail: ErrorD
 
 
 def _sentence(model: type[DocumentModel], path: Path, detail: ErrorDetails) -> str:
-    """What was expected, in our words, for pydantic's kinds of error."""
+    """The message for one of pydantic's errors: what was expected, and what was found."""
     kind, value = detail["type"], detail["input"]
     owner = _model_at(model, path[:-1]) if path else None
     if kind == "missing":

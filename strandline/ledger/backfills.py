@@ -1,12 +1,12 @@
-"""The part of the ledger that holds backfills: which windows were asked to be computed anew, and how far that has come.
+"""Backfills in the ledger: which windows are to be recomputed, and how far that is.
 
 Invariants, each kept by a transaction that holds the job's row:
 - generations of a job are numbered from 2 without gaps; 1 is what the job itself writes;
 - a job has one open backfill at most;
-- only the newest attempt at a backfill changes its row, so a process that was overtaken is refused (Fenced);
-- what a closed backfill says stays.
+- only the newest attempt at a backfill may change its row; older attempts are Fenced;
+- the row of an ended backfill never changes.
 
-A write whose answer was lost may be repeated as it was.
+A write whose answer was lost may be repeated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from strandline.ledger.states import BACKFILL_MOVES, OPEN_BACKFILLS, BackfillRow
 
 GENERATION_FIRST = 2
 SAMPLE_MAX = 20
-"""Refused results that a row tells singly."""
+"""How many refused results a row describes."""
 
 
 class Backfills(Part):
@@ -39,10 +39,10 @@ class Backfills(Part):
         slice: int,
         records: int,
     ) -> BackfillRow:
-        """Ask for a backfill of `windows` (stage -> their ends) with this version of the job. `asked`: from and to, as the
-        caller said; `slice`: the last committed one, by which the windows were chosen; `records`: to be read.
+        """Request a backfill of `windows` (stage -> their ends) with this version of the job. `asked`: from and to, as the
+        caller gave them; `slice`: the last committed one, when the windows were chosen; `records`: how many it will read.
 
-        The same again while it is open changes nothing. Raises Conflict while another one is open; NotFound.
+        Requesting the same again while it is open changes nothing. Raises Conflict while another one is open; NotFound.
         """
         with self._database.writing(f"ask for a backfill of job {job}") as connection:
             lock_job(connection, job)
@@ -91,13 +91,13 @@ class Backfills(Part):
             return _one(connection, job, generation)
 
     def open_backfills(self) -> list[BackfillRow]:
-        """Those of all jobs that have not ended, by the time at which they were asked for."""
+        """The backfills of all jobs that have not ended, by the time of their request."""
         with self._database.reading("look for open backfills") as connection:
             found = _read(connection, backfills.c.state.in_(OPEN_BACKFILLS))
             return sorted(found, key=lambda row: (row.requested_ms, row.job))
 
     def begin_backfill(self, job: str, generation: int) -> BackfillRow:
-        """Begin an attempt, and fence every earlier one. One that has come to its swap goes on there.
+        """Begin an attempt, and fence earlier ones. A backfill in state `swapping` stays there.
 
         Raises Conflict when it has ended; NotFound.
         """
@@ -119,8 +119,8 @@ class Backfills(Part):
         refused: Mapping[str, int],
         sample: list[str],
     ) -> BackfillRow:
-        """Note that all windows that end up to `done_ms` are in the index. `results` and `refused` (stage -> how many) are
-        those since the last note; `sample` says what was refused.
+        """Record that all windows that end up to `done_ms` are in the index. `results` and `refused` (stage -> how many) count
+        since the last call; `sample` describes refused results.
 
         Raises Fenced when another attempt has begun; Conflict when it has ended, or was cancelled.
         """
@@ -144,7 +144,7 @@ class Backfills(Part):
     def move_backfill(
         self, job: str, generation: int, to: BackfillState, message: str = "", epoch: int | None = None
     ) -> BackfillRow:
-        """Change a backfill's state: the only way to, but for its beginning. With `epoch` the caller speaks for that attempt.
+        """Change a backfill's state. Only this method and `begin_backfill` do. With `epoch` the caller is that attempt.
 
         Raises Fenced when another attempt has begun; Conflict for a move that BACKFILL_MOVES doesn't hold; NotFound.
         """

@@ -1,4 +1,4 @@
-"""The seam to the database: connections, units of work, and foreign errors made ours.
+"""The one seam to the database: connections, transactions, and its errors as the platform's.
 
 SQLite runs with a rollback journal, because its write-ahead log can corrupt the file under concurrency in the releases
 that distributions ship. The journal is truncated rather than deleted: with `synchronous=FULL` SQLite then syncs the end
@@ -23,7 +23,7 @@ CONNECT_TIMEOUT_S = 10
 
 
 class Database:
-    """Hands out units of work. May be used by several threads; each unit of work belongs to one."""
+    """Opens transactions. May be used by several threads; each transaction belongs to one."""
 
     def __init__(self, url: str) -> None:
         """Raises InvalidSettings for a URL that can't name a ledger. Opens no connection."""
@@ -39,7 +39,7 @@ class Database:
 
     @contextmanager
     def reading(self, action: str) -> Iterator[sa.Connection]:
-        """One consistent look. `action` completes the sentence "could not ..."."""
+        """A transaction that only reads. `action` completes the sentence "could not ..."."""
         with self._seam(action), self._readers.connect() as connection:
             yield connection
 
@@ -61,7 +61,7 @@ class Database:
         return sa.cast(clock, sa.BigInteger)
 
     def hold_lock(self, connection: sa.Connection, key: int) -> None:
-        """Let one transaction at a time pass here, until it ends. SQLite has one writer at a time anyway."""
+        """Lock `key` until the transaction ends. SQLite has one writer at a time anyway."""
         if not self.is_sqlite:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
 
@@ -93,7 +93,7 @@ def now_ms() -> int:
 
 
 class Part:
-    """What the parts of the ledger stand on: the database, and a clock that gives milliseconds since 1970 UTC."""
+    """The base class of the ledger's parts: the database, and a clock in milliseconds since 1970 UTC."""
 
     def __init__(self, database: Database, clock_ms: Callable[[], int] = now_ms) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""The part of the ledger that holds what happened, for people and for followers: events."""
+"""Events in the ledger: what happened, for people and for programs that follow."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Journal(Part):
         epoch: int | None = None,
         facts: dict[str, Any] | None = None,
     ) -> EventRow:
-        """Note that something happened. `facts` is for machines: anything that JSON can hold. Raises Conflict for an
-        unknown job."""
+        """Record an event. `facts` is for programs and may be anything that JSON can hold. Raises Conflict for an unknown
+        job."""
         with self._database.writing(f"record an event {kind}") as connection:
             # Without it, a lower id could become visible after a higher one, and a follower would miss it.
             self._database.hold_lock(connection, _LOCK_KEY)

@@ -1,9 +1,9 @@
-"""The part of the ledger that says which control service leads which job.
+"""Leases in the ledger: which control service leads which job.
 
-A lease is granted, renewed and taken over by the *database's* clock, which all control services share; no service's own
-clock is ever compared with another's. Each grant has a higher epoch than the one before, and what a leader writes about
-a job names the epoch of its lease: after a takeover the old leader is refused in the same transaction that would have
-written (Fenced). So two services may for a moment both believe that they lead, and only one has an effect.
+Leases use the *database's* clock, which all control services share; the clocks of two services are never compared. Each
+grant has a higher epoch than the one before. A leader names the epoch of its lease with every write about the job; after a
+takeover the ledger refuses the old leader's writes (Fenced). So two services may briefly both believe that they lead, but
+only one can write.
 
 Invariants, each kept by a transaction that holds the job's row:
 - a job has one lease at most, and its epoch never falls;
@@ -35,7 +35,7 @@ class Leases(Part):
     """Control services and their leases. Each method is one transaction."""
 
     def announce_service(self, name: str, address: str, data_dir: str, length_ms: int) -> None:
-        """Say that this control service lives, for `length_ms` from now."""
+        """Record that this control service is alive, for `length_ms` from now."""
         now_ms = self._database.clock_ms()
         with self._database.writing(f"announce control service {name}") as connection:
             values = {"address": address, "data_dir": data_dir, "until_ms": now_ms + length_ms}
@@ -52,14 +52,14 @@ class Leases(Part):
                 )
 
     def living_services(self) -> int:
-        """How many control services have announced themselves and are due to do so again."""
+        """How many control services are alive."""
         living = sa.select(sa.func.count()).where(control_services.c.until_ms > self._database.clock_ms())
         with self._database.reading("count the control services") as connection:
             return int(connection.execute(living).scalar_one())
 
     def free_jobs(self, holder: str) -> list[FreeJob]:
-        """The jobs whose lease `holder` could have now, by name: never led, given back or run out. Among them are those
-        that `holder` itself still has from an earlier start, so leave out what it knows that it leads."""
+        """The jobs whose lease `holder` could take now, by name: never led, given back or expired. They include leases that
+        `holder` still has from an earlier start; the caller leaves out the jobs that it leads."""
         now_ms = self._database.clock_ms()
         free_since_ms = sa.func.coalesce(leases.c.until_ms, jobs.c.created_ms)
         wanted = (
@@ -74,13 +74,13 @@ class Leases(Part):
     def claim_lease(self, job: str, holder: str, length_ms: int) -> tuple[LeaseRow, LeaseRow | None] | None:
         """Take the job's lease for `length_ms`, under a new epoch; None when another control service has it.
 
-        Also returns the lease as it was before, if there was one. When it was another service's, that one's open run is
-        ended: it writes no slice and no checkpoint any more. Count the lease's length from before this call. A claim
-        whose answer was lost may be repeated: the epoch rises once more. Raises NotFound.
+        Also returns the lease before, if there was one. If another service held it, the job's open run is ended and can
+        write no slice and no checkpoint any more. The lease's length counts from before this call. A claim whose answer was
+        lost may be repeated: the epoch rises once more. Raises NotFound.
         """
         with self._database.writing(f"claim the lease of job {job}") as connection:
             lock_job(connection, job)
-            # Every claim waits for the job's row, a renewal doesn't: so the lease's own row is held too.
+            # Claims lock the job's row, renewals don't: so lock the lease's row, too.
             connection.execute(sa.select(leases.c.job).where(leases.c.job == job).with_for_update())
             now_ms = connection.execute(sa.select(self._database.clock_ms())).scalar_one()
             before = _read_lease(connection, now_ms, job)
@@ -103,10 +103,10 @@ class Leases(Part):
             return after, before
 
     def renew_leases(self, holder: str, held: Mapping[str, int], length_ms: int) -> set[str]:
-        """Let the leases in `held` (job -> epoch) end `length_ms` from now; returns the jobs for which that was done.
+        """Renew the leases in `held` (job -> epoch) for `length_ms` from now; return the jobs whose lease was renewed.
 
-        Those left out are lost: another service has taken them over. A lease that has run out and that nobody has taken
-        is renewed. Count from before this call.
+        The others are lost: another service has taken them over. An expired lease that no other service has taken is
+        renewed. The length counts from before this call.
         """
         if not held:
             return set()
@@ -129,14 +129,14 @@ class Leases(Part):
             )
 
     def withdraw_service(self, name: str) -> None:
-        """Say that this control service has ended, so that the others take over its share."""
+        """Record that this control service has ended, so that the others take over its jobs."""
         with self._database.writing(f"withdraw control service {name}") as connection:
             ended = sa.update(control_services).where(control_services.c.name == name)
             connection.execute(ended.values(until_ms=self._database.clock_ms()))
 
     def standing(self, job: str) -> tuple[int, int | None]:
-        """The epochs of the job's newest run and of its lease: what tells a run whether it is still the one. Raises
-        NotFound."""
+        """The epochs of the job's newest run and of its lease: a run compares its own with these to see if it is fenced.
+        Raises NotFound."""
         wanted = sa.select(jobs.c.epoch, leases.c.epoch).select_from(
             jobs.outerjoin(leases, leases.c.job == jobs.c.name)
         )
@@ -147,7 +147,7 @@ class Leases(Part):
         return row[0], row[1]
 
     def leases(self) -> dict[str, LeaseRow]:
-        """job -> who leads it, or led it last."""
+        """Job -> its lease, held or not."""
         with self._database.reading("read who leads the jobs") as connection:
             return {row.job: row for row in _read_leases(connection, self._database.clock_ms())}
 

@@ -1,12 +1,12 @@
-"""The part of the ledger that holds how the log was cut and how far each job has come: runs, slices, checkpoints.
+"""Progress in the ledger: the runs of each job, how the log is cut into slices, and checkpoints.
 
 Invariants, each kept by a transaction that holds the job's row:
 - slices and checkpoints of a job are numbered from 1 without gaps;
 - at most one slice is planned and not yet committed, and it is the last one;
-- a row is written only under the job's newest epoch, so in the order of commits epochs never fall;
-- a run that was ended, whoever ended it, writes no slice and no checkpoint any more.
+- a row is written only under the job's newest epoch, so epochs never fall in the order of commits;
+- a run that has ended writes no slice and no checkpoint any more.
 
-A write whose answer was lost may be repeated as it was: the very same row again is a success, and changes nothing.
+A write whose answer was lost may be repeated: writing the same row again succeeds and changes nothing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Progress(Part):
             return run
 
     def end_run(self, job: str, epoch: int, outcome: str, message: str = "") -> RunRow:
-        """Note how a run ended. What was noted first stays. Raises NotFound."""
+        """Record how a run ended; the first record stays. Raises NotFound."""
         with self._database.writing(f"end run {epoch} of job {job}") as connection:
             of_run = (runs.c.job == job) & (runs.c.epoch == epoch)
             connection.execute(
@@ -73,7 +73,7 @@ class Progress(Part):
             return RunRow(*row)
 
     def set_run_slots(self, job: str, epoch: int, slots: int) -> None:
-        """Note from how many places the run's tasks may write, before any does: a later run shuts each of them out.
+        """Record from how many slots the run's tasks may write, before the first one does: a later run fences each of them.
 
         Raises Fenced when a newer run owns the job; NotFound.
         """
@@ -89,7 +89,7 @@ class Progress(Part):
             return [RunRow(*row) for row in rows]
 
     def plan_slice(self, row: SliceRow) -> None:
-        """Record the next slice, before anything of it is processed. A recorded slice is never cut anew.
+        """Record the next slice, before it is processed. A recorded slice is never cut again.
 
         Raises Fenced when a newer run owns the job; Conflict when the slice does not follow the last one, or the last
         one is not committed yet; NotFound.
@@ -108,7 +108,7 @@ class Progress(Part):
             return _last_slice(connection, job)
 
     def slices(self, job: str, first: int, last: int) -> list[SliceRow]:
-        """The slices from number `first` to `last`, both included, in order; those that are not there are left out."""
+        """The existing slices from number `first` to `last`, both included, in order."""
         with self._database.reading(f"read slices {first} to {last} of job {job}") as connection:
             rows = connection.execute(
                 sa.select(slices)
@@ -181,7 +181,7 @@ class Progress(Part):
             ).scalar()
 
     def first_slice_closing(self, job: str, event_ms: int) -> int | None:
-        """The lowest slice that makes windows final which end at `event_ms`; None if none does yet."""
+        """The lowest slice that closes windows that end at `event_ms`; None if none does yet."""
         with self._database.reading(f"find where job {job} closed event time {event_ms}") as connection:
             return connection.execute(
                 sa.select(sa.func.min(slices.c.number)).where(slices.c.job == job, slices.c.closes_ms >= event_ms)
@@ -196,7 +196,7 @@ class Progress(Part):
         return 1 + bisect_left(range(1, up_to + 1), True, key=is_held)
 
     def version_changes(self, job: str, up_to: int) -> list[tuple[int, int]]:
-        """Where committed slices up to `up_to` begin to be of another version: (first slice, version), in order."""
+        """The versions of the committed slices up to `up_to`: (first slice, version) of each run of equal versions, in order."""
         before = sa.func.lag(checkpoints.c.version).over(order_by=checkpoints.c.slice).label("before")
         of_job = (checkpoints.c.job == job) & (checkpoints.c.slice <= up_to)
         all_of_them = sa.select(checkpoints.c.slice, checkpoints.c.version, before).where(of_job).subquery()
@@ -218,7 +218,7 @@ class Progress(Part):
 
 
 def _refuse_ended_run(connection: sa.Connection, job: str, epoch: int) -> None:
-    """Raises Fenced when the run was ended: a leader that takes a job over does so before it begins a run of its own."""
+    """Raises Fenced when the run was ended: a new leader ends it before it begins its own."""
     of_run = (runs.c.job == job) & (runs.c.epoch == epoch) & runs.c.ended_ms.is_not(None)
     ended = connection.execute(sa.select(runs.c.outcome, runs.c.message).where(of_run)).first()
     if ended is not None:
@@ -240,7 +240,7 @@ def _begins_at_or_after(row: SliceRow, log_starts: Offsets) -> bool:
 
 
 def _refuse_gap(row: SliceRow, last: SliceRow | None) -> None:
-    """Raises Conflict unless `row` is a planned slice that goes on exactly where `last`, committed, ends."""
+    """Raises Conflict unless `row` is a planned slice that begins exactly where `last`, which is committed, ends."""
     name = f"Slice {row.number} of job {row.job}"
     if row.status is not SliceStatus.PLANNED:
         raise Conflict(f"{name} is to be planned, but its row says {row.status.value}.")
@@ -265,7 +265,7 @@ def _goes_back(first: Offsets, end: Offsets) -> bool:
 
 
 def _refuse_fall(row: CheckpointRow, last: CheckpointRow | None) -> None:
-    """Raises Conflict unless `row` follows `last` and nothing in it falls that must not."""
+    """Raises Conflict unless `row` follows `last` and no value falls that must never fall."""
     name = f"The checkpoint of slice {row.slice} of job {row.job}"
     if row.slice != (last.slice + 1 if last else 1):
         raise Conflict(f"{name} does not follow the last one, which is of slice {last.slice if last else 0}.")

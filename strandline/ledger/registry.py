@@ -1,4 +1,4 @@
-"""The part of the ledger that holds what was registered and what was asked: streams, jobs and their versions."""
+"""The registry in the ledger: streams, jobs, their versions, and what the operator wants of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Registry(Part):
             return [StreamRow(*row) for row in rows]
 
     def set_topic_id(self, name: str, topic_id: str) -> None:
-        """Note the id that Kafka gave the stream's topic. Raises NotFound."""
+        """Record Kafka's id of the stream's topic. Raises NotFound."""
         with self._database.writing(f"note the topic of stream {name}") as connection:
             changed = connection.execute(sa.update(streams).where(streams.c.name == name).values(topic_id=topic_id))
             if changed.rowcount == 0:
@@ -87,7 +87,7 @@ class Registry(Part):
             return _version(connection, name, read_job(connection, name).version if version is None else version)
 
     def set_desired(self, name: str, desired: Desired) -> JobRow:
-        """Note what the operator wants of the job; the control service acts on it. Raises NotFound."""
+        """Record what the operator wants of the job; the control service acts on it. Raises NotFound."""
         with self._database.writing(f"set what job {name} should do") as connection:
             lock_job(connection, name)
             connection.execute(
@@ -96,7 +96,7 @@ class Registry(Part):
             return read_job(connection, name)
 
     def ask_restart(self, name: str) -> JobRow:
-        """Note that the job's run is to be replaced by a new one; its leader does it. Raises NotFound."""
+        """Request a restart: the leader replaces the job's run by a new one. Raises NotFound."""
         with self._database.writing(f"ask for a restart of job {name}") as connection:
             job = lock_job(connection, name)
             asked = sa.update(jobs).where(jobs.c.name == name)
@@ -106,7 +106,7 @@ class Registry(Part):
     def move_job(
         self, name: str, to: JobState, message: str = "", epoch: int | None = None, *, lease: int | None = None
     ) -> JobRow:
-        """Change the job's state: the only way to.
+        """Change the job's state. No other method does.
 
         To stay in the same state is legal and renews the message. With `epoch`, the caller speaks for that run; with
         `lease`, for the leader under the lease of that epoch.
@@ -139,7 +139,7 @@ def read_job(connection: sa.Connection, name: str) -> JobRow:
 
 
 def lock_job(connection: sa.Connection, name: str) -> JobRow:
-    """The job's row, held until the transaction ends: every writer of one job passes here, one at a time."""
+    """Lock and return the job's row until the transaction ends. Every writer of a job locks it first, so they take turns."""
     row = connection.execute(sa.select(jobs).where(jobs.c.name == name).with_for_update(key_share=True)).first()
     if row is None:
         raise _no_job(name)
@@ -153,8 +153,8 @@ def refuse_old_epoch(job: JobRow, epoch: int) -> None:
 
 
 def refuse_old_lease(connection: sa.Connection, job: str, epoch: int) -> None:
-    """Raises Fenced unless `epoch` is the job's present lease. The caller holds the job's row, so it stays so until its
-    transaction ends."""
+    """Raises Fenced unless `epoch` is the job's present lease. The caller has locked the job's row, so no other lease can
+    begin before its transaction ends."""
     present = connection.execute(sa.select(leases.c.epoch).where(leases.c.job == job)).scalar()
     if present != epoch:
         raise Fenced(

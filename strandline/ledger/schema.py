@@ -1,4 +1,4 @@
-"""The schema's version: where the database stands, and the way to where this code needs it."""
+"""The schema's revision: reads that of the database, and migrates it to that of this code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger's rows and states, as the rest of the platform sees them. Opens nothing and asks nobody.
+"""The ledger's rows and states, as the rest of the platform sees them. Pure data: opens no connection.
 
 Times are whole milliseconds since 1970 UTC (`_ms`). An offset map is `{stream: {partition: offset_next}}`.
 """
@@ -31,9 +31,9 @@ class JobState(StrEnum):
                         |                  |        |
                         +------------------+--> draining --> drained --> starting
 
-    From `starting` the way also leads to stopping and draining. `failed` is reached from wherever a runner may be at
-    work or wanted, and left by a new start. A runner that died without a word is started again: running or draining ->
-    starting. An operator may stop what never ran or has failed: created or failed -> stopped.
+    From `starting` a job may also become stopping or draining. It becomes `failed` from every state in which it has or
+    wants a runner; a new start leaves `failed`. A runner that died is started again: running or draining -> starting. An
+    operator may stop a job that never ran or has failed: created or failed -> stopped.
     """
 
     CREATED = "created"
@@ -56,7 +56,7 @@ JOB_MOVES: dict[JobState, frozenset[JobState]] = {
     JobState.DRAINED: frozenset({JobState.STARTING}),
     JobState.FAILED: frozenset({JobState.STARTING, JobState.STOPPED}),
 }
-"""The one table of legal moves. To stay is always legal: a repeated order changes nothing but the message."""
+"""The one table of legal moves. Staying is always legal and changes only the message."""
 
 
 class SliceKind(StrEnum):
@@ -76,14 +76,14 @@ class SliceStatus(StrEnum):
 
 
 class BackfillState(StrEnum):
-    """What has become of a backfill.
+    """The state of a backfill.
 
         requested --> running --> swapping --> complete
             |            |
             +------------+--> cancelled, failed
 
-    From `swapping` on there is no way back: the alias may show the new generation already, so whoever finds a backfill
-    there swaps once more, which changes nothing if it was done.
+    `swapping` leads only to `complete`: the alias may already show the new generation. An attempt that finds this state
+    swaps again, which changes nothing if the swap was done.
     """
 
     REQUESTED = "requested"
@@ -102,7 +102,7 @@ BACKFILL_MOVES: dict[BackfillState, frozenset[BackfillState]] = {
     BackfillState.FAILED: frozenset(),
     BackfillState.CANCELLED: frozenset(),
 }
-"""The legal moves, but for that to `running`, which every attempt makes. To stay is legal while it is open."""
+"""The legal moves, except that every attempt moves to `running`. Staying is legal while the backfill is open."""
 OPEN_BACKFILLS = (BackfillState.REQUESTED, BackfillState.RUNNING, BackfillState.SWAPPING)
 
 
@@ -126,13 +126,13 @@ class JobRow:
     desired: Desired
     state: JobState
     message: str
-    """Why the job is in this state, for people; empty when there is nothing to say."""
+    """Why the job is in this state, for people; may be empty."""
     epoch: int
     """The newest run; 0 before the first. Only this epoch may write slices and checkpoints."""
     created_ms: int
     updated_ms: int
     restarts: int
-    """How often a restart was asked for: a runner that was started before the last one is to be replaced."""
+    """How many restarts were requested. The leader replaces a runner that started before the last request."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class RunRow:
     outcome: str | None
     message: str
     slots: int = 0
-    """How many places its tasks have to write from at most: 0 before the first of them could."""
+    """The greatest number of slots that its tasks write from; 0 before they may write."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class CheckpointRow:
     """partition of the dead-letter stream -> offset_next after this slice."""
     committed_ms: int
     result_offsets: Offsets = field(default_factory=dict)
-    """Of each stream that the job emits to, or ever did, offset_next after the results of this slice: never falls."""
+    """offset_next after the results of this slice, of each stream that the job emits to or ever did: never falls."""
 
 
 class WindowRange(NamedTuple):
@@ -247,7 +247,7 @@ class WindowRange(NamedTuple):
 
 @dataclass(frozen=True)
 class BackfillRow:
-    """Windows of a job that are computed anew, under a generation of their own."""
+    """Windows of a job that are recomputed under a new generation."""
 
     job: str
     generation: int
@@ -260,7 +260,7 @@ class BackfillRow:
     windows: dict[str, WindowRange]
     """stage -> its windows."""
     slice: int
-    """The last committed slice when it was asked for: all windows are of slices up to it."""
+    """The last committed slice at the request: all windows are of slices up to it."""
     state: BackfillState
     epoch: int
     """The newest attempt; 0 before the first. Only this one may change the row."""

@@ -18,16 +18,16 @@ from strandline.results.document import WINDOW_FIELDS
 
 
 def check(pipeline: PipelineSpec, stream: StreamSpec, document: YamlDocument | None = None) -> CheckedPipeline:
-    """Return the pipeline with all that the stream adds to it: types, stages, the columns to read.
+    """Return the pipeline with what follows from the stream: types, stages, the columns to read.
 
-    Called when a job is submitted and again when its runner starts. `document`, where the pipeline was just read from
-    one, gives the problems their lines. Raises InvalidDocument with every problem found.
+    Called when a job is submitted and again when its runner starts. `document`, if the pipeline was just read from one,
+    gives the problems their lines. Raises InvalidDocument with every problem found.
     """
     return _Check(pipeline, stream, document).run()
 
 
 class _Check:
-    """One check; walks the steps in order and knows the columns in sight at each."""
+    """One check. Walks the steps in order and keeps the columns that each may use."""
 
     def __init__(self, pipeline: PipelineSpec, stream: StreamSpec, document: YamlDocument | None) -> None:
         self.pipeline = pipeline
@@ -35,7 +35,7 @@ class _Check:
         self.document = document or YamlDocument("pipeline", pipeline.pipeline, {}, source="<stored>")
         self.problems: list[Problem] = []
         self.columns: dict[str, str | None] = dict(stream.types)
-        """The columns in sight and their types; None where an error was reported already."""
+        """The usable columns and their types; None where an error was reported already."""
         self.pending: list[Derive | Where] = []
         self.stages: list[Stage] = []
         self.columns_read: set[str] = set()
@@ -86,7 +86,7 @@ class _Check:
             self.columns_read.add(name)
 
     def _expression(self, path: Path, text: str, *, aggregate: bool) -> Column | None:
-        """The named expression, or None once its problem is reported (or lies in a column that was reported)."""
+        """The named expression; None if it has a problem, which is reported, or uses a column with a reported one."""
         try:
             expression = parse_expression(text)
             if aggregate and not expression.is_aggregate:
@@ -150,7 +150,7 @@ class _Check:
         self._emits(path, window, emits)
 
     def _emits(self, path: Path, window: WindowSpec, emits: list[EmitSpec]) -> None:
-        """What a stage must keep to that emits to a stream."""
+        """The rules for a stage that emits to a stream."""
         for position, emit in enumerate(emits):
             if emit.stream is not None and emit.stream == self.pipeline.input.stream:
                 self._add(
@@ -169,7 +169,7 @@ class _Check:
                 )
 
     def _key(self, path: Path, name: str) -> None:
-        """One field of a window's `by`. A later window's key comes from the window before it: it merges its results."""
+        """One field of a window's `by`. A later window merges the results of the one before, so it may use only its key."""
         before = self.stages[-1] if self.stages else None
         if before and name not in before.by:
             allowed = f"some of: {', '.join(before.by)}" if before.by else "an empty list"
@@ -184,7 +184,7 @@ class _Check:
             self.columns_read.add(name)
 
     def _windows_together(self) -> None:
-        """What only the windows as a whole show: names, sizes, keys, sinks, and the retention that they need."""
+        """The rules between windows: names, sizes, keys, sinks, and the retention that they need together."""
         windows = [(number, step) for number, step in enumerate(self.pipeline.steps) if step.window is not None]
         if not windows:
             self._add(("steps",), "has no window; expected at least one step 'window: {...}'")

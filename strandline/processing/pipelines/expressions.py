@@ -1,8 +1,8 @@
-"""Expressions of Spark SQL, taken apart before Spark sees them.
+"""Expressions of Spark SQL, parsed and checked before Spark sees them.
 
 An expression must give the same value in the first run and in every replay, so what it may hold is an allow-list:
 operators, casts and functions whose value depends on their arguments alone, and aggregates that don't depend on the
-order of rows. The text that goes to Spark is written anew from the parsed tree, every column quoted: nothing that the
+order of rows. Spark gets text that is generated from the parsed tree, with every column quoted: nothing that the
 parser did not understand can reach Spark. The types follow Spark's rules, because the index mapping is strict.
 """
 

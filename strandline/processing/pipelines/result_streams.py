@@ -1,5 +1,5 @@
-"""Streams of results as documents and ledger show them: who emits to which, and what a stage's stream looks like. The writing
-itself is in `result_stream_writer.py`."""
+"""Streams of results in documents and ledger: which job emits to which stream, and the schema of a stage's results.
+`emission/result_stream_writer.py` writes them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def present_pipelines(ledger: Ledger) -> dict[str, PipelineSpec]:
 
 
 def emitter_of(ledger: Ledger, stream: str) -> str | None:
-    """The job whose present version emits to the stream; a stream has one at most."""
+    """The job whose present version emits to the stream. A stream has at most one."""
     for job, pipeline in present_pipelines(ledger).items():
         if any(emitted == stream for _, emitted in emissions_to_streams(pipeline)):
             return job
@@ -40,9 +40,10 @@ def emitter_of(ledger: Ledger, stream: str) -> str | None:
 
 
 def stream_of_results(pipeline: CheckedPipeline, stage: Stage, name: str) -> StreamSpec:
-    """The stream of a stage's results, where nobody has given a document of it.
+    """The stream of a stage's results, made where no document describes it.
 
-    Required is what every result has: the window's times, and by fields that every record has. Its key is the first by field.
+    Required are the fields of every result: the window's times, and `by` fields that every record has. Its key is the first
+    `by` field.
     """
     schema: dict[str, object] = {}
     for field, kind in stage.field_types.items():
@@ -56,7 +57,7 @@ def stream_of_results(pipeline: CheckedPipeline, stage: Stage, name: str) -> Str
 
 
 def schema_mismatches(stream: StreamSpec, stage: Stage) -> list[str]:
-    """Why the stage's results are no records of the stream, as sentences; empty when they are."""
+    """Why the stage's results don't fit the stream's schema, as sentences; empty when they do."""
     results = stage.field_types | dict.fromkeys(WINDOW_FIELDS, "timestamp")
     found = [
         f"its field {name} is a {field.type}, and in the results a {results[name]}"

@@ -1,4 +1,4 @@
-"""A job's pipeline as the ledger holds it. Starts no Spark, so the control service may use it too."""
+"""Loads a job's pipeline from the ledger. Starts no Spark, so the control service may use it too."""
 
 from __future__ import annotations
 

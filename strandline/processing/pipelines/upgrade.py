@@ -1,8 +1,8 @@
 """What changes between two versions of a pipeline, and whether the new one can take over at the last emission. Pure.
 
-The new version begins where the old one ended: it rewinds the log for the windows that end later, computes these, and
-nobody computes them twice. So anything may change that only says how windows are made of records. What may not change is
-what the recorded slices rest on: the stream, and how event time and lateness come about.
+The new version begins where the old one ended: it rewinds the log and computes the windows that end later, each once. So
+everything may change that says how windows are computed from records. What the recorded slices depend on may not change:
+the stream, and the rules of event time and lateness.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Effect(StrEnum):
     """What a change means for a job that has begun."""
 
     SAFE = "safe"
-    """It touches no result."""
+    """It changes no result."""
     REWIND = "rewind"
-    """Windows that are not emitted yet are computed anew, from the log, in the new way."""
+    """Windows that are not emitted yet are recomputed from the log in the new way."""
     FORBIDDEN = "forbidden"
-    """It can't be made to this job."""
+    """This job can't take it."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Change(Described):
     effect: Effect
     """`rewind`: windows not yet emitted are computed anew, from the log. `forbidden`: not to this job."""
     reason: str
-    """What follows from it, or why it can't be."""
+    """Its consequence, or why it is forbidden."""
 
 
 def changes_between(before: CheckedPipeline, after: CheckedPipeline) -> list[Change]:
-    """Return every difference that matters, the forbidden ones first; empty when only the text differs."""
+    """Return every difference in meaning, the forbidden ones first; empty when only the text differs."""
     found = [*_of_input(before, after), *_of_stages(before, after), *_of_emissions(before, after)]
     order = [Effect.FORBIDDEN, Effect.REWIND, Effect.SAFE]
     return sorted(found, key=lambda change: order.index(change.effect))
@@ -125,7 +125,7 @@ def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[C
 
 
 def _of_stream(name: str, before: Stage, after: Stage) -> Iterator[Change]:
-    """What the jobs that read a stream of results rely on: its fields, and that no result comes late."""
+    """Jobs that read a stream of results rely on its fields, and on no result being late."""
     for field in sorted(before.field_types.keys() - after.field_types.keys()):
         yield Change(
             f"no field {field} in stream {name} any more",

@@ -1,7 +1,7 @@
-"""What Spark keeps as the offset of the log source: the number of a batch's last slice, with a sum over it.
+"""The offset of the log source in Spark: the number of a batch's last slice, with a checksum.
 
-Spark writes it into its log of offsets, from which a run that begins from a snapshot learns which slices the state holds. A
-number that was changed on the disk would put a slice into the state twice, or leave one out, and nothing else would tell.
+Spark writes it into its offset log. A run that starts from a snapshot reads there which slices the state holds. The
+checksum finds a number that was damaged on disk, which would otherwise repeat or skip a slice unnoticed.
 """
 
 from __future__ import annotations

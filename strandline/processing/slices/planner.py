@@ -1,4 +1,4 @@
-"""Cutting the log into slices. Each is in the ledger before it is processed, and a recorded slice is never cut again."""
+"""Cuts the log into slices. Each slice is recorded in the ledger before it is processed, and is never cut again."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class PlannerSettings:
     rows_max: int
     rule: EventTimeRule
     emitter: str | None = None
-    """The job that emits to the stream, if one does: then the stream is cut at that job's checkpoints only."""
+    """The job that emits to the stream, if any: the stream is then cut only at that job's checkpoints."""
 
 
 class SlicePlanner:
-    """Plans the next slice of one job, for one run. Called between two Spark batches, so the slice before is committed."""
+    """Plans the next slice of one job, for one run. Called between two Spark batches, when the slice before is committed."""
 
     def __init__(
         self,
@@ -58,21 +58,21 @@ class SlicePlanner:
         self._now_ms = now_ms
         self._drain_ends: Vector | None = None
         self._latest: Vector | None = None
-        """Where a job without slices begins that starts at `latest`: where the run's first look found the end. Looked up each
-        time, it would pass over all that comes between two looks."""
+        """The ends at the run's first look, where a job with `start: latest` and no slices begins. Ends looked up again would
+        skip the records in between."""
 
     def next_slice(self) -> SliceRow | None:
         """Plan, record and return the next slice; None when there is nothing to do now.
 
-        1. A slice that is planned and not committed comes first, as it was cut.
-        2. A job that shall stop, or has a newer version than this run's, gets no new slice.
-        3. New records: cut at the end of every partition, or at one log time when far behind. A stream of results: at the
-           end of the last committed emission, or of an earlier one.
-        4. No new records, but a window that time has closed: an empty slice that closes it.
-        5. Draining, and all is read: a slice that carries event time past every open window, then one that closes them.
+        1. Return a slice that is planned and not committed as it was cut.
+        2. Plan nothing for a job that shall stop, or that has a newer version than this run.
+        3. With new records, cut at the end of every partition, or at one log time when far behind. Cut a stream of results
+           at the end of the last committed emission, or of an earlier one.
+        4. Without new records, plan an empty slice if time has closed a window.
+        5. When draining and all is read, plan a slice that moves event time past every open window, then one that closes
+           them.
 
-        Raises Fenced when a newer run has planned a slice: this run may be of another version, and would emit other
-        results of it.
+        Raises Fenced when a newer run has planned a slice: this run may have another version and would emit other results.
         """
         job = self._settings.job
         done = self._ledger.last_slice(job)
@@ -99,7 +99,7 @@ class SlicePlanner:
         now_ms = self._now_ms()
         ends = self._ends()
         if draining:
-            # What arrives after the drain began is not waited for, else a busy feed would never be drained.
+            # Ignore what arrives after the drain began, else a busy feed would never be drained.
             self._drain_ends = self._drain_ends or ends
             ends = self._drain_ends
         else:
@@ -138,9 +138,9 @@ class SlicePlanner:
         return dict(self._latest)
 
     def _ends(self) -> Vector:
-        """How far the stream may be read now: to its end, and where another job emits to it, to the end of that job's last
-        committed emission. So an emission is read whole or not at all; no partition runs ahead of another; and since the
-        windows of an emission end after those of all before it, none of its results is late."""
+        """How far the stream may be read now: to its end, or if another job emits to it, to the end of that job's last
+        committed emission. So an emission is read whole or not at all, and no partition runs ahead of another. Its windows
+        end after those of all earlier emissions, so none of its results is late."""
         stream, emitter = self._settings.stream, self._settings.emitter
         ends = self._index.ends(stream)
         if emitter is None:
@@ -152,8 +152,8 @@ class SlicePlanner:
         return {partition: min(end, emitted.get(partition, 0)) for partition, end in ends.items()}
 
     def _cut_by_emission(self, firsts: Vector, ends: Vector, from_ms: int, to_ms: int) -> tuple[Vector, int]:
-        """Up to the last emission, at or before `ends`, with which the slice holds at most `rows_max` records, and when that
-        was committed; if even the first new one holds more, the whole of it."""
+        """The end of the last emission, at or before `ends`, with which the slice holds at most `rows_max` records, and the
+        time of its commit. If the first new emission alone holds more, the slice takes all of it."""
         emitter = self._settings.emitter
         assert emitter is not None, "only a stream of results is cut by emissions"
         last = self._ledger.last_checkpoint(emitter)
@@ -168,13 +168,13 @@ class SlicePlanner:
         return self._emitted(emitter, number, firsts, ends), min(max(committed_ms, from_ms), to_ms)
 
     def _emitted(self, emitter: str, number: int, firsts: Vector, ends: Vector) -> Vector:
-        """Where that checkpoint says that the stream ended, within `firsts` and `ends`."""
+        """The end of the stream at that checkpoint, within `firsts` and `ends`."""
         emitted = self._ledger.checkpoint(emitter, number).result_offsets.get(self._settings.stream, {})
         return {p: max(min(emitted.get(p, 0), end), firsts.get(p, 0)) for p, end in ends.items()}
 
     def _cut_by_log_time(self, firsts: Vector, ends: Vector, from_ms: int, to_ms: int) -> tuple[Vector, int]:
-        """The latest cut at one log time that holds at most `rows_max` records, and its time; if even the first
-        millisecond holds more, the whole of it. No partition runs ahead of another in log time."""
+        """The latest cut at one log time that holds at most `rows_max` records, and its time. If the first millisecond alone
+        holds more, the slice takes all of it. No partition runs ahead of another in log time."""
         stream = self._settings.stream
         low_ms, high_ms = from_ms, to_ms + 1
         fitting: tuple[Vector, int] | None = None
@@ -223,7 +223,7 @@ class SlicePlanner:
 
 
 def is_drained(done: SliceRow | None, still_open_ms: int | None) -> bool:
-    """Whether a drain has done its work: its slice was written, and every open window is closed."""
+    """Whether the drain is done: its slice is planned and every open window is closed."""
     if done is None or done.kind is not SliceKind.DRAIN:
         return False
     return still_open_ms is None or (done.closes_ms is not None and done.closes_ms >= still_open_ms)

@@ -1,4 +1,4 @@
-"""Rewind: from what the ledger holds to where a fresh query starts reading. A pure plan; there is no other way to start."""
+"""Rewind: plans from the ledger where a new query starts to read. Every run starts this way. The plan itself is pure."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:  # the rest of this module is pure
 Offsets = Mapping[str, Mapping[int, int]]
 
 RUN_BEGINS = "run_begins"
-"""The kind of the event that says how a run came to its state."""
+"""The kind of the event that says how a run rebuilt its state."""
 START_S = 4.0
-"""What a start takes before the first record is read, when the Spark session is there already."""
+"""Seconds from a start to the first record read, with a Spark session that is warm."""
 REPLAY_RECORDS_PER_S_MIN = 20_000
-"""No replay in large batches is slower than this on two cores, whatever the small batches of a quiet feed say."""
+"""The slowest replay in large batches on two cores. The small batches of a quiet feed would suggest less."""
 _RATE_SLICES = 20
 
 
 @dataclass(frozen=True)
 class RewindPlan:
-    """Where a run starts. Slices `slice_first` to `slice_committed` are replayed to rebuild window state, and nothing of
-    them is emitted; then follow the slice that was planned but not committed, if any, and new ones."""
+    """Where a run starts. It replays slices `slice_first` to `slice_committed` to rebuild window state and emits nothing of
+    them; then it processes the slice that was planned but not committed, if any, and new ones."""
 
     slice_first: int
     slice_committed: int
     """0 before the first checkpoint."""
     emitted: dict[str, int] = field(default_factory=dict)
-    """Per stage, the end of the last window emitted: results up to it are left out."""
+    """Stage -> the end of the last window emitted. Results up to it are left out."""
     reaches_back_to_ms: int | None = None
     """T0, the earliest event time that a window not yet emitted can hold."""
     replay_is_one_batch: bool = False
-    """The replay is one batch, however large: there are windows that are closed and not emitted, which a version with other
-    sizes has left over. Spark closes a window in the batch after the one that moved its watermark past it, so these are
-    closed, and emitted, in the first slice of this run and not in the middle of the replay."""
+    """Whether the replay is one batch, however large. It is when an earlier version with other window sizes has left windows
+    that are closed but not emitted. Spark closes a window in the batch after the one that moved its watermark past it; with
+    one batch that is the first slice of this run, not the middle of the replay."""
 
 
 def plan_rewind(
@@ -50,13 +50,13 @@ def plan_rewind(
 ) -> RewindPlan:
     """Plan a run from the last committed slice and its checkpoint.
 
-    1. Nothing committed: start at slice 1, with nothing to leave out.
-    2. A stage of this version has emitted the windows that end by where the stage of its name had come. A window of
-       another size that ends later is this version's to emit, whole; so nothing lies between the two. A stage of a new name
-       begins with the first window that was not closed.
+    1. If nothing is committed, start at slice 1 and leave nothing out.
+    2. Find what each stage has emitted: the windows of its present size that end by where the stage of its name had come
+       in the last checkpoint. It emits all later windows whole. A stage with a new name begins with the first window that
+       was not closed.
     3. T0 is the start of the earliest window, over all stages, that is not emitted.
-    4. The replay starts at the first slice whose running maximum of event time reaches T0: every record before it
-       has an event time below T0, so no such window holds it.
+    4. Start the replay at the first slice whose running maximum of event time reaches T0: every record before it has an
+       event time below T0, so no such window holds it.
     """
     if committed is None or checkpoint is None:
         return RewindPlan(slice_first=1, slice_committed=0)
@@ -79,8 +79,8 @@ def plan_rewind(
 
 
 def plan_of_job(ledger: Ledger, pipeline: CheckedPipeline) -> RewindPlan:
-    """Plan a run of this version of a job from what the ledger holds now. With the guarantee `none` nothing is replayed:
-    windows that are open will lack what came before."""
+    """Plan a run of this version of a job from the ledger. With the guarantee `none` nothing is replayed: open windows will
+    lack the records before the start."""
     plan = whole_plan_of_job(ledger, pipeline)
     if pipeline.spec.guarantee == "none":
         return replace(plan, slice_first=plan.slice_committed + 1, reaches_back_to_ms=None)
@@ -88,7 +88,7 @@ def plan_of_job(ledger: Ledger, pipeline: CheckedPipeline) -> RewindPlan:
 
 
 def whole_plan_of_job(ledger: Ledger, pipeline: CheckedPipeline) -> RewindPlan:
-    """The same, whatever the guarantee: every open window is rebuilt."""
+    """Plan a run that rebuilds every open window, whatever the guarantee."""
     checkpoint = ledger.last_checkpoint(pipeline.job)
     return plan_rewind(
         ledger.slices(pipeline.job, checkpoint.slice, checkpoint.slice)[0] if checkpoint else None,
@@ -100,12 +100,12 @@ def whole_plan_of_job(ledger: Ledger, pipeline: CheckedPipeline) -> RewindPlan:
 
 @dataclass(frozen=True)
 class RewindCost:
-    """What a start of the job would take now."""
+    """What a start of the job would cost now."""
 
     records: int
-    """To be read again before the first new one."""
+    """Records to read again before the first new one."""
     seconds: float
-    """Estimated, with a Spark session that is there already."""
+    """An estimate, with a Spark session that is warm."""
     needed: Offsets
     """The first offset of each partition that the log must still hold."""
     needed_since_ms: int | None
@@ -113,7 +113,7 @@ class RewindCost:
 
 
 def rewind_cost(ledger: Ledger, plan: RewindPlan, job: str) -> RewindCost:
-    """What the plan costs: records counted by offsets, seconds by how fast the last slices were."""
+    """The cost of the plan: records counted by offsets, seconds estimated by the rate of the last slices."""
     last = ledger.last_slice(job)
     if last is None:
         return RewindCost(0, START_S, {}, None)
@@ -132,7 +132,7 @@ def rewind_cost(ledger: Ledger, plan: RewindPlan, job: str) -> RewindCost:
 
 
 def _records_per_s(ledger: Ledger, job: str) -> float:
-    """The best of the last slices, from plan to commit."""
+    """The highest rate of the last slices, from plan to commit."""
     checkpoints = ledger.checkpoints(job, limit=_RATE_SLICES)
     if not checkpoints:
         return 0.0

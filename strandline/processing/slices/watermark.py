@@ -2,12 +2,12 @@
 
 Two thresholds go with each slice n, both in milliseconds of event time, both recorded before the slice is processed:
 
-* `watermark_ms` W(n), in force for lateness: a record of slice n is late when its event time is below it.
-* `closes_ms` C(n), what Spark's own watermark is while it processes slice n: windows that end at or before it become
-  final in slice n. C(n) <= W(n), so Spark never drops a record that the lateness test accepted.
+* `watermark_ms` W(n) decides lateness: a record of slice n is late when its event time is below it.
+* `closes_ms` C(n) is Spark's own watermark while it processes slice n: windows that end at or before it become final in
+  slice n. C(n) <= W(n), so Spark never drops a record that the lateness test accepted.
 
-They differ when event time ran on while the feed was silent: W(n+1) knows of the silence at once, Spark learns of it
-from the tick row of an idle slice, one slice later.
+They differ when event time advances while the feed is silent: W(n+1) includes the silence at once; Spark learns of it
+one slice later, from the tick row of an idle slice.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Thresholds:
 
 
 def greatest(*values: int | None) -> int | None:
-    """The greatest of those that are known, None if none is."""
+    """The greatest of the known values; None if none is known."""
     known = [value for value in values if value is not None]
     return max(known) if known else None
 
 
 def event_time_reached(rule: EventTimeRule, checkpoint: CheckpointRow | None, cut_time_ms: int) -> int | None:
-    """How far event time has run by `cut_time_ms` of log time: the latest event, plus the silence beyond the timeout."""
+    """The event time reached at `cut_time_ms` of log time: the latest event, plus the silence beyond the timeout."""
     if checkpoint is None or checkpoint.latest_event_ms is None:
         return None
     silence_ms = 0
@@ -58,7 +58,7 @@ def thresholds_after(rule: EventTimeRule, done: SliceRow | None, checkpoint: Che
 
 
 def open_until(rule: EventTimeRule, checkpoint: CheckpointRow | None) -> int | None:
-    """The end of the last window, over all stages, that can hold anything yet; None before the first accepted record."""
+    """The end of the last window of all stages that can hold a record yet; None before the first accepted record."""
     if checkpoint is None or checkpoint.latest_event_ms is None:
         return None
     latest_ms = checkpoint.latest_event_ms
@@ -66,7 +66,7 @@ def open_until(rule: EventTimeRule, checkpoint: CheckpointRow | None) -> int | N
 
 
 def closes_a_window(rule: EventTimeRule, from_ms: int | None, to_ms: int | None, open_until_ms: int | None) -> bool:
-    """Whether a window that may hold something ends in (`from_ms`, `to_ms`]."""
+    """Whether a window that can hold a record ends in (`from_ms`, `to_ms`]."""
     if to_ms is None or open_until_ms is None:
         return False
     to_ms = min(to_ms, open_until_ms)
@@ -78,8 +78,8 @@ def closes_a_window(rule: EventTimeRule, from_ms: int | None, to_ms: int | None,
 def emitted_up_to(
     sizes_ms: Iterable[tuple[str, int]], closes_ms: int | None, before: Mapping[str, int] = MappingProxyType({})
 ) -> dict[str, int]:
-    """Per stage, the end of the last window that is out after a slice closing at `closes_ms`. It never falls: `before` is of the
-    checkpoint before, whose version may have had shorter windows under the same name."""
+    """Stage -> the end of the last window that is emitted after a slice that closes at `closes_ms`. It never falls below
+    `before`, the value of the last checkpoint, whose version may have had shorter windows in a stage of the same name."""
     if closes_ms is None:
         return {}
     ends = {stage: closes_ms // size_ms * size_ms for stage, size_ms in sizes_ms}
@@ -87,9 +87,8 @@ def emitted_up_to(
 
 
 def tick_of_batch(last: SliceRow, checkpoint: CheckpointRow | None) -> int | None:
-    """The event time that a batch, which ends with slice `last`, carries into Spark's watermark. On replay it includes the
-    latest event up to there, which is known then (`checkpoint`, of that slice): so the watermark after a merged batch is what
-    it was after the slices one by one."""
+    """The event time by which a batch that ends with slice `last` advances Spark's watermark. A replay knows the slice's
+    checkpoint and includes its latest event: so the watermark after a merged batch equals that after the single slices."""
     return greatest(last.tick_ms, checkpoint.latest_event_ms if checkpoint else None)
 
 
