@@ -48,18 +48,18 @@ def changes_between(before: CheckedPipeline, after: CheckedPipeline) -> list[Cha
 def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Change]:
     old, new = before.spec.input.stream, after.spec.input.stream
     if old != new:
-        yield Change(f"input from stream {old} to {new}", Effect.FORBIDDEN, "the recorded slices are of the former")
+        yield Change(f"input from stream {old} to {new}", Effect.FORBIDDEN, "the recorded slices are of the old stream")
     if before.event_time_field != after.event_time_field:
         yield Change(
             f"event time from field {before.event_time_field} to {after.event_time_field}",
             Effect.FORBIDDEN,
-            "the recorded watermarks are of the former, and by them nearly everything could be late",
+            "the recorded watermarks belong to the old field, and nearly every record could be late by them",
         )
     if before.delay_ms != after.delay_ms:
         yield Change(
             f"delay from {format_duration(before.delay_ms)} to {format_duration(after.delay_ms)}",
             Effect.FORBIDDEN,
-            "the recorded slices were judged by the former: replayed under another one, records of open windows would be lost",
+            "the recorded slices used the old delay; replayed with another one, open windows would lose records",
         )
     if before.idle_timeout_ms != after.idle_timeout_ms:
         yield Change("idle_timeout", Effect.SAFE, "counts from the next slice on")
@@ -67,7 +67,7 @@ def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chang
         yield Change(
             "max_ahead",
             Effect.FORBIDDEN,
-            "how far event time had come in each slice was judged by the former, and a rewind starts by it",
+            "the event time reached in each recorded slice depends on it, and a rewind starts there",
         )
     if (before.spec.guarantee, before.spec.checkpoint) != (after.spec.guarantee, after.spec.checkpoint):
         yield Change("guarantee or checkpoint", Effect.SAFE, "counts from the next slice on")
@@ -118,7 +118,7 @@ def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[C
                 yield Change(
                     f"field {name} in {emit.kind} {emit.name} from {old[name]} to {new[name]}",
                     Effect.FORBIDDEN,
-                    "the results that are there hold the former; rename the field, or emit under another name",
+                    "existing results have the old type; rename the field, or emit under another name",
                 )
         if emit.kind == "stream":
             yield from _of_stream(emit.name, old_places[emit], new_places[emit])
@@ -136,6 +136,6 @@ def _of_stream(name: str, before: Stage, after: Stage) -> Iterator[Change]:
         yield Change(
             f"longer windows in stream {name}, from {format_duration(before.size_ms)} to {format_duration(after.size_ms)}",
             Effect.FORBIDDEN,
-            "the first of them would begin before the last of the former, and be late for those who read the stream; emit "
-            "to another stream",
+            "the first long window would begin before the last old one ends, and its result would be late for readers; "
+            "emit to another stream",
         )
