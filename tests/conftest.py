@@ -4,6 +4,7 @@ import logging
 import os
 
 import structlog
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
     "tests.support.ledgers",
@@ -29,3 +30,7 @@ structlog.configure(
     logger_factory=structlog.stdlib.LoggerFactory(),
 )
 logging.getLogger("strandline").setLevel(logging.INFO)
+
+# How long an example takes says nothing on a busy machine.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")

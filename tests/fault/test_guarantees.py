@@ -91,6 +91,7 @@ def test_exactly_once_every_window_is_there_once_and_right(audit_lab: AuditLab, 
     assert set(map(tuple, results.values())) == {(right,)}
 
 
+@pytest.mark.long
 def test_at_least_once_some_windows_are_there_twice_and_all_are_right(
     audit_lab: AuditLab, tmp_path: Path, right: int
 ) -> None:
@@ -99,6 +100,7 @@ def test_at_least_once_some_windows_are_there_twice_and_all_are_right(
     assert set(map(tuple, results.values())) == {(right,), (right, right)}
 
 
+@pytest.mark.long
 def test_with_none_windows_that_were_open_lack_what_they_held_before_the_kill(
     audit_lab: AuditLab, tmp_path: Path, right: int
 ) -> None:
