@@ -89,7 +89,9 @@ def test_links_between_documents_lead_somewhere():
     documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     for document in documents:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+            path = document.parent / target
+            # The pages below docs/reference are made from the code by `make docs`, which fails on a link that leads nowhere.
+            assert path.exists() or path.parent == ROOT / "docs" / "reference", f"{document.name} links to {target}"
 
 
 @cache
