@@ -93,6 +93,24 @@ def refuse_unknown_columns(expression: Expression, known: Mapping[str, object]) 
             )
 
 
+def type_of(tree: exp.Expr, columns: Mapping[str, str]) -> str:
+    """The type of a checked tree's value, `null` for a bare null. Raises ExpressionError as `infer_type`."""
+    return _type_of(tree, columns)
+
+
+def common_type(operands: Sequence[exp.Expr], columns: Mapping[str, str]) -> str:
+    """The one type that all operands can take, `null` when all are bare nulls."""
+    return _common(operands[0], operands, columns)
+
+
+def digits_in_arithmetic(operand: exp.Expr, columns: Mapping[str, str]) -> tuple[int, int]:
+    """Precision and scale with which an operand goes into decimal arithmetic: a whole number that is written out has as many
+    digits as it has, any other number as many as its type can hold."""
+    found = _type_of(operand, columns)
+    exact = _literal_digits(operand)
+    return (exact, 0) if exact and not _is_decimal(found) else _digits(found)
+
+
 # What may stand in an expression
 
 _ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod)

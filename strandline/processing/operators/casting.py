@@ -1,0 +1,317 @@
+"""Casts between the types of a pipeline, on Arrow columns: what has no value in the target type is null.
+
+The rules are those of Spark's ANSI `try_cast`, in UTC.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal, InvalidOperation
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+NULL = "null"
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_WIDE = Context(prec=800, rounding=ROUND_HALF_UP)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_RANGES = {"integer": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_ARROW = {
+    "string": pa.string(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "timestamp": _TIMESTAMP,
+    NULL: pa.null(),
+}
+
+
+def is_decimal(kind: str) -> bool:
+    return kind.startswith("decimal")
+
+
+def decimal_digits(kind: str) -> tuple[int, int]:
+    """Precision and scale of a number type; a whole number is a decimal that holds all its type can hold."""
+    if match := _DECIMAL.fullmatch(kind):
+        return int(match[1]), int(match[2])
+    return (20, 0) if kind == "long" else (10, 0)
+
+
+def arrow_type(kind: str) -> pa.DataType:
+    """The Arrow type of a pipeline's type."""
+    return pa.decimal128(*decimal_digits(kind)) if is_decimal(kind) else _ARROW[kind]
+
+
+def cast(array: pa.Array, source: str, target: str) -> pa.Array:
+    """The same values in another type; null where the target has no such value."""
+    if array.type == arrow_type(target):
+        return array
+    if source == NULL or pa.types.is_null(array.type):
+        return pa.nulls(len(array), arrow_type(target))
+    if is_decimal(target):
+        return _to_decimal(array, source, arrow_type(target))
+    if is_decimal(source):
+        source = "decimal"
+    return _CASTS[source, target](array)
+
+
+def decimals_of(array: pa.Array) -> list[Decimal | None]:
+    """Whole numbers and decimals as Python's."""
+    return [None if value is None else Decimal(value) for value in array.to_pylist()]
+
+
+def rounded_decimals(values: Sequence[Decimal | None], target: pa.Decimal128Type) -> pa.Array:
+    """Decimals rounded half up to the target's scale; null where they have too many digits for it."""
+    unit, limit = Decimal(1).scaleb(-target.scale), Decimal(10) ** (target.precision - target.scale)
+    rounded = [None if value is None else _WIDE.quantize(value, unit) for value in values]
+    return pa.array([None if value is None or abs(value) >= limit else value for value in rounded], target)
+
+
+def _to_decimal(array: pa.Array, source: str, target: pa.Decimal128Type) -> pa.Array:
+    if source in ("integer", "long") and target.precision - target.scale >= decimal_digits(source)[0]:
+        return array.cast(pa.decimal128(decimal_digits(source)[0], 0)).cast(target)
+    if is_decimal(source):
+        kind = array.type
+        if target.scale >= kind.scale and target.precision - target.scale >= kind.precision - kind.scale:
+            return array.cast(target)
+    convert: Callable[[object], Decimal | None] = {
+        "double": _decimal_of_double,
+        "string": _decimal_of_text,
+        "boolean": lambda value: Decimal(int(bool(value))),
+    }.get(source, lambda value: Decimal(value))  # type: ignore[arg-type]
+    return rounded_decimals([None if value is None else convert(value) for value in array.to_pylist()], target)
+
+
+def _decimal_of_double(value: object) -> Decimal | None:
+    assert isinstance(value, float)
+    return Decimal(repr(value)) if math.isfinite(value) else None
+
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+def _decimal_of_text(value: object) -> Decimal | None:
+    text = _trimmed(str(value))
+    if not _NUMBER.fullmatch(text):
+        return None
+    try:
+        number = _WIDE.create_decimal(text)
+    except InvalidOperation:
+        return None
+    return number if number.adjusted() < 40 else None
+
+
+def _whole(target: str) -> Callable[[pa.Array], pa.Array]:
+    """From doubles and decimals: cut off towards zero; null for what is no number or does not fit."""
+    low, high = _RANGES[target]
+
+    def from_numbers(array: pa.Array) -> pa.Array:
+        values = [None if value is None else _truncated(value) for value in array.to_pylist()]
+        return pa.array([None if v is None or not low <= v <= high else v for v in values], arrow_type(target))
+
+    def from_doubles(array: pa.Array) -> pa.Array:
+        values = np.trunc((array.fill_null(0.0) if array.null_count else array).to_numpy(zero_copy_only=False))
+        fits = (values >= low) & (values <= high) if target == "integer" else (values >= -(2.0**63)) & (values < 2.0**63)
+        valid = fits & array.is_valid().to_numpy(zero_copy_only=False)
+        kind = arrow_type(target)
+        return pa.array(np.where(fits, values, 0).astype(kind.to_pandas_dtype()), kind, mask=~valid)
+
+    return lambda array: from_doubles(array) if pa.types.is_floating(array.type) else from_numbers(array)
+
+
+def _truncated(value: float | Decimal) -> int | None:
+    return int(value) if math.isfinite(value) else None
+
+
+def _narrowed(array: pa.Array) -> pa.Array:
+    low, high = _RANGES["integer"]
+    fits = pc.and_(pc.greater_equal(array, low), pc.less_equal(array, high))
+    return pc.if_else(fits, array, pa.scalar(None, pa.int64())).cast(pa.int32())
+
+
+_WHOLE_TEXT = re.compile(r"[+-]?\d+", re.ASCII)
+_DOUBLE_TEXT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[dDfF]?", re.ASCII)
+_SPECIAL = {
+    "inf": math.inf,
+    "+inf": math.inf,
+    "infinity": math.inf,
+    "+infinity": math.inf,
+    "-inf": -math.inf,
+    "-infinity": -math.inf,
+    "nan": math.nan,
+}
+_TRUE, _FALSE = {"t", "true", "y", "yes", "1"}, {"f", "false", "n", "no", "0"}
+
+
+def _trimmed(text: str) -> str:
+    """Without the white space and control characters at both ends that Spark ignores in a cast."""
+    first, end = 0, len(text)
+    while first < end and _is_blank(text[first]):
+        first += 1
+    while end > first and _is_blank(text[end - 1]):
+        end -= 1
+    return text[first:end]
+
+
+def _is_blank(character: str) -> bool:
+    return character <= " " or character == "\x7f"
+
+
+def _whole_of_text(target: str) -> Callable[[str], int | None]:
+    low, high = _RANGES[target]
+
+    def convert(text: str) -> int | None:
+        text = _trimmed(text)
+        if not _WHOLE_TEXT.fullmatch(text) or len(text) > 400:
+            return None
+        value = int(text)
+        return value if low <= value <= high else None
+
+    return convert
+
+
+def _double_of_text(text: str) -> float | None:
+    text = _trimmed(text)
+    if (special := _SPECIAL.get(text.lower())) is not None:
+        return special
+    return float(text.rstrip("dDfF")) if _DOUBLE_TEXT.fullmatch(text) else None
+
+
+def _boolean_of_text(text: str) -> bool | None:
+    word = _trimmed(text).lower()
+    return True if word in _TRUE else False if word in _FALSE else None
+
+
+def _text_of_double(value: float) -> str:
+    """As Java writes a double: plain from 0.001 to 10,000,000, else with an exponent."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    assert isinstance(exponent, int)
+    text = "".join(map(str, digits)).rstrip("0") or "0"
+    point = len(digits) + exponent if any(digits) else 1
+    minus = "-" if sign else ""
+    if not any(digits):
+        return f"{minus}0.0"
+    text = text.lstrip("0")
+    if -3 < point <= 7:
+        whole = text[: max(point, 0)].ljust(max(point, 0), "0") or "0"
+        part = "0" * max(-point, 0) + text[max(point, 0) :]
+        return f"{minus}{whole}.{part or '0'}"
+    return f"{minus}{text[0]}.{text[1:] or '0'}E{point - 1}"
+
+
+def _text_of_time(micros: int) -> str:
+    moment = _EPOCH + timedelta(microseconds=micros)
+    text = moment.strftime("%Y-%m-%d %H:%M:%S").rjust(19, "0")
+    return f"{text}.{moment.microsecond:06d}".rstrip("0") if moment.microsecond else text
+
+
+_TIME_TEXT = re.compile(
+    r"(\d{4})-(\d{1,2})-(\d{1,2})"
+    r"(?:[T ](?:(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{0,9}))?)?)?\s*(Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?)?)?",
+    re.ASCII,
+)
+
+
+def micros_of_text(text: str) -> int | None:
+    """Microseconds since 1970 of a written time, UTC unless it names an offset; None when it is no time."""
+    match = _TIME_TEXT.fullmatch(_trimmed(text))
+    if match is None:
+        return None
+    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
+    fraction = int((match[7] or "").ljust(6, "0")[:6])
+    zone: timezone = UTC
+    if match[8] and match[8][0] in "+-":
+        hours, _, minutes = match[8][1:].partition(":")
+        if not minutes and len(hours) > 2:
+            hours, minutes = hours[:-2], hours[-2:]
+        offset = timedelta(hours=int(hours), minutes=int(minutes or 0))
+        if offset > timedelta(hours=18):
+            return None
+        zone = timezone(offset if match[8][0] == "+" else -offset)
+    try:
+        moment = datetime(year, month, day, hour, minute, second, fraction, tzinfo=zone)
+    except ValueError:
+        return None
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _each(convert: Callable[..., object], kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    return lambda array: pa.array([None if value is None else convert(value) for value in array.to_pylist()], kind)
+
+
+def _micros(array: pa.Array) -> pa.Array:
+    return array.cast(pa.int64())
+
+
+def _seconds(array: pa.Array) -> pa.Array:
+    micros = _micros(array)
+    whole = pc.divide(micros, 1_000_000)
+    below = pc.less(pc.subtract(micros, pc.multiply(whole, 1_000_000)), 0)
+    return pc.subtract(whole, below.cast(pa.int64()))
+
+
+def _time_of_whole(array: pa.Array) -> pa.Array:
+    limit = 2**63 // 1_000_000
+    seconds = array.cast(pa.int64())
+    fits = pc.and_(pc.less_equal(seconds, limit), pc.greater_equal(seconds, -limit))
+    kept = pc.if_else(fits, seconds, pa.scalar(None, pa.int64()))
+    return pc.multiply(kept, 1_000_000).cast(_TIMESTAMP)
+
+
+def _time_of_number(value: float | Decimal) -> int | None:
+    if not math.isfinite(value):
+        return None
+    micros = int((value * 1_000_000).to_integral_value(ROUND_DOWN)) if isinstance(value, Decimal) else int(value * 1e6)
+    return micros if -(2**63) <= micros < 2**63 else None
+
+
+def _micros_to_time(convert: Callable[..., int | None]) -> Callable[[pa.Array], pa.Array]:
+    to_micros = _each(convert, pa.int64())
+    return lambda array: to_micros(array).cast(_TIMESTAMP)
+
+
+_CASTS: dict[tuple[str, str], Callable[[pa.Array], pa.Array]] = {
+    ("integer", "long"): lambda array: array.cast(pa.int64()),
+    ("integer", "double"): lambda array: array.cast(pa.float64()),
+    ("long", "double"): lambda array: array.cast(pa.float64(), safe=False),
+    ("long", "integer"): _narrowed,
+    ("double", "integer"): _whole("integer"),
+    ("double", "long"): _whole("long"),
+    ("decimal", "integer"): _whole("integer"),
+    ("decimal", "long"): _whole("long"),
+    ("decimal", "double"): _each(float, pa.float64()),
+    ("string", "integer"): _each(_whole_of_text("integer"), pa.int32()),
+    ("string", "long"): _each(_whole_of_text("long"), pa.int64()),
+    ("string", "double"): _each(_double_of_text, pa.float64()),
+    ("string", "boolean"): _each(_boolean_of_text, pa.bool_()),
+    ("string", "timestamp"): _micros_to_time(micros_of_text),
+    ("boolean", "integer"): lambda array: array.cast(pa.int32()),
+    ("boolean", "long"): lambda array: array.cast(pa.int64()),
+    ("boolean", "double"): lambda array: array.cast(pa.int32()).cast(pa.float64()),
+    ("boolean", "string"): _each(lambda value: "true" if value else "false", pa.string()),
+    ("integer", "boolean"): lambda array: pc.not_equal(array, 0),
+    ("long", "boolean"): lambda array: pc.not_equal(array, 0),
+    ("double", "boolean"): lambda array: pc.not_equal(array, 0.0),
+    ("decimal", "boolean"): _each(bool, pa.bool_()),
+    ("integer", "string"): lambda array: array.cast(pa.string()),
+    ("long", "string"): lambda array: array.cast(pa.string()),
+    ("double", "string"): _each(_text_of_double, pa.string()),
+    ("decimal", "string"): _each(lambda value: f"{value:f}", pa.string()),
+    ("timestamp", "string"): lambda array: _each(_text_of_time, pa.string())(_micros(array)),
+    ("timestamp", "long"): _seconds,
+    ("timestamp", "double"): lambda array: pc.divide(_micros(array).cast(pa.float64(), safe=False), 1e6),
+    ("integer", "timestamp"): _time_of_whole,
+    ("long", "timestamp"): _time_of_whole,
+    ("double", "timestamp"): _micros_to_time(_time_of_number),
+    ("decimal", "timestamp"): _micros_to_time(_time_of_number),
+}
