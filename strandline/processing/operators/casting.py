@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, timezone
-from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 
 import numpy as np
 import pyarrow as pa
@@ -117,7 +117,9 @@ def _whole(target: str) -> Callable[[pa.Array], pa.Array]:
 
     def from_doubles(array: pa.Array) -> pa.Array:
         values = np.trunc((array.fill_null(0.0) if array.null_count else array).to_numpy(zero_copy_only=False))
-        fits = (values >= low) & (values <= high) if target == "integer" else (values >= -(2.0**63)) & (values < 2.0**63)
+        fits = (
+            (values >= low) & (values <= high) if target == "integer" else (values >= -(2.0**63)) & (values < 2.0**63)
+        )
         valid = fits & array.is_valid().to_numpy(zero_copy_only=False)
         kind = arrow_type(target)
         return pa.array(np.where(fits, values, 0).astype(kind.to_pandas_dtype()), kind, mask=~valid)
@@ -269,9 +271,10 @@ def _time_of_whole(array: pa.Array) -> pa.Array:
 
 
 def _time_of_number(value: float | Decimal) -> int | None:
-    if not math.isfinite(value):
+    scaled = value * 1_000_000
+    if not math.isfinite(scaled):
         return None
-    micros = int((value * 1_000_000).to_integral_value(ROUND_DOWN)) if isinstance(value, Decimal) else int(value * 1e6)
+    micros = int(scaled)  # towards zero
     return micros if -(2**63) <= micros < 2**63 else None
 
 

@@ -120,9 +120,8 @@ class _Compiler:
 
     def arithmetic(self, node: exp.Expr) -> Evaluate:
         kind = self._type(node)
-        if is_decimal(kind) or is_decimal(self._type(node.this)) or is_decimal(self._type(node.expression)):
-            if kind != "double":
-                return self._decimal_arithmetic(node, kind)
+        if kind != "double" and any(is_decimal(self._type(one)) for one in (node.this, node.expression)):
+            return self._decimal_arithmetic(node, kind)
         operate = _DOUBLE_OPERATIONS[type(node)] if kind == "double" else _INTEGER_OPERATIONS[type(node)]
         left, right = self.typed(node.this, kind), self.typed(node.expression, kind)
         if kind == "double":
@@ -149,7 +148,9 @@ class _Compiler:
                 for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)
             ]
             if target is None:
-                return pa.array([None if v is None or not -(2**63) <= v < 2**63 else int(v) for v in values], pa.int64())
+                return pa.array(
+                    [None if v is None or not -(2**63) <= v < 2**63 else int(v) for v in values], pa.int64()
+                )
             return rounded_decimals(values, target)
 
         return evaluate
@@ -163,7 +164,9 @@ class _Compiler:
         kind, inner = self._type(node), self.compile(node.this)
         if kind == "double" or is_decimal(kind):
             return lambda columns, rows: pc.negate(inner(columns, rows))
-        return lambda columns, rows: _subtract(pa.repeat(pa.scalar(0, arrow_type(kind)), rows), inner(columns, rows), kind)
+        return lambda columns, rows: _subtract(
+            pa.repeat(pa.scalar(0, arrow_type(kind)), rows), inner(columns, rows), kind
+        )
 
     def absolute(self, node: exp.Expr) -> Evaluate:
         kind, inner = self._type(node), self.compile(node.this)
@@ -185,8 +188,11 @@ class _Compiler:
         if source in ("integer", "long") and places >= 0:
             return inner
         if source in ("integer", "long"):
-            wide = lambda columns, rows: _quantized(cast(inner(columns, rows), source, "decimal(20,0)"), places, "decimal(38,0)")  # noqa: E731
-            return lambda columns, rows: cast(wide(columns, rows), "decimal(38,0)", target)
+            # In decimals, where there is room to round up.
+            wide, rounded = "decimal(20,0)", "decimal(38,0)"
+            return lambda columns, rows: cast(
+                _quantized(cast(inner(columns, rows), source, wide), places, rounded), rounded, target
+            )
         return lambda columns, rows: _quantized(inner(columns, rows), places, target)
 
     def whole(self, node: exp.Expr) -> Evaluate:
@@ -354,7 +360,9 @@ class _Compiler:
             value = text(columns, rows)
             if pc.all(pc.string_is_ascii(value)).as_py() is not False:
                 return pc.ascii_upper(value) if upper else pc.ascii_lower(value)
-            return pa.array([None if t is None else t.upper() if upper else t.lower() for t in value.to_pylist()], pa.string())
+            return pa.array(
+                [None if t is None else t.upper() if upper else t.lower() for t in value.to_pylist()], pa.string()
+            )
 
         return evaluate
 
@@ -431,7 +439,8 @@ def _valid(*arrays: pa.Array) -> Bools:
 
 def _numbers(array: pa.Array) -> npt.NDArray[Any]:
     """The numbers; 0 where there is none."""
-    return (array.fill_null(0) if array.null_count else array).to_numpy(zero_copy_only=False)
+    values: npt.NDArray[Any] = (array.fill_null(0) if array.null_count else array).to_numpy(zero_copy_only=False)
+    return values
 
 
 def _array(values: npt.NDArray[Any], valid: Bools) -> pa.Array:
@@ -564,7 +573,9 @@ _EXACT_WIDE = Context(prec=800, rounding=ROUND_HALF_UP)
 
 def _quantized(array: pa.Array, places: int, target: str) -> pa.Array:
     unit = Decimal(1).scaleb(-places)
-    return rounded_decimals([None if v is None else _EXACT.quantize(v, unit) for v in array.to_pylist()], arrow_type(target))
+    return rounded_decimals(
+        [None if v is None else _EXACT.quantize(v, unit) for v in array.to_pylist()], arrow_type(target)
+    )
 
 
 def _double_to_whole(array: pa.Array, function: Callable[[Any], Any]) -> pa.Array:
@@ -683,4 +694,3 @@ def _substring(text: str | None, start: int | None, count: int | None) -> str | 
     first = start - 1 if start > 0 else len(text) + start if start < 0 else 0
     end = first + max(count, 0)
     return text[max(first, 0) : max(end, 0)]
-
