@@ -55,6 +55,13 @@ class Stage:
     pre_steps: tuple[Derive | Where, ...]
     step: str
     """Where it stands in the document, as `steps[1]`."""
+    slide_ms: int | None = None
+    """How far apart sliding windows begin; None for tumbling ones."""
+
+    @property
+    def every_ms(self) -> int:
+        """How far apart the windows begin: a tumbling window after each other."""
+        return self.size_ms if self.slide_ms is None else self.slide_ms
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -1,0 +1,147 @@
+"""All windows of a pipeline in one operator: each stage's results are the next one's rows, within one bucket. Pure.
+
+A bucket holds all records of its keys, where the key is that of the last, coarsest stage: so a whole cascade runs in it, and no
+result crosses to another bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from strandline.processing.operators.blobs import pack, unpack
+from strandline.processing.operators.keys import buckets_of
+from strandline.processing.operators.row_steps import RowProblem, RowSteps
+from strandline.processing.operators.windows import PROBLEM, WINDOW_END, Rows, Time, WindowOperator, WindowState
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+
+_ARGUMENT = "argument_{}"
+
+
+@dataclass(frozen=True)
+class StageResults:
+    """What became final of one stage in one step, ordered by window and key; see `WindowOperator.result_schema`."""
+
+    stage: str
+    rows: pa.RecordBatch
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows of one input partition for one bucket, as they cross the exchange."""
+
+    partition: int
+    sequence: int
+    """Their place among the chunks of the partition."""
+    blob: bytes
+
+
+class Cascade:
+    """The stages of one pipeline. Holds what is fixed; states and rows are passed in and out."""
+
+    def __init__(self, pipeline: CheckedPipeline, buckets: int) -> None:
+        """`buckets`: the number of virtual buckets, fixed for a job; see `keys.buckets_of`."""
+        self.buckets = buckets
+        self.operators: list[WindowOperator] = []
+        self._steps: list[RowSteps] = []
+        types = dict(pipeline.stream.types)
+        for stage in pipeline.stages:
+            steps = RowSteps(stage.pre_steps, types)
+            self._steps.append(steps)
+            self.operators.append(WindowOperator(stage, steps.types))
+            types = stage.field_types
+        self._bucket_by = pipeline.stages[-1].by
+
+    @property
+    def record_steps(self) -> RowSteps:
+        """What is done to records before the first window."""
+        return self._steps[0]
+
+    @property
+    def reach_ms(self) -> int:
+        """How far back in event time open state can go: the windows of all stages together."""
+        return sum(operator.reach_ms for operator in self.operators)
+
+    def cut(
+        self, partition: int, sequence: int, event_us: pa.Array, columns: dict[str, pa.Array]
+    ) -> Iterator[tuple[int, Chunk]]:
+        """Cut records, after the record steps, into (bucket, chunk). Runs where records are decoded.
+
+        `event_us`: the event time of each, in whole microseconds.
+        """
+        first = self.operators[0]
+        rows = first.rows(partition, event_us.to_numpy(zero_copy_only=False), columns)
+        if not len(rows.panes):
+            return
+        positions = [first.stage.by.index(name) for name in self._bucket_by]
+        table = rows.key_table.select(positions) if positions else rows.key_table
+        bucket_of_row = buckets_of(table, self.buckets)[rows.keys]
+        for bucket in np.unique(bucket_of_row).tolist():
+            chosen = np.flatnonzero(bucket_of_row == bucket)
+            yield bucket, Chunk(partition, sequence, self._pack(first, rows, chosen))
+
+    def step(
+        self, state: bytes | None, chunks: Sequence[Chunk], time: Time
+    ) -> tuple[bytes, list[StageResults], list[RowProblem]]:
+        """(state, chunks of new rows, time) -> (state, results, results that a later stage can't use).
+
+        1. Fold the chunks into the first stage, by partition and sequence, whatever their order here.
+        2. Each further stage takes the results of the one before it, through its steps.
+        """
+        states = self._unpack_state(state)
+        first = self.operators[0]
+        rows = [self._rows(first, chunk) for chunk in sorted(chunks, key=lambda one: (one.partition, one.sequence))]
+        results: list[StageResults] = []
+        problems: list[RowProblem] = []
+        after: list[WindowState] = []
+        for at, operator in enumerate(self.operators):
+            if at:
+                rows = self._rows_of_results(at, results[-1].rows, problems)
+            kept, closed = operator.step(states[at], rows, time)
+            after.append(kept)
+            results.append(StageResults(operator.stage.name, closed))
+        return pack([part for one in after for part in (one.keys, one.groups)]), results, problems
+
+    def _rows_of_results(self, at: int, results: pa.RecordBatch, problems: list[RowProblem]) -> list[Rows]:
+        """One stage's results as rows of the next. A result that is a dead letter has no place in a further window."""
+        operator = self.operators[at]
+        good = results.filter(results.column(PROBLEM).is_null())
+        columns = dict(zip(good.schema.names, good.columns, strict=True))
+        stepped = self._steps[at].apply(columns, good.num_rows)
+        problems += stepped.problems
+        if not len(stepped.rows):
+            return []
+        # A window's results belong to its last microsecond.
+        last_us = stepped.columns[WINDOW_END].to_numpy(zero_copy_only=False) * 1000 - 1
+        return [operator.rows(0, last_us, stepped.columns)]
+
+    def _unpack_state(self, state: bytes | None) -> list[WindowState]:
+        if state is None:
+            return [operator.empty_state() for operator in self.operators]
+        parts = unpack(state)
+        return [WindowState(parts[at], parts[at + 1]) for at in range(0, len(parts), 2)]
+
+    @staticmethod
+    def _pack(operator: WindowOperator, rows: Rows, chosen: np.ndarray) -> bytes:
+        """The chosen rows with the keys that they have, so that a blob carries nothing of other buckets."""
+        used, local = np.unique(rows.keys[chosen], return_inverse=True)
+        places = pa.array(chosen)
+        columns = [
+            pa.array(rows.panes[chosen]),
+            pa.array(local.astype(np.int32)),
+            *[argument.take(places) for argument in rows.arguments],
+        ]
+        names = ["pane", "key", *[_ARGUMENT.format(at) for at in range(len(rows.arguments))]]
+        table = rows.key_table
+        if table.num_columns:
+            table = table.take(pa.array(used))
+        return pack([table, pa.RecordBatch.from_arrays(columns, names)])
+
+    @staticmethod
+    def _rows(operator: WindowOperator, chunk: Chunk) -> Rows:
+        table, rows = unpack(chunk.blob)
+        keys = rows.column(1).to_numpy(zero_copy_only=False).astype(np.int64)
+        return Rows(chunk.partition, rows.column(0).to_numpy(zero_copy_only=False), keys, table, rows.columns[2:])

@@ -1,0 +1,117 @@
+"""The steps between windows, on columns: derived columns and filters, and the rows for which a value is missing. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.processing.operators.casting import arrow_type, cast
+from strandline.processing.operators.evaluation import ColumnExpression
+from strandline.processing.pipelines.checked_pipeline import Derive, Where
+
+
+@dataclass(frozen=True)
+class RowProblem:
+    """A row for which a derived column has no value although all that it reads was there."""
+
+    row: int
+    """Its place among the rows that came in."""
+    step: str
+    message: str
+
+
+@dataclass(frozen=True)
+class SteppedRows:
+    """What is left of the rows that came in."""
+
+    columns: dict[str, pa.Array]
+    rows: npt.NDArray[np.int64]
+    """The place of each kept row among those that came in, ascending."""
+    problems: list[RowProblem]
+    """The rows that are left out because of a problem, ascending; a filter leaves rows out silently."""
+
+
+class RowSteps:
+    """The steps of one stage, compiled for columns of known types. Holds nothing that changes."""
+
+    def __init__(self, steps: Sequence[Derive | Where], types: Mapping[str, str]) -> None:
+        known = dict(types)
+        self._steps: list[tuple[Derive | Where, list[ColumnExpression]]] = []
+        for step in steps:
+            if isinstance(step, Where):
+                self._steps.append((step, [ColumnExpression(step.sql, known)]))
+            else:
+                self._steps.append((step, [ColumnExpression(column.sql, known) for column in step.columns]))
+                known |= {column.name: column.type for column in step.columns}
+        self.types = known
+        """All columns after the last step."""
+
+    @property
+    def columns_read(self) -> tuple[str, ...]:
+        """The columns that the steps read, derived ones among them."""
+        return tuple(dict.fromkeys(name for _, parts in self._steps for one in parts for name in one.columns))
+
+    def apply(self, columns: Mapping[str, pa.Array], rows: int) -> SteppedRows:
+        """Derive and filter. A row with a problem goes no further, whatever a later filter would say of it."""
+        kept, places = dict(columns), np.arange(rows)
+        problems: list[RowProblem] = []
+        for step, expressions in self._steps:
+            if isinstance(step, Where):
+                keep = expressions[0](kept, len(places)).fill_null(False).to_numpy(zero_copy_only=False)
+            else:
+                keep = self._derive(step, expressions, kept, places, problems)
+            if not keep.all():
+                chosen = pa.array(np.flatnonzero(keep))
+                kept = {name: column.take(chosen) for name, column in kept.items()}
+                places = places[keep]
+        problems.sort(key=lambda problem: problem.row)
+        return SteppedRows(kept, places, problems)
+
+    def _derive(
+        self,
+        step: Derive,
+        expressions: list[ColumnExpression],
+        columns: dict[str, pa.Array],
+        places: npt.NDArray[np.int64],
+        problems: list[RowProblem],
+    ) -> npt.NDArray[np.bool_]:
+        """Add the step's columns, all computed from the columns before it; return which rows have no problem."""
+        count = len(places)
+        good = np.ones(count, np.bool_)
+        computed = {}
+        for column, expression in zip(step.columns, expressions, strict=True):
+            values = cast(expression(columns, count), expression.type, column.type)
+            computed[column.name] = values
+            for at in np.flatnonzero(good & _failed(values, [columns[name] for name in expression.columns])).tolist():
+                text = (
+                    f"{step.step}.{column.name}: no value from {column.sql} (a division by zero, an overflow or a null)"
+                )
+                problems.append(RowProblem(int(places[at]), f"{step.step}.{column.name}", text))
+                good[at] = False
+        columns.update(computed)
+        return good
+
+
+def _failed(values: pa.Array, inputs: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+    """Where there is no value, or one that is not a number, although every input is there."""
+    if pa.types.is_floating(values.type):
+        lost = pc.is_null(values, nan_is_null=True)
+    elif not values.null_count:
+        return np.zeros(len(values), np.bool_)
+    else:
+        lost = values.is_null()
+    failed: npt.NDArray[np.bool_] = lost.to_numpy(zero_copy_only=False)
+    for column in inputs:
+        if column.null_count:
+            failed = failed & column.is_valid().to_numpy(zero_copy_only=False)
+    return failed
+
+
+def empty_columns(types: Mapping[str, str]) -> dict[str, pa.Array]:
+    """Columns of no rows."""
+    return {name: pa.nulls(0, arrow_type(kind)) for name, kind in types.items()}

@@ -1,0 +1,310 @@
+"""The window operator and the cascade: results don't depend on slicing, buckets, chunks or restarts, to the last bit, and they
+are what a plain loop over the records computes."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strandline.core.stream import StreamSpec
+from strandline.processing.operators.cascade import Cascade, Chunk
+from strandline.processing.operators.casting import arrow_type
+from strandline.processing.operators.windows import Time
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.model import PipelineSpec
+
+STREAM = StreamSpec.from_document(
+    {
+        "stream": "machines",
+        "partitions": 3,
+        "format": "json",
+        "schema": {
+            "machine": "string",
+            "site": "string?",
+            "ts": {"type": "timestamp", "unit": "ms"},
+            "power": "double?",
+            "count": "long?",
+            "cost": "decimal(20,4)?",
+        },
+        "key": "machine",
+        "retention": "7d",
+    }
+)
+MINUTE = {
+    "n": "count(*)",
+    "seen": "count(power)",
+    "power": "sum(power)",
+    "mean": "round(avg(power), 2)",
+    "least": "min(power)",
+    "most": "max(power)",
+    "spread": "stddev_pop(power)",
+    "variance": "var_pop(power)",
+    "total": "sum(count)",
+    "half": "avg(count)",
+    "cost": "sum(cost)",
+    "dear": "max(cost)",
+    "rate": "avg(cost)",
+    "last_site": "max(site)",
+    "span": "max(power) - min(power)",
+}
+HOUR = {"n": "sum(n)", "peak": "max(most)", "power": "sum(power)", "cost": "sum(cost)"}
+
+
+def pipeline(*windows: dict[str, Any], steps: Sequence[dict[str, Any]] = ()) -> CheckedPipeline:
+    document = {
+        "pipeline": "health",
+        "input": {"stream": "machines"},
+        "event_time": {"field": "ts", "delay": "0s"},
+        "steps": [
+            *steps,
+            *({"window": window, "emit": [{"elasticsearch": window["name"].replace("_", "-")}]} for window in windows),
+        ],
+    }
+    return check(PipelineSpec.from_document(document), STREAM)
+
+
+CASCADE = pipeline(
+    {"name": "per_ten", "tumbling": "10s", "by": ["machine", "site"], "aggregate": MINUTE},
+    {"name": "per_minute", "tumbling": "1m", "by": ["machine"], "aggregate": HOUR},
+)
+
+
+class Record(NamedTuple):
+    partition: int
+    ts_ms: int
+    machine: str
+    site: str | None
+    power: float | None
+    count: int | None
+    cost: Decimal | None
+
+
+doubles = st.floats(allow_nan=False, allow_infinity=False, width=64, min_value=-1e12, max_value=1e12)
+records = st.builds(
+    Record,
+    partition=st.integers(0, 2),
+    ts_ms=st.integers(0, 200_000),
+    machine=st.sampled_from(["a", "b", "é", ""]),
+    site=st.sampled_from(["north", "south", None]),
+    power=st.none() | doubles,
+    count=st.none() | st.integers(-(2**62), 2**62),
+    cost=st.none() | st.decimals(-(10**15), 10**15, places=4),
+)
+
+
+def chunk_columns(rows: Sequence[Record]) -> dict[str, pa.Array]:
+    types = dict(STREAM.types)
+    columns = {
+        name: pa.array([getattr(row, name) for row in rows], arrow_type(types[name])) for name in types if name != "ts"
+    }
+    return columns | {"ts": pa.array([row.ts_ms * 1000 for row in rows], pa.int64()).cast(arrow_type("timestamp"))}
+
+
+def run(
+    checked: CheckedPipeline, slices: Sequence[tuple[Sequence[Record], int | None]], buckets: int, chunk_rows: int
+) -> dict[str, list[dict[str, Any]]]:
+    """Every stage's results over slices, each with the watermark after it. Rows of a slice are cut into chunks."""
+    cascade = Cascade(checked, buckets)
+    states: dict[int, bytes | None] = dict.fromkeys(range(buckets))
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    before: int | None = None
+    for rows, watermark_ms in slices:
+        chunks: dict[int, list[Chunk]] = defaultdict(list)
+        for partition in range(3):
+            mine = [row for row in rows if row.partition == partition]
+            for sequence, first in enumerate(range(0, len(mine), chunk_rows)):
+                part = mine[first : first + chunk_rows]
+                columns = chunk_columns(part)
+                stepped = cascade.record_steps.apply(columns, len(part))
+                event_us = pa.array(np.array([row.ts_ms * 1000 for row in part], np.int64)[stepped.rows])
+                for bucket, chunk in cascade.cut(partition, sequence, event_us, stepped.columns):
+                    chunks[bucket].append(chunk)
+        for bucket in range(buckets):
+            time = Time(before, watermark_ms)
+            states[bucket], results, _ = cascade.step(states[bucket], list(reversed(chunks[bucket])), time)
+            for one in results:
+                found[one.stage] += one.rows.to_pylist()
+        before = watermark_ms
+    for rows_of_stage in found.values():
+        rows_of_stage.sort(key=lambda row: (row["window_start_ms"], str(row.get("machine")), str(row.get("site"))))
+    return found
+
+
+def digest(found: dict[str, list[dict[str, Any]]]) -> str:
+    """Text in which every bit of a double shows, and not a number equals itself."""
+    return repr(
+        {
+            stage: [{k: v.hex() if isinstance(v, float) else v for k, v in row.items()} for row in rows]
+            for stage, rows in found.items()
+        }
+    )
+
+
+END = 10**9
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[list[Record], int | None]]:
+    """Records in log order, cut into slices; the watermark grows, and no record is late."""
+    rows = draw(st.lists(records, max_size=60))
+    slices: list[tuple[list[Record], int | None]] = []
+    watermark: int | None = None
+    while rows:
+        count = draw(st.integers(1, len(rows)))
+        taken, rows = [row for row in rows[:count] if row.ts_ms >= (watermark or 0)], rows[count:]
+        reached = max([row.ts_ms for row in taken], default=0)
+        advance = draw(st.none() | st.integers(0, 30_000))
+        if advance is not None:
+            watermark = max(watermark or 0, reached - advance)
+        slices.append((taken, watermark))
+    return [*slices, ([], END)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(histories(), st.integers(1, 4), st.integers(1, 7))
+def test_results_do_not_depend_on_slices_buckets_or_chunks(
+    history: list[tuple[list[Record], int | None]], buckets: int, chunk_rows: int
+) -> None:
+    merged = [row for rows, _ in history for row in rows]
+    at_once = run(CASCADE, [(merged, END)], 1, 10**6)
+    assert digest(run(CASCADE, history, buckets, chunk_rows)) == digest(at_once)
+
+
+@settings(max_examples=80, deadline=None)
+@given(histories(), st.sampled_from([(60_000, 10_000), (30_000, 30_000), (25_000, 10_000), (10_000, 25_000)]))
+def test_sliding_windows_do_not_depend_on_slices(
+    history: list[tuple[list[Record], int | None]], shape: tuple[int, int]
+) -> None:
+    checked = sliding(*shape)
+    merged = [row for rows, _ in history for row in rows]
+    at_once = run(checked, [(merged, END)], 1, 10**6)
+    assert digest(run(checked, history, 3, 5)) == digest(at_once)
+    assert plain(at_once["slide"]) == expected_sliding(merged, *shape)
+
+
+def sliding(size_ms: int, every_ms: int) -> CheckedPipeline:
+    from dataclasses import replace
+
+    checked = pipeline(
+        {
+            "name": "slide",
+            "tumbling": f"{size_ms}ms",
+            "by": ["machine"],
+            "aggregate": {"n": "count(*)", "most": "max(power)", "total": "sum(count)"},
+        }
+    )
+    return replace(checked, stages=(replace(checked.stages[0], slide_ms=every_ms),))
+
+
+def plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return [(row["window_start_ms"], row["machine"], row["n"], row["most"], row["total"]) for row in rows]
+
+
+def expected_sliding(rows: Sequence[Record], size_ms: int, every_ms: int) -> list[tuple[Any, ...]]:
+    windows: dict[tuple[int, str], list[Record]] = defaultdict(list)
+    for row in rows:
+        start = row.ts_ms // every_ms * every_ms
+        while start > row.ts_ms - size_ms:
+            windows[start, row.machine].append(row)
+            start -= every_ms
+    found = []
+    for (start, machine), inside in sorted(windows.items()):
+        most = max((row.power for row in inside if row.power is not None), default=None)
+        counts = [row.count for row in inside if row.count is not None]
+        total = sum(counts) if counts and -(2**63) <= sum(counts) < 2**63 else None
+        found.append((start, machine, len(inside), most, total))
+    return found
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(records, max_size=50))
+def test_results_are_what_a_plain_loop_computes(rows: list[Record]) -> None:
+    found = run(CASCADE, [(rows, END)], 2, 4)
+    windows: dict[tuple[int, str, str | None], list[Record]] = defaultdict(list)
+    for row in rows:
+        windows[row.ts_ms // 10_000 * 10_000, row.machine, row.site].append(row)
+    assert len(found["per_ten"]) == len(windows)
+    for result in found["per_ten"]:
+        inside = windows[result["window_start_ms"], result["machine"], result["site"]]
+        assert result["window_end_ms"] == result["window_start_ms"] + 10_000
+        check_window(result, inside)
+    minutes: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
+    for result in found["per_ten"]:
+        if result["problem"] is None:
+            minutes[result["window_start_ms"] // 60_000 * 60_000, result["machine"]].append(result)
+    assert len(found["per_minute"]) == len(minutes)
+    for result in found["per_minute"]:
+        inside_minute = minutes[result["window_start_ms"], result["machine"]]
+        assert result["n"] == sum(one["n"] for one in inside_minute)
+        assert result["peak"] == max((one["most"] for one in inside_minute if one["most"] is not None), default=None)
+
+
+def check_window(result: dict[str, Any], inside: list[Record]) -> None:
+    powers = [row.power for row in sorted(inside, key=lambda row: row.partition) if row.power is not None]
+    counts = [row.count for row in inside if row.count is not None]
+    costs = [row.cost for row in inside if row.cost is not None]
+    assert (result["n"], result["seen"]) == (len(inside), len(powers))
+    assert result["power"] == left_folds(inside)
+    assert result["least"] == min(powers, default=None)
+    assert result["most"] == max(powers, default=None)
+    assert result["last_site"] == inside[0].site
+    fits = -(2**63) <= sum(counts) < 2**63
+    assert result["total"] == (sum(counts) if counts and fits else None)
+    assert (result["problem"] is not None) == (not fits)
+    assert result["half"] == (float(sum(counts)) / len(counts) if counts else None)
+    assert result["cost"] == (sum(costs) if costs else None)
+    assert result["dear"] == max(costs, default=None)
+    if powers:
+        mean = math.fsum(powers) / len(powers)
+        exact = math.fsum((value - mean) ** 2 for value in powers) / len(powers)
+        assert result["variance"] == pytest.approx(exact, rel=1e-6, abs=1e-9 * max(1.0, max(map(abs, powers)) ** 2))
+        assert result["spread"] == math.sqrt(result["variance"])
+        assert result["span"] == result["most"] - result["least"]
+
+
+def left_folds(inside: list[Record]) -> float | None:
+    """One sum a partition, value by value; then the partitions in their order."""
+    sums: dict[int, float] = {}
+    for row in inside:
+        if row.power is not None:
+            sums[row.partition] = sums.get(row.partition, 0.0) + row.power
+    total = 0.0
+    for partition in sorted(sums):
+        total += sums[partition]
+    return total if sums else None
+
+
+def test_state_holds_no_more_than_what_is_open() -> None:
+    """Two hours of one record a second: the state is as large at the end as after the first minutes."""
+    cascade = Cascade(CASCADE, 1)
+    state: bytes | None = None
+    sizes = []
+    for second in range(0, 7_200, 5):
+        rows = [Record(0, (second + at) * 1000, f"m{(second + at) % 7}", "north", 1.0, 1, None) for at in range(5)]
+        event_us = pa.array([row.ts_ms * 1000 for row in rows], pa.int64())
+        chunks = [chunk for _, chunk in cascade.cut(0, 0, event_us, chunk_columns(rows))]
+        state, _, _ = cascade.step(state, chunks, Time(second * 1000 - 5000, second * 1000))
+        sizes.append(len(state))
+    assert max(sizes[len(sizes) // 2 :]) <= max(sizes[: len(sizes) // 10])
+
+
+def test_a_derived_value_that_fails_is_a_problem_and_not_a_row() -> None:
+    checked = pipeline(
+        {"name": "rates", "tumbling": "10s", "by": ["machine"], "aggregate": {"n": "count(*)", "rate": "max(rate)"}},
+        steps=[{"derive": {"rate": "power / count"}}, {"where": "rate > 1 or power is null"}],
+    )
+    steps = Cascade(checked, 1).record_steps
+    rows = [Record(0, 1, "a", None, power, count, None) for power, count in ((4.0, 2), (4.0, 0), (1.0, 2), (None, 2))]
+    stepped = steps.apply(chunk_columns(rows), len(rows))
+    assert stepped.rows.tolist() == [0, 3]
+    assert [(problem.row, problem.step) for problem in stepped.problems] == [(1, "steps[0].derive.rate")]
