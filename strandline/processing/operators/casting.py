@@ -15,37 +15,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.core.field_types import WHOLE_RANGES, digits_of, kind_of
+from strandline.processing.pipelines.arrow_types import arrow_type as field_arrow_type
+
 NULL = "null"
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+"""The type of a bare null in an expression."""
 _WIDE = Context(prec=800, rounding=ROUND_HALF_UP)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_RANGES = {"integer": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
-_ARROW = {
-    "string": pa.string(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "timestamp": _TIMESTAMP,
-    NULL: pa.null(),
-}
+_TIMESTAMP = field_arrow_type("timestamp")
 
 
 def is_decimal(kind: str) -> bool:
-    return kind.startswith("decimal")
+    return kind_of(kind) == "decimal"
 
 
 def decimal_digits(kind: str) -> tuple[int, int]:
     """Precision and scale of a number type; a whole number is a decimal that holds all its type can hold."""
-    if match := _DECIMAL.fullmatch(kind):
-        return int(match[1]), int(match[2])
-    return (20, 0) if kind == "long" else (10, 0)
+    return digits_of(kind) or ((20, 0) if kind == "long" else (10, 0))
 
 
 def arrow_type(kind: str) -> pa.DataType:
-    """The Arrow type of a pipeline's type."""
-    return pa.decimal128(*decimal_digits(kind)) if is_decimal(kind) else _ARROW[kind]
+    """The Arrow type of an expression's type: that of the field type, or null."""
+    return pa.null() if kind == NULL else field_arrow_type(kind)
 
 
 def cast(array: pa.Array, source: str, target: str) -> pa.Array:
@@ -109,7 +100,7 @@ def _decimal_of_text(value: object) -> Decimal | None:
 
 def _whole(target: str) -> Callable[[pa.Array], pa.Array]:
     """From doubles and decimals: cut off towards zero; null for what is no number or does not fit."""
-    low, high = _RANGES[target]
+    low, high = WHOLE_RANGES[target]
 
     def from_numbers(array: pa.Array) -> pa.Array:
         values = [None if value is None else _truncated(value) for value in array.to_pylist()]
@@ -132,7 +123,7 @@ def _truncated(value: float | Decimal) -> int | None:
 
 
 def _narrowed(array: pa.Array) -> pa.Array:
-    low, high = _RANGES["integer"]
+    low, high = WHOLE_RANGES["integer"]
     fits = pc.and_(pc.greater_equal(array, low), pc.less_equal(array, high))
     return pc.if_else(fits, array, pa.scalar(None, pa.int64())).cast(pa.int32())
 
@@ -166,7 +157,7 @@ def _is_blank(character: str) -> bool:
 
 
 def _whole_of_text(target: str) -> Callable[[str], int | None]:
-    low, high = _RANGES[target]
+    low, high = WHOLE_RANGES[target]
 
     def convert(text: str) -> int | None:
         text = _trimmed(text)
