@@ -220,7 +220,7 @@ def sliding(size_ms: int, every_ms: int) -> CheckedPipeline:
 
 
 def plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    return [(row["window_start_ms"], row["machine"], row["n"], row["most"], row["total"]) for row in rows]
+    return [(row["window_start_ms"], row["machine"], row["n"], row["most"], row["total"], row["power"]) for row in rows]
 
 
 def expected_sliding(rows: Sequence[Record], size_ms: int, every_ms: int) -> list[tuple[Any, ...]]:
@@ -235,8 +235,25 @@ def expected_sliding(rows: Sequence[Record], size_ms: int, every_ms: int) -> lis
         most = max((row.power for row in inside if row.power is not None), default=None)
         counts = [row.count for row in inside if row.count is not None]
         total = sum(counts) if counts and -(2**63) <= sum(counts) < 2**63 else None
-        found.append((start, machine, len(inside), most, total))
+        power = folded_by_panes(inside, math.gcd(size_ms, every_ms))
+        found.append((start, machine, len(inside), most, total, power))
     return found
+
+
+def folded_by_panes(inside: Sequence[Record], pane_ms: int) -> float | None:
+    """Each partition's panes added in the order of time, then the partitions in theirs."""
+    total = 0.0
+    for partition in range(3):
+        mine = [row for row in inside if row.partition == partition and row.power is not None]
+        of_partition = 0.0
+        for pane in sorted({row.ts_ms // pane_ms for row in mine}):
+            of_pane = 0.0
+            for row in mine:
+                if row.ts_ms // pane_ms == pane and row.power is not None:
+                    of_pane += row.power
+            of_partition += of_pane
+        total += of_partition
+    return total if any(row.power is not None for row in inside) else None
 
 
 @settings(max_examples=60, deadline=None)
