@@ -7,11 +7,14 @@ import math
 from datetime import UTC, datetime
 from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.operators.safe_sql import safe_sql
+from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.expressions import ExpressionError, infer_type, parse_expression
 
 COLUMNS = {
@@ -169,6 +172,128 @@ def test_what_has_no_value_is_null_and_ends_nothing(spark: SparkSession, text: s
     with pytest.raises(PySparkException):
         frame.selectExpr(text).collect()
     assert frame.selectExpr(safe_sql(parse_expression(text).sql, COLUMNS)).collect()[0][0] is None
+
+
+MORE_ROWS = [
+    *EXTREMES,
+    (
+        *("it's", "a\\b", 7, 10, 2.5, True, datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)),
+        *(Decimal("12.35"), Decimal("1234.5678901234"), Decimal("0.5")),
+    ),
+    (
+        *("  12 ", "x\ny", -7, -3, -1.5, False, datetime(1969, 12, 31, 23, 59, 59, 500000, tzinfo=UTC)),
+        *(Decimal("-2.25"), Decimal("-0.0000000005"), Decimal("-1.5")),
+    ),
+    (
+        *("a%b", "é", 3, 4, 0.1, True, datetime(2020, 2, 29, tzinfo=UTC)),
+        *(Decimal("0.05"), Decimal(5), Decimal("2.000000000000000001")),
+    ),
+    (
+        *("TRUE", "Straße", 100, 2147483648, 1e-5, False, datetime(2020, 2, 29, tzinfo=UTC)),
+        *(Decimal("99.99"), Decimal("0.1"), Decimal("-0.25")),
+    ),
+    (
+        *("1e3", "ΑΣ", -45, -46, 1234567.891, None, datetime(2020, 2, 29, 1, 2, 3, tzinfo=UTC)),
+        *(Decimal("2.50"), Decimal("3.5"), Decimal("3.5")),
+    ),
+]
+MORE = [
+    *(
+        "d div 2",
+        "i div 2",
+        "l div i",
+        "m div 3",
+        "i div 0",
+        "m % 0.3",
+        "d % 0.3",
+        "upper(u)",
+        "lower(u)",
+        "cast(d as int)",
+    ),
+    *("cast(d as boolean)", "cast(i as boolean)", "cast(m as int)", "cast(m as boolean)", "cast(s as boolean)"),
+    *("cast(s as decimal(5,1))", "cast(s as long)", "cast(b as string)", "cast(b as double)", "cast(i as timestamp)"),
+    *(
+        "cast(d as timestamp)",
+        "cast(t as string)",
+        "cast(t as double)",
+        "cast(b as decimal(3,1))",
+        "i <=> l",
+        "d <=> d",
+    ),
+    *("s <=> u", "greatest(d, 1.0, i)", "least(s, u)", "least(b, false)", "u like '%ß%'", "substring(u, 0, 2)"),
+    *(
+        "substring(u, -3)",
+        "substring(s, i, 2)",
+        "round(d, 3)",
+        "round(d, -2)",
+        "round(l, -2)",
+        "case i when 7 then 'x' end",
+    ),
+    *("if(d > 1, d, m)", "t < timestamp '2021-01-01T00:00:00+02:00'", "i in (7, null)", "b is true", "b is not false"),
+    *(
+        "ltrim(s)",
+        "rtrim(s)",
+        "concat(s, null)",
+        "pow(2, i)",
+        "exp(q)",
+        "coalesce(null, d, 1)",
+        "nullif(d, 0)",
+        "q / 3",
+    ),
+]
+NEARLY = ("power(", "exp(", "ln(")
+"""Functions whose last bit is the C library's here and Java's there."""
+
+
+@pytest.mark.timeout(600)
+def test_columns_give_the_values_that_spark_gives(spark: SparkSession) -> None:
+    """Every form of expression over ordinary and extreme values, without Spark and with it."""
+    spark.createDataFrame(MORE_ROWS, DDL).createOrReplaceTempView("more_rows")
+    frame = spark.table("more_rows").coalesce(1)
+    columns = {
+        name: pa.array([row[at] for row in MORE_ROWS], arrow_type(kind))
+        for at, (name, kind) in enumerate(COLUMNS.items())
+    }
+    compiled = [one for text in dict.fromkeys([*EXPRESSIONS, *VALUES, *MORE]) if (one := compiled_scalar(text))]
+    assert len(compiled) > 1_000
+    wrong = []
+    for first in range(0, len(compiled), 60):
+        some = compiled[first : first + 60]
+        rows = frame.selectExpr(*[f"{in_spark(one)} AS c{number}" for number, one in enumerate(some)]).collect()
+        for number, one in enumerate(some):
+            found = one(columns, len(MORE_ROWS))
+            values = found.cast(pa.int64()).to_pylist() if one.type == "timestamp" else found.to_pylist()
+            differing = [
+                (value, row[number])
+                for value, row in zip(values, rows, strict=True)
+                if not is_same(value, row[number], nearly=any(name in one.sql.lower() for name in NEARLY))
+            ]
+            wrong += [(one.sql, *pair) for pair in differing]
+    assert not wrong
+
+
+def compiled_scalar(text: str) -> ColumnExpression | None:
+    """The expression on columns; None for one that the check refuses, and for aggregates."""
+    try:
+        expression = parse_expression(text)
+        infer_type(expression, COLUMNS)
+    except ExpressionError:
+        return None
+    return None if expression.is_aggregate else ColumnExpression(expression.sql, COLUMNS)
+
+
+def in_spark(one: ColumnExpression) -> str:
+    sql = safe_sql(one.sql, COLUMNS)
+    if one.type == "timestamp":
+        return f"unix_micros({sql})"
+    return f"try_cast({sql} AS {one.type})" if one.type.startswith("decimal") else sql
+
+
+def is_same(value: object, expected: object, *, nearly: bool) -> bool:
+    if not (isinstance(value, float) and isinstance(expected, float)):
+        return value == expected
+    both_nan = math.isnan(value) and math.isnan(expected)
+    return both_nan or value == expected or (nearly and math.isclose(value, expected, rel_tol=1e-14))
 
 
 @pytest.mark.timeout(600)
