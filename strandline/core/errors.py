@@ -11,6 +11,7 @@
     - NotFound             no such stream, job or version
     - Conflict             the request contradicts the present state (an illegal move, a change that loses data)
     - BadRecord            becomes a dead letter, with reason and step
+    - RecordTooLarge       Kafka answers, and its topic takes no record of this size: raise the topic's limit
     - Fenced               a newer epoch owns this job: stop now
     - Divergence           the results store holds another value under the same id: alarm, never overwrite
     - LogTruncated         the log no longer holds offsets that a rewind needs
@@ -101,6 +102,12 @@ class BadRecord(PermanentError):
 
     def __str__(self) -> str:
         return f"{self.reason} at {self.step}: {self.message}"
+
+
+class RecordTooLarge(PermanentError):
+    """A record, or the records that were sent together, are larger than the topic takes. It is no sign that Kafka is away."""
+
+    code = "record_too_large"
 
 
 class Fenced(PermanentError):

@@ -16,18 +16,13 @@ from strandline.core.errors import Conflict, LogUnavailable, NotFound
 from strandline.core.record import dead_letter_topic
 from strandline.core.stream import StreamSpec
 from strandline.log.admin import KafkaAdmin, TopicDescription
+from strandline.log.record_size import record_batch_bytes_max
 
 DEAD_LETTER_PARTITIONS = 1
 """Dead letters are few, and one partition keeps them in order."""
 DEAD_LETTER_RETENTION_MS = 30 * 86_400_000
 """Thirty days: a person looks at them, not a program."""
 _POLL_S = 0.05
-
-
-def record_batch_bytes_max(record_bytes_max: int) -> int:
-    """The `max.message.bytes` under which the largest record always fits: its value, its key (a part of the value, so
-    at most as long again) and the headers. The writer's own limit is the same number."""
-    return 2 * record_bytes_max + 65_536
 
 
 class Topics:
@@ -65,14 +60,16 @@ class Topics:
         changes = {}
         if _retention_grows(spec, int(config["retention.ms"])):
             changes["retention.ms"] = str(spec.retention_ms)
-        if self._batch_bytes_max > int(config["max.message.bytes"]):
-            changes["max.message.bytes"] = str(self._batch_bytes_max)
-        if changes:
-            self._admin.change_config(spec.stream, changes)
+        self._change_config(spec.stream, changes | self._room_for_records(config))
         return present
 
+    def ensure_room_for_records(self, topic: str) -> None:
+        """Have a present topic take the largest record, and change nothing else of it. Raises Conflict."""
+        self._change_config(topic, self._room_for_records(self._admin.config(topic)))
+
     def ensure_dead_letter_topic(self, job: str) -> TopicDescription:
-        """Create the job's dead-letter topic unless it is there. Its retention stays as it is: an operator may have set it.
+        """Create the job's dead-letter topic, or have the present one take the dead letter of the largest record. Its retention
+        stays as it is: an operator may have set it.
 
         Raises Conflict when a topic of that name is no log of arrivals.
         """
@@ -81,7 +78,9 @@ class Topics:
         if made is not None:
             return made
         present = self._wait_until_writable(topic)
-        _check_is_log_of_arrivals(topic, self._admin.config(topic))
+        config = self._admin.config(topic)
+        _check_is_log_of_arrivals(topic, config)
+        self._change_config(topic, self._room_for_records(config))
         return present
 
     def describe(self, topic: str) -> TopicDescription:
@@ -130,6 +129,16 @@ class Topics:
         except NotFound:
             return None
         return description if self._admin.do_leaders_answer(topic, range(description.partitions)) else None
+
+    def _room_for_records(self, config: Mapping[str, str]) -> dict[str, str]:
+        """What to change of a topic's settings, so that the largest record fits; a greater limit stays."""
+        if self._batch_bytes_max <= int(config["max.message.bytes"]):
+            return {}
+        return {"max.message.bytes": str(self._batch_bytes_max)}
+
+    def _change_config(self, topic: str, changes: Mapping[str, str]) -> None:
+        if changes:
+            self._admin.change_config(topic, changes)
 
 
 def _check_is_log_of_arrivals(topic: str, config: Mapping[str, str]) -> None:

@@ -18,10 +18,11 @@ from types import MappingProxyType
 
 from confluent_kafka import KafkaException, Message, Producer
 
-from strandline.core.errors import LogUnavailable
+from strandline.core.errors import LogUnavailable, RecordTooLarge
 from strandline.core.failpoints import failpoint
 from strandline.log.index import LogIndex
 from strandline.log.reader import LogReader, OffsetRange
+from strandline.log.record_size import is_too_large, record_batch_bytes_max
 
 _TIMEOUT_S = 60.0
 _TRANSACTION_TIMEOUT_S = 15
@@ -41,6 +42,12 @@ class Entry:
     key: bytes | None
     headers: Headers
 
+    @property
+    def size_bytes(self) -> int:
+        """Of its value, its key and its headers."""
+        parts = [self.value, self.key, *(part for header in self.headers for part in header)]
+        return sum(len(part.encode() if isinstance(part, str) else part) for part in parts if part is not None)
+
 
 @dataclass(frozen=True)
 class SlotConfig:
@@ -55,6 +62,8 @@ class SlotConfig:
     identity_of: Callable[[Message], str]
     failpoints: str
     """The prefix of the failpoints' names."""
+    record_bytes_max: int
+    """The largest record that gateways take; the producer's limit follows from it."""
     settings: Mapping[str, str | int] = field(default_factory=dict)
     """Further settings of the producer."""
 
@@ -71,17 +80,21 @@ class TransactionSlot:
         self._there: set[str] = set()
 
     def write(self, entries: Sequence[Entry]) -> int:
-        """Write those that are not in the topic, in one transaction; return how many that were. Raises LogUnavailable, Fenced.
+        """Write those that are not in the topic, in one transaction; return how many that were.
 
         1. The first time: fence the slot, check that the run is still the present one, and read what is there. From then on
            another attempt can write under the slot only after fencing this one. The check is made before the fencing too, so
            that a run that is over does not fence the present one.
         2. Leave out what is there; write and commit the rest.
+
+        Raises LogUnavailable and Fenced. Raises RecordTooLarge when the topic refuses a record, or several that were sent
+        together, as too large: then nothing is written, and another call may be made with less.
         """
         config = self._config
         if self._producer is None:
             config.require_present(config.epoch)
-            producer = fence_producer(config.bootstrap, self._id, config.topic, config.settings)
+            limit = {"message.max.bytes": record_batch_bytes_max(config.record_bytes_max)}
+            producer = fence_producer(config.bootstrap, self._id, config.topic, {**config.settings, **limit})
             failpoint(f"{config.failpoints}.taken_over")
             config.require_present(config.epoch)
             self._there = self._read_there()
@@ -117,7 +130,10 @@ class TransactionSlot:
             producer.commit_transaction(_TIMEOUT_S)
             failpoint(f"{config.failpoints}.committed")
         except KafkaException as error:
-            raise _unavailable(config.bootstrap, self._id, config.topic, error) from error
+            failure = _failure(config.bootstrap, self._id, config.topic, error)
+            if isinstance(failure, RecordTooLarge):
+                self._producer = None  # the next call takes the slot over again, which ends the open transaction
+            raise failure from error
 
 
 _kept_readers: dict[tuple[str, int], tuple[LogIndex, LogReader]] = {}
@@ -157,7 +173,7 @@ def fence_producer(
         producer.poll(_CONNECTED_S)
         producer.init_transactions(_TIMEOUT_S)
     except KafkaException as error:
-        raise _unavailable(bootstrap, transactional_id, topic, error) from error
+        raise _failure(bootstrap, transactional_id, topic, error) from error
     return producer
 
 
@@ -184,7 +200,15 @@ def _produce(producer: Producer, topic: str, entry: Entry) -> None:
             producer.poll(0.1)
 
 
-def _unavailable(bootstrap: str, transactional_id: str, topic: str, error: KafkaException) -> LogUnavailable:
+def _failure(
+    bootstrap: str, transactional_id: str, topic: str, error: KafkaException
+) -> LogUnavailable | RecordTooLarge:
+    reason = error.args[0].str()
+    if is_too_large(error.args[0]):
+        return RecordTooLarge(
+            f"topic {topic} in Kafka at {bootstrap} takes no records of this size ({reason}). Apply the pipeline's document "
+            f"again, which raises the topic's max.message.bytes to what STRANDLINE_RECORD_BYTES_MAX asks for; then start the job"
+        )
     return LogUnavailable(
-        f"nothing could be written to {topic} in Kafka at {bootstrap} as {transactional_id}: {error.args[0].str()}"
+        f"nothing could be written to {topic} in Kafka at {bootstrap} as {transactional_id}: {reason}"
     )

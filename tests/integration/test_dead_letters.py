@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 
 import pytest
 from confluent_kafka import KafkaException, Producer
@@ -10,9 +13,13 @@ from confluent_kafka import KafkaException, Producer
 from strandline.core.errors import Fenced
 from strandline.log.index import LogIndex
 from strandline.log.reader import LogReader, OffsetRange
+from strandline.log.topics import Topics
 from strandline.log.transactions import fence_producer, fence_producers
 from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter
 from tests.integration.test_log_reader import make_topic
+from tests.support.topic_reader import read_messages
+
+RECORD_BYTES_MAX = 1_000_000
 
 
 def letter(number: int) -> DeadLetter:
@@ -30,9 +37,27 @@ def write(kafka: str, job: str, slot: str, *numbers: int, epoch: int = 1, presen
         if asked != present:
             raise Fenced(f"run {asked} is over")
 
-    return DeadLetterWriter(kafka, job, dead_letter_id(job, slot), epoch, require_current).write(
-        map(letter, numbers), {0: 0}
+    return writer_of(kafka, job, slot, epoch, require_current).write(map(letter, numbers), {0: 0})
+
+
+def writer_of(kafka: str, job: str, slot: str, epoch: int, require_current: Callable[[int], None]) -> DeadLetterWriter:
+    transactional_id = dead_letter_id(job, slot)
+    return DeadLetterWriter(kafka, job, transactional_id, epoch, require_current, record_bytes_max=RECORD_BYTES_MAX)
+
+
+def write_values(kafka: str, job: str, *values: bytes) -> None:
+    """Dead letters of records with these values, which stand at offsets 0, 1, ...; no message is the same."""
+    letters = (
+        DeadLetter.of_record("readings", 0, offset, value, "decode", f"not JSON: {offset}", "decode")
+        for offset, value in enumerate(values)
     )
+    assert writer_of(kafka, job, "record-0", 1, lambda _: None).write(letters, {0: 0}) == len(values)
+
+
+def letters_in(kafka: str, topic: str) -> list[tuple[bytes | None, dict[str, bytes]]]:
+    """Value and headers of each, by the record's offset."""
+    found = [(m.value(), dict(m.headers() or ())) for m in read_messages(kafka, topic, 1, isolation="read_committed")]
+    return sorted(found, key=lambda one: int(one[1]["offset"]))
 
 
 def numbers_in(kafka: str, topic: str) -> list[int]:
@@ -98,3 +123,38 @@ def test_an_older_run_with_more_tasks_gets_nothing_in_once_a_new_one_has_shut_it
     with pytest.raises(Fenced):
         write(kafka, "older", "record-7", 1, epoch=1, present=2)
     assert numbers_in(kafka, topic) == [1, 2]
+
+
+def test_the_largest_record_that_a_gateway_takes_is_in_its_dead_letter_whole(kafka: str) -> None:
+    """Bytes that can't be compressed; also when several stand in one transaction."""
+    job = "largest"
+    Topics(kafka, replication=1, record_bytes_max=RECORD_BYTES_MAX).ensure_dead_letter_topic(job)
+    values = [
+        random.Random(n).randbytes(size) for n, size in enumerate((999_993, RECORD_BYTES_MAX, 10, RECORD_BYTES_MAX))
+    ]
+    write_values(kafka, job, *values)
+    found = letters_in(kafka, f"{job}.dead-letter")
+    assert [value for value, _ in found] == values
+    assert all("payload-bytes" not in headers for _, headers in found)
+
+
+def test_what_the_stream_can_not_hold_is_a_dead_letter_without_its_bytes(kafka: str) -> None:
+    """A record of 3 MB that somebody wrote to Kafka directly; and, where the dead-letter stream takes less than the setting
+    says, each record that is too large for it, and no other. Done again, nothing is added."""
+    Topics(kafka, replication=1, record_bytes_max=RECORD_BYTES_MAX).ensure_dead_letter_topic("direct")
+    Topics(kafka, replication=1, record_bytes_max=400_000).ensure_dead_letter_topic("narrow")
+    large, small = random.Random(1).randbytes(3_000_000), random.Random(2).randbytes(700_000)
+    middle = random.Random(3).randbytes(1_500_000)
+    for job, values, kept in (
+        ("direct", [small, large, small], [small, None, small]),
+        ("narrow", [b"a", small, middle, small, large, b"b"], [b"a", small, None, small, None, b"b"]),
+    ):
+        for _ in range(2):
+            write_values(kafka, job, *values)
+            found = letters_in(kafka, f"{job}.dead-letter")
+            assert [value for value, _ in found] == kept
+            for (value, headers), whole in zip(found, values, strict=True):
+                assert (headers["stream"], headers["partition"]) == (b"readings", b"0")
+                told = (headers.get("payload-bytes"), headers.get("payload-sha256"))
+                sum_of_it = (b"%d" % len(whole), sha256(whole).hexdigest().encode())
+                assert told == ((None, None) if value is not None else sum_of_it)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import random
 import time
 
 import pytest
@@ -39,8 +41,15 @@ def record(at_ms: int, power: float = 10, rated: float | None = 20, device: str 
 
 
 GOOD = [record(BASE_MS), record(BASE_MS + 1_000, rated=None), record(BASE_MS + 59_999, power=5, device="d2")]
+LARGEST = 1_000_000
+"""The largest record that HTTP ingest takes."""
 BAD = {
-    "decode": [b"{not json", b'{"device": "d1", "ts": 1, "ts": 2, "power": 1}'],
+    "decode": [
+        b"{not json",
+        b'{"device": "d1", "ts": 1, "ts": 2, "power": 1}',
+        b"x" * 999_993,
+        base64.b64encode(random.Random(1).randbytes(LARGEST))[:LARGEST],
+    ],
     "schema": [record(BASE_MS, power=-1), b'{"device": "d1", "power": 1}', record(-5)],
     "expression": [record(BASE_MS + 2_000, rated=0)],
     "future_event": [record(NOW_MS + 86_400_000)],
@@ -60,7 +69,7 @@ def test_each_refusal_is_a_dead_letter_and_spoils_nothing(platform):
     submit(platform, "buries")
     submit(platform, "drops", "late: drop")
     bad = [line for lines in BAD.values() for line in lines]
-    mixed = [line for pair in zip(bad, GOOD * 3, strict=False) for line in pair][: 2 * len(bad)]
+    mixed = [line for pair in zip(bad, GOOD * 4, strict=False) for line in pair][: 2 * len(bad)]
     assert platform.send(NAME, mixed) == len(mixed)
     for job in ("buries", "drops"):
         platform.wait_until_read(job)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import Message, Producer
 
-from strandline.core.errors import Fenced, LogUnavailable
+from strandline.core.errors import Fenced, LogUnavailable, RecordTooLarge
 from strandline.log.index import LogIndex
+from strandline.log.topics import Topics
 from strandline.log.transactions import TransactionSlot, fence_producer, fence_producers
 from strandline.processing.emission.result_stream_writer import (
     Place,
@@ -17,7 +19,7 @@ from strandline.processing.emission.result_stream_writer import (
     result_header,
 )
 from strandline.processing.emission.transactional_ids import id_of_result_stream
-from strandline.results.document import DocumentShape
+from strandline.results.document import Document, DocumentShape
 from strandline.results.writer import WriteReport
 from tests.integration.test_log_reader import make_topic
 from tests.support.stage_batches import MAY_1_NOON_MS, MINUTE_MS, stage_batch
@@ -25,6 +27,8 @@ from tests.support.topic_reader import read_messages
 
 FIELDS = (("device", "string"), ("n", "long"))
 PARTITIONS = 3
+RECORD_BYTES_MAX = 1_000_000
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 
 class Stage:
@@ -34,7 +38,7 @@ class Stage:
         make_topic(kafka, name, PARTITIONS)
         self.kafka, self.name, self.epoch = kafka, name, 1
         shape = DocumentShape(name, "job", "stage", 1, FIELDS[:1], FIELDS[1:], is_stream=True)
-        self.stream = ResultStream(kafka, shape, "device")
+        self.stream = ResultStream(kafka, shape, "device", RECORD_BYTES_MAX)
 
     def attempt(self, slot: int = 0, before: int = 0) -> ResultStreamWriter:
         return ResultStreamWriter(self.stream, self.place(slot, before), self.require_present)
@@ -53,6 +57,12 @@ class Stage:
         starts_ms = [MAY_1_NOON_MS + emission * MINUTE_MS] * len(devices)
         rows = [(device, ord(device)) for device in devices]
         return writer.write_batches([stage_batch(FIELDS, rows, starts_ms=starts_ms)], epoch, emission)
+
+    def write_random(self, characters: int) -> WriteReport:
+        """One result that can't be compressed: its key is so long, and stands in the result as well."""
+        device = "".join(random.Random(1).choices(LETTERS, k=characters))
+        writer = ResultStreamWriter(self.stream, self.place(0), self.require_present)
+        return writer.write_batches([stage_batch(FIELDS, [(device, 1)])], 1, 1)
 
     def place(self, slot: int, before: int = 0) -> Place:
         return Place(slot, dict.fromkeys(range(PARTITIONS), before))
@@ -230,3 +240,28 @@ def test_a_result_that_no_record_can_hold_is_refused(kafka: str) -> None:
     report = writer.write_batches([stage_batch(FIELDS, [("x" * 1_000_000, 1), ("a", 1)])], 1, 1)
     assert [one.type for one in report.refused] == ["record_too_large"]
     assert report.created == 1 and report.rows == 2
+
+
+def test_the_largest_result_is_as_large_as_the_largest_record(kafka: str) -> None:
+    stage = Stage(kafka, "results-largest")
+    Topics(kafka, replication=1, record_bytes_max=RECORD_BYTES_MAX).ensure_room_for_records(stage.name)
+    (document,) = stage.stream.shape.documents(stage_batch(FIELDS, [("", 1)]), 1, 1)
+    assert isinstance(document, Document)
+    fills = RECORD_BYTES_MAX - len(document.source)
+    writer = ResultStreamWriter(stage.stream, stage.place(0), stage.require_present)
+    report = writer.write_batches([stage_batch(FIELDS, [("é" * (fills // 2), 1), ("y" * (fills + 1), 1)])], 1, 1)
+    assert [len(one.source) for one in report.refused] == [RECORD_BYTES_MAX + 1]
+    (message,) = stage.messages()
+    assert RECORD_BYTES_MAX - 1 <= len(message.value() or b"") <= RECORD_BYTES_MAX
+    assert message.key() == ("é" * (fills // 2)).encode(), "the key is nearly as long again"
+
+
+def test_a_stream_that_takes_less_than_the_largest_record_is_no_outage(kafka: str) -> None:
+    """Kafka answers, and says what is wrong: the job fails with what to do."""
+    stage = Stage(kafka, "results-narrow")
+    Topics(kafka, replication=1, record_bytes_max=1_024)._admin.change_config(
+        stage.name, {"max.message.bytes": "700000"}
+    )
+    with pytest.raises(RecordTooLarge, match=r"results-narrow.*Apply the pipeline's document again"):
+        stage.write_random(600_000)
+    assert stage.write("a").created == 1

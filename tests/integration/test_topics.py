@@ -9,7 +9,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from strandline.core.errors import Conflict, LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
-from strandline.log.topics import Topics, record_batch_bytes_max
+from strandline.log.record_size import record_batch_bytes_max
+from strandline.log.topics import Topics
 
 RECORD_BYTES_MAX = 300_000
 
@@ -133,6 +134,25 @@ def test_the_dead_letter_topic_is_made_once_and_an_operators_retention_stays(top
     topics._admin.change_config(made.name, {"retention.ms": "86400000"})
     assert topics.ensure_dead_letter_topic(name) == made
     assert config_of(topics, made.name)["retention.ms"] == "86400000"
+
+
+def test_a_dead_letter_topic_has_room_again_when_the_job_is_applied_with_a_larger_limit(topics, kafka, name):
+    made = topics.ensure_dead_letter_topic(name)
+    larger = Topics(kafka, replication=1, record_bytes_max=2 * RECORD_BYTES_MAX)
+    assert larger.ensure_dead_letter_topic(name) == made
+    assert config_of(topics, made.name)["max.message.bytes"] == str(record_batch_bytes_max(2 * RECORD_BYTES_MAX))
+    topics.ensure_dead_letter_topic(name)
+    assert config_of(topics, made.name)["max.message.bytes"] == str(record_batch_bytes_max(2 * RECORD_BYTES_MAX))
+
+
+def test_room_for_records_is_all_that_changes_of_a_stream_of_results(topics, kafka, name):
+    topics.ensure_stream_topic(spec(name))
+    before = config_of(topics, name)
+    Topics(kafka, replication=1, record_bytes_max=2 * RECORD_BYTES_MAX).ensure_room_for_records(name)
+    room = {"max.message.bytes": str(record_batch_bytes_max(2 * RECORD_BYTES_MAX))}
+    assert config_of(topics, name) == {**before, **room}
+    topics.ensure_room_for_records(name)
+    assert config_of(topics, name) == {**before, **room}
 
 
 def test_an_unknown_topic_is_not_found(topics, name):

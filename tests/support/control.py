@@ -67,6 +67,8 @@ class Topics:
     def __init__(self) -> None:
         self.id_of: dict[str, str] = {}
         self.dead_letters: list[str] = []
+        self.has_room: list[str] = []
+        """Topics that were asked to take the largest record."""
         self.is_away = False
 
     def ensure_stream_topic(self, spec: StreamSpec) -> MadeTopic:
@@ -77,6 +79,9 @@ class Topics:
     def ensure_dead_letter_topic(self, job: str) -> MadeTopic:
         self.dead_letters.append(job)
         return MadeTopic(f"{job}.dead-letter", "id-d")
+
+    def ensure_room_for_records(self, topic: str) -> None:
+        self.has_room.append(topic)
 
 
 class Log(KafkaStatus):

@@ -51,8 +51,8 @@ class KeptLetters:
 
     written: ClassVar[list[DeadLetter]] = []
 
-    def __init__(self, bootstrap: str, job: str, transactional_id: str, *_: object) -> None:
-        assert (job, transactional_id) == ("power", "power.dead-letter.backfill-2-tens-5")
+    def __init__(self, bootstrap: str, job: str, transactional_id: str, *_: object, record_bytes_max: int) -> None:
+        assert (job, transactional_id, record_bytes_max) == ("power", "power.dead-letter.backfill-2-tens-5", 1_000_000)
 
     def write(self, letters: Iterable[DeadLetter], written_before: Mapping[int, int]) -> None:
         assert written_before == {0: 7}
@@ -63,7 +63,7 @@ def test_it_writes_the_windows_of_its_range_and_passes_all_on(monkeypatch: pytes
     monkeypatch.setattr(stage_emission, "DeadLetterWriter", KeptLetters)
     writer, context = RefusingWriter(refused_ms=40), SliceContext(42, {0: 7}, {})
     emission = BackfillEmission(
-        (writer,), (), "power", "tens", 3, 20, "nowhere", "none", context=context, up_to_ms=50, generation=2
+        (writer,), (), "power", "tens", 3, 20, "nowhere", "none", 1_000_000, context=context, up_to_ms=50, generation=2
     )
     batches = iter([batch_of(10, 20, 30, 40), batch_of(), batch_of(50, 60)])
     passed = list(emission.emit(batches, context, task=5))

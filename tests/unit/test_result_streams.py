@@ -67,7 +67,9 @@ def test_a_cascade_over_two_jobs_is_applied_in_one_file(api: Api, documents: tup
     }
     assert (document["key"], document["partitions"], document["retention"]) == ("turbine", 4, "1w")
     assert set(api.outcomes("---\n".join(documents))) == {"unchanged"}
+    api.topics.has_room.clear()
     assert set(api.outcomes(MINUTES)) == {"unchanged"}
+    assert api.topics.has_room == ["turbine-minute"], "an older topic takes the largest record, too"
     api.log.ranges["turbine-minute"] = api.log.ranges["turbines"]
     shown = [api.ask("GET", f"/v1/streams/{name}").json()["emitted_by"] for name in ("turbine-minute", "turbines")]
     assert shown == ["minutes", None]

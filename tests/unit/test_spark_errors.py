@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.core.errors import Divergence, LogTruncated, LogUnavailable, StrandlineError
+from strandline.core.errors import Divergence, LogTruncated, LogUnavailable, RecordTooLarge, StrandlineError
 from strandline.processing.spark.errors import typed_error
 
 OF_AN_EXECUTOR = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted due to stage failure
@@ -25,7 +25,7 @@ Caused by: java.io.EOFException
 """
 
 
-@pytest.mark.parametrize("kind", [LogUnavailable, LogTruncated, Divergence])
+@pytest.mark.parametrize("kind", [LogUnavailable, LogTruncated, RecordTooLarge, Divergence])
 def test_our_own_error_comes_back_as_what_it_was(kind: type[StrandlineError]) -> None:
     error = typed_error(RuntimeError(OF_AN_EXECUTOR.format(name=kind.__name__, sentence="Kafka: it is gone.")))
     assert type(error) is kind

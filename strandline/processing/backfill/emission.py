@@ -57,6 +57,7 @@ class BackfillTap:
             emitted_ms=window.after_ms,
             kafka_bootstrap=self.settings.kafka_bootstrap,
             ledger_url=without_secrets(self.settings.ledger_url),
+            record_bytes_max=self.settings.record_bytes_max,
             context=self.context,
             up_to_ms=window.up_to_ms,
             generation=row.generation,

@@ -2,19 +2,26 @@
 
 A dead letter's key is its identity: the source coordinates of a record, or index and id of a refused document. Transactions
 write it once, however often a slice is replayed.
+
+Every record that a gateway takes fits into its dead letter: the headers have a bound, and the topic and the producer have room
+for both. A larger one, which somebody wrote to Kafka directly, leaves its bytes out and says how many they were, and their
+SHA-256.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 
 import pyarrow as pa
 from confluent_kafka import Message
 from pyspark import TaskContext
 
+from strandline.core.errors import RecordTooLarge
 from strandline.core.record import dead_letter_topic
+from strandline.log.record_size import RECORD_BATCH_HEAD_BYTES, record_batch_bytes_max
 from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
 from strandline.processing.emission.fencing import require_current_epoch
 from strandline.processing.emission.transactional_ids import id_of_rejected_records
@@ -23,6 +30,12 @@ from strandline.processing.source.data_source import BYTES, MESSAGE, REASON, SOU
 STEP = "_strandline_step"
 """Column of a rejected record: the step that rejected it."""
 DEAD_LETTERS_A_TRANSACTION = 5_000
+HEADER_BYTES_MAX = 4_096
+"""A longer text is cut: a message may quote what it refuses."""
+HEADER_PAYLOAD_BYTES = "payload-bytes"
+"""Of a dead letter without its bytes: how many they were."""
+HEADER_PAYLOAD_SHA256 = "payload-sha256"
+"""Likewise: their SHA-256, in hexadecimal."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +67,20 @@ class DeadLetter:
 
     @property
     def entry(self) -> Entry:
-        """As a record of the dead-letter stream."""
-        headers = [(name, text.encode()) for name, text in self.headers]
+        """As a record of the dead-letter stream. Beside the value it has no more than a bounded number of bytes."""
+        headers = [(name, _cut(text.encode())) for name, text in self.headers]
         return Entry(self.identity, self.value, self.identity.encode(), headers)
+
+    def within(self, bytes_max: int) -> DeadLetter:
+        """This dead letter, without the payload's bytes if it is larger with them."""
+        if self.value is None or self.entry.size_bytes <= bytes_max:
+            return self
+        headers = dict(self.headers)
+        left_out = f" (a dead letter can't hold its {len(self.value)} bytes; they are left out)"
+        headers["message"] = _cut(headers["message"].encode(), HEADER_BYTES_MAX - len(left_out)).decode() + left_out
+        headers[HEADER_PAYLOAD_BYTES] = str(len(self.value))
+        headers[HEADER_PAYLOAD_SHA256] = sha256(self.value).hexdigest()
+        return replace(self, value=None, headers=tuple(headers.items()))
 
 
 class DeadLetterWriter:
@@ -72,7 +96,10 @@ class DeadLetterWriter:
         transactional_id: str,
         epoch: int,
         require_current_epoch: Callable[[int], None],
+        *,
+        record_bytes_max: int,
     ) -> None:
+        """`record_bytes_max`: the largest record that gateways take."""
         self._config = SlotConfig(
             bootstrap,
             dead_letter_topic(job),
@@ -80,20 +107,43 @@ class DeadLetterWriter:
             require_current_epoch,
             identity_of=_key_of,
             failpoints="dead_letters",
+            record_bytes_max=record_bytes_max,
         )
         self._id = transactional_id
+        self._bytes_max = record_batch_bytes_max(record_bytes_max) - RECORD_BATCH_HEAD_BYTES
 
     def write(self, letters: Iterator[DeadLetter], written_before: Mapping[int, int]) -> int:
         """Write those that are not in the stream yet, in transactions of bounded size; return how many letters were given.
 
-        `written_before`: where the stream ended at the last checkpoint, partition -> offset. Raises LogUnavailable, Fenced.
+        `written_before`: where the stream ended at the last checkpoint, partition -> offset. Raises LogUnavailable and Fenced;
+        RecordTooLarge when the topic doesn't even take a letter without its bytes.
         """
         given = 0
         slot = TransactionSlot(self._config, self._id, written_before)
         for chunk in _chunks(letters, DEAD_LETTERS_A_TRANSACTION):
             given += len(chunk)
-            slot.write([letter.entry for letter in chunk])
+            self._write_chunk(slot, chunk)
         return given
+
+    def _write_chunk(self, slot: TransactionSlot, letters: list[DeadLetter]) -> None:
+        """Write the letters, each with its bytes where the topic takes them.
+
+        A topic may take less than the setting says. What it refuses is halved until one letter is left, and the size of that
+        one is the bound from then on.
+        """
+        fitting = [letter.within(self._bytes_max) for letter in letters]
+        try:
+            slot.write([letter.entry for letter in fitting])
+        except RecordTooLarge:
+            if len(fitting) > 1:
+                half = len(fitting) // 2
+                self._write_chunk(slot, fitting[:half])
+                self._write_chunk(slot, fitting[half:])
+                return
+            if fitting[0].value is None:
+                raise
+            self._bytes_max = fitting[0].entry.size_bytes - 1
+            self._write_chunk(slot, fitting)
 
 
 @dataclass(frozen=True)
@@ -106,6 +156,7 @@ class DeadLetterTask:
     job: str
     epoch: int
     written_before: Mapping[int, int]
+    record_bytes_max: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -117,6 +168,7 @@ class DeadLetterTask:
             id_of_rejected_records(self.job, context.partitionId()),
             self.epoch,
             partial(require_current_epoch, self.ledger_url, self.job),
+            record_bytes_max=self.record_bytes_max,
         )
         writer.write(self._letters(batches, counts), self.written_before)
         yield pa.RecordBatch.from_pydict({"reason": list(counts), "count": pa.array(counts.values(), pa.int64())})
@@ -127,6 +179,13 @@ class DeadLetterTask:
             for stream, partition, offset, value, reason, message, step in zip(*columns, strict=True):
                 counts[reason] = counts.get(reason, 0) + 1
                 yield DeadLetter.of_record(stream, partition, offset, value, reason, message, step)
+
+
+def _cut(text: bytes, bytes_max: int = HEADER_BYTES_MAX) -> bytes:
+    """The text, or as many whole characters of it as fit, and three dots."""
+    if len(text) <= bytes_max:
+        return text
+    return text[: bytes_max - 3].decode(errors="ignore").encode() + b"..."
 
 
 def _key_of(message: Message) -> str:

@@ -30,7 +30,14 @@ class RejectedRecords:
         """Write the dead letters of slice `number`; return reason -> count, and where the dead-letter stream ends afterwards."""
         run = self._run
         ledger_url = without_secrets(run.settings.ledger_url)
-        task = DeadLetterTask(run.settings.kafka_bootstrap, ledger_url, run.job, run.epoch, dict(written_before))
+        task = DeadLetterTask(
+            run.settings.kafka_bootstrap,
+            ledger_url,
+            run.job,
+            run.epoch,
+            dict(written_before),
+            run.settings.record_bytes_max,
+        )
         rejected = self._rejected(number).coalesce(self._slots)
         rows = rejected.mapInArrow(task, "reason string, count long").collect()
         counts: dict[str, int] = {}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from confluent_kafka import Message
 
+from strandline.core.errors import RecordTooLarge
 from strandline.core.record import (
     HEADER_EMISSION,
     HEADER_EPOCH,
@@ -26,9 +27,6 @@ from strandline.results.document import Document, DocumentShape
 from strandline.results.writer import Refused, WriteReport
 
 RESULTS_A_TRANSACTION = 5_000
-_RECORD_BYTES_MAX = 1_000_000
-"""The producer's own limit, headers and all."""
-_HEADERS_BYTES_MAX = 2_048
 _END_BYTES = len('{"@timestamp":"2024-05-01T12:01:00.000Z"')
 """A document begins with its window's end."""
 
@@ -41,6 +39,8 @@ class ResultStream:
     shape: DocumentShape
     key: str | None
     """The field of the document that is the record's key."""
+    record_bytes_max: int
+    """The largest record that gateways take; a result is no larger, so that whoever reads it finds no larger record."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ class ResultStreamWriter:
         self._find_key = key_finder(stream.key) if stream.key else lambda _source: None
 
     def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
-        """Write the rows of a stage as ResultWriter promises. Raises LogUnavailable, Fenced."""
+        """Write the rows of a stage as ResultWriter promises. Raises LogUnavailable, Fenced; RecordTooLarge when the stream's
+        topic takes less than the largest record."""
         report = WriteReport()
         slot = self._slot = self._slot or self._of_run(epoch)
         documents: list[tuple[Document, bytes | None]] = []
@@ -76,13 +77,12 @@ class ResultStreamWriter:
                 if isinstance(row, Refused):
                     report.refused.append(row)
                     continue
-                key = self._find_key(row.source)
-                size = len(row.source) + len(key or b"") + _HEADERS_BYTES_MAX
-                if size > _RECORD_BYTES_MAX:
-                    reason = f"a record of {size} bytes is larger than the {_RECORD_BYTES_MAX} that the log takes"
-                    report.refused.append(Refused(row.id, row.index, None, "record_too_large", reason, row.source))
+                size, size_max = len(row.source), self._stream.record_bytes_max
+                if size > size_max:
+                    reason = f"a result of {size} bytes is larger than a record may be (STRANDLINE_RECORD_BYTES_MAX, {size_max})"
+                    report.refused.append(Refused(row.id, row.index, None, RecordTooLarge.code, reason, row.source))
                 else:
-                    documents.append((row, key))
+                    documents.append((row, self._find_key(row.source)))
         # In one order, whatever order Spark has them in: by the window's end, then by key.
         documents.sort(key=lambda one: (one[0].source[:_END_BYTES], one[1] or b"", one[0].id))
         for start in range(0, len(documents), RESULTS_A_TRANSACTION):
@@ -102,7 +102,8 @@ class ResultStreamWriter:
             identity_of=lambda message: result_header(message, HEADER_ID),
             failpoints="stream",
             # Placed as the gateways place keys.
-            settings={"partitioner": "murmur2_random", "message.max.bytes": _RECORD_BYTES_MAX},
+            settings={"partitioner": "murmur2_random"},
+            record_bytes_max=self._stream.record_bytes_max,
         )
         name = id_of_result_stream(shape.job, shape.stage, shape.emit_name, self._place.task)
         return TransactionSlot(config, name, self._place.written_before)

@@ -36,6 +36,8 @@ class StageEmission:
     kafka_bootstrap: str
     ledger_url: str
     """Without its password."""
+    record_bytes_max: int
+    """The largest record that gateways take."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Called by Spark in a task: emit for the slice that the driver has published."""
@@ -90,7 +92,12 @@ class StageEmission:
             for one in refused
         )
         writer = DeadLetterWriter(
-            self.kafka_bootstrap, self.job, self._transactional_id(task), self.epoch, self._require_current
+            self.kafka_bootstrap,
+            self.job,
+            self._transactional_id(task),
+            self.epoch,
+            self._require_current,
+            record_bytes_max=self.record_bytes_max,
         )
         writer.write(letters, context.dead_letter_offsets)
 

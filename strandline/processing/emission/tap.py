@@ -56,7 +56,9 @@ class EmissionTap:
         emission = StageEmission(
             writers=tuple(self._writer_of(shape) for shape in shapes if not shape.is_stream),
             streams=tuple(
-                ResultStream(settings.kafka_bootstrap, shape, self._stream_keys[shape.emit_name])
+                ResultStream(
+                    settings.kafka_bootstrap, shape, self._stream_keys[shape.emit_name], settings.record_bytes_max
+                )
                 for shape in shapes
                 if shape.is_stream
             ),
@@ -66,6 +68,7 @@ class EmissionTap:
             emitted_ms=emitted_ms,
             kafka_bootstrap=settings.kafka_bootstrap,
             ledger_url=without_secrets(settings.ledger_url),
+            record_bytes_max=settings.record_bytes_max,
         )
         fields = [StructField(f.name, f.dataType, f.nullable) for f in frame.schema.fields]
         schema = StructType([*fields, StructField(REFUSED_RESULTS, LongType())])

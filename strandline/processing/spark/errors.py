@@ -14,6 +14,7 @@ from strandline.core.errors import (
     LogUnavailable,
     NotFound,
     PermanentError,
+    RecordTooLarge,
     StrandlineError,
 )
 
@@ -32,6 +33,7 @@ _TOLD_AS_TEXT: dict[str, type[StrandlineError]] = {
         Fenced,
         Divergence,
         LogTruncated,
+        RecordTooLarge,
     )
 }
 """The errors that planner and executors raise, by the name that Spark passes on."""

@@ -39,6 +39,7 @@ class TopicMaker(Protocol):
 
     def ensure_stream_topic(self, spec: StreamSpec) -> TopicDescription: ...
     def ensure_dead_letter_topic(self, job: str) -> TopicDescription: ...
+    def ensure_room_for_records(self, topic: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,8 @@ class Applier:
 
         1. Check every document; refuse changes that a job with results, or the stream it reads, can't take.
         2. Make or widen the topics, then register the streams.
-        3. Make the dead-letter topics and index templates, then submit the jobs: a new job starts.
+        3. Make the dead-letter topics and index templates, have the topics that the jobs write to take the largest record, then
+           submit the jobs: a new job starts.
 
         Raises InvalidDocument, Conflict, LogUnavailable, IndexUnavailable, LedgerUnavailable.
         """
@@ -184,6 +186,8 @@ class Applier:
         before = self._job(pipeline.job)
         streams_before = self._emitted_streams(before)
         self._topics.ensure_dead_letter_topic(pipeline.job)
+        for stream in sorted({stream for _, stream in emissions_to_streams(pipeline.spec)}):
+            self._topics.ensure_room_for_records(stream)
         self._ensure_templates(pipeline)
         row = self._ledger.submit_job(pipeline.job, written, pipeline.spec.as_document())
         outcome = _outcome(before.version if before else None, row.version)
