@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strandline.core.errors import LedgerUnavailable, LogUnavailable, NotFound, StrandlineError
+from strandline.core.errors import LedgerUnavailable, LogUnavailable, NotFound, RecordTooLarge, StrandlineError
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.outcome import Accepted, LogAway, LogBusy, SpoolFull
 from strandline.ingest.gateway.health_pages import HostNames
@@ -89,6 +89,7 @@ def answer(
         (LogAway("away"), 503, True),
         (SpoolFull("full"), 503, True),
         (LogUnavailable("not in time"), 503, True),
+        (RecordTooLarge("the topic takes less"), 413, False),
         (ValueError("a mistake of ours"), 500, False),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,

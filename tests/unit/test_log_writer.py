@@ -7,7 +7,7 @@ import time
 import pytest
 from confluent_kafka import KafkaError
 
-from strandline.core.errors import LogUnavailable
+from strandline.core.errors import LogUnavailable, RecordTooLarge
 from strandline.ingest.append.limits import RECORD_OVERHEAD_BYTES
 from strandline.ingest.append.outcome import LogAway, LogBusy
 from strandline.ingest.append.writer import LogWriter
@@ -161,7 +161,7 @@ def test_one_refused_record_fails_its_own_batch_only():
         producer.report(1, REFUSED)
         producer.report(1)
         await good
-        with pytest.raises(LogUnavailable, match="topic t takes smaller records"):
+        with pytest.raises(RecordTooLarge, match=r"topic t takes smaller records.*apply the stream's document again"):
             await bad
         assert bench.writer.bytes_in_flight == 0
 
@@ -177,7 +177,7 @@ def test_after_a_record_that_is_refused_at_once_none_of_its_batch_is_tried(confi
             await until(lambda: len(producer.sent) == 1)
             assert not batch.done()
             producer.report(1)
-        with pytest.raises(LogUnavailable):
+        with pytest.raises(RecordTooLarge):
             await asyncio.wait_for(batch, DEADLINE_S)
         assert len(producer.sent) == confirmed_before
         assert bench.writer.bytes_in_flight == 0

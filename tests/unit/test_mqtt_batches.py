@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from strandline.core.errors import LogUnavailable
+from strandline.core.errors import LogUnavailable, RecordTooLarge
 from strandline.ingest.append.limits import RECORDS_PER_TURN
 from strandline.ingest.append.outcome import Accepted, LogBusy
 from strandline.ingest.gateway.metrics import IngestMetrics
@@ -117,9 +117,10 @@ def test_what_arrives_in_one_turn_is_one_append_and_is_acknowledged_when_confirm
     run(test)
 
 
-def test_what_the_log_did_not_confirm_is_withheld_and_not_sent_again():
+@pytest.mark.parametrize("refusal", [LogUnavailable("unknown"), RecordTooLarge("the topic takes less")], ids=repr)
+def test_what_the_log_did_not_confirm_is_withheld_and_not_sent_again(refusal):
     async def test(bench):
-        bench.log.refusals = [LogUnavailable("unknown")]
+        bench.log.refusals = [refusal]
         bench.add(b"1", 1)
         await turns()
         await asyncio.sleep(0.3)

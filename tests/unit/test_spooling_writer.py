@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from strandline.ingest.append import spooling_writer
 from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.append.spool import Spool
 from strandline.ingest.append.writer import LogWriter
@@ -39,6 +40,13 @@ class HangingProducer(ObedientProducer):
         self.is_committing.set()
         self.let_go.wait(DEADLINE_S)
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+class NarrowProducer(HangingProducer):
+    """Its topic takes no records of this size: so says Kafka at every commit."""
+
+    def commit_transaction(self, timeout_s):
+        raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
 
 
 class TwoPartitions:
@@ -115,3 +123,43 @@ def test_what_is_in_doubt_comes_first_and_covers_nothing_else(tmp_path, hangs_lo
             let_go.set()
 
     asyncio.run(story())
+
+
+def test_what_is_too_large_for_its_topic_waits_in_the_spool_and_the_log_says_what_to_do(tmp_path, monkeypatch):
+    """It may have been acknowledged from there, so it is kept, and tried again until somebody has raised the topic's limit."""
+    said = []
+    logger = SimpleNamespace(info=lambda *_, **__: None, warning=lambda *_, reason, **__: said.append(reason))
+    monkeypatch.setattr(spooling_writer, "logger", logger)
+
+    async def story():
+        log, producers = FakeLog(), []
+        spool = Spool(tmp_path, bytes_max=1_000_000)
+
+        def make_producer(config):
+            producers.append(NarrowProducer(config, log, threading.Event()))
+            return producers[-1]
+
+        async with LogWriter(
+            "nowhere:9092",
+            writer_id="test",
+            epoch=7,
+            record_bytes_max=1_000,
+            confirm_timeout_s=0.4,
+            spool=spool,
+            make_producer=make_producer,
+            make_consumer=lambda config: ObedientConsumer(config, log),
+            make_admin=TwoPartitions,
+        ) as writer:
+            appended = await asyncio.wait_for(
+                writer.append("t", [(b"1", None)], received_ms=5, source=b"", content_type=b"", may_spool=True),
+                DEADLINE_S,
+            )
+            assert appended is Accepted.SPOOL
+            await until(lambda: len(producers) > 2)  # it goes on: another producer than the first has tried
+            assert writer._spooling.failure is None
+            assert [record.value for record in spool.head("t", 100, 100_000).records] == [b"1"]
+
+    asyncio.run(story())
+    reason = said[0]
+    assert "takes smaller records than the gateway" in reason
+    assert "apply the stream's document again" in reason

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from strandline.core.errors import LogUnavailable
+from strandline.core.errors import LogUnavailable, RecordTooLarge
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.outcome import Accepted, LogAway, LogBusy
 from strandline.ingest.gateway.metrics import IngestMetrics
@@ -79,7 +79,8 @@ def test_they_are_under_way_at_the_same_time():
     asyncio.run(told())
 
 
-def test_what_waits_behind_one_that_fails_is_not_sent():
+@pytest.mark.parametrize("failure", [LogUnavailable("unknown"), RecordTooLarge("the topic takes less")], ids=repr)
+def test_what_waits_behind_one_that_fails_is_not_sent(failure):
     async def told():
         writer = BusyWriter(refusals=0)
         appender = appender_over(writer)
@@ -88,10 +89,11 @@ def test_what_waits_behind_one_that_fails_is_not_sent():
         writer.refusals = 1_000_000
         behind = begin(appender, 3)
         await until(lambda: len(writer.attempts) == 2)
-        writer.error = LogUnavailable("unknown")
+        writer.error = failure
         writer.confirming.set()
-        with pytest.raises(LogUnavailable):
+        with pytest.raises(type(failure)):
             await first
+        assert appender.metrics.refused[failure.code].value == 1
         writer.refusals = 0
         for one in behind:
             with pytest.raises(LogBusy, match="nothing of these was persisted"):

@@ -33,7 +33,7 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 
-from strandline.core.errors import LogUnavailable
+from strandline.core.errors import LogUnavailable, RecordTooLarge
 from strandline.core.record import HEADER_SEQUENCE
 from strandline.ingest.append.delivery import PATIENCE_TIMEOUTS, UNKNOWN_OUTCOME, DeliveryBatch, WaitingCallers
 from strandline.ingest.append.kafka_clients import PARTITION_BY_KEY, KafkaClients
@@ -41,6 +41,7 @@ from strandline.ingest.append.limits import RECORDS_PER_TURN, BytesInFlight
 from strandline.ingest.append.reachability import Reachability
 from strandline.log.read_back import ReadBack
 from strandline.log.record_key import Record
+from strandline.log.record_size import is_too_large
 
 logger = structlog.get_logger()
 
@@ -116,7 +117,8 @@ class IdempotentWriter:
         headers_each: Iterable[Sequence[tuple[str, bytes]]],
         bytes_new: int,
     ) -> None:
-        """Return when every record is confirmed. Raises LogAway (nothing was sent) and LogUnavailable (outcome unknown).
+        """Return when every record is confirmed. Raises LogAway (nothing was sent), LogUnavailable and RecordTooLarge (outcome
+        unknown).
 
         `bytes_new` is what the records count in flight.
         """
@@ -312,11 +314,14 @@ class IdempotentWriter:
         for thread in self._retiring:
             thread.join(self._confirm_timeout_s)
 
-    def _explain(self, topic: str, error: KafkaError) -> LogUnavailable:
+    def _explain(self, topic: str, error: KafkaError) -> LogUnavailable | RecordTooLarge:
+        if is_too_large(error):
+            return RecordTooLarge(
+                f"topic {topic} takes smaller records than the gateway; apply the stream's document again, which raises the "
+                f"topic's max.message.bytes; {UNKNOWN_OUTCOME}"
+            )
         kafka = self._clients.bootstrap
         reason = f"Kafka at {kafka} did not confirm ({error.str()})"
         if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             reason = f"Kafka at {kafka} has no topic {topic}; apply the stream's document again"
-        elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            reason = f"topic {topic} takes smaller records than the gateway; apply the stream's document again"
         return LogUnavailable(f"{reason}; {UNKNOWN_OUTCOME}")

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from strandline.log.admin import KafkaAdmin
 from strandline.log.read_back import ReadBack
 from strandline.log.reader import LogReader
-from strandline.log.topics import record_batch_bytes_max
+from strandline.log.record_size import record_batch_bytes_max
 
 LINGER_MS = 2
 """How long the first record of a batch waits for others."""

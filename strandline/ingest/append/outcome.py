@@ -4,13 +4,17 @@
   - LogBusy                  nothing of it was sent: too much is under way
     - LogAway                nothing of it was sent: Kafka is known to be away
     - SpoolFull              nothing of it was sent or spooled: there is no room
+* RecordTooLarge             the topic takes less than the gateway; all, some or none of the batch may be in the log
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
-from strandline.core.errors import LogUnavailable
+from strandline.core.errors import LogUnavailable, RecordTooLarge
+
+NOT_CONFIRMED = (LogUnavailable, RecordTooLarge)
+"""For `except`: all of these errors. Trying again helps only after those that derive from LogUnavailable."""
 
 
 class Accepted(Enum):

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaException
 
 from strandline.core.errors import LogUnavailable
 from strandline.ingest.append.attempts import AttemptFinder
+from strandline.ingest.append.outcome import NOT_CONFIRMED
 from strandline.ingest.append.spool import Attempt, Spool
 from strandline.ingest.append.transactional_writer import (
     SERVE_S,
@@ -64,8 +65,9 @@ class SpoolDrain:
         """Write some of the oldest records of a stream, and take them out of the spool once they are in the log.
 
         With few left all of them are, and new batches wait meanwhile: else a stream that never rests would be spooled for
-        ever. Raises TopicTrouble, after which the topic is left alone for a while; LogUnavailable and KafkaException when
-        the producer must be replaced.
+        ever. Raises TopicTrouble, after which the topic is left alone for a while; LogUnavailable, RecordTooLarge and
+        KafkaException when the producer must be replaced. What is too large for its topic stays in the spool, since it was
+        acknowledged, and is tried again until the topic takes it.
         """
         try:
             attempt = await self._disk.run(self._spool.attempt_of, topic)
@@ -117,7 +119,7 @@ class SpoolDrain:
             raise TopicTrouble(str(error)) from error
         try:
             await self._writer.commit(chunk.records)
-        except LogUnavailable:
+        except NOT_CONFIRMED:
             self._retry_at_s[topic] = time.monotonic() + REFUSED_RETRY_S  # if it is only this one, the others go on
             raise
         self._retry_at_s.pop(topic, None)

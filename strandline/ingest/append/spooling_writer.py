@@ -30,7 +30,7 @@ from confluent_kafka import KafkaError, KafkaException
 from strandline.core.errors import LogUnavailable
 from strandline.ingest.append.attempts import AttemptFinder
 from strandline.ingest.append.kafka_clients import KafkaClients
-from strandline.ingest.append.outcome import Accepted
+from strandline.ingest.append.outcome import NOT_CONFIRMED, Accepted
 from strandline.ingest.append.spool import Spool, SpooledRecord
 from strandline.ingest.append.spool_drain import RETRY_S, SpoolDrain, TopicTrouble
 from strandline.ingest.append.spool_intake import SpoolingBatch, SpoolIntake
@@ -136,10 +136,10 @@ class SpoolingWriter:
             self._intake.put(batch)
 
     def _go_away(self, reason: str) -> None:
-        """Spool what is being written, then what waits, and from now on what comes."""
+        """Spool what is being written, then what waits, and what comes until a new producer is there."""
         if not self._is_away:
             self._is_away = True
-            logger.warning("Kafka does not confirm; records go to the spool", action="spool_begins", reason=reason)
+            logger.warning("no transaction is committed; records go to the spool", action="spool_begins", reason=reason)
         self._drain.catching_up = None
         for batch in (*self._writing, *self._direct):
             self._intake.put(batch)
@@ -162,7 +162,7 @@ class SpoolingWriter:
                     await self._wait(None if is_idle else RETRY_S)
                 if topic is not None:
                     await self._drain_some(topic)
-            except (LogUnavailable, KafkaException) as error:
+            except (*NOT_CONFIRMED, KafkaException) as error:
                 self._go_away(str(error))
                 await self._kafka.run(self._drop_clients)
                 await asyncio.sleep(RETRY_S)
@@ -186,7 +186,8 @@ class SpoolingWriter:
             self._spool_waiting_of(topic)
 
     async def _write_directly(self) -> None:
-        """Write what waits in one transaction. What it leaves in doubt goes to the spool. Raises LogUnavailable."""
+        """Write what waits in one transaction. What it leaves in doubt goes to the spool. Raises LogUnavailable,
+        RecordTooLarge."""
         await self._take_waiting()
         if not self._writing:
             return

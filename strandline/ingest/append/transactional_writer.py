@@ -15,12 +15,13 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from strandline.core.errors import LogUnavailable
+from strandline.core.errors import LogUnavailable, RecordTooLarge
 from strandline.ingest.append.kafka_clients import PARTITION_BY_KEY, KafkaClients
 from strandline.ingest.append.limits import RECORDS_PER_TURN
 from strandline.ingest.append.spool import SpooledRecord
 from strandline.ingest.append.worker_thread import WorkerThread
 from strandline.log.read_back import ReadBack, Written
+from strandline.log.record_size import is_too_large
 
 TRANSACTION_RECORDS_MAX = 10_000
 TRANSACTION_BYTES_MAX = 8 * 1024 * 1024
@@ -66,7 +67,8 @@ class TransactionalWriter:
     async def commit(self, records: Sequence[SpooledRecord]) -> None:
         """Write the records in one transaction and read the last one back: it vouches for all, they came together.
 
-        Raises LogUnavailable: it is not known whether they are in the log, and the clients must be dropped.
+        Raises LogUnavailable: it is not known whether they are in the log, and the clients must be dropped. Raises
+        RecordTooLarge when Kafka says that a topic takes no records of this size; here, too, the clients must be dropped.
         """
         producer = self._producer
         assert producer is not None
@@ -90,6 +92,11 @@ class TransactionalWriter:
             # An abort is no proof: what was sent before it may arrive after it, under the same producer epoch, and become a
             # part of the next transaction. Only the fence of a new producer is one.
             reason = error.args[0].str()
+            if is_too_large(error.args[0]):
+                raise RecordTooLarge(
+                    f"topic {last.topic} takes smaller records than the gateway ({reason}); they wait in the spool: apply the "
+                    f"stream's document again, which raises the topic's max.message.bytes"
+                ) from error
             raise LogUnavailable(f"Kafka did not commit records of topic {last.topic} ({reason})") from error
         if not reports:
             raise LogUnavailable(f"a transaction of topic {last.topic} was committed, and its last record not reported")

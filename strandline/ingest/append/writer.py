@@ -132,8 +132,9 @@ class LogWriter:
         `headers_each` holds each record's own headers. The sender's `message_id` goes to each record.
 
         Raises LogBusy (LogAway) when too much is in flight (Kafka is away) and nothing was sent, and LogUnavailable when
-        Kafka did not confirm in time or refused a record: some of the batch, or all of it, may be in the log. A caller that
-        is cancelled only stops waiting: its records may still reach the log.
+        Kafka did not confirm in time or refused a record: some of the batch, or all of it, may be in the log. So it may be
+        with RecordTooLarge, raised when the topic takes less than this gateway. A caller that is cancelled only stops
+        waiting: its records may still reach the log.
         """
         if not records:
             return Accepted.LOG

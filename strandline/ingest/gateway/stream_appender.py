@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
-from strandline.core.errors import LogUnavailable
 from strandline.core.stream import StreamSpec
-from strandline.ingest.append.outcome import Accepted, LogAway, LogBusy
+from strandline.ingest.append.outcome import NOT_CONFIRMED, Accepted, LogAway, LogBusy
 from strandline.ingest.append.writer import LogWriter
 from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPE
 from strandline.ingest.gateway.metrics import IngestMetrics
@@ -66,7 +65,7 @@ class StreamAppender:
         of its own, `headers_each` holds it.
 
         While the writer is busy and has sent nothing, try again for `patience_s`; with `in_turn` also while Kafka is away.
-        Raises LogBusy (nothing was sent) and LogUnavailable (unknown: all, some or none may be in the log).
+        Raises LogBusy (nothing was sent), LogUnavailable and RecordTooLarge (unknown: all, some or none may be in the log).
         """
         count, metrics = len(records), self.metrics
         started_s = time.perf_counter()
@@ -88,7 +87,7 @@ class StreamAppender:
                 accepted = await self._append_in_turn(append, patience_s)
             else:
                 accepted = await self._append_patiently(append, patience_s)
-        except LogUnavailable as error:
+        except NOT_CONFIRMED as error:
             metrics.refuse(error.code, count)
             raise
         except asyncio.CancelledError:
@@ -133,7 +132,7 @@ class StreamAppender:
                         break
                     await asyncio.sleep(BUSY_RETRY_S)
             return await appending
-        except LogUnavailable:
+        except NOT_CONFIRMED:
             self._failures += 1
             raise
 

@@ -26,7 +26,7 @@ from functools import lru_cache
 import structlog
 from prometheus_client import Counter, Gauge
 
-from strandline.core.errors import LedgerUnavailable, LogUnavailable, NotFound, StrandlineError
+from strandline.core.errors import LedgerUnavailable, LogUnavailable, NotFound, RecordTooLarge, StrandlineError
 from strandline.core.record import HEADER_MESSAGE_ID
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
@@ -54,6 +54,7 @@ _STATUS_OF_ERROR: tuple[tuple[type[StrandlineError], int], ...] = (
     (Unframable, 400),
     (NotFound, 404),
     (TooLarge, 413),
+    (RecordTooLarge, 413),
     (LogAway, 503),
     (SpoolFull, 503),
     (LogBusy, 429),

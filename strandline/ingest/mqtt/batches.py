@@ -7,8 +7,8 @@ The way of a message:
 2. When the append returns, every QoS 1 message of the batch is acknowledged to its client.
 3. On LogBusy nothing was sent. No connection is read, and the batch is tried again for a while, before the stream's later
    messages.
-4. On LogUnavailable the outcome is unknown. The batch is not sent again, since the first attempt can still arrive: its
-   clients get no PUBACK and send their messages again. QoS 0 messages may be lost, and are counted.
+4. On LogUnavailable or RecordTooLarge the outcome is unknown. The batch is not sent again, since the first attempt can
+   still arrive: its clients get no PUBACK and send their messages again. QoS 0 messages may be lost, and are counted.
 
 Invariants:
 - A stream's batches are appended in the order in which they were filled, so a client's messages keep their order.
@@ -24,9 +24,8 @@ from typing import Protocol
 
 import structlog
 
-from strandline.core.errors import LogUnavailable
 from strandline.ingest.append.limits import RECORD_OVERHEAD_BYTES, RECORDS_PER_TURN
-from strandline.ingest.append.outcome import LogBusy
+from strandline.ingest.append.outcome import NOT_CONFIRMED, LogBusy
 from strandline.ingest.append.writer import LogWriter
 from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPE
 from strandline.ingest.gateway.metrics import IngestMetrics
@@ -183,7 +182,7 @@ class Batches:
                 headers_each=batch.headers_each,
                 may_spool=queue.route.may_spool,
             )
-        except LogUnavailable as error:
+        except NOT_CONFIRMED as error:
             if isinstance(error, LogBusy) and self._loop.time() - batch.began_s < self._busy_patience_s:
                 self._block(queue, batch)
                 return

@@ -26,11 +26,12 @@ import structlog
 from prometheus_client import Counter, Gauge
 from pydantic import Field, SecretStr
 
-from strandline.core.errors import InvalidSettings, LogUnavailable, TransientError
+from strandline.core.errors import InvalidSettings, TransientError
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.core.urls import without_credentials
 from strandline.ingest.append.limits import RECORDS_PER_TURN
+from strandline.ingest.append.outcome import NOT_CONFIRMED
 from strandline.ingest.gateway.process import GatewayResources, open_resources, run_gateway, serve_health_pages
 from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
 from strandline.ingest.gateway.tasks import Tasks
@@ -262,7 +263,7 @@ class MqttBridge:
                 patience_s=self._settings.mqtt_confirm_timeout_s,
                 in_turn=True,
             )
-        except LogUnavailable as error:
+        except NOT_CONFIRMED as error:
             if not self._is_failing.is_set():
                 logger.warning(
                     "messages are not acknowledged",

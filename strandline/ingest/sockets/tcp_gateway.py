@@ -24,9 +24,9 @@ from typing import cast
 import structlog
 from pydantic import Field
 
-from strandline.core.errors import LogUnavailable
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
+from strandline.ingest.append.outcome import NOT_CONFIRMED
 from strandline.ingest.gateway.line_splitter import LineSplitter
 from strandline.ingest.gateway.process import (
     GatewayResources,
@@ -241,7 +241,7 @@ class TcpConnection(asyncio.Protocol):
                 await self._port.appender.append(batch, source=self._source, patience_s=BUSY_PATIENCE_S)
                 self._answer(b"ok %d\n" % settled)
                 await self._is_writable.wait()
-        except LogUnavailable as error:
+        except NOT_CONFIRMED as error:
             self._port.appender.refuse(error.code, len(self._queue))
             self._queue = []
             self._fail(error.code, str(error))

@@ -21,9 +21,9 @@ import structlog
 from prometheus_client import Gauge
 from pydantic import Field
 
-from strandline.core.errors import LogUnavailable
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
+from strandline.ingest.append.outcome import NOT_CONFIRMED
 from strandline.ingest.gateway.process import GatewayResources, open_resources, run_gateway, serve_health_pages
 from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.gateway.tasks import Tasks
@@ -162,7 +162,7 @@ class UdpPort:
         try:
             await self.appender.append(records, source=f"udp:{host}".encode())
             self._is_confirming = True
-        except LogUnavailable as error:  # the appender has counted it; the sender can't be told
+        except NOT_CONFIRMED as error:  # the appender has counted it; the sender can't be told
             if self._is_confirming:
                 logger.error(
                     "records are lost", action="records_lost", stream=self.appender.spec.stream, reason=str(error)
