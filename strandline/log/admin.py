@@ -86,6 +86,17 @@ class KafkaAdmin:
         except KafkaException as error:
             raise self._explain("the brokers could not be asked", error) from error
 
+    def check_writable(self) -> None:
+        """Return if each partition has a leader, and as many replicas in step as a topic of Strandline's needs."""
+        try:
+            topics = self._client.list_topics(timeout=self.timeout_s).topics.values()
+        except KafkaException as error:
+            raise self._explain("the brokers could not be asked", error) from error
+        for topic in topics:
+            for number, partition in topic.partitions.items():
+                if partition.leader < 0 or len(partition.isrs) < max(1, len(partition.replicas) - 1):
+                    raise LogUnavailable(f"partition {number} of topic {topic.topic} can't be written to at present")
+
     # Topics.
 
     def describe(self, topic: str) -> TopicDescription:

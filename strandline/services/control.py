@@ -24,6 +24,7 @@ from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
+from strandline.log.admin import KafkaAdmin
 from strandline.log.kafka_status import KafkaStatus
 from strandline.log.topics import Topics
 from strandline.results.generations import discard_generation
@@ -33,6 +34,7 @@ from strandline.services.rest.dependencies import Dependencies
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.leadership import ServiceIdentity
+from strandline.services.supervision.outside import TIMEOUT_S, Outside
 from strandline.services.supervision.supervisor import Supervisor
 
 logger = structlog.get_logger()
@@ -96,8 +98,14 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         lambda stream: log.range(stream).offset_first,
     )
     service = ServiceIdentity(name, _address(settings), str(settings.data_dir.resolve()))
+    outside = Outside(KafkaAdmin(settings.kafka_bootstrap, timeout_s=TIMEOUT_S), settings.elasticsearch_url)
     supervisor = Supervisor(
-        ledger, settings.data_dir, service=service, lease_s=settings.lease_s, standbys=settings.standbys
+        ledger,
+        settings.data_dir,
+        service=service,
+        lease_s=settings.lease_s,
+        standbys=settings.standbys,
+        outside_answers=outside.answers,
     )
     backfills = BackfillJobs(
         ledger,

@@ -18,7 +18,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
 from strandline.services.processes.process_tree import MARK_VARIABLE, tree_mark
 from strandline.services.supervision.leadership import ServiceIdentity
-from strandline.services.supervision.supervisor import DEATHS_MAX, Supervisor
+from strandline.services.supervision.supervisor import AWAY_DEATHS_MAX, DEATHS_MAX, Supervisor
 from tests.support.ledgers import run_sql
 from tests.support.waiting import wait_until
 
@@ -40,7 +40,14 @@ class Stage:
     def behave(self, behaviour: str) -> None:
         (self.directory / "behaviour").write_text(behaviour, encoding="utf-8")
 
-    def supervise(self, directory: Path | None = None, *, standbys: int = 0, **patience: float) -> Supervisor:
+    def supervise(
+        self,
+        directory: Path | None = None,
+        *,
+        standbys: int = 0,
+        outside_answers: Callable[[], bool] = lambda: False,
+        **patience: float,
+    ) -> Supervisor:
         def command(job: str | None, lease: int | None, alive_fd: int) -> list[str]:
             arguments = [self.url, job or "", str(self.directory / "behaviour"), str(lease), str(alive_fd)]
             return [sys.executable, "-m", "tests.support.fake_runner", *arguments]
@@ -49,7 +56,13 @@ class Stage:
         place = directory or self.directory
         service = ServiceIdentity(place.name, "", str(place))
         supervisor = Supervisor(
-            self.ledger, place, service=service, standbys=standbys, command=command, **defaults | patience
+            self.ledger,
+            place,
+            service=service,
+            standbys=standbys,
+            outside_answers=outside_answers,
+            command=command,
+            **defaults | patience,
         )
         supervisor.start()
         self.closing.callback(supervisor.close)
@@ -163,6 +176,47 @@ def test_what_is_away_outside_is_not_held_against_the_job(stage: Stage) -> None:
     )
     stage.behave("obey")
     stage.wait_for(JobState.RUNNING)
+
+
+@pytest.fixture
+def few_aways(monkeypatch: pytest.MonkeyPatch) -> int:
+    """AWAY_DEATHS_MAX of a supervisor that has less patience, and still more than with other deaths."""
+    few = DEATHS_MAX + 1
+    assert few < AWAY_DEATHS_MAX
+    monkeypatch.setattr("strandline.services.supervision.supervisor.AWAY_DEATHS_MAX", few)
+    return few
+
+
+def test_what_is_called_away_and_answers_fails_the_job_in_the_end(stage: Stage, few_aways: int) -> None:
+    """As a record that Kafka refuses for its size, were it taken for an outage."""
+    stage.behave("away")
+    stage.supervise(outside_answers=lambda: True, pause_first_s=0.001)
+    failed = wait_until(lambda: stage.ledger.job(JOB), lambda job: job.state is JobState.FAILED, "failed", 90)
+    assert failed.epoch == few_aways
+    assert f"ended {few_aways} times without progress, although Kafka, Elasticsearch" in failed.message
+    assert "Kafka does not answer" in failed.message, "the cause, as the runner told it"
+    assert f"strandline job start {JOB}" in failed.message
+
+
+def test_an_outage_between_two_ends_begins_the_count_anew(stage: Stage, few_aways: int) -> None:
+    """Only ends in a row count, at all of which everything answered."""
+    stage.behave("away")
+    asked: list[int] = []
+
+    def answers() -> bool:
+        asked.append(stage.ledger.job(JOB).epoch)
+        return len(asked) != few_aways - 1
+
+    stage.supervise(outside_answers=answers, pause_first_s=0.001)
+    waiting = wait_until(lambda: stage.ledger.job(JOB), lambda job: job.epoch > few_aways + 1, "goes on", 90)
+    assert waiting.state is not JobState.FAILED
+
+
+def test_ends_with_progress_between_them_are_an_outage(stage: Stage, few_aways: int) -> None:
+    stage.behave("away_stepping")
+    stage.supervise(outside_answers=lambda: True, pause_first_s=0.001)
+    wait_until(lambda: stage.ledger.job(JOB), lambda job: job.epoch > few_aways + 1, "started often enough", 90)
+    assert stage.ledger.job(JOB).state is not JobState.FAILED
 
 
 def test_deaths_with_progress_between_them_are_not_held_against_the_job(stage: Stage) -> None:

@@ -6,6 +6,7 @@ obey          keep the agreement
 die           exit with code 3 as soon as it runs
 die_stepping  the same, after committing a slice
 away          exit as soon as it runs because something outside does not answer
+away_stepping the same, after committing a slice
 fail          move the job to failed and exit with 1
 ignore        run, and neither stop nor listen to SIGTERM
 silent        show one sign of life and no more
@@ -53,13 +54,13 @@ def main(url: str, name: str, behaviour_file: str, lease: str, alive_fd: str) ->
     except Fenced:
         return 1
     os.write(int(alive_fd), b".")
-    if behaviour == "die_stepping":
+    if behaviour.endswith("_stepping"):
         number = ledger.slice_count(name) + 1
         ledger.plan_slice(a_slice(number, run.epoch, name))
         ledger.commit_checkpoint(a_checkpoint(number, run.epoch, name))
     if behaviour.startswith("die"):
         return EXIT_TRY_AGAIN
-    if behaviour == "away":
+    if behaviour.startswith("away"):
         ledger.end_run(name, run.epoch, "failed", "Kafka does not answer")
         return EXIT_AWAY
     if behaviour == "fail":

@@ -108,6 +108,10 @@ class Runner:
                     if not self._hand_on(row, error):
                         return self._failed(row.epoch, error)
                     present_version = True
+                except Exception as error:
+                    # A defect: the job's status shall name it. What Python says of it goes to the log.
+                    self._failed(row.epoch, StrandlineError(f"{type(error).__name__}: {error}"))
+                    raise
         finally:
             if self._spark is not None and self._is_own_spark:
                 with contextlib.suppress(Py4JError, OSError):  # its JVM may be what has died

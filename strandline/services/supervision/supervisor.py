@@ -18,9 +18,12 @@ The agreement with a runner (`python -m strandline.processing.run.process --job 
 * on an error that trying again cannot help it moves the job to failed with the sentence, and exits 1;
 * SIGTERM: it ends after the current slice and leaves the job's state and what is desired as they are;
 * once the ledger shows a newer run or lease, or can't be asked for a lease's length, it ends.
-Any other end is a death: the rest of its process tree is killed, and a new runner rewinds, after a growing pause. One that ended
-because something outside does not answer (Kafka, Elasticsearch, the ledger) is started again for as long as that takes;
-other deaths in a row, without progress, fail the job.
+Any other end is a death: the rest of its process tree is killed, and a new runner rewinds, after a growing pause. Nothing goes
+on like that for ever. Progress is a new checkpoint; without any
+* DEATHS_MAX deaths in a row fail the job, with the last cause;
+* a runner that ended because something outside did not answer (Kafka, Elasticsearch, the ledger) is started again for as long
+  as that takes. But each time the supervisor looks for itself: AWAY_DEATHS_MAX such ends in a row, at all of which everything
+  outside did answer, are no outage, and fail the job with the last cause.
 
 A start goes to a standby where there is one (`standbys.py`).
 """
@@ -30,6 +33,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +53,9 @@ logger = structlog.get_logger()
 
 DEATHS_MAX = 5
 """So many deaths in a row, without a new checkpoint between them, and the job has failed."""
+AWAY_DEATHS_MAX = 20
+"""The same of runners that call something outside away, while the supervisor finds that all of it answers. More than DEATHS_MAX,
+since an outage may be partial, or short: with the pauses between them these take more than two minutes."""
 PAUSE_FIRST_S = 0.5
 PAUSE_MAX_S = 30.0
 AWAY_PAUSE_MAX_S = 10.0
@@ -81,6 +88,8 @@ class _Deaths:
 
     count: int
     """Those that are held against the job."""
+    away: int
+    """Those in a row that are said to come from outside, although all outside answered the supervisor."""
     starts: int
     """All: each makes the pause longer."""
     slice: int
@@ -102,15 +111,19 @@ class Supervisor:
         service: ServiceIdentity | None = None,
         lease_s: float = LEASE_S,
         standbys: int = 0,
+        outside_answers: Callable[[], bool] = lambda: False,
         command: RunnerCommand = runner_command,
         pause_first_s: float = PAUSE_FIRST_S,
         stop_patience_s: float = STOP_PATIENCE_S,
         close_patience_s: float = CLOSE_PATIENCE_S,
     ) -> None:
-        """Without `service`, the data directory is its name: enough where no other service can have the same."""
+        """Without `service`, the data directory is its name: enough where no other service can have the same.
+        `outside_answers`: whether Kafka and Elasticsearch answer now, as far as this service sees; without it none of a job's
+        waiting for them is held against the job."""
         self._ledger = ledger
         self._data_dir = data_dir
         self._command = command
+        self._outside_answers = outside_answers
         self._lease_s = lease_s
         self._pause_first_s = pause_first_s
         self._stop_patience_s = stop_patience_s
@@ -343,6 +356,7 @@ class Supervisor:
         return code
 
     def _count_death(self, job: JobRow, runner: _Runner, code: int) -> None:
+        """Note a death in the ledger, and say when the next runner starts, or that the job has failed."""
         ending, is_away = _ending(code), code == EXIT_AWAY
         runs = self._ledger.runs(job.name)
         if runs and runs[-1].pid == runner.process.pid:
@@ -353,20 +367,25 @@ class Supervisor:
         slice_done = checkpoint.slice if checkpoint else 0
         before = self._deaths.get(job.name)
         if before is None or before.slice != slice_done:
-            before = _Deaths(0, 0, slice_done, job.restarts, 0.0)
-        count, starts = before.count + (not is_away), before.starts + 1
+            before = _Deaths(0, 0, 0, slice_done, job.restarts, 0.0)
+        count, away, starts = before.count + (not is_away), before.away, before.starts + 1
+        if is_away:
+            away = away + 1 if self._outside_answers() else 0
         self._record("runner_died", job, f"the runner {ending}; its log is {self._log(job.name)}", runner.process)
-        if count >= DEATHS_MAX:
+        if count >= DEATHS_MAX or away >= AWAY_DEATHS_MAX:
             self._deaths.pop(job.name, None)
+            times = f"died {count} times without progress"
+            if count < DEATHS_MAX:
+                times = f"ended {away} times without progress, although Kafka, Elasticsearch and the ledger answer"
             message = (
-                f"the runner died {count} times without progress; the last time it {ending}. Look at the end of "
-                f"{self._log(job.name)}, mend the cause, then: strandline job start {job.name}"
+                f"the runner {times}; the last time it {ending}. Look at the end of {self._log(job.name)}, mend the cause, "
+                f"then: strandline job start {job.name}"
             )
             self._move(job.name, JobState.FAILED, message)
             return
         # The power is bounded too: an outage may last for days.
         pause_s = min(AWAY_PAUSE_MAX_S if is_away else PAUSE_MAX_S, self._pause_first_s * 2 ** min(starts - 1, 16))
-        self._deaths[job.name] = _Deaths(count, starts, slice_done, job.restarts, time.monotonic() + pause_s)
+        self._deaths[job.name] = _Deaths(count, away, starts, slice_done, job.restarts, time.monotonic() + pause_s)
         if job.desired is not Desired.STOPPED:
             self._move(job.name, JobState.STARTING, f"the runner {ending}; the next starts in {pause_s:g} s")
 

@@ -1,0 +1,55 @@
+"""Whether what jobs need outside answers: the control service's own look at Kafka and Elasticsearch."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from strandline.core.errors import LogUnavailable, StrandlineError
+from strandline.log.admin import KafkaAdmin
+from strandline.results.elasticsearch_client import RequestRefused, request
+
+ASK_S = 5.0
+"""So long an answer counts: during an outage many jobs ask, and each look may take two timeouts."""
+TIMEOUT_S = 2.0
+
+
+class Outside:
+    """Kafka and Elasticsearch as the jobs see them. The ledger is not asked: who asks here has just used it."""
+
+    def __init__(
+        self, kafka: KafkaAdmin, elasticsearch_url: str, *, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`kafka` waits no longer than TIMEOUT_S."""
+        self._kafka = kafka
+        self._elasticsearch_url = elasticsearch_url
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._asked_s: float | None = None
+        self._answered = False
+
+    def answers(self) -> bool:
+        """Whether both answer, and can be written to. Asked at most once in ASK_S."""
+        with self._lock:
+            if self._asked_s is None or self._clock_s() - self._asked_s >= ASK_S:
+                self._answered = self._does_kafka_answer() and self._does_elasticsearch_answer()
+                self._asked_s = self._clock_s()
+            return self._answered
+
+    def _does_kafka_answer(self) -> bool:
+        try:
+            self._kafka.check_writable()
+        except LogUnavailable:
+            return False
+        return True
+
+    def _does_elasticsearch_answer(self) -> bool:
+        try:
+            health: Any = request(self._elasticsearch_url, "GET", "/_cluster/health", timeout_s=TIMEOUT_S)
+        except RequestRefused:
+            return True  # it reads requests, and doesn't let everybody ask this
+        except StrandlineError:
+            return False
+        return bool(health["status"] != "red")
