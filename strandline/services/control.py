@@ -35,7 +35,7 @@ from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.leadership import ServiceIdentity
 from strandline.services.supervision.outside import TIMEOUT_S, Outside
-from strandline.services.supervision.supervisor import Supervisor
+from strandline.services.supervision.supervisor import SupervisionTimes, Supervisor
 
 logger = structlog.get_logger()
 
@@ -103,7 +103,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         ledger,
         settings.data_dir,
         service=service,
-        lease_s=settings.lease_s,
+        times=SupervisionTimes(lease_s=settings.lease_s),
         standbys=settings.standbys,
         outside_answers=outside.answers,
     )

@@ -18,7 +18,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
 from strandline.services.processes.process_tree import MARK_VARIABLE, tree_mark
 from strandline.services.supervision.leadership import ServiceIdentity
-from strandline.services.supervision.supervisor import AWAY_DEATHS_MAX, DEATHS_MAX, Supervisor
+from strandline.services.supervision.supervisor import AWAY_DEATHS_MAX, DEATHS_MAX, SupervisionTimes, Supervisor
 from tests.support.ledgers import run_sql
 from tests.support.waiting import wait_until
 
@@ -62,7 +62,7 @@ class Stage:
             standbys=standbys,
             outside_answers=outside_answers,
             command=command,
-            **defaults | patience,
+            times=SupervisionTimes(**defaults | patience),
         )
         supervisor.start()
         self.closing.callback(supervisor.close)

@@ -25,6 +25,7 @@ from strandline.ledger.states import OPEN_BACKFILLS, BackfillRow, BackfillState
 from strandline.processing.backfill.plan import plan_backfill, stores_of
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.services.processes.worker_process import WorkerProcess
+from strandline.services.supervision.deaths import Deaths
 
 logger = structlog.get_logger()
 
@@ -53,15 +54,6 @@ class _Work:
     """Monotonic time at which it is killed, once the ledger says how its work ended."""
 
 
-@dataclass
-class _Deaths:
-    """How often in a row the process of a backfill ended without progress."""
-
-    done_ms: int | None
-    count: int = 0
-    next_start: float = 0.0
-
-
 class BackfillJobs:
     """Runs in a thread of its own between `start` and `close`. The other methods may be called from any thread."""
 
@@ -86,7 +78,7 @@ class BackfillJobs:
         self._command = command
         self._pause_first_s = pause_first_s
         self._work: _Work | None = None
-        self._deaths: dict[tuple[str, int], _Deaths] = {}
+        self._deaths: dict[tuple[str, int], Deaths] = {}
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="backfill-jobs", daemon=True)
 
@@ -156,7 +148,7 @@ class BackfillJobs:
         self._forget_cancelled()
         for row in self._ledger.open_backfills():
             deaths = self._deaths.get((row.job, row.generation))
-            if self._leads(row.job) and (deaths is None or time.monotonic() >= deaths.next_start):
+            if self._leads(row.job) and (deaths is None or deaths.may_start()):
                 command = self._command(row.job, row.generation)
                 self._work = _Work(row, WorkerProcess(self._data_dir, f"backfill-{row.job}", command))
                 return
@@ -186,10 +178,10 @@ class BackfillJobs:
                 self._clear(row)
             self._deaths.pop((row.job, row.generation), None)
             return
-        deaths = self._deaths.setdefault((row.job, row.generation), _Deaths(work.row.done_ms))
-        deaths.count = deaths.count + 1 if deaths.done_ms == row.done_ms else 1
-        deaths.done_ms = row.done_ms
-        deaths.next_start = time.monotonic() + min(PAUSE_MAX_S, self._pause_first_s * 2 ** (deaths.count - 1))
+        deaths = self._deaths.get((row.job, row.generation))
+        if deaths is None or deaths.progress != row.done_ms:
+            deaths = self._deaths[row.job, row.generation] = Deaths(row.done_ms)
+        deaths.add(self._pause_first_s, PAUSE_MAX_S)
         why = row.message or f"its process ended with code {code}"
         message = (
             f"an attempt at backfill {row.generation} of job {row.job} ended: {why}; its log is {work.process.log}"

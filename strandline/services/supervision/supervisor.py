@@ -1,13 +1,12 @@
 """Keeps one runner process for every job that this control service leads and that should have one.
 
-The ledger says what is desired; the supervisor looks at it again and again and does the next thing towards it. It keeps
-nothing that it could not lose: after a crash of the control service the next one ends the runners left over and starts
-again from the ledger.
+The ledger says what is desired; the supervisor looks at it again and again and takes the next step. All that it keeps may be
+lost: after a crash of the control service the next one kills the runners left over and starts again from the ledger.
 
-Several control services may share a ledger. Each job is led by one of them, by a lease (`leadership.py`); a supervisor does
-nothing for a job that it does not lead, names its lease in whatever it writes about one that it does, and ends the runner
-of one that it has lost. On taking a job over it ends what the leader before left running on this machine; on another
-machine the ledger refuses what that still writes.
+Several control services may share a ledger. One of them leads each job, by a lease (`leadership.py`). A supervisor does
+nothing for a job that it does not lead, names its lease in all that it writes about a job that it leads, and kills the
+runner of a job that it has lost. When it takes a job over, it kills what the former leader left running on this machine;
+on another machine the ledger refuses what the old runner still writes.
 
 The agreement with a runner (`python -m strandline.processing.run.process --job NAME --lease EPOCH --alive-fd NUMBER`):
 * it begins a run in the ledger, under the lease, and moves the job starting -> running;
@@ -18,14 +17,14 @@ The agreement with a runner (`python -m strandline.processing.run.process --job 
 * on an error that trying again cannot help it moves the job to failed with the sentence, and exits 1;
 * SIGTERM: it ends after the current slice and leaves the job's state and what is desired as they are;
 * once the ledger shows a newer run or lease, or can't be asked for a lease's length, it ends.
-Any other end is a death: the rest of its process tree is killed, and a new runner rewinds, after a growing pause. Nothing goes
-on like that for ever. Progress is a new checkpoint; without any
+Any other end is a death: the rest of its process tree is killed, and a new runner rewinds, after a growing pause. This does not
+go on for ever. Progress is a new checkpoint; without progress
 * DEATHS_MAX deaths in a row fail the job, with the last cause;
 * a runner that ended because something outside did not answer (Kafka, Elasticsearch, the ledger) is started again for as long
   as that takes. But each time the supervisor looks for itself: AWAY_DEATHS_MAX such ends in a row, at all of which everything
   outside did answer, are no outage, and fail the job with the last cause.
 
-A start goes to a standby where there is one (`standbys.py`).
+If there is a standby (`standbys.py`), it takes the start.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ from strandline.ledger.states import Desired, JobRow, JobState, LeaseRow
 from strandline.processing.run.exit_codes import EXIT_AWAY
 from strandline.services.processes.pids import PidFile
 from strandline.services.processes.process_tree import kill_tree, tree_mark
+from strandline.services.supervision.deaths import Deaths
 from strandline.services.supervision.leadership import Leadership, ServiceIdentity
 from strandline.services.supervision.runner_process import RunnerCommand, RunnerProcess, runner_command, runner_name
 from strandline.services.supervision.standbys import STANDBY_NAME, Standbys
@@ -52,22 +52,13 @@ from strandline.services.supervision.standbys import STANDBY_NAME, Standbys
 logger = structlog.get_logger()
 
 DEATHS_MAX = 5
-"""So many deaths in a row, without a new checkpoint between them, and the job has failed."""
+"""The job fails after so many deaths in a row without a new checkpoint between them."""
 AWAY_DEATHS_MAX = 20
 """The same of runners that call something outside away, while the supervisor finds that all of it answers. More than DEATHS_MAX,
 since an outage may be partial, or short: with the pauses between them these take more than two minutes."""
-PAUSE_FIRST_S = 0.5
-PAUSE_MAX_S = 30.0
-AWAY_PAUSE_MAX_S = 10.0
-"""The same while something outside does not answer: so long may it be back before the job notices."""
-STOP_PATIENCE_S = 60.0
-"""How long a runner that should stop may take for its current slice before it is killed; the next one rewinds."""
-CLOSE_PATIENCE_S = 15.0
-"""The same when the control service itself ends, for all runners together."""
-LEASE_S = 8.0
 LOOK_INTERVAL_S = 0.25
 SETTLE_MAX_S = 60.0
-"""No standby is started beside a run that has not committed anything yet, for at most so long."""
+"""For at most so long, no standby starts beside a run that has committed nothing yet."""
 _RESTING = {JobState.STOPPED, JobState.DRAINED, JobState.FAILED}
 
 
@@ -79,25 +70,39 @@ class _Runner:
     lease: int
     """The epoch of the lease under which it was started."""
     restarts: int
-    """How often a restart had been asked for then."""
+    """How often a restart had been requested then."""
 
 
 @dataclass
-class _Deaths:
-    """How often in a row a job's runner died without a new checkpoint."""
+class _JobDeaths(Deaths):
+    """Which of them count against the job."""
 
-    count: int
-    """Those that are held against the job."""
-    away: int
-    """Those in a row that are said to come from outside, although all outside answered the supervisor."""
-    starts: int
-    """All: each makes the pause longer."""
-    slice: int
-    """The last committed slice at the last death."""
-    restarts: int
-    """How often a restart had been asked for then: to ask again forgives."""
-    next_start: float
-    """Monotonic time before which no new one is started."""
+    held: int = 0
+    """Those that are the job's own."""
+    away: int = 0
+    """Those in a row for which the runner blamed something outside, although all outside answered the supervisor."""
+    restarts: int = 0
+    """How often a restart had been requested then: a new request clears the job."""
+
+
+@dataclass(frozen=True)
+class SupervisionTimes:
+    """How long the supervisor waits."""
+
+    lease_s: float = 8.0
+    """How long the lease of a job lasts, and how long a runner may be silent."""
+    pause_first_s: float = 0.5
+    """Between a runner's first death and the next start; doubles with each further death."""
+    pause_max_s: float = 30.0
+    away_pause_max_s: float = 10.0
+    """The longest pause while something outside does not answer: the job notices its return no later."""
+    stop_patience_s: float = 60.0
+    """How long a runner that is told to stop may take for its slice before it is killed; the next one rewinds."""
+    close_patience_s: float = 15.0
+    """The same when the control service itself ends, for all runners together."""
+
+
+TIMES = SupervisionTimes()
 
 
 class Supervisor:
@@ -109,37 +114,31 @@ class Supervisor:
         data_dir: Path,
         *,
         service: ServiceIdentity | None = None,
-        lease_s: float = LEASE_S,
+        times: SupervisionTimes = TIMES,
         standbys: int = 0,
         outside_answers: Callable[[], bool] = lambda: False,
         command: RunnerCommand = runner_command,
-        pause_first_s: float = PAUSE_FIRST_S,
-        stop_patience_s: float = STOP_PATIENCE_S,
-        close_patience_s: float = CLOSE_PATIENCE_S,
     ) -> None:
-        """Without `service`, the data directory is its name: enough where no other service can have the same.
-        `outside_answers`: whether Kafka and Elasticsearch answer now, as far as this service sees; without it none of a job's
-        waiting for them is held against the job."""
+        """Without `service`, the data directory is its name, which no other service on this machine can have.
+        `outside_answers`: whether Kafka and Elasticsearch answer this service now. Without it, no end of a runner that waits
+        for them counts against the job."""
         self._ledger = ledger
         self._data_dir = data_dir
         self._command = command
         self._outside_answers = outside_answers
-        self._lease_s = lease_s
-        self._pause_first_s = pause_first_s
-        self._stop_patience_s = stop_patience_s
-        self._close_patience_s = close_patience_s
+        self._times = times
         service = service or ServiceIdentity(str(data_dir), "", str(data_dir))
-        self._leadership = Leadership(ledger, service, lease_s, self._end_at_once)
+        self._leadership = Leadership(ledger, service, times.lease_s, self._end_at_once)
         self._pids = PidFile(data_dir)
         self._standbys = Standbys(data_dir, command, standbys)
         self._runners: dict[str, _Runner] = {}
-        self._deaths: dict[str, _Deaths] = {}
+        self._deaths: dict[str, _JobDeaths] = {}
         self._wake = threading.Event()
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
     def start(self) -> None:
-        """End what an earlier control service left running, then begin. Raises StackError when that doesn't end."""
+        """Kill what an earlier control service left running, then start. Raises StackError when it can't be killed."""
         (self._data_dir / "logs").mkdir(parents=True, exist_ok=True)
         killed = kill_tree(tree_mark(self._data_dir), whole_stack=True)
         for name, pid in self._pids.all().items():
@@ -151,15 +150,15 @@ class Supervisor:
         self._thread.start()
 
     def close(self) -> None:
-        """End every runner after its current slice, or by force when the patience is over, and give the leases back. What
-        is desired stays."""
+        """End every runner after its current slice, kill what still runs after `close_patience_s`, and give the leases back.
+        What is desired of the jobs stays."""
         self._is_closing = True
         self._wake.set()
         self._thread.join()
         self._leadership.close()
 
     def wake(self) -> None:
-        """Look at the ledger now: something was changed there."""
+        """Look at the ledger now, because it has changed."""
         self._wake.set()
 
     def is_alive(self) -> bool:
@@ -177,12 +176,12 @@ class Supervisor:
                 self._wake.wait(LOOK_INTERVAL_S)
             self._end_all()
         except BaseException:
-            # A defect: whoever looks after no job must not hold its lease, so that another service takes over.
+            # A bug. This service looks after no job any more, so it gives up its leases and another service takes over.
             self._leadership.resign()
             raise
 
     def _look(self) -> None:
-        """One look at everything. An error of one job never costs the others their turn.
+        """One look at all jobs. An error of one job does not stop the others.
 
         1. End the runners of jobs that were lost.
         2. Lead what nobody leads, up to this service's share.
@@ -194,7 +193,7 @@ class Supervisor:
             jobs = self._ledger.jobs()
             claimed = self._leadership.claim_free(len(jobs))
             if claimed:
-                jobs = self._ledger.jobs()  # as the leaders before left them
+                jobs = self._ledger.jobs()  # as their former leaders left them
         except LedgerUnavailable as error:
             logger.warning("could not look at the jobs", action="look", error=str(error))
             return
@@ -206,7 +205,7 @@ class Supervisor:
             try:
                 self._attend(job)
             except Conflict as error:
-                # The runner moved the job between our look and our move. The next look sees where it is now.
+                # The runner moved the job between our look and our move. The next look sees its new state.
                 logger.debug("the job moved by itself", action="look", job=job.name, error=str(error))
             except Fenced as error:
                 logger.warning("the job is led by another control service", action="look", error=str(error))
@@ -219,7 +218,7 @@ class Supervisor:
             logger.error("could not keep a standby", action="standby", error=str(error))
 
     def _is_settling(self, job: JobRow) -> bool:
-        """Whether the job's run, which needs all cores for that, has yet to begin or to commit its first slice."""
+        """Whether the job's run has not committed its first slice yet: until then it needs all cores."""
         runner = self._runners.get(job.name)
         if runner is None or job.state is JobState.STARTING:
             return runner is not None
@@ -229,8 +228,8 @@ class Supervisor:
         return checkpoint is None or checkpoint.epoch < job.epoch
 
     def _take_over(self, lease: LeaseRow, before: LeaseRow | None) -> None:
-        """Begin to lead a job: first end what its leader before may have left running on this machine. That one's lease
-        has run out, and all its leases are renewed together, so none of its runners may go on."""
+        """Lead a job. First kill all runners that its former leader left running on this machine: that leader renews all its
+        leases together, so when one has run out, none of its runners may go on."""
         if before is None or before.holder == lease.holder:
             logger.info("leading", action="lead", job=lease.job, lease=lease.epoch)
             return
@@ -256,7 +255,7 @@ class Supervisor:
             logger.warning("the job is no longer led here", action="lose", job=name, lease=runner.lease)
 
     def _end_at_once(self, job: str, why: str) -> None:
-        """Called by the leadership's threads: the ledger may hang, and this must not wait for it."""
+        """Called by the leadership's threads. It does not ask the ledger, which may hang."""
         runner = self._runners.get(job)
         logger.warning("the lease is lost", action="lose", job=job, why=why)
         if runner is not None:
@@ -285,21 +284,21 @@ class Supervisor:
     def _steer(self, job: JobRow, runner: _Runner) -> None:
         process = runner.process
         if job.restarts != runner.restarts or _is_taken_back(job):
-            process.tell_to_end(self._stop_patience_s)
+            process.tell_to_end(self._times.stop_patience_s)
         elif job.desired is Desired.STOPPED:
             if job.state in (JobState.RUNNING, JobState.DRAINING):
                 self._move(job.name, JobState.STOPPING)
             if process.kill_at is None:
-                process.kill_at = time.monotonic() + self._stop_patience_s
+                process.kill_at = time.monotonic() + self._times.stop_patience_s
         elif process.kill_at is not None and not process.is_told:
             process.kill_at = None  # stop was taken back before the runner obeyed
         if job.desired is Desired.DRAINED and job.state is JobState.RUNNING:
             self._move(job.name, JobState.DRAINING)
         if process.kill_at is not None and time.monotonic() > process.kill_at:
             process.is_told = True
-            self._kill(job, runner, f"the runner did not stop within {self._stop_patience_s:g} s")
-        elif process.is_silent(self._lease_s) and job.state not in _RESTING:
-            self._kill(job, runner, f"the runner gave no sign of life for {self._lease_s:g} s or more")
+            self._kill(job, runner, f"the runner did not stop within {self._times.stop_patience_s:g} s")
+        elif process.is_silent(self._times.lease_s) and job.state not in _RESTING:
+            self._kill(job, runner, f"the runner gave no sign of life for {self._times.lease_s:g} s or more")
 
     def _kill(self, job: JobRow, runner: _Runner, why: str) -> None:
         runner.process.kill_tree()
@@ -314,7 +313,7 @@ class Supervisor:
         deaths = self._deaths.get(job.name)
         if deaths is not None and job.restarts != deaths.restarts:
             del self._deaths[job.name]
-        elif deaths is not None and time.monotonic() < deaths.next_start:
+        elif deaths is not None and not deaths.may_start():
             return
         if job.state is JobState.STOPPING:
             self._move(job.name, JobState.STOPPED)
@@ -365,35 +364,39 @@ class Supervisor:
                 ending = f"{ending} ({run.message})"  # it could still say why
         checkpoint = self._ledger.last_checkpoint(job.name)
         slice_done = checkpoint.slice if checkpoint else 0
-        before = self._deaths.get(job.name)
-        if before is None or before.slice != slice_done:
-            before = _Deaths(0, 0, 0, slice_done, job.restarts, 0.0)
-        count, away, starts = before.count + (not is_away), before.away, before.starts + 1
-        if is_away:
-            away = away + 1 if self._outside_answers() else 0
+        is_blamed_wrongly = is_away and self._outside_answers()
         self._record("runner_died", job, f"the runner {ending}; its log is {self._log(job.name)}", runner.process)
-        if count >= DEATHS_MAX or away >= AWAY_DEATHS_MAX:
-            self._deaths.pop(job.name, None)
-            times = f"died {count} times without progress"
-            if count < DEATHS_MAX:
-                times = f"ended {away} times without progress, although Kafka, Elasticsearch and the ledger answer"
+        deaths = self._deaths.get(job.name)
+        if deaths is None or deaths.progress != slice_done:
+            deaths = self._deaths[job.name] = _JobDeaths(slice_done)
+        deaths.restarts = job.restarts
+        if is_away:
+            deaths.away = deaths.away + 1 if is_blamed_wrongly else 0
+        else:
+            deaths.held += 1
+        if deaths.held >= DEATHS_MAX or deaths.away >= AWAY_DEATHS_MAX:
+            del self._deaths[job.name]
+            times = f"died {deaths.held} times without progress"
+            if deaths.held < DEATHS_MAX:
+                times = (
+                    f"ended {deaths.away} times without progress, although Kafka, Elasticsearch and the ledger answer"
+                )
             message = (
                 f"the runner {times}; the last time it {ending}. Look at the end of {self._log(job.name)}, mend the cause, "
                 f"then: strandline job start {job.name}"
             )
             self._move(job.name, JobState.FAILED, message)
             return
-        # The power is bounded too: an outage may last for days.
-        pause_s = min(AWAY_PAUSE_MAX_S if is_away else PAUSE_MAX_S, self._pause_first_s * 2 ** min(starts - 1, 16))
-        self._deaths[job.name] = _Deaths(count, away, starts, slice_done, job.restarts, time.monotonic() + pause_s)
+        pause_max_s = self._times.away_pause_max_s if is_away else self._times.pause_max_s
+        pause_s = deaths.add(self._times.pause_first_s, pause_max_s)
         if job.desired is not Desired.STOPPED:
             self._move(job.name, JobState.STARTING, f"the runner {ending}; the next starts in {pause_s:g} s")
 
     def _end_all(self) -> None:
         self._standbys.close()
         for runner in self._runners.values():
-            runner.process.tell_to_end(self._close_patience_s)
-        deadline = time.monotonic() + self._close_patience_s
+            runner.process.tell_to_end(self._times.close_patience_s)
+        deadline = time.monotonic() + self._times.close_patience_s
         while time.monotonic() < deadline and not all(one.process.has_ended() for one in self._runners.values()):
             time.sleep(0.05)
         for name, runner in list(self._runners.items()):
@@ -403,7 +406,7 @@ class Supervisor:
                 logger.error("a runner did not end", action="close", job=name, error=str(error))
 
     def _lease(self, job: str) -> int:
-        """The epoch under which to act for the job. Raises Fenced when there is none (any more)."""
+        """The epoch of the lease on the job. Raises Fenced when this service has none."""
         lease = self._leadership.lease_of(job)
         if lease is None:
             raise Fenced(f"This control service does not lead job {job} any more.")
@@ -421,7 +424,7 @@ class Supervisor:
 
 
 def _is_taken_back(job: JobRow) -> bool:
-    """Whether the job is on its way to an end that is no longer desired: no state leads back, only a new run does."""
+    """Whether the job is stopping or draining although that is no longer desired. No move leads back: it needs a new run."""
     if job.desired is Desired.RUNNING:
         return job.state in (JobState.STOPPING, JobState.DRAINING)
     return job.desired is Desired.DRAINED and job.state is JobState.STOPPING
