@@ -97,3 +97,31 @@ def test_links_between_documents_lead_somewhere():
 @cache
 def parsed(path: str) -> ast.Module:
     return ast.parse((ROOT / path).read_text())
+
+
+def test_every_module_that_the_architecture_names_is_there():
+    named = re.findall(r"`([a-z_/]+\.py)`", (ROOT / "docs" / "architecture.md").read_text())
+    assert len(named) > 20
+    modules = [f"/{path.relative_to(ROOT)}" for path in (ROOT / "strandline").rglob("*.py")]
+    assert [name for name in named if not any(module.endswith(f"/{name}") for module in modules)] == []
+
+
+def test_every_room_stands_in_the_architecture():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rooms = [path.parent for path in (ROOT / "strandline").rglob("__init__.py") if "migrations" not in path.parts]
+    assert [
+        room.name
+        for room in rooms
+        if room.name not in ("strandline", "routes")
+        and f"`{room.name}`" not in text
+        and f"`{room.relative_to(ROOT)}`" not in text
+    ] == []
+
+
+def test_no_folder_holds_more_than_fifteen_modules():
+    counts = {
+        room: len([m for m in room.glob("*.py") if m.name != "__init__.py"])
+        for room in (ROOT / "strandline").rglob("*")
+        if room.is_dir()
+    }
+    assert {str(room): count for room, count in counts.items() if count > 15} == {}
