@@ -3,6 +3,7 @@
 import logging
 import os
 
+import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
@@ -34,3 +35,16 @@ logging.getLogger("strandline").setLevel(logging.INFO)
 # How long an example takes says nothing on a busy machine.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of each module that is marked `in_order` back into the order of the file, in the places that they have."""
+    places: dict[str, list[int]] = {}
+    for place, item in enumerate(items):
+        if item.get_closest_marker("in_order"):
+            places.setdefault(str(item.path), []).append(place)
+    for of_module in places.values():
+        in_order = sorted((items[place] for place in of_module), key=lambda item: item.location[1] or 0)
+        for place, item in zip(of_module, in_order, strict=True):
+            items[place] = item

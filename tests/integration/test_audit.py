@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from tests.support.audit_lab import AuditLab
 from tests.support.topic_reader import read_messages
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.in_order]
 NAME = "audited"
 STREAM = "audited-readings"
 MONTH_MS = 1_793_491_200_000
@@ -189,6 +189,7 @@ def test_each_planted_difference_is_found_and_named(audit_lab: AuditLab, job: st
     assert in_between["computed"]["records"] == in_between["ledger"]["records"] < 16_000
 
 
+@pytest.mark.long
 def test_a_log_without_its_beginning_is_incomplete_and_never_a_false_alarm(audit_lab: AuditLab) -> None:
     """What retention took can't be audited; the audit says so, says from where on it can, and there it is clean."""
     name, stream = "forgetful", "forgetful-readings"

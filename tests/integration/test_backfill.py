@@ -25,7 +25,7 @@ from tests.support.audit_lab import AuditLab
 from tests.support.platform import Platform
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.in_order]
 NAME = "again"
 STREAM = f"{NAME}-in"
 BASE_MS = 1_793_491_200_000 - 300_000

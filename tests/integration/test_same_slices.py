@@ -172,6 +172,7 @@ def test_the_same_slices_give_the_same_documents(
 @pytest.mark.parametrize(
     "slice_records", [*(pytest.param(records, marks=pytest.mark.long) for records in (300, SLICE_RECORDS)), 5_000]
 )
+@pytest.mark.long
 def test_a_run_over_slices_of_any_size_audits_clean_against_its_own(
     audit_lab: AuditLab, log: str, slice_records: int
 ) -> None:

@@ -28,7 +28,7 @@ from strandline.services.embedded.addresses import settings_environment
 from strandline.services.processes.process_tree import MARK_VARIABLE
 from tests.support.audit_lab import AuditLab
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.in_order]
 
 JOB = "snapped"
 STREAM = f"{JOB}-in"
@@ -225,6 +225,7 @@ def test_a_new_version_rewinds(work: Work) -> None:
     expect_rewind(work, "it was made with version 1, and now it is 2")
 
 
+@pytest.mark.long
 def test_a_lost_directory_leads_to_a_rewind_and_without_any_the_job_runs_all_the_same(work: Work) -> None:
     usual = work.lab.settings
     file = usual.data_dir / "a-file"
@@ -242,6 +243,7 @@ def test_a_lost_directory_leads_to_a_rewind_and_without_any_the_job_runs_all_the
     assert work.check() > 0
 
 
+@pytest.mark.long
 def test_a_snapshot_is_enough_where_the_log_no_longer_holds_a_rewind(work: Work) -> None:
     """Records of its open windows are gone from the log."""
     ledger = work.lab.ledger
