@@ -93,7 +93,7 @@ class Conflict(PermanentError):
 
 @dataclass
 class BadRecord(PermanentError):
-    """A record that could not be used. `reason` is one of DESIGN's: decode, schema, expression, late, future_event."""
+    """A record that could not be used. `reason` is one of: decode, schema, expression, late, future_event."""
 
     reason: str
     message: str

@@ -15,7 +15,7 @@ from enum import Enum
 
 import msgspec
 
-from strandline.core.record import REASON_DECODE, REASON_FUTURE_EVENT, REASON_LATE, REASON_SCHEMA
+from strandline.core.record_headers import REASON_DECODE, REASON_FUTURE_EVENT, REASON_LATE, REASON_SCHEMA
 
 TICK_MS = 10_000
 """Every turbine reports once in this much event time, at a random moment: reports come up to this much out of order."""

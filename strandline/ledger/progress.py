@@ -34,9 +34,9 @@ class Progress(Part):
     def begin_run(self, job: str, pid: int, *, present_version: bool = False, lease: int | None = None) -> RunRow:
         """Start a run and fence every older one: their later writes raise Fenced.
 
-        It runs the job's present version. But a slice that an older run planned and did not commit stays, and is this run's
-        to commit: as the version that planned it, because some of its results may be out already; with `present_version`
-        not even then. With `lease`, the run begins for the leader under the lease of that epoch. Raises NotFound; Fenced
+        It runs the job's present version. But if a slice is planned and not committed, this run commits it, in the version
+        that planned it, because some of its results may be out already; with `present_version`, in the present version all
+        the same. With `lease`, the run begins for the leader under the lease of that epoch. Raises NotFound; Fenced
         when another leader owns the job.
         """
         with self._database.writing(f"begin a run of job {job}") as connection:

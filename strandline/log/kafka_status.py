@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from confluent_kafka import Message
 
 from strandline.core.errors import NotFound
-from strandline.core.record import dead_letter_topic
+from strandline.core.record_headers import dead_letter_topic
 from strandline.log.admin import KafkaAdmin
 from strandline.log.reader import LogReader, OffsetRange, offset_of
 

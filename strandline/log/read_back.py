@@ -26,7 +26,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from strandline.core.record import HEADER_EPOCH, HEADER_SEQUENCE, HEADER_WRITER
+from strandline.core.record_headers import HEADER_EPOCH, HEADER_SEQUENCE, HEADER_WRITER
 from strandline.log.consumer_settings import consumer_settings
 
 SCAN_RECORDS_MAX = 100_000

@@ -5,7 +5,7 @@ its previous holder and aborts its open transaction. No record is written twice,
 
 * an attempt that has fenced a slot first checks that its run is still the present one, then reads the topic from the last
   checkpoint to its very end, and leaves out what is there;
-* a new run fences every slot of the runs before it (`fencing.fence_older_runs`) before its first task starts. An older run
+* a new run fences every slot of the runs before it (`processing.emission.fencing`) before its first task starts. An older run
   that fences a slot later stops at the check: it is no longer the present run.
 """
 

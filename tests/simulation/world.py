@@ -23,7 +23,7 @@ from unittest import mock
 
 from strandline.core.documents import YamlDocument, read_documents
 from strandline.core.errors import Fenced, LedgerUnavailable, LogUnavailable
-from strandline.core.record import dead_letter_topic
+from strandline.core.record_headers import dead_letter_topic
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import CheckpointRow, Desired, RunRow, SliceRow, SliceStatus
 from strandline.processing.emission.fencing import slots_of_older_runs

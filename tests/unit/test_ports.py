@@ -8,9 +8,9 @@ from structlog.testing import capture_logs
 
 from strandline.core.stream import StreamSpec
 from strandline.ingest.gateway.metrics import IngestMetrics
+from strandline.ingest.gateway.ports import Ports
 from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.gateway.tasks import Tasks
-from strandline.ingest.sockets.ports import Ports
 
 METRICS = IngestMetrics("tcp")
 

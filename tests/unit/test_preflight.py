@@ -13,10 +13,6 @@ from rich.console import Console
 
 from strandline.core.errors import InvalidSettings, StackError
 from strandline.core.settings import Settings
-from strandline.ingest.mqtt.bridge import MqttBridgeSettings
-from strandline.ingest.mqtt.server import MqttServerSettings
-from strandline.ingest.sockets.tcp_gateway import TcpSettings
-from strandline.ingest.sockets.udp_gateway import UdpSettings
 from strandline.services.embedded import artifacts, preflight
 from strandline.services.embedded.addresses import (
     Ports,
@@ -27,6 +23,7 @@ from strandline.services.embedded.addresses import (
 )
 from strandline.services.embedded.artifacts import Artifact, find_java, provide
 from strandline.services.embedded.stack import Stack
+from tests.support.settings_classes import all_settings
 
 
 def fake_java(home: Path, output: str) -> None:
@@ -134,8 +131,9 @@ def test_settings_that_up_cannot_honour_are_refused(tmp_path: Path, name: str, v
 def test_each_host_setting_is_looked_at(tmp_path: Path) -> None:
     """A gateway with a new one must not be left out."""
     addresses = StackAddresses.of(tmp_path, 0)
-    models = (Settings, MqttServerSettings, MqttBridgeSettings, UdpSettings, TcpSettings)
-    for name in {name for model in models for name in model.model_fields if name.endswith("_host")}:
+    names = {name for model in all_settings() for name in model.model_fields if name.endswith("_host")}
+    assert len(names) >= 5
+    for name in names:
         with pytest.raises(InvalidSettings):
             preflight.require_embedded_settings({f"STRANDLINE_{name.upper()}": "0.0.0.0"}, addresses)
 

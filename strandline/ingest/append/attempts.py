@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import Message
 
 from strandline.core.errors import LogTruncated, LogUnavailable, NotFound
-from strandline.core.record import HEADER_EPOCH, HEADER_SEQUENCE, HEADER_WRITER
+from strandline.core.record_headers import HEADER_EPOCH, HEADER_SEQUENCE, HEADER_WRITER
 from strandline.ingest.append.kafka_clients import KafkaClients
 from strandline.ingest.append.spool import Attempt, SpooledRecord
 from strandline.ingest.append.worker_thread import WorkerThread

@@ -34,7 +34,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException
 
 from strandline.core.errors import LogUnavailable, RecordTooLarge
-from strandline.core.record import HEADER_SEQUENCE
+from strandline.core.record_headers import HEADER_SEQUENCE
 from strandline.ingest.append.delivery import PATIENCE_TIMEOUTS, UNKNOWN_OUTCOME, DeliveryBatch, WaitingCallers
 from strandline.ingest.append.kafka_clients import PARTITION_BY_KEY, KafkaClients
 from strandline.ingest.append.limits import RECORDS_PER_TURN, BytesInFlight

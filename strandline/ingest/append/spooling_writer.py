@@ -8,8 +8,8 @@ The way of a batch:
 3. When Kafka is back the spool is *drained*, stream by stream (spool_drain.py). A stream with an empty spool goes directly
    again.
 
-Attempts are written down before they are made (drained records) or together with the records (direct ones), each with the
-offsets behind which it can be found (attempts.py).
+Each attempt is noted on disk with the offsets from which to look for it (attempts.py): for drained records before they are
+sent, for direct ones when their records go to the spool.
 
 Invariants:
 - One transaction is open at a time, and it is ended, fenced or timed out before the next.

@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 from strandline.core.errors import LogUnavailable
-from strandline.core.record import (
+from strandline.core.record_headers import (
     HEADER_CONTENT_TYPE,
     HEADER_EPOCH,
     HEADER_MESSAGE_ID,

@@ -27,7 +27,7 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from strandline.core.errors import LedgerUnavailable, LogUnavailable, NotFound, RecordTooLarge, StrandlineError
-from strandline.core.record import HEADER_MESSAGE_ID
+from strandline.core.record_headers import HEADER_MESSAGE_ID
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.outcome import LogAway, LogBusy, SpoolFull

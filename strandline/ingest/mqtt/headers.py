@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.core.record import (
+from strandline.core.record_headers import (
     HEADER_MESSAGE_ID,
     HEADER_MQTT_REDELIVERED,
     HEADER_MQTT_RETAINED,

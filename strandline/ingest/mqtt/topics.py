@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from strandline.core.record import HEADER_SOURCE, SOURCE_MQTT
+from strandline.core.record_headers import HEADER_SOURCE, SOURCE_MQTT
 from strandline.core.stream import StreamSpec
 from strandline.log.record_key import key_finder
 

@@ -28,6 +28,7 @@ from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.outcome import NOT_CONFIRMED
 from strandline.ingest.gateway.line_splitter import LineSplitter
+from strandline.ingest.gateway.ports import Ports
 from strandline.ingest.gateway.process import (
     GatewayResources,
     listening_socket,
@@ -37,7 +38,6 @@ from strandline.ingest.gateway.process import (
 )
 from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.gateway.tasks import Tasks
-from strandline.ingest.sockets.ports import Ports
 from strandline.log.record_key import Record
 
 logger = structlog.get_logger()

@@ -24,11 +24,11 @@ from pydantic import Field
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.outcome import NOT_CONFIRMED
+from strandline.ingest.gateway.ports import Ports
 from strandline.ingest.gateway.process import GatewayResources, open_resources, run_gateway, serve_health_pages
 from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.gateway.tasks import Tasks
 from strandline.ingest.sockets.datagram_reader import DATAGRAMS_MAX, DatagramReader
-from strandline.ingest.sockets.ports import Ports
 from strandline.log.record_key import Record
 
 logger = structlog.get_logger()

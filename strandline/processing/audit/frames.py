@@ -10,7 +10,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from strandline.core.record import REASON_EXPRESSION, REASON_LATE
+from strandline.core.record_headers import REASON_EXPRESSION, REASON_LATE
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.plan import VersionSpan
 from strandline.processing.audit.reconciliation import DEAD_LETTERS, Finding, Kind, Reconciler, Side

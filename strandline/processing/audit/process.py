@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.core.errors import Conflict, StrandlineError
 from strandline.core.logs import configure_logs
-from strandline.core.record import dead_letter_topic
+from strandline.core.record_headers import dead_letter_topic
 from strandline.core.settings import Settings
 from strandline.ledger.database import without_secrets
 from strandline.ledger.ledger import Ledger

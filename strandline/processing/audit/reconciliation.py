@@ -14,7 +14,7 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from strandline.core.described import Described
-from strandline.core.record import REASON_RESULT
+from strandline.core.record_headers import REASON_RESULT
 from strandline.results.comparison import differences
 from strandline.results.document import generation_of
 from strandline.results.generations import Generation, generation_shown

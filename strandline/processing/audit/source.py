@@ -14,7 +14,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.core.record import HEADER_ID, HEADER_JOB
+from strandline.core.record_headers import HEADER_ID, HEADER_JOB
 from strandline.log.reader import LogReader, OffsetRange
 from strandline.processing.audit.index_reader import EndRange, encode_result, read_documents, window_end_and_emission
 from strandline.processing.audit.reconciliation import DEAD_LETTERS, STREAM_STORE, Row, Side, is_of_document

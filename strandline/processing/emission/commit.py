@@ -1,4 +1,4 @@
-"""The commit of a slice: first its results and dead letters, then the checkpoint, in one ledger transaction."""
+"""The commit of a slice. Its results and dead letters are confirmed first; then one ledger transaction writes the checkpoint."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from strandline.processing.emission.rejected_records import RejectedRecords
 from strandline.processing.emission.slice_context import SliceContext, publish
 from strandline.processing.emission.tap import results_metric
 from strandline.processing.pipelines.job_run import JobRun
-from strandline.processing.slices.offsets import slice_of_offset
 from strandline.processing.slices.rewind import RewindPlan
+from strandline.processing.slices.spark_offset import slice_of_offset
 from strandline.processing.slices.watermark import emitted_up_to, greatest
 
 log = structlog.get_logger()

@@ -20,7 +20,7 @@ from confluent_kafka import Message
 from pyspark import TaskContext
 
 from strandline.core.errors import RecordTooLarge
-from strandline.core.record import dead_letter_topic
+from strandline.core.record_headers import dead_letter_topic
 from strandline.log.record_size import RECORD_BATCH_HEAD_BYTES, record_batch_bytes_max
 from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
 from strandline.processing.emission.fencing import require_current_epoch

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from strandline.core.errors import Fenced
-from strandline.core.record import dead_letter_topic
+from strandline.core.record_headers import dead_letter_topic
 from strandline.ledger.states import OPEN_BACKFILLS, RunRow
 from strandline.log.transactions import fence_producers
 from strandline.processing.emission.transactional_ids import (

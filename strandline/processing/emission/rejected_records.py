@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from strandline.core.errors import BadRecord
-from strandline.core.record import REASON_EXPRESSION, REASON_LATE, dead_letter_topic
+from strandline.core.record_headers import REASON_EXPRESSION, REASON_LATE, dead_letter_topic
 from strandline.ledger.database import without_secrets
 from strandline.processing.emission.dead_letters import STEP, DeadLetterTask
 from strandline.processing.operators.stages import PROBLEM, apply_steps, can_fail

@@ -13,7 +13,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from strandline.core.errors import RecordTooLarge
-from strandline.core.record import (
+from strandline.core.record_headers import (
     HEADER_EMISSION,
     HEADER_EPOCH,
     HEADER_ID,

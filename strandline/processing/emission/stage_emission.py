@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from strandline.core.failpoints import failpoint
-from strandline.core.record import REASON_RESULT
+from strandline.core.record_headers import REASON_RESULT
 from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter
 from strandline.processing.emission.fencing import require_current_attempt, require_current_epoch
 from strandline.processing.emission.result_stream_writer import Place, ResultStream, ResultStreamWriter

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.core.record import dead_letter_topic
+from strandline.core.record_headers import dead_letter_topic
 
 
 def id_of_rejected_records(job: str, task: int) -> str:

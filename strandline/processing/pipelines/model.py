@@ -45,7 +45,7 @@ class EventTimeSpec(DocumentModel):
     field: str
     """A required timestamp field of the stream."""
     delay: Duration
-    """A record may be this much older than the newest one; an older one is late."""
+    """How far the watermark stays behind the newest event time of the slices before. A record below the watermark is late."""
     idle_timeout: Duration | None = None
     """After this long without records event time runs on by itself, so that windows close; null is never."""
     max_ahead: Duration | None = Field(default=300_000, json_schema_extra={"default": "5m"})

@@ -169,8 +169,8 @@ class Runner:
         self._ledger.move_job(self._job, ending, epoch=row.epoch)
 
     def _hand_on(self, row: RunRow, error: StrandlineError) -> bool:
-        """Whether a replaced version that failed over its last slice leaves it to the current version: when another try can't
-        help, or has not helped."""
+        """Whether the current version takes over the slice that a replaced version failed on: yes when the error is permanent,
+        or after FINISH_TRIES runs."""
         if isinstance(error, Fenced | TransientError) or row.version == self._ledger.job(self._job).version:
             return False
         last = self._ledger.last_slice(self._job)

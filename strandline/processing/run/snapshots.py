@@ -24,7 +24,7 @@ from typing import Any
 
 from strandline.core.errors import StrandlineError
 from strandline.ledger.states import RunRow
-from strandline.processing.slices.offsets import slice_of_offset
+from strandline.processing.slices.spark_offset import slice_of_offset
 
 FORMAT = 2
 """Raise it whenever the plan over the source changes (stages.py, tap.py): older state would mean something else."""

@@ -51,9 +51,9 @@ def plan_rewind(
     """Plan a run from the last committed slice and its checkpoint.
 
     1. If nothing is committed, start at slice 1 and leave nothing out.
-    2. Find what each stage has emitted: the windows of its present size that end by where the stage of its name had come
-       in the last checkpoint. It emits all later windows whole. A stage with a new name begins with the first window that
-       was not closed.
+    2. For each stage, take the end up to which the last checkpoint says that it has emitted, rounded down to a whole window
+       of its present size. It emits all later windows whole. A stage with a new name begins with the first window that was
+       not closed.
     3. T0 is the start of the earliest window, over all stages, that is not emitted.
     4. Start the replay at the first slice whose running maximum of event time reaches T0: every record before it has an
        event time below T0, so no such window holds it.

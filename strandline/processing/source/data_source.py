@@ -17,12 +17,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from strandline.core.record import REASON_LATE
+from strandline.core.record_headers import REASON_LATE
 from strandline.ledger.states import SliceRow, SliceStatus
 from strandline.log.index import LogIndex
 from strandline.log.reader import OffsetRange
-from strandline.processing.slices.offsets import offset_of_slice, slice_of_offset
 from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
+from strandline.processing.slices.spark_offset import offset_of_slice, slice_of_offset
 from strandline.processing.slices.watermark import greatest, tick_of_batch
 from strandline.processing.source.decoding import (
     EVENT_TIME,
@@ -303,7 +303,7 @@ def read_accepted(config: DecodingConfig, partition: LogPartition) -> Iterator[p
 
 
 def _facts_row(schema: pa.Schema, tick_ms: int | None, *facts: int | None) -> pa.RecordBatch:
-    """Its event time is the tick, or 1970, where Spark's watermark starts and which therefore does not move it."""
+    """Its event time is the tick. Without a tick it is 1970, which never moves Spark's watermark."""
     columns = [
         pa.array([list(facts) if item.name == FACTS else None], item.type) for item in schema if item.name != EVENT_TIME
     ]

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from strandline.core.record import REASON_FUTURE_EVENT, REASON_LATE, REASON_SCHEMA
+from strandline.core.record_headers import REASON_FUTURE_EVENT, REASON_LATE, REASON_SCHEMA
 from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.source.record_fields import (
     NESTING_MAX,
@@ -98,7 +98,7 @@ class Decoder:
         1. Read each record into a row; one that cannot be read goes to the validator.
         2. Read the timestamps and decimals of all rows.
         3. Give the rows that are in doubt to the validator.
-        4. RejectedRecord what is too far ahead of its log time, then what is behind the watermark.
+        4. Reject what is too far ahead of its log time, then what is behind the watermark.
         5. Lay the accepted rows out as columns.
         """
         rows, indexes, rejects = self._read_rows(values)

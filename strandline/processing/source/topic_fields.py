@@ -13,7 +13,7 @@ from functools import lru_cache
 import msgspec
 from confluent_kafka import Message
 
-from strandline.core.record import HEADER_SOURCE, SOURCE_MQTT
+from strandline.core.record_headers import HEADER_SOURCE, SOURCE_MQTT
 
 TOPICS_REMEMBERED_MAX = 50_000
 _TOPIC_BYTES_REMEMBERED_MAX = 256

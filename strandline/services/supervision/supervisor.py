@@ -54,8 +54,8 @@ logger = structlog.get_logger()
 DEATHS_MAX = 5
 """The job fails after so many deaths in a row without a new checkpoint between them."""
 AWAY_DEATHS_MAX = 20
-"""The same of runners that call something outside away, while the supervisor finds that all of it answers. More than DEATHS_MAX,
-since an outage may be partial, or short: with the pauses between them these take more than two minutes."""
+"""The limit for runners that ended because, they say, Kafka, Elasticsearch or the ledger did not answer, although the supervisor
+found that all of them did. It is higher, since an outage may be partial or short: so many deaths take over two minutes."""
 LOOK_INTERVAL_S = 0.25
 SETTLE_MAX_S = 60.0
 """For at most so long, no standby starts beside a run that has committed nothing yet."""
