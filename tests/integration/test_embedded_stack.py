@@ -179,6 +179,7 @@ def require_loopback_only(offset: int) -> None:
             socket.create_connection((address, port), timeout=5)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_stack_in_the_foreground_tells_what_died_and_ends_when_it_is_stopped_from_elsewhere(
     outside: OutsideStack,
