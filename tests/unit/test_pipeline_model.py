@@ -194,7 +194,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         ("field: ts", "field: power", ":3: event_time.field: 'power' is a double; event time needs"),
         ("field: ts", "field: seen", ":3: event_time.field: 'seen' is optional in stream 'turbines'"),
         ("delay: 10s", "delay: ten", ":3: event_time.delay: 'ten' is not a duration"),
-        ("delay: 10s, ", "", ":3: event_time.delay: is missing; expected: A record may be this much older"),
+        ("delay: 10s, ", "", ":3: event_time.delay: is missing; expected: How far the watermark stays behind"),
         ("delay: 10s", "dealy: 10s, delay: 1s", ":3: event_time.dealy: unknown field 'dealy'; did you mean 'delay'?"),
         ("idle_timeout: 30s", "idle_timeout: 0s", ":3: event_time.idle_timeout: expected at least 1ms, or null"),
         ("- where: load < 10", "- were: load < 10", ":6: steps[1].were: unknown field 'were'; did you mean 'where'?"),
