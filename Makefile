@@ -36,13 +36,25 @@ $(VENV)/.test-ready: requirements-dev.lock pyproject.toml scripts/make-environme
 run: $(VENV)/.run-ready
 	@$(BIN)/strandline example
 
-PYTEST = $(BIN)/python -m pytest $(if $(KIND),tests/$(KIND),) \
-	$(if $(RANDOM),-p randomly $(if $(filter-out 1,$(RANDOM)),--randomly-seed=$(RANDOM),),)
+# Tests without servers wait as much as they compute, so several workers share them. Tests with servers share those of one process.
+WITHOUT_SERVERS := unit property simulation
+WITH_SERVERS := contract migration integration fault
+WORKERS ?= 3
+KINDS = $(or $(KIND),$(WITHOUT_SERVERS) $(WITH_SERVERS))
+PYTEST = $(BIN)/python -m pytest $(if $(RANDOM),-p randomly $(if $(filter-out 1,$(RANDOM)),--randomly-seed=$(RANDOM),),)
+# $(call run-tests,OPTIONS): every kind that is asked for, also when one before it failed.
+run-tests = $(foreach kind,$(filter-out $(WITHOUT_SERVERS) $(WITH_SERVERS),$(KINDS)),echo "no kind of test is called '$(kind)'" >&2; exit 2;) \
+	failed=0; \
+	$(if $(filter $(WITHOUT_SERVERS),$(KINDS)),$(PYTEST) $(1) -n $(WORKERS) --dist loadfile \
+		$(addprefix tests/,$(filter $(WITHOUT_SERVERS),$(KINDS))) || failed=1;) \
+	$(if $(filter $(WITH_SERVERS),$(KINDS)),$(PYTEST) $(1) $(addprefix tests/,$(filter $(WITH_SERVERS),$(KINDS))) || failed=1;) \
+	exit $$failed
+
 test: $(VENV)/.test-ready
-	@$(PYTEST)
+	@$(call run-tests,)
 
 test-all: $(VENV)/.test-ready
-	@$(PYTEST) -m 'long or not long'
+	@$(call run-tests,-m 'long or not long')
 	@$(if $(filter-out fault,$(KIND)),:,$(BIN)/python -m tests.fault.job_ladder --kills $(KILLS) --failpoints 1)
 	@$(if $(filter-out fault,$(KIND)),:,$(BIN)/python -m tests.fault.ingest_ladder --kills $(KILLS))
 
