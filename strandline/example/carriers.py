@@ -107,6 +107,8 @@ class MqttCarrier:
 
     def __init__(self, url: str) -> None:
         place = urlsplit(url)
+        self._reports: list[Report] = []
+        """Not published yet."""
         self._published = 0
         self._acknowledged = 0
         self._moved = threading.Condition()
@@ -114,18 +116,25 @@ class MqttCarrier:
         self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id="example-fleet", clean_session=False)
         self._client.max_queued_messages_set(0)
         self._client.max_inflight_messages_set(100)
+        self._client.on_connect = self._note_connected
         self._client.on_publish = self._note_acknowledged
         self._client.on_disconnect = self._note_disconnected
         self._client.connect_async(place.hostname or "127.0.0.1", place.port or 1883)
         self._client.loop_start()
 
     def hand_over(self, reports: list[Report]) -> None:
-        with self._moved:
-            self._published += len(reports)
-        for report in reports:
-            self._client.publish(f"farm/{report.site}/turbine/{report.turbine}", report.line, qos=1)
+        self._reports = reports
 
     def wait(self, stopping: threading.Event) -> bool:
+        """Publish once the client is connected: paho loses a message that another thread publishes while it connects."""
+        with self._moved:
+            while not self._client.is_connected():
+                if stopping.is_set():
+                    return False
+                self._moved.wait(_WAIT_S)
+            self._published += len(self._reports)
+        for report in self._reports:
+            self._client.publish(f"farm/{report.site}/turbine/{report.turbine}", report.line, qos=1)
         # The broker most likely has them: giving up at once would leave out records that are in the log.
         give_up_s = math.inf
         with self._moved:
@@ -138,6 +147,10 @@ class MqttCarrier:
     def close(self) -> None:
         self._client.disconnect()
         self._client.loop_stop()
+
+    def _note_connected(self, *_: object) -> None:
+        with self._moved:
+            self._moved.notify()
 
     def _note_acknowledged(self, *_: object) -> None:
         with self._moved:
