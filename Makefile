@@ -10,7 +10,7 @@ KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,$(if $(filter test-all,$(MAKEC
 
 help:
 	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
-	@echo "make test    prove each promise, in a quarter of an hour (KIND=unit|property|contract|integration|migration|fault|simulation: one kind;"
+	@echo "make test    prove each promise (KIND=unit|property|contract|integration|migration|fault|simulation: one kind;"
 	@echo "             RANDOM=1: in random order, RANDOM=12345: in the order of that seed)"
 	@echo "make test-all   the same and all that takes longer: every fault at every gateway, whole stacks, all seeds, the ladders of kills"
 	@echo "make check   format, lint, types, import order, and that the docs can be built"
