@@ -416,11 +416,11 @@ def test_a_kafka_that_gets_on_and_never_comes_to_an_end_is_given_up():
         while not batch.done():
             await asyncio.sleep(0.01)
             producer.report(1)
-        with pytest.raises(LogUnavailable, match=r"within 0\.[5-9] s"):
+        with pytest.raises(LogUnavailable, match=r"within (2|3)(\.\d+)? s"):
             await batch
         producer.report(1_000)
 
-    run(story)(confirm_timeout_s=0.1, bytes_in_flight_max=1_000_000)
+    run(story)(confirm_timeout_s=0.4, bytes_in_flight_max=1_000_000)
 
 
 def test_silence_about_one_topic_is_not_broken_by_another():
