@@ -30,7 +30,7 @@ from strandline.core.record_headers import HEADER_EPOCH, HEADER_SEQUENCE, HEADER
 from strandline.log.consumer_settings import consumer_settings
 
 SCAN_RECORDS_MAX = 100_000
-"""A record of which the broker did not tell the offset is looked for among so many of the newest of its partition."""
+"""When the broker did not tell a record's offset, it is looked for among so many of the newest of its partition."""
 FETCH_BYTES = 32 * 1024
 """How much of one partition comes in one answer, unless its first batch is larger. The newest batches of several partitions
 fit into one answer, and little is fetched beyond the record."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from confluent_kafka import KafkaError
 
 RECORD_BATCH_HEAD_BYTES = 1_024
-"""More than Kafka adds to a record of which the value, the key and the headers are counted: the head of its batch."""
+"""More than Kafka adds to a record's value, key and headers: the head of its batch."""
 _TOO_LARGE_CODES = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 """The client answers with these, too, when a record is over the producer's own limit."""
 

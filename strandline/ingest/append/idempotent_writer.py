@@ -78,7 +78,7 @@ class IdempotentWriter:
         in_flight: BytesInFlight,
         sequences: dict[str, int],
     ) -> None:
-        """`sequences`: topic -> the number of its last record, shared with whoever else numbers records."""
+        """`sequences`: topic -> the number of its last record, shared with the other writer of the process."""
         self._clients = clients
         self._epoch = epoch
         self._confirm_timeout_s = confirm_timeout_s
@@ -88,7 +88,7 @@ class IdempotentWriter:
         self._under_way: Counter[str] = Counter()
         """Topic -> batches that are in flight, whether a caller still waits for them or not."""
         self._reported: list[DeliveryBatch] = []
-        """Batches of which every record is reported, and nothing is read back yet."""
+        """Batches whose records are all reported and whose read-back is still to come."""
         self._is_broken = False
         """The clients must be replaced."""
         self._serving: asyncio.TimerHandle | None = None
@@ -255,7 +255,7 @@ class IdempotentWriter:
             )
 
     def _settle(self, batch: DeliveryBatch) -> None:
-        """Release a batch that is read back, or of which a record was refused; doing it twice changes nothing."""
+        """Release a batch that is read back, or has a refused record; doing it twice changes nothing."""
         self._release(batch)
         if batch.error is None:
             self._callers.note_heard(batch.topic, self._loop.time())

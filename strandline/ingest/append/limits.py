@@ -37,7 +37,7 @@ class BytesInFlight:
         self._is_empty.clear()
 
     def give_back(self, bytes_done: int) -> None:
-        """Uncount bytes of which the outcome is known."""
+        """Stop counting bytes whose outcome is known."""
         self.now -= bytes_done
         if not self.now:
             self._is_empty.set()

@@ -40,7 +40,7 @@ class ResultStream:
     key: str | None
     """The field of the document that is the record's key."""
     record_bytes_max: int
-    """The largest record that gateways take; a result is no larger, so that whoever reads it finds no larger record."""
+    """The largest record that gateways take; a result is no larger, so its readers never meet a larger record."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Context, Decimal
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,14 @@ import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
 
-from strandline.processing.operators.casting import arrow_type, cast, decimal_digits, is_decimal, rounded_decimals
+from strandline.processing.operators.casting import (
+    EXACT,
+    arrow_type,
+    cast,
+    decimal_digits,
+    is_decimal,
+    rounded_decimals,
+)
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.operators.keys import Codes
 from strandline.processing.pipelines.checked_pipeline import Column
@@ -32,7 +39,6 @@ Whole = npt.NDArray[np.int64]
 Partials = list[pa.Array]
 """The columns of an aggregate's partial results, one row a group."""
 
-_EXACT = Context(prec=120, rounding=ROUND_HALF_UP)
 _LIMB_BITS = 32
 _LIMB_MASK = (1 << _LIMB_BITS) - 1
 _FOLD_ROWS_MAX = 1 << 20
@@ -173,7 +179,7 @@ class ExactSum(_Mergeable):
         totals = self._decimal_totals(partials)
         if self._is_average:
             totals = [
-                None if total is None else _EXACT.divide(total, Decimal(count))
+                None if total is None else EXACT.divide(total, Decimal(count))
                 for total, count in zip(totals, counts.tolist(), strict=True)
             ]
         values = rounded_decimals(totals, arrow_type(self._result))
@@ -193,7 +199,7 @@ class ExactSum(_Mergeable):
         totals: list[Decimal | None] = []
         for count, *words in zip(counts, *limbs, strict=True):
             unscaled = sum(word << (_LIMB_BITS * at) for at, word in enumerate(words))
-            totals.append(_EXACT.create_decimal(unscaled).scaleb(-self._scale, _EXACT) if count else None)
+            totals.append(EXACT.create_decimal(unscaled).scaleb(-self._scale, EXACT) if count else None)
         return totals
 
 

@@ -81,7 +81,7 @@ class Cascade:
         bucket_of_row = buckets_of(table, self.buckets)[rows.keys]
         for bucket in np.unique(bucket_of_row).tolist():
             chosen = np.flatnonzero(bucket_of_row == bucket)
-            yield bucket, Chunk(partition, sequence, self._pack(first, rows, chosen))
+            yield bucket, Chunk(partition, sequence, self._pack(rows, chosen))
 
     def step(
         self, state: bytes | None, chunks: Sequence[Chunk], time: Time
@@ -92,8 +92,7 @@ class Cascade:
         2. Each further stage takes the results of the one before it, through its steps.
         """
         states = self._unpack_state(state)
-        first = self.operators[0]
-        rows = [self._rows(first, chunk) for chunk in sorted(chunks, key=lambda one: (one.partition, one.sequence))]
+        rows = [self._rows(chunk) for chunk in sorted(chunks, key=lambda one: (one.partition, one.sequence))]
         results: list[StageResults] = []
         problems: list[RowProblem] = []
         after: list[WindowState] = []
@@ -125,7 +124,7 @@ class Cascade:
         return [WindowState(parts[at], parts[at + 1]) for at in range(0, len(parts), 2)]
 
     @staticmethod
-    def _pack(operator: WindowOperator, rows: Rows, chosen: np.ndarray) -> bytes:
+    def _pack(rows: Rows, chosen: np.ndarray) -> bytes:
         """The chosen rows with the keys that they have, so that a blob carries nothing of other buckets."""
         used, local = np.unique(rows.keys[chosen], return_inverse=True)
         places = pa.array(chosen)
@@ -141,7 +140,7 @@ class Cascade:
         return pack([table, pa.RecordBatch.from_arrays(columns, names)])
 
     @staticmethod
-    def _rows(operator: WindowOperator, chunk: Chunk) -> Rows:
+    def _rows(chunk: Chunk) -> Rows:
         table, rows = unpack(chunk.blob)
         keys = rows.column(1).to_numpy(zero_copy_only=False).astype(np.int64)
         return Rows(chunk.partition, rows.column(0).to_numpy(zero_copy_only=False), keys, table, rows.columns[2:])

@@ -20,7 +20,10 @@ from strandline.processing.pipelines.arrow_types import arrow_type as field_arro
 
 NULL = "null"
 """The type of a bare null in an expression."""
-_WIDE = Context(prec=800, rounding=ROUND_HALF_UP)
+EXACT = Context(prec=120, rounding=ROUND_HALF_UP)
+"""For decimals: more digits than two of them together can have."""
+EXACT_OF_DOUBLE = Context(prec=800, rounding=ROUND_HALF_UP)
+"""For the longest double, written out."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP = field_arrow_type("timestamp")
 
@@ -60,7 +63,7 @@ def decimals_of(array: pa.Array) -> list[Decimal | None]:
 def rounded_decimals(values: Sequence[Decimal | None], target: pa.Decimal128Type) -> pa.Array:
     """Decimals rounded half up to the target's scale; null where they have too many digits for it."""
     unit, limit = Decimal(1).scaleb(-target.scale), Decimal(10) ** (target.precision - target.scale)
-    rounded = [None if value is None else _WIDE.quantize(value, unit) for value in values]
+    rounded = [None if value is None else EXACT_OF_DOUBLE.quantize(value, unit) for value in values]
     return pa.array([None if value is None or abs(value) >= limit else value for value in rounded], target)
 
 
@@ -92,7 +95,7 @@ def _decimal_of_text(value: object) -> Decimal | None:
     if not _NUMBER.fullmatch(text):
         return None
     try:
-        number = _WIDE.create_decimal(text)
+        number = EXACT_OF_DOUBLE.create_decimal(text)
     except InvalidOperation:
         return None
     return number if number.adjusted() < 40 else None

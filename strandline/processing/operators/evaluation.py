@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_UP, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ import sqlglot
 from sqlglot import exp
 
 from strandline.processing.operators.casting import (
+    EXACT,
+    EXACT_OF_DOUBLE,
     NULL,
     arrow_type,
     cast,
@@ -38,7 +40,6 @@ Bools = npt.NDArray[np.bool_]
 Evaluate = Callable[[Columns, int], pa.Array]
 """(columns, number of rows) -> one value a row."""
 
-_EXACT = Context(prec=120, rounding=ROUND_HALF_UP)
 _DIVISION_PLACES = Decimal(1).scaleb(-39)
 """Spark divides decimals to this many places before it rounds to the type of the result."""
 _EXACT_DOUBLE = 2.0**52
@@ -518,12 +519,12 @@ _DOUBLE_OPERATIONS: dict[type[exp.Expr], _Binary] = {
 }
 _DECIMAL_KERNELS: dict[type[exp.Expr], _Binary] = {exp.Add: pc.add, exp.Sub: pc.subtract, exp.Mul: pc.multiply}
 _DECIMAL_OPERATIONS: dict[type[exp.Expr], Callable[[Decimal, Decimal], Decimal | None]] = {
-    exp.Add: _EXACT.add,
-    exp.Sub: _EXACT.subtract,
-    exp.Mul: _EXACT.multiply,
-    exp.Div: lambda a, b: None if not b else _EXACT.quantize(_EXACT.divide(a, b), _DIVISION_PLACES),
-    exp.IntDiv: lambda a, b: None if not b else _EXACT.divide_int(a, b),
-    exp.Mod: lambda a, b: None if not b else _EXACT.remainder(a, b),
+    exp.Add: EXACT.add,
+    exp.Sub: EXACT.subtract,
+    exp.Mul: EXACT.multiply,
+    exp.Div: lambda a, b: None if not b else EXACT.quantize(EXACT.divide(a, b), _DIVISION_PLACES),
+    exp.IntDiv: lambda a, b: None if not b else EXACT.divide_int(a, b),
+    exp.Mod: lambda a, b: None if not b else EXACT.remainder(a, b),
 }
 _TRANSCENDENTAL: dict[type[exp.Expr], Callable[..., npt.NDArray[np.float64]]] = {
     exp.Sqrt: np.sqrt,
@@ -562,19 +563,15 @@ def round_half_up(array: pa.Array, places: int) -> pa.Array:
     unit = Decimal(1).scaleb(-places)
     for at in np.flatnonzero(valid & ~certain).tolist():
         value = float(values[at])
-        result[at] = value if not np.isfinite(value) else float(_EXACT_WIDE.quantize(Decimal(repr(value)), unit))
+        result[at] = value if not np.isfinite(value) else float(EXACT_OF_DOUBLE.quantize(Decimal(repr(value)), unit))
     result[result == 0] = 0.0
     return _array(result, valid)
-
-
-_EXACT_WIDE = Context(prec=800, rounding=ROUND_HALF_UP)
-"""For the longest double, written out."""
 
 
 def _quantized(array: pa.Array, places: int, target: str) -> pa.Array:
     unit = Decimal(1).scaleb(-places)
     return rounded_decimals(
-        [None if v is None else _EXACT.quantize(v, unit) for v in array.to_pylist()], arrow_type(target)
+        [None if v is None else EXACT.quantize(v, unit) for v in array.to_pylist()], arrow_type(target)
     )
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.processing.operators.casting import arrow_type, cast
+from strandline.processing.operators.casting import cast
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.pipelines.checked_pipeline import Derive, Where
 
@@ -110,8 +110,3 @@ def _failed(values: pa.Array, inputs: Sequence[pa.Array]) -> npt.NDArray[np.bool
         if column.null_count:
             failed = failed & column.is_valid().to_numpy(zero_copy_only=False)
     return failed
-
-
-def empty_columns(types: Mapping[str, str]) -> dict[str, pa.Array]:
-    """Columns of no rows."""
-    return {name: pa.nulls(0, arrow_type(kind)) for name, kind in types.items()}

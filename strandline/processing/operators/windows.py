@@ -1,7 +1,7 @@
 """The window operator: (state, rows, time) -> (state, results), on columns and without Spark.
 
-Rows are folded into *panes*: pieces of event time of which every window holds whole ones. A tumbling window is one pane; a
-sliding one is merged from several when it closes, so a record costs the same however long the window is.
+Rows are folded into *panes*: pieces of event time, each of which lies wholly inside or outside any window. A tumbling window is
+one pane; a sliding one is merged from several when it closes, so a record costs the same however long the window is.
 
 Contracts:
 - Order. Rows come with the partition of their input; per partition in offset order. Each pane keeps a partial result a key and

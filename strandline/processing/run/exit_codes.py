@@ -1,4 +1,4 @@
-"""With what codes a runner, or the process of a backfill, ends: its agreement with whoever started it. Imports nothing."""
+"""The exit codes of a runner and of a backfill's process, as the control service that starts them expects. Imports nothing."""
 
 from __future__ import annotations
 
