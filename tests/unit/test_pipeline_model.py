@@ -11,7 +11,7 @@ import pytest
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
 from strandline.core.stream import DocumentModel, FieldSpec, MqttSpec, StreamSpec
-from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Derive, Emit, Where
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.expressions import FUNCTIONS, ExpressionError, infer_type, parse_expression
 from strandline.processing.pipelines.model import (
@@ -23,6 +23,7 @@ from strandline.processing.pipelines.model import (
     WindowSpec,
     json_schema,
 )
+from strandline.processing.pipelines.stages import Derive, Emit, Where
 
 STREAM = """\
 stream: turbines

@@ -18,7 +18,7 @@ from strandline.processing.audit.source import ROWS_DDL
 from strandline.processing.audit.tasks import FINDINGS_DDL, WINDOW, ExpectedDocuments, Reconciling
 from strandline.processing.emission.tap import document_shape
 from strandline.processing.operators.stages import PROBLEM, apply_steps, types_of, value_of
-from strandline.processing.pipelines.checked_pipeline import Stage
+from strandline.processing.pipelines.stages import Stage
 from strandline.processing.source.data_source import REASON
 from strandline.processing.source.decoding import EVENT_TIME
 from strandline.processing.source.recorded_slices import OFFSET, OWN, PARTITION

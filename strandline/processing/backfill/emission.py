@@ -15,7 +15,8 @@ from strandline.ledger.states import BackfillRow, WindowRange
 from strandline.processing.emission.slice_context import SliceContext
 from strandline.processing.emission.stage_emission import REFUSED_RESULTS, REFUSED_SAMPLE, BackfillEmission
 from strandline.processing.emission.tap import document_shape
-from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Stage
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.stages import Stage
 from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
 

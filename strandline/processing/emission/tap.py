@@ -16,8 +16,9 @@ from strandline.ledger.database import without_secrets
 from strandline.processing.emission.result_stream_writer import ResultStream
 from strandline.processing.emission.stage_emission import REFUSED_RESULTS, StageEmission
 from strandline.processing.operators.stages import WATERMARK_METADATA
-from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Emit, Stage
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.job_run import JobRun
+from strandline.processing.pipelines.stages import Emit, Stage
 from strandline.processing.source.decoding import EVENT_TIME
 from strandline.results.document import DocumentShape
 from strandline.results.writer import ResultWriter

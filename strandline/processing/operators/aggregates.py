@@ -31,8 +31,8 @@ from strandline.processing.operators.casting import (
 )
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.operators.keys import Codes
-from strandline.processing.pipelines.checked_pipeline import Column
 from strandline.processing.pipelines.expressions import type_of
+from strandline.processing.pipelines.stages import Column
 
 Doubles = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]

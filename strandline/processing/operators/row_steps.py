@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from strandline.processing.operators.casting import cast
 from strandline.processing.operators.evaluation import ColumnExpression
-from strandline.processing.pipelines.checked_pipeline import Derive, Where
+from strandline.processing.pipelines.stages import Derive, Where
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from strandline.processing.operators.safe_sql import columns_of, safe_sql
-from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Derive, Stage, Where
-from strandline.processing.pipelines.checked_pipeline import Column as Computed
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.stages import Column as Computed
+from strandline.processing.pipelines.stages import Derive, Stage, Where
 from strandline.processing.source.data_source import FACT_NAMES, FACTS
 from strandline.processing.source.decoding import EVENT_TIME
 

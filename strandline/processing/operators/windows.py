@@ -26,7 +26,7 @@ import pyarrow as pa
 from strandline.processing.operators.aggregates import StageAggregates
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.keys import Codes, encode_keys, key_ranks, merge_keys, no_columns
-from strandline.processing.pipelines.checked_pipeline import Stage
+from strandline.processing.pipelines.stages import Stage
 
 WINDOW_START = "window_start_ms"
 WINDOW_END = "window_end_ms"

@@ -6,7 +6,7 @@ from strandline.core.documents import Path, YamlDocument, did_you_mean, path_tex
 from strandline.core.durations import FOREVER_MS, format_duration
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.core.stream import StreamSpec
-from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Column, Derive, Emit, Stage, Where
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.expressions import (
     ExpressionError,
     infer_type,
@@ -14,6 +14,7 @@ from strandline.processing.pipelines.expressions import (
     refuse_unknown_columns,
 )
 from strandline.processing.pipelines.model import EmitSpec, PipelineSpec, StepSpec, WindowSpec
+from strandline.processing.pipelines.stages import Column, Derive, Emit, Stage, Where
 from strandline.results.document import WINDOW_FIELDS
 
 

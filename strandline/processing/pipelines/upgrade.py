@@ -13,7 +13,8 @@ from enum import StrEnum
 
 from strandline.core.described import Described
 from strandline.core.durations import format_duration
-from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, Stage
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.stages import Stage
 
 
 class Effect(StrEnum):

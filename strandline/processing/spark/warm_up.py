@@ -22,9 +22,9 @@ from pyspark.sql.types import StructType
 from strandline.core.stream import StreamSpec
 from strandline.log.reader import MESSAGES_A_FETCH
 from strandline.processing.operators.stages import WATERMARK_METADATA, build_stages
-from strandline.processing.pipelines.checked_pipeline import Stage
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.stages import Stage
 from strandline.processing.source.data_source import FACTS, accepted_schema, read_accepted
 from strandline.processing.source.data_source import LogPartition as Task
 from strandline.processing.source.decoding import EVENT_TIME, DecodingConfig, decoding_of
