@@ -52,9 +52,11 @@ MINUTE = {
     "variance": "var_pop(power)",
     "total": "sum(count)",
     "half": "avg(count)",
+    "swing": "stddev_pop(count)",
     "cost": "sum(cost)",
     "dear": "max(cost)",
     "rate": "avg(cost)",
+    "range": "var_pop(cost)",
     "last_site": "max(site)",
     "span": "max(power) - min(power)",
 }

@@ -9,29 +9,23 @@ of their rows. Nothing here is lost silently: a sum that does not fit its type i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-import sqlglot
-from sqlglot import exp
 
+from strandline.processing.operators.aggregate_calls import AggregateCall, AggregateCalls, CallValues
 from strandline.processing.operators.casting import (
     EXACT,
     arrow_type,
-    cast,
     decimal_digits,
     is_decimal,
     rounded_decimals,
 )
-from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.operators.keys import Codes
-from strandline.processing.pipelines.expressions import type_of
 from strandline.processing.pipelines.stages import Column
 
 Doubles = npt.NDArray[np.float64]
@@ -43,15 +37,6 @@ _LIMB_BITS = 32
 _LIMB_MASK = (1 << _LIMB_BITS) - 1
 _FOLD_ROWS_MAX = 1 << 20
 """So many numbers below 2**32 are summed exactly in the 53 bits of a double."""
-
-
-@dataclass(frozen=True)
-class Finished:
-    """An aggregate's values, one a group."""
-
-    values: pa.Array
-    overflows: npt.NDArray[np.bool_] | None = None
-    """The groups whose value is null because it does not fit its type."""
 
 
 class Aggregate(ABC):
@@ -73,7 +58,7 @@ class Aggregate(ABC):
         """Combine the partial results of each group, in the order of their rows."""
 
     @abstractmethod
-    def finish(self, partials: Partials) -> Finished:
+    def finish(self, partials: Partials) -> CallValues:
         """The values."""
 
 
@@ -108,8 +93,8 @@ class Count(_Mergeable):
     def merge(self, partials: Partials, codes: Codes, groups: int) -> Partials:
         return [pa.array(_whole_sums(_numpy(partials[0]), codes, groups))]
 
-    def finish(self, partials: Partials) -> Finished:
-        return Finished(partials[0])
+    def finish(self, partials: Partials) -> CallValues:
+        return CallValues(partials[0])
 
 
 class DoubleSum(_Mergeable):
@@ -128,11 +113,11 @@ class DoubleSum(_Mergeable):
         counts = _whole_sums(_numpy(partials[0]), codes, groups)
         return [pa.array(counts), pa.array(np.bincount(codes, weights=_numpy(partials[1]), minlength=groups))]
 
-    def finish(self, partials: Partials) -> Finished:
+    def finish(self, partials: Partials) -> CallValues:
         counts, sums = _numpy(partials[0]), _numpy(partials[1])
         with np.errstate(all="ignore"):
             values = sums / counts if self._is_average else sums
-        return Finished(pa.array(values, mask=counts == 0))
+        return CallValues(pa.array(values, mask=counts == 0))
 
 
 class ExactSum(_Mergeable):
@@ -165,17 +150,17 @@ class ExactSum(_Mergeable):
             columns[at] &= _LIMB_MASK
         return [pa.array(column) for column in columns]
 
-    def finish(self, partials: Partials) -> Finished:
+    def finish(self, partials: Partials) -> CallValues:
         counts = _numpy(partials[0])
         if not self._is_decimal:
             low, high = _numpy(partials[1]), _numpy(partials[2])
             if self._is_average:
                 with np.errstate(all="ignore"):
                     averages = self._whole_totals(low, high) / counts
-                return Finished(pa.array(averages, mask=counts == 0))
+                return CallValues(pa.array(averages, mask=counts == 0))
             fits = (high >= -(1 << 31)) & (high < 1 << 31)
             sums = np.where(fits, (high << _LIMB_BITS) + low, 0)
-            return Finished(pa.array(sums, mask=(counts == 0) | ~fits), (counts > 0) & ~fits)
+            return CallValues(pa.array(sums, mask=(counts == 0) | ~fits), (counts > 0) & ~fits)
         totals = self._decimal_totals(partials)
         if self._is_average:
             totals = [
@@ -183,7 +168,7 @@ class ExactSum(_Mergeable):
                 for total, count in zip(totals, counts.tolist(), strict=True)
             ]
         values = rounded_decimals(totals, arrow_type(self._result))
-        return Finished(values, values.is_null().to_numpy(zero_copy_only=False) & (counts > 0))
+        return CallValues(values, values.is_null().to_numpy(zero_copy_only=False) & (counts > 0))
 
     @staticmethod
     def _whole_totals(low: Whole, high: Whole) -> Doubles:
@@ -237,8 +222,8 @@ class Extreme(_Mergeable):
             (np.fmin if self._is_least else np.maximum).at(result, kept, numbers)
         return pa.array(result, mask=np.bincount(kept, minlength=groups) == 0)
 
-    def finish(self, partials: Partials) -> Finished:
-        return Finished(partials[0])
+    def finish(self, partials: Partials) -> CallValues:
+        return CallValues(partials[0])
 
 
 class Spread(Aggregate):
@@ -297,81 +282,26 @@ class Spread(Aggregate):
             n[into] += counts[rows]
         return [pa.array(column) for column in total]
 
-    def finish(self, partials: Partials) -> Finished:
+    def finish(self, partials: Partials) -> CallValues:
         counts, _, sums, squares = (_numpy(column) for column in partials)
         with np.errstate(all="ignore"):
             variance = np.maximum(squares / counts - (sums / counts) ** 2, 0.0)
             variance[(counts == 1) & np.isfinite(sums)] = 0.0
             values = np.sqrt(variance) if self._is_deviation else variance
-        return Finished(pa.array(values, mask=counts == 0))
+        return CallValues(pa.array(values, mask=counts == 0))
 
 
-@dataclass(frozen=True)
-class _Call:
-    """One aggregate function with its argument, as it stands in one or more of a stage's expressions."""
+class StageAggregates(AggregateCalls):
+    """All aggregates of one window stage: what is computed per row, kept per group, and finished per result."""
 
-    sql: str
-    type: str
-    argument: ColumnExpression | None
-    argument_type: str
-    aggregate: Aggregate
-
-
-class StageAggregates:
-    """All aggregates of one window stage: what is computed per row, kept per group, and finished per result.
-
-    A function that stands in several expressions is computed once.
-    """
-
-    def __init__(self, stage: str, aggregates: Sequence[Column], types: dict[str, str]) -> None:
-        self._stage = stage
-        self._calls: list[_Call] = []
-        self._columns = aggregates
-        places: dict[str, int] = {}
-        self._expressions: list[tuple[str, ColumnExpression, tuple[int, ...]]] = []
-        for column in aggregates:
-            tree = sqlglot.parse_one(column.sql, dialect="spark", into=exp.Condition)
-            used: list[int] = []
-
-            def replace(node: exp.Expr, used: list[int] = used) -> exp.Expr:
-                if not isinstance(node, _FUNCTIONS):
-                    return node
-                sql = node.sql(dialect="spark", identify=True)
-                if sql not in places:
-                    places[sql] = len(self._calls)
-                    self._calls.append(_call(node, sql, types))
-                used.append(places[sql])
-                return exp.column(_name(places[sql]), quoted=True)
-
-            rest = tree.transform(replace)
-            finished = {_name(at): call.type for at, call in enumerate(self._calls)}
-            after = ColumnExpression(rest.sql(dialect="spark", identify=True), finished)
-            self._expressions.append((column.name, after, tuple(used)))
-        self.arguments = tuple(dict.fromkeys(call.argument.sql for call in self._calls if call.argument is not None))
-        self._evaluations = {call.argument.sql: call.argument for call in self._calls if call.argument is not None}
-        self._wanted = {call.argument.sql: call.argument_type for call in self._calls if call.argument is not None}
-
-    @property
-    def columns_read(self) -> tuple[str, ...]:
-        """The input columns that the arguments read."""
-        return tuple(dict.fromkeys(name for one in self._evaluations.values() for name in one.columns))
-
-    @property
-    def argument_types(self) -> tuple[pa.DataType, ...]:
-        """Of the arguments' columns, in their order."""
-        return tuple(arrow_type(self._wanted[sql]) for sql in self.arguments)
+    def __init__(self, stage: str, aggregates: Sequence[Column], types: Mapping[str, str]) -> None:
+        super().__init__(stage, aggregates, types)
+        self._functions = [_function_of(call) for call in self.calls]
 
     @property
     def partial_types(self) -> list[pa.DataType]:
         """Of the columns of all partial results together."""
-        return [kind for call in self._calls for kind in call.aggregate.partial_types]
-
-    def evaluate_arguments(self, columns: dict[str, pa.Array], rows: int) -> list[pa.Array]:
-        """Each argument's value for each row, in the order of `arguments`. Runs where records are decoded."""
-        return [
-            cast(self._evaluations[sql](columns, rows), self._evaluations[sql].type, self._wanted[sql])
-            for sql in self.arguments
-        ]
+        return [kind for function in self._functions for kind in function.partial_types]
 
     def fold(
         self,
@@ -382,72 +312,42 @@ class StageAggregates:
         groups: int,
     ) -> list[pa.Array]:
         """The partial results of all functions after new rows; see `Aggregate.fold`."""
-        by_sql = dict(zip(self.arguments, arguments, strict=True))
         folded: list[pa.Array] = []
-        for call, partials in self._split(state):
-            rows = None if call.argument is None else by_sql[call.argument.sql]
-            folded += call.aggregate.fold(partials, state_codes, rows, row_codes, groups)
+        for call, (function, partials) in zip(self.calls, self._split(state), strict=True):
+            rows = None if call.argument is None else arguments[call.argument]
+            folded += function.fold(partials, state_codes, rows, row_codes, groups)
         return folded
 
     def merge(self, partials: Sequence[pa.Array], codes: Codes, groups: int) -> list[pa.Array]:
         """The partial results of all functions, combined; see `Aggregate.merge`."""
         merged: list[pa.Array] = []
-        for call, columns in self._split(partials):
-            merged += call.aggregate.merge(columns, codes, groups)
+        for function, columns in self._split(partials):
+            merged += function.merge(columns, codes, groups)
         return merged
 
     def finish(self, partials: Sequence[pa.Array], groups: int) -> tuple[list[pa.Array], pa.Array]:
-        """The result columns, and per result what went wrong with it (null where nothing did): a value that does not fit its
-        type makes the result a dead letter, never a silent null."""
-        finished = [call.aggregate.finish(columns) for call, columns in self._split(partials)]
-        values = {_name(at): one.values for at, one in enumerate(finished)}
-        problem = pa.nulls(groups, pa.string())
-        results = []
-        for (name, after, used), column in zip(self._expressions, self._columns, strict=True):
-            results.append(cast(after(values, groups), after.type, column.type))
-            for at in used:
-                overflows = finished[at].overflows
-                if overflows is not None and overflows.any():
-                    text = f"{self._stage}.{name}: {self._calls[at].sql} does not fit into a {self._calls[at].type}"
-                    problem = pc.coalesce(problem, pc.if_else(pa.array(overflows), text, pa.scalar(None, pa.string())))
-        return results, problem
+        """The result columns, and per result what went wrong with it; see `AggregateCalls.results`."""
+        return self.results([function.finish(columns) for function, columns in self._split(partials)], groups)
 
-    def _split(self, columns: Sequence[pa.Array]) -> list[tuple[_Call, Partials]]:
+    def _split(self, columns: Sequence[pa.Array]) -> list[tuple[Aggregate, Partials]]:
         parts, first = [], 0
-        for call in self._calls:
-            end = first + len(call.aggregate.partial_types)
-            parts.append((call, list(columns[first:end])))
+        for function in self._functions:
+            end = first + len(function.partial_types)
+            parts.append((function, list(columns[first:end])))
             first = end
         return parts
 
 
-_FUNCTIONS = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max, exp.StddevPop, exp.VariancePop)
-
-
-def _call(node: exp.Expr, sql: str, types: dict[str, str]) -> _Call:
-    result = type_of(node, types)
-    if isinstance(node, exp.Count) and isinstance(node.this, exp.Star | exp.Literal):
-        return _Call(sql, result, None, "", Count())
-    argument = ColumnExpression(node.this.sql(dialect="spark", identify=True), types)
-    found = argument.type
-    aggregate: Aggregate
-    if isinstance(node, exp.Count):
-        return _Call(sql, result, argument, found, Count())
-    if isinstance(node, exp.Min | exp.Max):
-        return _Call(sql, result, argument, found, Extreme(found, is_least=isinstance(node, exp.Min)))
-    if isinstance(node, exp.StddevPop | exp.VariancePop):
-        return _Call(sql, result, argument, "double", Spread(is_deviation=isinstance(node, exp.StddevPop)))
-    is_average = isinstance(node, exp.Avg)
-    if found == "double":
-        aggregate = DoubleSum(is_average=is_average)
-    else:
-        found = found if is_decimal(found) else "long"
-        aggregate = ExactSum(found, result, is_average=is_average)
-    return _Call(sql, result, argument, found, aggregate)
-
-
-def _name(at: int) -> str:
-    return f"aggregate_{at}"
+def _function_of(call: AggregateCall) -> Aggregate:
+    kind = call.argument_type
+    if call.function == "count":
+        return Count()
+    if call.function in ("min", "max"):
+        return Extreme(kind, is_least=call.function == "min")
+    if call.function in ("stddev_pop", "var_pop"):
+        return Spread(is_deviation=call.function == "stddev_pop")
+    is_average = call.function == "avg"
+    return DoubleSum(is_average=is_average) if kind == "double" else ExactSum(kind, call.type, is_average=is_average)
 
 
 def _numpy(array: pa.Array) -> npt.NDArray[Any]:

@@ -47,7 +47,7 @@ class Rows:
     """The number of each row's key in `key_table`."""
     key_table: pa.RecordBatch
     arguments: list[pa.Array]
-    """The values of the aggregates' arguments, in the order of `StageAggregates.arguments`."""
+    """The values of the aggregates' arguments, in the order of `AggregateCalls.argument_types`."""
 
 
 @dataclass(frozen=True)
