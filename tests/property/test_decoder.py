@@ -349,7 +349,7 @@ time_texts = st.one_of(
 @example(values=["2023-11-14 22:13:20", "2023-11-14T22:13:20.1234567Z", "2023-11-14 22:13:20+0100"], unit="s")
 @example(values=["0001-01-01 00:00:00+00:01", "9999-12-31 23:59:59.999999-00:01", ""], unit="s")
 def test_a_column_of_timestamps_is_read_as_each_alone(values: list[Any], unit: str) -> None:
-    micros, valid = parse_timestamp_column(values, unit)
+    micros, valid = parse_timestamp_column(values, unit, set(map(type, values)))
     found = [micro if good else None for micro, good in zip(micros.tolist(), valid.tolist(), strict=True)]
     assert found == [None if value is None else parse_timestamp(value, unit) for value in values]
 
@@ -359,6 +359,6 @@ def test_a_column_of_timestamps_is_read_as_each_alone(values: list[Any], unit: s
 def test_a_usual_text_with_some_bytes_changed_is_read_as_alone(changes: list[tuple[str, int]]) -> None:
     usual = "2023-11-14T22:13:20.123456+01:00"
     changed = [usual[:at] + text + usual[at + len(text) :] for text, at in changes]
-    micros, valid = parse_timestamp_column(changed, "ms")
+    micros, valid = parse_timestamp_column(changed, "ms", {str})
     found = [micro if good else None for micro, good in zip(micros.tolist(), valid.tolist(), strict=True)]
     assert found == [parse_timestamp(text, "ms") for text in changed]

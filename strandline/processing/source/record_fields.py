@@ -13,12 +13,10 @@ A number is not taken for a text, nor a text for a number; only a decimal may be
 
 from __future__ import annotations
 
-import decimal
 import json
 import math
 import re
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +24,7 @@ import msgspec
 
 from strandline.core.field_types import WHOLE_RANGES, digits_of, is_number, normal_type
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
+from strandline.processing.source.decimals import DecimalParser
 from strandline.processing.source.timestamps import PER_SECOND, number_range, parse_timestamp
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
@@ -35,7 +34,6 @@ NESTING_MAX = 100
 """How deep objects and arrays may be nested. Fixed here, since the parser's own limit depends on its caller's depth."""
 _SHOWN_CHARACTERS_MAX = 40
 
-_NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _BRACKET = re.compile(rb"[][{}]")
 
@@ -115,41 +113,6 @@ def _is_type(name: str) -> bool:
         return False
 
 
-DecimalParser = Callable[[bytes], decimal.Decimal | None]
-"""Takes the JSON of a value: a number, or a string that holds nothing but a number. Returns the exact number in the field's
-scale, or None when it is no number, does not fit or is out of range."""
-
-
-def decimal_parser(field: RecordField) -> DecimalParser:
-    """Return the parser of a decimal field."""
-    sizes = digits_of(field.type)
-    assert sizes is not None, "asked of a field that is no decimal"
-    context = decimal.Context(prec=sizes[0], traps=[decimal.Inexact, decimal.InvalidOperation])
-    last_digit = decimal.Decimal((0, (1,), -sizes[1]))
-    least, greatest = (None if limit is None else decimal.Decimal(str(limit)) for limit in (field.min, field.max))
-
-    def parse(text: bytes) -> decimal.Decimal | None:
-        if text.startswith(b'"'):
-            if b"\\" in text:  # digits may be spelled as escapes
-                try:
-                    text = msgspec.json.encode(msgspec.json.decode(text, type=str))
-                except ValueError:
-                    return None
-            if not _NUMBER.fullmatch(text, 1, len(text) - 1):
-                return None
-            text = text[1:-1]
-        try:
-            # Refuses what is no number, and more digits than the type has, before or after the point.
-            number = decimal.Decimal(text.decode()).quantize(last_digit, context=context)
-        except decimal.DecimalException:
-            return None
-        if (least is not None and number < least) or (greatest is not None and number > greatest):
-            return None
-        return number
-
-    return parse
-
-
 @dataclass(frozen=True)
 class Rejection:
     """Why a record is rejected."""
@@ -163,7 +126,11 @@ class RecordValidator:
 
     def __init__(self, fields: list[RecordField]) -> None:
         self.fields = fields
-        self.decimal_parsers = {at: decimal_parser(field) for at, field in enumerate(fields) if digits_of(field.type)}
+        self.decimal_parsers = {
+            at: DecimalParser(field.type, field.min, field.max)
+            for at, field in enumerate(fields)
+            if digits_of(field.type)
+        }
         """By the field's place."""
         self.row_type = _row_type([(field, field.parsed_type) for field in fields])
         raw_fields = [(field, msgspec.Raw | msgspec.UnsetType) for field in fields]
@@ -227,7 +194,7 @@ class RecordValidator:
             raise msgspec.ValidationError("not a time")
         if at in self.decimal_parsers:
             absent = raw == b"null" and not field.required
-            if not absent and self.decimal_parsers[at](raw) is None:
+            if not absent and self.decimal_parsers[at].parse(raw) is None:
                 raise msgspec.ValidationError("not a decimal that fits")
         return value
 

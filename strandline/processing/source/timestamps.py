@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Micros = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
@@ -30,7 +31,14 @@ _TEXT = re.compile(
     r"(?:[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d+))?)?(?:[Zz]|([+-])([01]\d|2[0-3]):?([0-5]\d)?)?)?",
     re.ASCII,
 )
-_COLUMN_BYTES_MAX = len("YYYY-MM-DD HH:MM:SS.ffffff+HH:MM")
+# The texts that mean the same to Arrow as to `_TEXT`: a day that exists from year 1000 on, seconds, up to six digits.
+_LEAP_YEAR = r"(?:(?:[2468][048]|[13579][26])00|[1-9]\d(?:0[48]|[2468][048]|[13579][26]))"
+_DAY = r"(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8])"
+_HOUR_MINUTE = r"(?:[01]\d|2[0-3]):[0-5]\d"
+_USUAL_TEXT = (
+    rf"^(?:[1-9]\d\d\d-(?:{_DAY})|{_LEAP_YEAR}-02-29)"
+    rf"[T ]{_HOUR_MINUTE}:[0-5]\d(?:\.\d{{1,6}})?(?:Z|[+-]{_HOUR_MINUTE})?$"
+)
 
 
 def number_range(unit: str) -> tuple[int, int]:
@@ -50,14 +58,13 @@ def parse_timestamp(value: float | str, unit: str) -> int | None:
     return value * micros_per_unit if isinstance(value, int) else round(value * micros_per_unit)
 
 
-def parse_timestamp_column(values: list[Any], unit: str) -> tuple[Micros, Marks]:
+def parse_timestamp_column(values: list[Any], unit: str, kinds: set[type]) -> tuple[Micros, Marks]:
     """Return the microseconds of each value, and which values are times.
 
-    Values are int or float (within `number_range`) or str; any other value is no time.
+    Values are int or float (within `number_range`) or str; any other value is no time. `kinds` are their types.
     """
-    kinds = set(map(type, values))
     if len(kinds) == 1:
-        return _parse_column_of(kinds.pop(), values, unit)
+        return _parse_column_of(next(iter(kinds)), values, unit)
     micros, valid = np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
     for kind in kinds:
         rows = [row for row, value in enumerate(values) if type(value) is kind]
@@ -99,67 +106,21 @@ def _parse_column_of(kind: type, values: list[Any], unit: str) -> tuple[Micros, 
 
 
 def _parse_text_column(texts: list[str]) -> tuple[Micros, Marks]:
-    """Read the usual forms (`YYYY-MM-DD?HH:MM:SS`, up to six digits of fraction, `Z` or `+HH:MM`) for all rows at once,
-    by arithmetic on their bytes; give each row of another form to `_parse_text`."""
-    micros, valid = _parse_usual_texts(pa.array(texts, pa.string()))
+    """Give the texts of the usual forms to Arrow, and each other one to `_parse_text`."""
+    column = pa.array(texts, pa.string())
+    usual = pc.match_substring_regex(column, _USUAL_TEXT)
+    if not pc.all(usual).as_py():
+        column = pc.if_else(usual, column, "1970-01-01T00:00:00Z")
+    zoned = pc.ends_with(column, "Z")
+    if not pc.all(zoned).as_py():
+        sign = pc.binary_slice(column.view(pa.binary()), -6, -5)
+        zoned = pc.or_(zoned, pc.is_in(sign, pa.array([b"+", b"-"])))
+        column = pc.if_else(zoned, column, pc.binary_join_element_wise(column, "Z", ""))
+    micros = np.array(column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
+    # The zone may lead out of the last year.
+    valid = np.array(usual) & (micros < _SECONDS_END * 1_000_000)
     for row in np.flatnonzero(~valid).tolist():
         parsed = _parse_text(texts[row])
         if parsed is not None:
             micros[row], valid[row] = parsed, True
     return micros, valid
-
-
-def _parse_usual_texts(texts: pa.StringArray) -> tuple[Micros, Marks]:
-    _, offsets, data = texts.buffers()
-    bounds = np.frombuffer(offsets, np.int32)[: len(texts) + 1]
-    # Padded, so that a position after the end of a short text can be read; the length decides whether it counts.
-    padded = np.zeros(int(bounds[-1]) + _COLUMN_BYTES_MAX, np.uint8)
-    padded[: bounds[-1]] = np.frombuffer(data, np.uint8)[: bounds[-1]]
-    starts, ends, lengths = bounds[:-1], bounds[1:], np.diff(bounds)
-    valid = lengths <= _COLUMN_BYTES_MAX
-
-    def byte_is(positions: npt.NDArray[np.int32], characters: str) -> Marks:
-        return np.isin(padded[positions], np.frombuffer(characters.encode(), np.uint8))
-
-    def number(positions: npt.NDArray[np.int32], digits: int, used: Marks | None = None) -> Micros:
-        """Read `digits` digits; a row with another character becomes invalid, unless it is not `used`."""
-        nonlocal valid
-        total = np.zeros(len(positions), np.int64)
-        for at in range(digits):
-            digit = padded[positions + at] - np.uint8(48)  # anything below "0" wraps round to above 9
-            valid &= (digit <= 9) if used is None else (digit <= 9) | ~used
-            total = total * 10 + digit
-        return total
-
-    year, month, day = number(starts, 4), number(starts + 5, 2), number(starts + 8, 2)
-    hour, minute, second = number(starts + 11, 2), number(starts + 14, 2), number(starts + 17, 2)
-    valid &= byte_is(starts + 4, "-") & byte_is(starts + 7, "-") & byte_is(starts + 10, "T ")
-    valid &= byte_is(starts + 13, ":") & byte_is(starts + 16, ":")
-
-    zulu = byte_is(ends - 1, "Z")
-    shifted = (lengths >= 25) & byte_is(ends - 6, "+-") & byte_is(ends - 3, ":")
-    body = lengths - zulu - 6 * shifted
-    valid &= (body == 19) | ((body >= 21) & (body <= 26) & byte_is(starts + 19, "."))
-    zone_s = np.zeros(len(texts), np.int64)
-    if shifted.any():
-        zone_hours, zone_minutes = number(ends - 5, 2, shifted), number(ends - 2, 2, shifted)
-        valid &= ((zone_hours < 24) & (zone_minutes < 60)) | ~shifted
-        zone_s = np.where(shifted, zone_hours * 3_600 + zone_minutes * 60, 0)
-        zone_s = np.where(byte_is(ends - 6, "-"), -zone_s, zone_s)
-    fraction = np.zeros(len(texts), np.int64)
-    for at in range(6 if (body > 19).any() else 0):
-        used = body > 20 + at
-        fraction = fraction * 10 + np.where(used, number(starts + 20 + at, 1, used), 0)
-
-    valid &= (month >= 1) & (month <= 12) & (hour < 24) & (minute < 60) & (second < 60)
-    month_index = np.where(valid, (year - 1970) * 12 + month - 1, 0)
-    month_start_day, month_end_day = _first_day(month_index), _first_day(month_index + 1)
-    valid &= (day >= 1) & (day <= month_end_day - month_start_day)
-    seconds = (month_start_day + day - 1) * 86_400 + hour * 3_600 + minute * 60 + second - zone_s
-    valid &= (year >= 1) & (seconds >= _SECONDS_FIRST) & (seconds < _SECONDS_END)
-    return np.where(valid, seconds * 1_000_000 + fraction, 0), valid
-
-
-def _first_day(month_index: Micros) -> Micros:
-    """Return the days from 1970-01-01 to the first of a month, counted in months from 1970-01."""
-    return month_index.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
