@@ -174,16 +174,18 @@ class Decoder:
             # Each member of a row takes two quotes for its key, and two more for a string. With no quote left over,
             # nothing else stands in any row: no second key, no key with an escape in it, and nothing nested.
             quotes = columns.quotes[first : first + _BLOCK_ROWS]
-            if np.count_nonzero(data == _QUOTE) == quotes.sum():
+            left_over = np.count_nonzero(data == _QUOTE) - quotes.sum()
+            if left_over == 0:
                 continue
             brackets = np.count_nonzero(data == ord("{")) + np.count_nonzero(data == ord("["))
             if brackets >= len(block) + NESTING_MAX:
                 doubtful.update(first + at for at, value in enumerate(block) if _may_nest_deep(value))
             rows = np.arange(first, first + len(block))
-            if self._may_repeat_keys(text, rows, columns):
-                lengths = np.fromiter(map(len, block), np.int64, len(block))
-                counts = np.add.reduceat(data == _QUOTE, lengths.cumsum() - lengths, dtype=np.int64)
-                doubtful.update(self._repeated_keys(values, rows[counts != quotes], columns))
+            if left_over >= len(block) and not self._may_repeat_keys(text, rows, columns):
+                continue
+            lengths = np.fromiter(map(len, block), np.int64, len(block))
+            counts = np.add.reduceat(data == _QUOTE, lengths.cumsum() - lengths, dtype=np.int64)
+            doubtful.update(self._repeated_keys(values, rows[counts != quotes], columns))
         return doubtful
 
     def _repeated_keys(self, values: Sequence[Any], rows: Places, columns: _Columns) -> list[int]:

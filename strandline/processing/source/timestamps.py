@@ -65,10 +65,16 @@ def parse_timestamp_column(values: list[Any], unit: str, kinds: set[type]) -> tu
     """
     if len(kinds) == 1:
         return _parse_column_of(next(iter(kinds)), values, unit)
-    micros, valid = np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
-    for kind in kinds:
-        rows = [row for row, value in enumerate(values) if type(value) is kind]
-        micros[rows], valid[rows] = _parse_column_of(kind, [values[row] for row in rows], unit)
+    if not kinds:
+        return np.zeros(0, np.int64), np.zeros(0, np.bool_)
+    # One kind is read in place, with its first value wherever there is another kind; the others are a column of their own.
+    kind = type(values[0])
+    others = [row for row, value in enumerate(values) if type(value) is not kind]
+    alike = values.copy()
+    for row in others:
+        alike[row] = values[0]
+    micros, valid = _parse_column_of(kind, alike, unit)
+    micros[others], valid[others] = parse_timestamp_column([values[row] for row in others], unit, kinds - {kind})
     return micros, valid
 
 
