@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from calendar import isleap
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from strandline.processing.source.decimals import DecimalParser
 from strandline.processing.source.decoder import Decoder, RecordField
 from strandline.processing.source.record_fields import RecordValidator, Rejection
 from strandline.processing.source.timestamps import parse_timestamp, parse_timestamp_column
@@ -151,10 +154,10 @@ def test_neighbours_and_cuts_never_matter(sent: list[Sent], data: st.DataObject)
 
 @settings(max_examples=50, deadline=None)
 @given(sent=st.lists(sents, min_size=1, max_size=6), data=st.data())
-def test_bad_records_among_hundreds_of_good_ones_cost_only_themselves(sent: list[Sent], data: st.DataObject) -> None:
-    places = data.draw(st.lists(st.integers(0, 600), min_size=len(sent), max_size=len(sent), unique=True))
-    crowd = [GOOD] * 601
-    expected = [outcomes([GOOD])[0]] * 601
+def test_bad_records_among_thousands_of_good_ones_cost_only_themselves(sent: list[Sent], data: st.DataObject) -> None:
+    places = data.draw(st.lists(st.integers(0, 2_500), min_size=len(sent), max_size=len(sent), unique=True))
+    crowd = [GOOD] * 2_501
+    expected = [outcomes([GOOD])[0]] * 2_501
     for place, record in zip(places, sent, strict=True):
         crowd[place] = record
         expected[place] = outcomes([record])[0]
@@ -347,6 +350,9 @@ time_texts = st.one_of(
     unit=st.sampled_from(["s", "ms", "us"]),
 )
 @example(values=["2023-11-14 22:13:20", "2023-11-14T22:13:20.1234567Z", "2023-11-14 22:13:20+0100"], unit="s")
+@example(values=["2023-11-14T22Z", "2023-11-14T22+01:00", "0000-12-31T23:59:59-00:01", "2023-11-14 22:13:20"], unit="s")
+@example(values=["2023-02-29 00:00:00", "1900-02-29T00:00:00Z", "2000-02-29 00:00:00", "2024-04-31 00:00:00"], unit="s")
+@example(values=[1, "2023-11-14", 2.5, None, 3, None, 1e9, "2023-11-14T22:13:20Z"], unit="s")
 @example(values=["0001-01-01 00:00:00+00:01", "9999-12-31 23:59:59.999999-00:01", ""], unit="s")
 def test_a_column_of_timestamps_is_read_as_each_alone(values: list[Any], unit: str) -> None:
     micros, valid = parse_timestamp_column(values, unit, set(map(type, values)))
@@ -362,3 +368,54 @@ def test_a_usual_text_with_some_bytes_changed_is_read_as_alone(changes: list[tup
     micros, valid = parse_timestamp_column(changed, "ms", {str})
     found = [micro if good else None for micro, good in zip(micros.tolist(), valid.tolist(), strict=True)]
     assert found == [parse_timestamp(text, "ms") for text in changed]
+
+
+def test_every_day_of_a_column_is_read_as_alone() -> None:
+    years = [999, 1000, 1600, 1900, 1904, 1999, 2000, 2023, 2024, 2100, 9996, 9999]
+    days = [f"{year:04}-{month:02}-{day:02} 23:59:59" for year in years for month in range(14) for day in range(33)]
+    micros, valid = parse_timestamp_column(days, "ms", {str})
+    found = [micro if good else None for micro, good in zip(micros.tolist(), valid.tolist(), strict=True)]
+    assert found == [parse_timestamp(day, "ms") for day in days]
+    assert sum(valid) == sum(365 + isleap(year) for year in years)
+
+
+number_texts = st.one_of(
+    st.from_regex(r"-?[0-9]{0,4}\.?[0-9]{0,4}([eE][+-]?[0-9]{1,3})?", fullmatch=True),
+    st.decimals(-20_000, 20_000, places=2).map(str),
+    st.sampled_from(
+        ["+1", ".5", "1.", "-", "-0", "0.00", "007", "1e2", "12e-1", "0e99", "1" * 39, "0." + "0" * 60, ""]
+    ),
+    st.sampled_from(["NaN", "Infinity", "true", "[1,2]", "{}", "1,5", " 1", "1 ", "\\u0031", "1\n", "é", "\u0663"]),
+)
+
+
+def is_json(text: bytes) -> bool:
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+number_values = st.one_of(
+    number_texts.map(str.encode),
+    number_texts.map(lambda text: f'"{text}"'.encode()),
+    st.sampled_from([b"null", b'"null"', b'"\xff"', b'"\\"1"']),
+).filter(is_json)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    texts=st.lists(number_values, max_size=12),
+    kind=st.sampled_from(["decimal(6,2)", "decimal(3,3)", "decimal(38,0)", "decimal(4,0)", "decimal(38,20)"]),
+    limits=st.sampled_from([(None, None), (-50, None), (None, 99.995), (0, 1)]),
+)
+@example(texts=[b"1.5", b'"2.5"', b"1e0", b"null", b"[1]"], kind="decimal(6,2)", limits=(None, None))
+@example(texts=[b"1.5", b"-3", b"0.25"], kind="decimal(6,2)", limits=(0, 1))
+def test_a_column_of_decimals_is_read_as_each_alone(
+    texts: list[bytes], kind: str, limits: tuple[float | None, float | None]
+) -> None:
+    parser = DecimalParser(kind, *limits)
+    numbers, strings = parser.parse_column([msgspec.Raw(text) for text in texts])
+    assert numbers.to_pylist() == [parser.parse(text) for text in texts]
+    assert strings.tolist() == [text.startswith(b'"') for text in texts]

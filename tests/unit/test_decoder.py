@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from decimal import Decimal
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -127,6 +128,36 @@ def test_what_is_not_json_is_a_decode_reject(value: bytes | None) -> None:
     assert 0 < len(decoded.rejects[0].message) < 150
 
 
+@pytest.mark.parametrize("good", list(product([True, False], repeat=4)), ids=str)
+def test_good_records_keep_their_order_and_log_times_whichever_are_bad(good: tuple[bool, ...]) -> None:
+    values = [f'{{"device":"{at}","ts":{at + 1}}}'.encode() if fine else b"?" for at, fine in enumerate(good)]
+    decoded = decode(*values, max_ahead_ms=0, log_times_ms=[1, 2, 2, 4])
+    expected = [str(at) for at, fine in enumerate(good) if fine and at != 2]
+    assert decoded.arrays["device"].to_pylist() == expected
+    assert len(decoded.event_time) == len(expected)
+    assert decoded.latest_event_ms == (int(expected[-1]) + 1 if expected else None)
+    reasons = {at: "future_event" if fine else "decode" for at, fine in enumerate(good) if not fine or at == 2}
+    assert {reject.index: reject.reason for reject in decoded.rejects} == reasons
+
+
+@pytest.mark.parametrize("kind", ["duplicate key", "duplicate key with an escape", "just too deep"])
+@pytest.mark.parametrize("rest", [b"}", b',"other":"x"}'], ids=["declared only", "an undeclared field"])
+@pytest.mark.parametrize("place", [0, 31, 1_023, 1_024, 1_500, 2_499])
+def test_a_bad_record_is_found_in_any_place(kind: str, rest: bytes, place: int) -> None:
+    values: list[bytes | None] = [b'{"device":"a","ts":1' + rest] * 2_500
+    values[place] = NOT_JSON[kind]
+    decoded = decode(*values)
+    assert [(reject.index, reject.reason) for reject in decoded.rejects] == [(place, "decode")]
+    assert len(decoded.event_time) == 2_499
+
+
+def test_bad_utf8_is_found_in_any_place() -> None:
+    values: list[bytes | None] = ['{"device":"é","ts":1}'.encode()] * 2_500
+    for place in (0, 1_024, 2_499):
+        values[place] = NOT_JSON["bad UTF-8 in a field that is not declared"]
+    assert [reject.index for reject in decode(*values).rejects] == [0, 1_024, 2_499]
+
+
 NOT_AS_DECLARED = {
     "array": (b"[1]", "expected an object, got [1]"),
     "null": (b"null", "expected an object, got null"),
@@ -179,6 +210,7 @@ ACCEPTED = {
     "brackets in a string": b'{"device":"a","ts":1,"x":"' + b'[{\\"' * 500 + b'"}',
     "a key with an escape": b'{"d\\u0065vice":"a","ts":1}',
     "a huge number that is not declared": b'{"device":"a","ts":1,"x":' + b"9" * 5_000 + b"}",
+    "lines within a record, and around it": b'\n{"device":"a",\n"ts"\r\n:1\n}\n\n',
     "right to left": '{"device":"\u05e9\u05dc\u05d5\u05dd \u202e","ts":1}'.encode(),
 }
 
