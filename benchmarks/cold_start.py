@@ -27,7 +27,6 @@ from strandline.processing.spark.session import start_spark
 from strandline.processing.spark.warm_up import warm_up
 
 WITHOUT, WITH = "without the archive", "with it"
-_ROWS = 1_000
 _NO_KAFKA = "127.0.0.1:1"
 """The query reads no topic."""
 
@@ -37,7 +36,7 @@ def measure_here(with_archive: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="strandline-bench-") as scratch:
         began = time.monotonic()
         spark = start_spark(Settings(), "cold", Path(scratch), java_options=None if with_archive else "")
-        warm_up(spark, _NO_KAFKA, Path(scratch), lambda: False, _ROWS)
+        warm_up(spark, _NO_KAFKA, Path(scratch), lambda: False)
         took_s = time.monotonic() - began
         print(json.dumps({"seconds": took_s, "jvm_cpu_s": cpu_by_role(os.getpid())["jvm"]}), flush=True)
         spark.stop()

@@ -52,7 +52,7 @@ def pipeline() -> CheckedPipeline:
 
 def measure(records: int, keys: int) -> tuple[float, float, int]:
     """CPU-seconds of cutting and of stepping, and the number of results."""
-    cascade = Cascade(pipeline(), BUCKETS)
+    cascade = Cascade(pipeline().stages, pipeline().stream.types, BUCKETS)
     random = np.random.default_rng(1)
     names = np.array([f"d{number}" for number in range(keys)])
     states: dict[int, bytes | None] = dict.fromkeys(range(BUCKETS))
@@ -77,7 +77,7 @@ def measure(records: int, keys: int) -> tuple[float, float, int]:
         watermark_ms = (first + SLICE_RECORDS) * EVENT_STEP_MS - DELAY_MS
         began = time.process_time()
         for bucket in range(BUCKETS):
-            states[bucket], found, _ = cascade.step(states[bucket], chunks[bucket], Time(before, watermark_ms))
+            states[bucket], found = cascade.step(states[bucket], chunks[bucket], Time(before, watermark_ms))
             results += sum(one.rows.num_rows for one in found)
         step_s += time.process_time() - began
         before = watermark_ms

@@ -29,8 +29,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.log.reader import OffsetRange
 from strandline.log.topics import Topics
 from strandline.processing.source import decoding
-from strandline.processing.source.data_source import LogPartition, read_accepted
-from strandline.processing.source.decoding import DecodingConfig, Piece
+from strandline.processing.source.decoding import DecodingConfig, Piece, decode_pieces, decoder_of
 from strandline.processing.source.record_fields import record_fields
 from tests.support import mqtt_client_packets as client
 from tests.support.waiting import wait_until
@@ -321,13 +320,15 @@ def test_a_job_reads_fields_from_the_topic(listener):
         event_time_field="ts",
         max_ahead_ms=None,
     )
-    partition = LogPartition([Piece(OffsetRange(stream, 0, 0, len(sent)), None)], None)
+    pieces = [Piece(OffsetRange(stream, 0, 0, len(sent)), None)]
     try:
-        batches = [batch.select(["site", "turbine"]).to_pylist() for batch in read_accepted(config, partition)]
+        (chunk,) = decode_pieces(config, decoder_of(config), pieces)
     finally:
         decoding._readers.pop(listener.kafka).close()  # a worker keeps it; here Kafka goes before the process does
-    rows = [row for batch in batches for row in batch]
-    assert rows[:-1] == [{"site": "lundy", "turbine": 7}, {"site": "own", "turbine": 8}]
+    assert {name: column.to_pylist() for name, column in chunk.decoded.arrays.items()} == {
+        "site": ["lundy", "own"],
+        "turbine": [7, 8],
+    }
 
 
 def test_an_unknown_topic_is_refused_as_each_version_can(listener):

@@ -129,7 +129,7 @@ def run(
     checked: CheckedPipeline, slices: Sequence[tuple[Sequence[Record], int | None]], buckets: int, chunk_rows: int
 ) -> dict[str, list[dict[str, Any]]]:
     """Every stage's results over slices, each with the watermark after it. Rows of a slice are cut into chunks."""
-    cascade = Cascade(checked, buckets)
+    cascade = Cascade(checked.stages, checked.stream.types, buckets)
     states: dict[int, bytes | None] = dict.fromkeys(range(buckets))
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     before: int | None = None
@@ -146,7 +146,7 @@ def run(
                     chunks[bucket].append(chunk)
         for bucket in range(buckets):
             time = Time(before, watermark_ms)
-            states[bucket], results, _ = cascade.step(states[bucket], list(reversed(chunks[bucket])), time)
+            states[bucket], results = cascade.step(states[bucket], list(reversed(chunks[bucket])), time)
             for one in results:
                 found[one.stage] += one.rows.to_pylist()
         before = watermark_ms
@@ -318,14 +318,14 @@ def left_folds(inside: list[Record]) -> float | None:
 
 def test_state_holds_no_more_than_what_is_open() -> None:
     """Forty minutes of one record a second: the state is as large at the end as after the first minutes."""
-    cascade = Cascade(CASCADE, 1)
+    cascade = Cascade(CASCADE.stages, CASCADE.stream.types, 1)
     state: bytes | None = None
     sizes = []
     for second in range(0, 2_400, 5):
         rows = [Record(0, (second + at) * 1000, f"m{(second + at) % 7}", "north", 1.0, 1, None) for at in range(5)]
         event_us = pa.array([row.ts_ms * 1000 for row in rows], pa.int64())
         chunks = [chunk for _, chunk in cascade.cut(0, 0, event_us, chunk_columns(rows))]
-        state, _, _ = cascade.step(state, chunks, Time(second * 1000 - 5000, second * 1000))
+        state, _ = cascade.step(state, chunks, Time(second * 1000 - 5000, second * 1000))
         sizes.append(len(state))
     assert max(sizes[len(sizes) // 2 :]) <= max(sizes[: len(sizes) // 10])
 
@@ -335,7 +335,7 @@ def test_a_derived_value_that_fails_is_a_problem_and_not_a_row() -> None:
         {"name": "rates", "tumbling": "10s", "by": ["machine"], "aggregate": {"n": "count(*)", "rate": "max(rate)"}},
         steps=[{"derive": {"rate": "power / count"}}, {"where": "rate > 1 or power is null"}],
     )
-    steps = Cascade(checked, 1).record_steps
+    steps = Cascade(checked.stages, checked.stream.types, 1).record_steps
     rows = [Record(0, 1, "a", None, power, count, None) for power, count in ((4.0, 2), (4.0, 0), (1.0, 2), (None, 2))]
     stepped = steps.apply(chunk_columns(rows), len(rows))
     assert stepped.rows.tolist() == [0, 3]

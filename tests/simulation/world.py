@@ -378,7 +378,7 @@ class World:
                 if is_over or job.version != version:
                     return
             if done < plan.slice_committed:
-                end = plan.slice_committed if plan.replay_is_one_batch else done + self.chance.randint(1, 8)
+                end = plan.slice_committed if plan.held_open_from_ms is not None else done + self.chance.randint(1, 8)
                 end = min(plan.slice_committed, end)
             else:
                 if self.broken != "plans late":

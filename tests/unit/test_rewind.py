@@ -57,7 +57,14 @@ def test_what_a_version_with_longer_windows_had_not_emitted_is_the_next_ones():
     plan = plan_rewind(slice_row(90, closes_ms=52_000), before, lambda ms: asked.append(ms) or 7, {"short": 10_000})
     assert plan.emitted == {"short": 40_000}
     assert asked == [40_000]
-    assert plan.replay_is_one_batch
+    assert plan.held_open_from_ms == 40_000
+    assert [
+        plan.closes_ms(slice_row(number, closes_ms=closes_ms)) for number, closes_ms in ((89, 38_000), (90, 52_000))
+    ] == [
+        38_000,
+        40_000,
+    ]
+    assert plan.closes_ms(slice_row(91, closes_ms=53_000)) == 53_000
 
 
 def test_no_open_window_replays_nothing():

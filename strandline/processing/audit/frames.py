@@ -15,13 +15,12 @@ from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.plan import VersionSpan
 from strandline.processing.audit.reconciliation import DEAD_LETTERS, Finding, Kind, Reconciler, Side
 from strandline.processing.audit.source import ROWS_DDL
+from strandline.processing.audit.stages import PROBLEM, apply_steps, types_of, value_of
 from strandline.processing.audit.tasks import FINDINGS_DDL, WINDOW, ExpectedDocuments, Reconciling
-from strandline.processing.emission.tap import document_shape
-from strandline.processing.operators.stages import PROBLEM, apply_steps, types_of, value_of
+from strandline.processing.emission.document_shapes import document_shape
 from strandline.processing.pipelines.stages import Stage
-from strandline.processing.source.data_source import REASON
 from strandline.processing.source.decoding import EVENT_TIME
-from strandline.processing.source.recorded_slices import OFFSET, OWN, PARTITION
+from strandline.processing.source.recorded_slices import OFFSET, OWN, PARTITION, REASON
 
 KEPT = StorageLevel.MEMORY_AND_DISK
 _REFUSAL = "_strandline_refusal"

@@ -1,24 +1,35 @@
-"""The emission of a backfill: like that of a running job, but into the indices of its generation."""
+"""The computation of one chunk of a backfill: the operators of a running job over recorded slices, from empty state, into the
+indices of its generation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, Observation
-from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from strandline.core.settings import Settings
 from strandline.ledger.database import without_secrets
-from strandline.ledger.states import BackfillRow, WindowRange
-from strandline.processing.emission.slice_context import SliceContext
-from strandline.processing.emission.stage_emission import REFUSED_RESULTS, REFUSED_SAMPLE, BackfillEmission
-from strandline.processing.emission.tap import document_shape
+from strandline.ledger.states import BackfillRow
+from strandline.processing.backfill.plan import Chunk
+from strandline.processing.emission.document_shapes import document_shape, letter_shape
+from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters, rows_of
+from strandline.processing.emission.stage_emission import BackfillEmission
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stages import Stage
+from strandline.processing.source.data_source import LogPartition
+from strandline.processing.source.recorded_slices import recorded_tasks
+from strandline.processing.source.slice_rows import ROWS_SCHEMA, WORK, SliceWork, encode
+from strandline.processing.source.source_task import SourceTask, TaskConfig
 from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def shapes_of(row: BackfillRow, pipeline: CheckedPipeline, stage: Stage) -> list[DocumentShape]:
@@ -30,59 +41,100 @@ def shapes_of(row: BackfillRow, pipeline: CheckedPipeline, stage: Stage) -> list
     ]
 
 
-@dataclass
-class BackfillTap:
-    """Adds a stage's emission to the plan of one chunk, and counts results while the plan runs."""
+@dataclass(frozen=True)
+class ChunkTask:
+    """Computes and emits the buckets of one chunk; travels pickled to the executors."""
 
-    row: BackfillRow
-    pipeline: CheckedPipeline
-    windows: Mapping[str, WindowRange]
-    """Stage -> the ends of the chunk's windows."""
-    context: SliceContext
-    """The chunk's last slice, which is the emission's number, and where the dead-letter stream ended when the backfill was asked
-    for."""
-    settings: Settings
-    _counted: dict[str, Observation] = field(default_factory=dict)
+    keyed: KeyedTask
+    work: SliceWork
 
-    def __call__(self, stage: Stage, frame: DataFrame) -> DataFrame:
-        window = self.windows.get(stage.name)
-        if window is None:
-            return frame
-        url, row = self.settings.elasticsearch_url, self.row
-        emission = BackfillEmission(
-            writers=tuple(ElasticsearchWriter(url, shape) for shape in shapes_of(row, self.pipeline, stage)),
-            streams=(),
-            job=row.job,
-            stage=stage.name,
-            epoch=row.epoch,
-            emitted_ms=window.after_ms,
-            kafka_bootstrap=self.settings.kafka_bootstrap,
-            ledger_url=without_secrets(self.settings.ledger_url),
-            record_bytes_max=self.settings.record_bytes_max,
-            context=self.context,
-            up_to_ms=window.up_to_ms,
-            generation=row.generation,
+    def __call__(self, key: tuple[int], frame: pd.DataFrame) -> pd.DataFrame:
+        """Called by Spark for one bucket, with all its rows."""
+        import pandas
+
+        rows = [(WORK, 0, 0, encode(self.work)), *rows_of([frame])]
+        _, outcome = self.keyed.process(self.keyed.bucket_keys.index(key[0]), rows, None)
+        return pandas.DataFrame({"outcome": [msgspec.json.encode(outcome)]})
+
+
+def chunk_task(
+    row: BackfillRow,
+    pipeline: CheckedPipeline,
+    chunk: Chunk,
+    dead_letter_offsets: dict[int, int],
+    source: TaskConfig,
+    settings: Settings,
+) -> ChunkTask:
+    """The task of a chunk. Its emission's number is that of its last slice; `dead_letter_offsets` tells where the dead-letter
+    stream ended when the backfill was asked for."""
+    url, ledger_url = settings.elasticsearch_url, without_secrets(settings.ledger_url)
+    emissions = []
+    for stage in pipeline.stages:
+        window = chunk.windows.get(stage.name)
+        shapes = shapes_of(row, pipeline, stage) if window is not None else []
+        emissions.append(
+            BackfillEmission(
+                writers=tuple(ElasticsearchWriter(url, shape) for shape in shapes),
+                streams=(),
+                shape=letter_shape(pipeline, stage, row.version, row.generation),
+                job=row.job,
+                stage=stage.name,
+                epoch=row.epoch,
+                emitted_ms=window.after_ms if window is not None else 0,
+                kafka_bootstrap=settings.kafka_bootstrap,
+                ledger_url=ledger_url,
+                record_bytes_max=settings.record_bytes_max,
+                up_to_ms=window.up_to_ms if window is not None else 0,
+                generation=row.generation,
+            )
         )
-        fields = [StructField(f.name, f.dataType, f.nullable) for f in frame.schema.fields]
-        schema = StructType(
-            [*fields, StructField(REFUSED_RESULTS, LongType()), StructField(REFUSED_SAMPLE, StringType())]
-        )
-        end_ms = F.unix_millis(F.col("window.end"))
-        is_inside = (end_ms > window.after_ms) & (end_ms <= window.up_to_ms)
-        self._counted[stage.name] = observation = Observation()
-        tapped = frame.mapInArrow(emission, schema).observe(
-            observation,
-            F.count(F.when(is_inside, 1)).alias("results"),
-            F.sum(REFUSED_RESULTS).alias("refused"),
-            F.max(REFUSED_SAMPLE).alias("sample"),
-        )
-        return tapped.drop(REFUSED_RESULTS, REFUSED_SAMPLE)
+    letters = RecordLetters(settings.kafka_bootstrap, ledger_url, row.job, row.epoch, settings.record_bytes_max)
+    keyed = KeyedTask(source.stages, source.types, source.bucket_keys, tuple(emissions), letters)
+    work = SliceWork(chunk.slice_last, True, None, chunk.up_to_ms, dead_letter_offsets, {})
+    return ChunkTask(keyed, work)
 
-    def counted(self, name: str) -> dict[str, int]:
-        """Stage -> its number of `results` or `refused`, without stages that have none."""
-        found = {stage: int(one.get[name] or 0) for stage, one in self._counted.items()}
-        return {stage: count for stage, count in found.items() if count}
 
-    def sample(self) -> list[str]:
-        """The reason of one refused result of each stage that has some."""
-        return [str(one.get["sample"]) for one in self._counted.values() if one.get["sample"]]
+def chunk_source(job: str, ledger_url: str, chunk: Chunk, task: TaskConfig) -> type[DataSource]:
+    """A data source class bound to one chunk, for `spark.dataSource.register`."""
+
+    class BoundChunk(ChunkSource):
+        bound = ChunkReader(job, ledger_url, chunk, task)
+
+    return BoundChunk
+
+
+class ChunkSource(DataSource):
+    """The recorded slices of one chunk, as rows for the keyed tasks."""
+
+    bound: ChunkReader
+
+    @classmethod
+    def name(cls) -> str:
+        return "strandline_chunk"
+
+    def schema(self) -> StructType:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(ROWS_SCHEMA)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return self.bound
+
+
+class ChunkReader(DataSourceReader):
+    """Reads one chunk in tasks of bounded size."""
+
+    def __init__(self, job: str, ledger_url: str, chunk: Chunk, task: TaskConfig) -> None:
+        self._job = job
+        self._ledger_url = ledger_url
+        self._chunk = chunk
+        self._task = task
+
+    def partitions(self) -> Sequence[InputPartition]:
+        chunk = self._chunk
+        tasks = recorded_tasks(self._job, self._ledger_url, chunk.slice_first, chunk.slice_first, chunk.slice_last)
+        return [LogPartition(task.pieces, is_new=False) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, LogPartition)
+        return SourceTask(self._task).read(partition.pieces, is_new=False, work=None)

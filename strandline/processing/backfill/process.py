@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
 import structlog
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, PermanentError, StrandlineError, TransientError
 from strandline.core.failpoints import failpoint
@@ -30,7 +31,7 @@ from strandline.ledger.database import without_secrets
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import BackfillRow, BackfillState
 from strandline.log.index import LogIndex
-from strandline.processing.backfill.emission import BackfillTap, shapes_of
+from strandline.processing.backfill.emission import ChunkSource, chunk_source, chunk_task, shapes_of
 from strandline.processing.backfill.plan import (
     Backfilled,
     Chunk,
@@ -42,17 +43,15 @@ from strandline.processing.backfill.plan import (
     stores_of,
     windows_left,
 )
-from strandline.processing.emission.slice_context import SliceContext
-from strandline.processing.operators.stages import window_stages
+from strandline.processing.emission.keyed_task import OUTCOME_DDL, BucketOutcome
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
 from strandline.processing.slices.rewind import require_same_topic
-from strandline.processing.source.data_source import REASON
-from strandline.processing.source.decoding import EVENT_TIME, decoding_of
-from strandline.processing.source.recorded_slices import OFFSET, OWN, PARTITION, SpanSource, span_frame
+from strandline.processing.source.data_source import task_config
 from strandline.processing.spark.batch_session import batch_spark
 from strandline.processing.spark.errors import typed_error
+from strandline.processing.spark.session import keys_of_buckets
 from strandline.results.generations import discard_generation, swap_aliases
 from strandline.results.mapping import build_mapping, ensure_index_template
 
@@ -137,23 +136,12 @@ class Backfill:
     def _compute_chunk(
         self, spark: SparkSession, row: BackfillRow, pipeline: CheckedPipeline, chunk: Chunk
     ) -> BackfillRow:
-        context = SliceContext.after(self._ledger.checkpoint(self._job, row.slice), chunk.slice_last)
-        tap = BackfillTap(row, pipeline, chunk.windows, context, self._settings)
-        if chunk.windows:
-            decoding = decoding_of(pipeline, self._settings.kafka_bootstrap)
-            # No record counts in the totals here, so the reader leaves out the rejected ones.
-            ledger_url = without_secrets(self._settings.ledger_url)
-            source = SpanSource(
-                self._job, ledger_url, decoding, chunk.slice_first, chunk.slice_last + 1, chunk.slice_last
-            )
-            event_ms = F.unix_millis(EVENT_TIME)
-            records = (
-                span_frame(spark, source)
-                .drop(PARTITION, OFFSET, OWN, REASON)
-                .where((event_ms >= chunk.events_from_ms) & (event_ms < chunk.up_to_ms))
-            )
-            # The one action: the stages write their results while the plan runs.
-            window_stages(records, pipeline, tap).write.format("noop").mode("overwrite").save()
+        outcomes = self._write_windows(spark, row, pipeline, chunk) if chunk.windows else []
+        results, refused, samples = Counter[str](), Counter[str](), dict[str, str]()
+        for outcome in outcomes:
+            results.update(outcome.results)
+            refused.update(outcome.refused)
+            samples |= outcome.samples
         failpoint("backfill.chunk_written")
         row = self._ledger.record_backfill(
             self._job,
@@ -161,13 +149,28 @@ class Backfill:
             row.epoch,
             done_ms=chunk.up_to_ms,
             records_done=records_done(self._ledger, row, pipeline, chunk),
-            results=tap.counted("results"),
-            refused=tap.counted("refused"),
-            sample=tap.sample(),
+            results=dict(results),
+            refused=dict(refused),
+            sample=list(samples.values()),
         )
         failpoint("backfill.chunk_noted")
         log.info("chunk done", job=self._job, generation=row.generation, done_ms=row.done_ms, results=row.results)
         return row
+
+    def _write_windows(
+        self, spark: SparkSession, row: BackfillRow, pipeline: CheckedPipeline, chunk: Chunk
+    ) -> list[BucketOutcome]:
+        """Compute a chunk's windows and write them; return what each bucket did."""
+        settings, events_ms = self._settings, (chunk.events_from_ms, chunk.up_to_ms)
+        source = task_config(pipeline, settings.kafka_bootstrap, keys_of_buckets(spark), events_ms)
+        spark.dataSource.register(chunk_source(self._job, without_secrets(settings.ledger_url), chunk, source))
+        before = self._ledger.checkpoint(self._job, row.slice).dead_letter_offsets
+        task = chunk_task(row, pipeline, chunk, before, source, settings)
+        rows = spark.read.format(ChunkSource.name()).load()
+        # Spark counts the parameters, and takes no object for a function.
+        outcomes = rows.groupBy("bucket").applyInPandas(lambda key, frame: task(key, frame), OUTCOME_DDL)
+        # The one action: the tasks write their results while the plan runs, and each bucket tells in one small row.
+        return [msgspec.json.decode(one[0], type=BucketOutcome) for one in outcomes.collect()]
 
     def _require_log(self, row: BackfillRow, pipeline: CheckedPipeline) -> None:
         stream = pipeline.spec.input.stream

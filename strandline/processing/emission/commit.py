@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
 import structlog
 from pyspark.sql import DataFrame
 
 from strandline.core.errors import StrandlineError
 from strandline.core.failpoints import failpoint
+from strandline.core.record_headers import dead_letter_topic
 from strandline.ledger.states import CheckpointRow, Offsets, SliceRow
-from strandline.processing.emission.rejected_records import RejectedRecords
-from strandline.processing.emission.slice_context import SliceContext, publish
-from strandline.processing.emission.tap import results_metric
+from strandline.processing.emission.keyed_task import BucketOutcome
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.spark_offset import slice_of_offset
 from strandline.processing.slices.watermark import emitted_up_to, greatest
+from strandline.processing.source.slice_rows import SourceFacts
 
 log = structlog.get_logger()
 
 
-class WatermarkMismatch(StrandlineError):
-    """Spark's watermark differs from the ledger's. This is a defect: the run stops before it commits anything."""
+class ReplayMismatch(StrandlineError):
+    """A replay read something else than the first time: state would be wrong. The run stops before it emits anything."""
 
-    code = "watermark_mismatch"
+    code = "replay_mismatch"
 
 
 class SliceCommitter:
@@ -38,7 +40,6 @@ class SliceCommitter:
         self,
         run: JobRun,
         plan: RewindPlan,
-        rejected_records: RejectedRecords,
         stream_execution: Callable[[], Any],
         first_committed: Callable[[], None],
     ) -> None:
@@ -48,46 +49,37 @@ class SliceCommitter:
         self._pipeline = run.pipeline
         self._plan = plan
         self._ledger = run.ledger
-        self._rejected_records = rejected_records
         self._stream_execution = stream_execution
         self._streams_seen: set[str] = set()
         self._first_committed = first_committed
+        self._replayed_up_to = plan.slice_first - 1
         self.has_committed = False
         self.error: StrandlineError | None = None
 
-    def __call__(self, results: DataFrame, batch: int) -> None:
+    def __call__(self, outcomes: DataFrame, batch: int) -> None:
         try:
-            self._process(results, batch)
+            self._process(outcomes)
         except StrandlineError as error:
             self.error = error
             raise
 
-    def _process(self, results: DataFrame, batch: int) -> None:
+    def _process(self, outcomes: DataFrame) -> None:
         """Run one batch. A replayed batch only rebuilds state; a new one is committed."""
         started = time.monotonic()
         execution = self._stream_execution()
         number = slice_of_offset(json.loads(execution.availableOffsets().values().head().json()))
-        before = self._ledger.last_checkpoint(self._run.job)
-        publish(results.sparkSession.sparkContext, SliceContext.after(before, number))
-        if self._pipeline.spec.on_error == "crash" and number > self._plan.slice_committed:
-            # Before anything of the slice is emitted: a fixed version must find it untouched. This costs a second reading.
-            bad = self._rejected_records.first(number)
-            if bad is not None:
-                raise bad
         failpoint("slice.before_action")
-        # The only action: another one would run the whole batch again, from the log on.
-        results.write.format("noop").mode("append").save()
+        # The only action: another one would run the whole batch again, from the log on. It brings one small row a bucket.
+        found = [msgspec.json.decode(row[0], type=BucketOutcome) for row in outcomes.collect()]
         failpoint("slice.written")
-        facts = _observed(execution)
+        facts = add_facts(one for outcome in found for one in outcome.facts)
         if number <= self._plan.slice_committed:
-            log.info(
-                "replayed", job=self._run.job, epoch=self._run.epoch, slice=number, records=facts["facts"]["records"]
-            )
+            self._require_same(self._replayed_up_to + 1, number, facts)
+            self._replayed_up_to = number
+            log.info("replayed", job=self._run.job, epoch=self._run.epoch, slice=number, records=facts.records)
             failpoint("rewind.replayed")
             return
-        sliced = self._ledger.slices(self._run.job, number, number)[0]
-        self._require_same_watermark(execution, sliced, first=batch == 0)
-        self.commit_slice(sliced, before, facts)
+        self.commit_slice(self._ledger.slices(self._run.job, number, number)[0], facts, found)
         if not self.has_committed:
             self.has_committed = True
             self._first_committed()
@@ -96,30 +88,48 @@ class SliceCommitter:
             job=self._run.job,
             epoch=self._run.epoch,
             slice=number,
-            records=facts["facts"]["records"],
+            records=facts.records,
             seconds=round(time.monotonic() - started, 3),
         )
 
-    def commit_slice(self, sliced: SliceRow, before: CheckpointRow | None, facts: dict[str, dict[str, Any]]) -> None:
-        """Make one slice final, so that doing it again changes nothing. Its results are already written and confirmed.
+    def _require_same(self, first: int, last: int, facts: SourceFacts) -> None:
+        """Raise ReplayMismatch unless the replayed slices held as many records as when they were committed and, in the same
+        version, as many were rejected for each reason."""
+        ledger, job = self._ledger, self._run.job
+        before, after = ledger.totals(job, first - 1), ledger.totals(job, last)
+        differences = []
+        if facts.records != after.records - before.records:
+            differences.append(f"{after.records - before.records} records then, {facts.records} now")
+        versions = {row.version for row in ledger.slices(job, first, last)}
+        if versions == {self._run.version}:
+            rejected = Counter(after.rejected)
+            rejected.subtract(before.rejected)
+            for reason in sorted(rejected.keys() | facts.rejected.keys()):
+                then, now = rejected[reason], facts.rejected.get(reason, 0)
+                if then != now:
+                    differences.append(f"{then} rejected as {reason} then, {now} now")
+        if differences:
+            raise ReplayMismatch(
+                f"slices {first} to {last} of job {job} are not what they were: {'; '.join(differences)}. Nothing was emitted. "
+                "Was the topic changed, or were records deleted from it? Audit the job, or submit it under another name."
+            )
 
-        1. Write its dead letters, if the plan counted rejected records. Identities come from the log, so a repeat adds none.
-        2. Add up records, rejections by reason, the latest event time, and where the streams of results end.
-        3. Commit the checkpoint under this run's epoch. Only after this may the next slice be planned.
+    def commit_slice(self, sliced: SliceRow, facts: SourceFacts, outcomes: list[BucketOutcome]) -> None:
+        """Make one slice final, so that doing it again changes nothing. Its results and dead letters are already written and
+        confirmed.
+
+        1. Add up records, rejections by reason, results, the latest event time, and where the streams written to end.
+        2. Commit the checkpoint under this run's epoch. Only after this may the next slice be planned.
         """
         job = self._run.job
-        counted = facts["facts"]
-        late = counted["late"]
-        dead = counted["rejected"] + facts.get("steps", {}).get("problems", 0)
-        written = self._pipeline.spec.late == "dead_letter"
-        rejected: dict[str, int] = {}
+        before = self._ledger.last_checkpoint(job)
+        results = {stage.name: 0 for stage in self._pipeline.stages if stage.emits}
+        for outcome in outcomes:
+            for name, count in outcome.results.items():
+                results[name] += count
         dead_letter_offsets = before.dead_letter_offsets if before else {}
-        failpoint("commit.before_dead_letters")
-        if dead or (late and written):
-            rejected, dead_letter_offsets = self._rejected_records.write(sliced.number, dead_letter_offsets)
-        if late and not written:
-            rejected["late"] = late
-        results = {s.name: facts[results_metric(s.name)]["results"] for s in self._pipeline.stages if s.emits}
+        if any(outcome.letters for outcome in outcomes):
+            dead_letter_offsets = self._run.index.ends(dead_letter_topic(job))
         result_offsets = self._result_offsets(before, results)
         failpoint("commit.before_checkpoint")
         self._ledger.commit_checkpoint(
@@ -133,11 +143,11 @@ class SliceCommitter:
                     sliced.closes_ms,
                     before.emitted if before else {},
                 ),
-                latest_event_ms=greatest(before.latest_event_ms if before else None, counted["latest_event_ms"]),
-                latest_log_ms=greatest(before.latest_log_ms if before else None, counted["latest_log_ms"]),
-                records=counted["records"],
-                accepted=counted["records"] - sum(rejected.values()),
-                rejected=rejected,
+                latest_event_ms=greatest(before.latest_event_ms if before else None, *facts.reached_ms.values()),
+                latest_log_ms=greatest(before.latest_log_ms if before else None, facts.latest_log_ms),
+                records=facts.records,
+                accepted=facts.records - sum(facts.rejected.values()),
+                rejected=facts.rejected,
                 results=results,
                 dead_letter_offsets=dead_letter_offsets,
                 committed_ms=time.time_ns() // 1_000_000,
@@ -157,27 +167,15 @@ class SliceCommitter:
                     offsets[stream] = self._run.index.settled_ends(stream)
         return offsets
 
-    def _require_same_watermark(self, execution: Any, sliced: SliceRow, *, first: bool) -> None:
-        in_spark_ms = int(execution.lastExecution().offsetSeqMetadata().batchWatermarkMs())
-        in_ledger_ms = max(0, sliced.closes_ms or 0)
-        # A fresh query starts at 0 where nothing was replayed, because no window was open.
-        if in_spark_ms != in_ledger_ms and not (first and in_spark_ms == 0):
-            raise WatermarkMismatch(
-                f"slice {sliced.number} of job {sliced.job}: Spark's watermark is {in_spark_ms} ms, the ledger says "
-                f"{in_ledger_ms} ms. Nothing of it was committed. Restart the job; if it happens again, report it."
-            )
 
-
-def _observed(execution: Any) -> dict[str, dict[str, Any]]:
-    """The plan's observed metrics after its action: name -> field -> value. A sum over no rows is 0."""
-    metrics = execution.lastExecution().observedMetrics()
-    observed: dict[str, dict[str, Any]] = {}
-    names = metrics.keys().iterator()
-    while names.hasNext():
-        name = names.next()
-        row = metrics.apply(name)
-        fields = row.schema().fieldNames()
-        observed[str(name)] = {str(field): row.get(i) for i, field in enumerate(fields)}
-    for field in ("records", "rejected", "late"):
-        observed["facts"][field] = observed["facts"][field] or 0
-    return observed
+def add_facts(parts: Iterable[SourceFacts]) -> SourceFacts:
+    """What all tasks of a batch read together."""
+    total, rejected = SourceFacts(), Counter[str]()
+    for part in parts:
+        total.records += part.records
+        rejected.update(part.rejected)
+        for partition, reached_ms in part.reached_ms.items():
+            total.reached_ms[partition] = max(reached_ms, total.reached_ms.get(partition, reached_ms))
+        total.latest_log_ms = greatest(total.latest_log_ms, part.latest_log_ms)
+    total.rejected = dict(sorted(rejected.items()))
+    return total

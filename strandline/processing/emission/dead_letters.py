@@ -12,23 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from hashlib import sha256
 
-import pyarrow as pa
 from confluent_kafka import Message
-from pyspark import TaskContext
 
 from strandline.core.errors import RecordTooLarge
 from strandline.core.record_headers import dead_letter_topic
 from strandline.log.record_size import RECORD_BATCH_HEAD_BYTES, record_batch_bytes_max
 from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
-from strandline.processing.emission.fencing import require_current_epoch
-from strandline.processing.emission.transactional_ids import id_of_rejected_records
-from strandline.processing.source.data_source import BYTES, MESSAGE, REASON, SOURCE_COLUMNS
 
-STEP = "_strandline_step"
-"""Column of a rejected record: the step that rejected it."""
 DEAD_LETTERS_A_TRANSACTION = 5_000
 HEADER_BYTES_MAX = 4_096
 """A longer text is cut: a message may quote what it refuses."""
@@ -110,6 +102,7 @@ class DeadLetterWriter:
             record_bytes_max=record_bytes_max,
         )
         self._id = transactional_id
+        self._slot: TransactionSlot | None = None
         self._bytes_max = record_batch_bytes_max(record_bytes_max) - RECORD_BATCH_HEAD_BYTES
 
     def write(self, letters: Iterator[DeadLetter], written_before: Mapping[int, int]) -> int:
@@ -119,7 +112,7 @@ class DeadLetterWriter:
         RecordTooLarge when the topic doesn't even take a letter without its bytes.
         """
         given = 0
-        slot = TransactionSlot(self._config, self._id, written_before)
+        slot = self._slot = self._slot or TransactionSlot(self._config, self._id, written_before)
         for chunk in _chunks(letters, DEAD_LETTERS_A_TRANSACTION):
             given += len(chunk)
             self._write_chunk(slot, chunk)
@@ -144,41 +137,6 @@ class DeadLetterWriter:
                 raise
             self._bytes_max = fitting[0].entry.size_bytes - 1
             self._write_chunk(slot, fitting)
-
-
-@dataclass(frozen=True)
-class DeadLetterTask:
-    """Writes the dead letters of a slice's rejected records; travels to the executors. Yields reason and count."""
-
-    bootstrap: str
-    ledger_url: str
-    """Without its password."""
-    job: str
-    epoch: int
-    written_before: Mapping[int, int]
-    record_bytes_max: int
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
-        counts: dict[str, int] = {}
-        writer = DeadLetterWriter(
-            self.bootstrap,
-            self.job,
-            id_of_rejected_records(self.job, context.partitionId()),
-            self.epoch,
-            partial(require_current_epoch, self.ledger_url, self.job),
-            record_bytes_max=self.record_bytes_max,
-        )
-        writer.write(self._letters(batches, counts), self.written_before)
-        yield pa.RecordBatch.from_pydict({"reason": list(counts), "count": pa.array(counts.values(), pa.int64())})
-
-    def _letters(self, batches: Iterator[pa.RecordBatch], counts: dict[str, int]) -> Iterator[DeadLetter]:
-        for batch in batches:
-            columns = [batch.column(name).to_pylist() for name in (*SOURCE_COLUMNS, BYTES, REASON, MESSAGE, STEP)]
-            for stream, partition, offset, value, reason, message, step in zip(*columns, strict=True):
-                counts[reason] = counts.get(reason, 0) + 1
-                yield DeadLetter.of_record(stream, partition, offset, value, reason, message, step)
 
 
 def _cut(text: bytes, bytes_max: int = HEADER_BYTES_MAX) -> bytes:

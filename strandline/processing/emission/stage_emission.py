@@ -1,33 +1,51 @@
-"""One stage's emission as it runs in an executor's Python worker. Imports little: every worker that emits loads it first."""
+"""The emission of one stage, as it runs in the keyed task of a bucket. Imports little: every worker that emits loads it first.
+
+Ids come from the data and documents are only ever created, so a repeated slice finds its own results.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 
 from strandline.core.failpoints import failpoint
-from strandline.core.record_headers import REASON_RESULT
+from strandline.core.record_headers import REASON_EXPRESSION, REASON_RESULT
 from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter
 from strandline.processing.emission.fencing import require_current_attempt, require_current_epoch
 from strandline.processing.emission.result_stream_writer import Place, ResultStream, ResultStreamWriter
-from strandline.processing.emission.slice_context import SliceContext, read
 from strandline.processing.emission.transactional_ids import id_of_backfilled_results, id_of_refused_results
+from strandline.processing.operators.cascade import StageResults
+from strandline.processing.operators.windows import PROBLEM, WINDOW_END
+from strandline.processing.source.slice_rows import SliceWork
+from strandline.results.document import DocumentShape
 from strandline.results.writer import Refused, ResultWriter
 
-REFUSED_RESULTS = "_strandline_refused_results"
-REFUSED_SAMPLE = "_strandline_refused_sample"
+_ROWS_A_WRITE = 10_000
+"""So many results are written together at most."""
+
+
+@dataclass
+class Emitted:
+    """What became of the results of one stage in one bucket."""
+
+    results: int = 0
+    """Refused ones included."""
+    refused: int = 0
+    sample: str = ""
+    """Why one of them was refused."""
 
 
 @dataclass(frozen=True)
 class StageEmission:
-    """Emits one stage from an executor's Python worker; travels there pickled."""
+    """Emits one stage, or writes only its dead letters where it emits to nothing; travels pickled to the executors."""
 
     writers: tuple[ResultWriter, ...]
     streams: tuple[ResultStream, ...]
+    shape: DocumentShape
+    """Makes the documents of results that can't be used, for their dead letters."""
     job: str
     stage: str
     epoch: int
@@ -39,107 +57,118 @@ class StageEmission:
     record_bytes_max: int
     """The largest record that gateways take."""
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Called by Spark in a task: emit for the slice that the driver has published."""
-        task = TaskContext.get()
-        assert task is not None
-        yield from self.emit(batches, read(task), task.partitionId())
+    def emit(self, results: StageResults, work: SliceWork, slot: int) -> Emitted:
+        """Write the new ones of a stage's results, and dead letters for those that can't be used. Returns when the stores have
+        confirmed them all.
 
-    def emit(self, batches: Iterator[pa.RecordBatch], context: SliceContext, task: int) -> Iterator[pa.RecordBatch]:
-        """Write each batch's new results and pass the whole batch on, once the store has confirmed the results."""
-        writers = [*self.writers, *(self._stream_writer(stream, context, task) for stream in self.streams)]
-        for batch in batches:
-            yield self._counted(batch, self._write(writers, batch, context, task))
+        `slot`: the bucket; no other task writes under its transactional ids. Raises StrandlineError.
+        """
+        emitted = Emitted()
+        new = self._new(results.rows)
+        writers = [*self.writers, *(self._stream_writer(stream, work, slot) for stream in self.streams)]
+        for first in range(0, new.num_rows, _ROWS_A_WRITE):
+            part = new.slice(first, _ROWS_A_WRITE)
+            refused = [*self._unusable(part), *self._write(writers, part, work)]
+            self._bury(refused, work, slot, emitted)
+        self._bury(self._unusable(self._new(results.failed)), work, slot, emitted)
+        if writers:
+            emitted.results = new.num_rows
+        return emitted
 
-    def _write(
-        self, writers: Sequence[ResultWriter], batch: pa.RecordBatch, context: SliceContext, task: int
-    ) -> list[Refused]:
-        """Write the batch's new results, and dead letters for those that are refused; return the latter."""
-        new = self._new(batch)
+    def _bury(self, refused: list[Refused], work: SliceWork, slot: int, emitted: Emitted) -> None:
+        if refused:
+            self._write_dead_letters(refused, work, slot)
+            emitted.refused += len(refused)
+            emitted.sample = emitted.sample or _describe(self.stage, refused[0])
+
+    def _write(self, writers: Sequence[ResultWriter], rows: pa.RecordBatch, work: SliceWork) -> list[Refused]:
+        problems = rows.column(PROBLEM)
+        good = rows if problems.null_count == len(problems) else rows.filter(problems.is_null())
         refused: list[Refused] = []
-        if new.num_rows:
+        if good.num_rows and writers:
             failpoint("emit.before_write")
             for writer in writers:
-                refused += writer.write_batches([new], self.epoch, context.number).refused
+                refused += writer.write_batches([with_window(good)], self.epoch, work.number).refused
             failpoint("emit.written")
-        if refused:
-            self._write_dead_letters(refused, context, task)
         return refused
 
-    def _stream_writer(self, stream: ResultStream, context: SliceContext, task: int) -> ResultStreamWriter:
-        place = Place(task, context.result_offsets.get(stream.shape.emit_name, {}))
+    def _unusable(self, rows: pa.RecordBatch) -> list[Refused]:
+        """The results without a value where there should be one, such as a sum that is too large for its type."""
+        problems = rows.column(PROBLEM)
+        if problems.null_count == len(problems):
+            return []
+        bad = rows.filter(problems.is_valid())
+        documents = self.shape.documents(with_window(bad), self.epoch, 0)
+        return [
+            Refused(one.id, one.index, None, REASON_EXPRESSION, problem, one.source)
+            for one, problem in zip(documents, bad.column(PROBLEM).to_pylist(), strict=True)
+        ]
+
+    def _stream_writer(self, stream: ResultStream, work: SliceWork, slot: int) -> ResultStreamWriter:
+        place = Place(slot, work.result_offsets.get(stream.shape.emit_name, {}))
         return ResultStreamWriter(stream, place, self._require_current)
 
     def _require_current(self, epoch: int) -> None:
         """Raise Fenced when a newer run of the job has begun."""
         require_current_epoch(self.ledger_url, self.job, epoch)
 
-    def _transactional_id(self, task: int) -> str:
-        """For the dead letters of this task."""
-        return id_of_refused_results(self.job, self.stage, task)
+    def _transactional_id(self, slot: int) -> str:
+        """For the dead letters of this bucket."""
+        return id_of_refused_results(self.job, self.stage, slot)
 
-    def _new(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _new(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if self.emitted_ms is None:
-            return batch
-        ends_us = pc.struct_field(batch.column("window"), "end").cast(pa.int64())
-        return batch.filter(pc.greater(ends_us, self.emitted_ms * 1000))
+            return rows
+        return rows.filter(pc.greater(rows.column(WINDOW_END), self.emitted_ms))
 
-    def _write_dead_letters(self, refused: list[Refused], context: SliceContext, task: int) -> None:
+    def _write_dead_letters(self, refused: list[Refused], work: SliceWork, slot: int) -> None:
         letters = (
             DeadLetter.of_document(
-                one.index or "", one.id, one.source, REASON_RESULT, f"{one.type}: {one.reason}", f"emit {self.stage}"
+                one.index or "",
+                one.id,
+                one.source,
+                REASON_EXPRESSION if one.type == REASON_EXPRESSION else REASON_RESULT,
+                one.reason if one.type == REASON_EXPRESSION else f"{one.type}: {one.reason}",
+                # An expression's problem names its step first.
+                one.reason.partition(":")[0] if one.type == REASON_EXPRESSION else f"emit {self.stage}",
             )
             for one in refused
         )
         writer = DeadLetterWriter(
             self.kafka_bootstrap,
             self.job,
-            self._transactional_id(task),
+            self._transactional_id(slot),
             self.epoch,
             self._require_current,
             record_bytes_max=self.record_bytes_max,
         )
-        writer.write(letters, context.dead_letter_offsets)
-
-    def _counted(self, batch: pa.RecordBatch, refused: list[Refused]) -> pa.RecordBatch:
-        """The batch with the number of its refused results, in its first row."""
-        return batch.append_column(REFUSED_RESULTS, _in_first_row(batch, len(refused), 0, pa.int64()))
+        writer.write(letters, work.dead_letter_offsets)
 
 
 @dataclass(frozen=True)
 class BackfillEmission(StageEmission):
-    """Emits the windows of one chunk, and tells of one refused result a batch why it was refused."""
+    """Emits the windows of one chunk of a backfill."""
 
-    context: SliceContext
-    up_to_ms: int
-    generation: int
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Called by Spark in a task. Each chunk has a plan of its own, which brought the context along."""
-        task = TaskContext.get()
-        assert task is not None
-        yield from self.emit(batches, self.context, task.partitionId())
+    up_to_ms: int = field(kw_only=True)
+    generation: int = field(kw_only=True)
 
     def _require_current(self, epoch: int) -> None:
         """Raise Fenced when a newer attempt at the backfill has begun, or it has ended."""
         require_current_attempt(self.ledger_url, self.job, self.generation, epoch)
 
-    def _transactional_id(self, task: int) -> str:
-        return id_of_backfilled_results(self.job, self.generation, self.stage, task)
+    def _transactional_id(self, slot: int) -> str:
+        return id_of_backfilled_results(self.job, self.generation, self.stage, slot)
 
-    def _new(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        new = super()._new(batch)
-        ends_us = pc.struct_field(new.column("window"), "end").cast(pa.int64())
-        return new.filter(pc.less_equal(ends_us, self.up_to_ms * 1000))
-
-    def _counted(self, batch: pa.RecordBatch, refused: list[Refused]) -> pa.RecordBatch:
-        sample = _describe(self.stage, refused[0]) if refused else None
-        counted = super()._counted(batch, refused)
-        return counted.append_column(REFUSED_SAMPLE, _in_first_row(batch, sample, None, pa.string()))
+    def _new(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        new = super()._new(rows)
+        return new.filter(pc.less_equal(new.column(WINDOW_END), self.up_to_ms))
 
 
-def _in_first_row(batch: pa.RecordBatch, value: object, elsewhere: object, kind: pa.DataType) -> pa.Array:
-    return pa.array([value, *[elsewhere] * (batch.num_rows - 1)] if batch.num_rows else [], kind)
+def with_window(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with the column `window` that documents are made from."""
+    times = [pc.multiply(rows.column(at), 1000).cast(pa.timestamp("us", tz="UTC")) for at in (0, 1)]
+    window = pa.StructArray.from_arrays(times, names=["start", "end"])
+    return pa.RecordBatch.from_arrays([window, *rows.columns[2:]], names=["window", *rows.schema.names[2:]])
 
 
 def _describe(stage: str, refused: Refused) -> str:

@@ -1,22 +1,23 @@
 """All windows of a pipeline in one operator: each stage's results are the next one's rows, within one bucket. Pure.
 
-A bucket holds all records of its keys, where the key is that of the last, coarsest stage: so a whole cascade runs in it, and no
-result crosses to another bucket.
+A bucket holds all records of its keys, where the key is made of the fields by which every stage groups: so a whole cascade runs
+in it, and no result crosses to another bucket. Without such a field there is one bucket.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
 
 from strandline.processing.operators.blobs import pack, unpack
-from strandline.processing.operators.keys import buckets_of
+from strandline.processing.operators.keys import Codes, buckets_of
 from strandline.processing.operators.row_steps import RowProblem, RowSteps
 from strandline.processing.operators.windows import PROBLEM, WINDOW_END, Rows, Time, WindowOperator, WindowState
-from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.stages import Stage
 
 _ARGUMENT = "argument_{}"
 
@@ -27,6 +28,8 @@ class StageResults:
 
     stage: str
     rows: pa.RecordBatch
+    failed: pa.RecordBatch
+    """Those of them that the next stage can't use, because a step before it gives no value; `problem` says why."""
 
 
 @dataclass(frozen=True)
@@ -42,18 +45,19 @@ class Chunk:
 class Cascade:
     """The stages of one pipeline. Holds what is fixed; states and rows are passed in and out."""
 
-    def __init__(self, pipeline: CheckedPipeline, buckets: int) -> None:
-        """`buckets`: the number of virtual buckets, fixed for a job; see `keys.buckets_of`."""
+    def __init__(self, stages: Sequence[Stage], types: Mapping[str, str], buckets: int) -> None:
+        """`types`: the fields of the stream, with their types. `buckets`: into how many buckets keys are spread; see
+        `keys.buckets_of`. Results don't depend on it."""
         self.buckets = buckets
         self.operators: list[WindowOperator] = []
         self._steps: list[RowSteps] = []
-        types = dict(pipeline.stream.types)
-        for stage in pipeline.stages:
+        types = dict(types)
+        for stage in stages:
             steps = RowSteps(stage.pre_steps, types)
             self._steps.append(steps)
             self.operators.append(WindowOperator(stage, steps.types))
             types = stage.field_types
-        self._bucket_by = pipeline.stages[-1].by
+        self._bucket_by = [name for name in stages[-1].by if all(name in stage.by for stage in stages)]
 
     @property
     def record_steps(self) -> RowSteps:
@@ -76,17 +80,18 @@ class Cascade:
         rows = first.rows(partition, event_us.to_numpy(zero_copy_only=False), columns)
         if not len(rows.panes):
             return
-        positions = [first.stage.by.index(name) for name in self._bucket_by]
-        table = rows.key_table.select(positions) if positions else rows.key_table
-        bucket_of_row = buckets_of(table, self.buckets)[rows.keys]
+        bucket_of_row = self._buckets_of(rows.key_table)[rows.keys]
         for bucket in np.unique(bucket_of_row).tolist():
             chosen = np.flatnonzero(bucket_of_row == bucket)
             yield bucket, Chunk(partition, sequence, self._pack(rows, chosen))
 
-    def step(
-        self, state: bytes | None, chunks: Sequence[Chunk], time: Time
-    ) -> tuple[bytes, list[StageResults], list[RowProblem]]:
-        """(state, chunks of new rows, time) -> (state, results, results that a later stage can't use).
+    def _buckets_of(self, keys: pa.RecordBatch) -> Codes:
+        if not self._bucket_by:
+            return np.zeros(keys.num_rows, np.int64)
+        return buckets_of(keys.select(self._bucket_by), self.buckets)
+
+    def step(self, state: bytes | None, chunks: Sequence[Chunk], time: Time) -> tuple[bytes, list[StageResults]]:
+        """(state, chunks of new rows, time) -> (state, results).
 
         1. Fold the chunks into the first stage, by partition and sequence, whatever their order here.
         2. Each further stage takes the results of the one before it, through its steps.
@@ -94,28 +99,29 @@ class Cascade:
         states = self._unpack_state(state)
         rows = [self._rows(chunk) for chunk in sorted(chunks, key=lambda one: (one.partition, one.sequence))]
         results: list[StageResults] = []
-        problems: list[RowProblem] = []
         after: list[WindowState] = []
         for at, operator in enumerate(self.operators):
-            if at:
-                rows = self._rows_of_results(at, results[-1].rows, problems)
             kept, closed = operator.step(states[at], rows, time)
             after.append(kept)
-            results.append(StageResults(operator.stage.name, closed))
-        return pack([part for one in after for part in (one.keys, one.groups)]), results, problems
+            failed = closed.slice(0, 0)
+            if at + 1 < len(self.operators):
+                rows, failed = self._rows_of_results(at + 1, closed)
+            results.append(StageResults(operator.stage.name, closed, failed))
+        return pack([part for one in after for part in (one.keys, one.groups)]), results
 
-    def _rows_of_results(self, at: int, results: pa.RecordBatch, problems: list[RowProblem]) -> list[Rows]:
-        """One stage's results as rows of the next. A result that is a dead letter has no place in a further window."""
+    def _rows_of_results(self, at: int, results: pa.RecordBatch) -> tuple[list[Rows], pa.RecordBatch]:
+        """One stage's results as rows of the next, and those that fail on the way. A result that is a dead letter has no place in
+        a further window."""
         operator = self.operators[at]
         good = results.filter(results.column(PROBLEM).is_null())
         columns = dict(zip(good.schema.names, good.columns, strict=True))
         stepped = self._steps[at].apply(columns, good.num_rows)
-        problems += stepped.problems
+        failed = _failed(good, stepped.problems)
         if not len(stepped.rows):
-            return []
+            return [], failed
         # A window's results belong to its last microsecond.
         last_us = stepped.columns[WINDOW_END].to_numpy(zero_copy_only=False) * 1000 - 1
-        return [operator.rows(0, last_us, stepped.columns)]
+        return [operator.rows(0, last_us, stepped.columns)], failed
 
     def _unpack_state(self, state: bytes | None) -> list[WindowState]:
         if state is None:
@@ -144,3 +150,15 @@ class Cascade:
         table, rows = unpack(chunk.blob)
         keys = rows.column(1).to_numpy(zero_copy_only=False).astype(np.int64)
         return Rows(chunk.partition, rows.column(0).to_numpy(zero_copy_only=False), keys, table, rows.columns[2:])
+
+
+def _failed(results: pa.RecordBatch, problems: Sequence[RowProblem]) -> pa.RecordBatch:
+    rows = results.take(pa.array([one.row for one in problems], pa.int64()))
+    messages = pa.array([one.message for one in problems], pa.string())
+    return rows.set_column(rows.schema.get_field_index(PROBLEM), PROBLEM, messages)
+
+
+@lru_cache(maxsize=8)
+def cascade_of(stages: tuple[Stage, ...], types: tuple[tuple[str, str], ...], buckets: int) -> Cascade:
+    """The cascade of these stages, compiled once in each process: a task comes with every slice."""
+    return Cascade(stages, dict(types), buckets)

@@ -11,21 +11,23 @@ from pathlib import Path
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.state import GroupStateTimeout
 
 from strandline.core.failpoints import failpoint
 from strandline.core.stream import StreamSpec
+from strandline.ledger.database import without_secrets
 from strandline.processing.emission.commit import SliceCommitter
-from strandline.processing.emission.rejected_records import RejectedRecords
-from strandline.processing.emission.tap import EmissionTap, WriterFactory
-from strandline.processing.operators.stages import build_stages
+from strandline.processing.emission.document_shapes import WriterFactory, stage_emissions
+from strandline.processing.emission.keyed_task import OUTCOME_DDL, STATE_DDL, KeyedTask, RecordLetters
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.processing.run.ending import Ending, watch_query
 from strandline.processing.run.watchdog import Watchdog
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.source.data_source import LogSource, log_source, source_of_run
+from strandline.processing.source.source_task import TaskConfig
 from strandline.processing.spark.errors import typed_error
-from strandline.processing.spark.session import slots_of
+from strandline.processing.spark.session import keys_of_buckets
 
 
 @dataclass(frozen=True)
@@ -50,18 +52,23 @@ class RunQuery:
         temporary = self.scratch / "checkpoint"
         committer: SliceCommitter | None = None
         try:
-            slots = slots_of(spark)
-            run.ledger.set_run_slots(run.job, run.epoch, slots)
+            keys = keys_of_buckets(spark)
+            run.ledger.set_run_slots(run.job, run.epoch, len(keys))
             emitter = emitter_of(run.ledger, run.stream)
-            parallelism = spark.sparkContext.defaultParallelism
-            config = source_of_run(run, plan, emitter, parallelism)
+            config = source_of_run(run, plan, emitter, spark.sparkContext.defaultParallelism, keys)
             spark.dataSource.register(log_source(config))
-            committer = self._committer(plan, slots)
-            tap = EmissionTap(run, plan.emitted, self._stream_keys(), self.writer_of)
-            frame = build_stages(spark.readStream.format(LogSource.name()).load(), run.pipeline, tap)
+            committer = self._committer(plan)
+            outcomes = (
+                spark.readStream.format(LogSource.name())
+                .load()
+                .groupBy("bucket")
+                .applyInPandasWithState(
+                    self._keyed_task(plan, config.task), OUTCOME_DDL, STATE_DDL, "append", GroupStateTimeout.NoTimeout
+                )
+            )
             failpoint("run.before_query")
             query = (
-                frame.writeStream.foreachBatch(committer)
+                outcomes.writeStream.foreachBatch(committer)
                 .option("checkpointLocation", str(checkpoint or temporary))
                 .queryName(run.job)
                 .start()
@@ -74,16 +81,25 @@ class RunQuery:
             self.watchdog.disarm()
             shutil.rmtree(temporary, ignore_errors=True)
 
-    def _committer(self, plan: RewindPlan, slots: int) -> SliceCommitter:
-        run = self.run
-        streams = self.spark._jsparkSession.streams()  # the way to what Spark's listeners only hear afterwards
-        return SliceCommitter(
-            run,
-            plan,
-            RejectedRecords(self.spark, run, slots),
-            lambda: streams.active()[0].streamingQuery(),
-            self.first_committed,
+    def _keyed_task(self, plan: RewindPlan, source: TaskConfig) -> KeyedTask:
+        run, settings = self.run, self.run.settings
+        return KeyedTask(
+            stages=source.stages,
+            types=source.types,
+            bucket_keys=source.bucket_keys,
+            emissions=stage_emissions(run, plan.emitted, self._stream_keys(), self.writer_of),
+            letters=RecordLetters(
+                settings.kafka_bootstrap,
+                without_secrets(settings.ledger_url),
+                run.job,
+                run.epoch,
+                settings.record_bytes_max,
+            ),
         )
+
+    def _committer(self, plan: RewindPlan) -> SliceCommitter:
+        streams = self.spark._jsparkSession.streams()  # the way to what Spark's listeners only hear afterwards
+        return SliceCommitter(self.run, plan, lambda: streams.active()[0].streamingQuery(), self.first_committed)
 
     def _stream_keys(self) -> dict[str, str | None]:
         """Stream that is emitted to -> the field that is its key."""

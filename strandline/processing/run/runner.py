@@ -22,7 +22,7 @@ from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobState, RunRow
 from strandline.log.index import LogIndex
-from strandline.processing.emission.tap import WriterFactory
+from strandline.processing.emission.document_shapes import WriterFactory
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.ending import Ending

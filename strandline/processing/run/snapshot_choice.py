@@ -54,7 +54,7 @@ class SnapshotChoice:
         in_vain = [one for one in runs if checkpoint.epoch < one.epoch < self._run.epoch]
         if snapshot is None:
             self._say_unusable("; ".join(refused) or "there is none")
-        elif plan.replay_is_one_batch:
+        elif plan.held_open_from_ms is not None:
             self._say_unusable("only a rewind emits windows that another version has left over")
         elif len(in_vain) >= TRIES and self._can_rewind():
             self._say_unusable(f"{len(in_vain)} runs have committed nothing since the last checkpoint")

@@ -36,10 +36,15 @@ class RewindPlan:
     """Stage -> the end of the last window emitted. Results up to it are left out."""
     reaches_back_to_ms: int | None = None
     """T0, the earliest event time that a window not yet emitted can hold."""
-    replay_is_one_batch: bool = False
-    """Whether the replay is one batch, however large. It is when an earlier version with other window sizes has left windows
-    that are closed but not emitted. Spark closes a window in the batch after the one that moved its watermark past it; with
-    one batch that is the first slice of this run, not the middle of the replay."""
+    held_open_from_ms: int | None = None
+    """Windows that end later stay open through the replay, and the first new slice closes them: an earlier version with other
+    window sizes has left windows that are closed but not emitted. None: there are none."""
+
+    def closes_ms(self, row: SliceRow) -> int | None:
+        """Up to which event time windows are closed after this slice, in a run that follows the plan."""
+        if row.number > self.slice_committed or row.closes_ms is None or self.held_open_from_ms is None:
+            return row.closes_ms
+        return min(row.closes_ms, self.held_open_from_ms)
 
 
 def plan_rewind(
@@ -74,7 +79,10 @@ def plan_rewind(
         slice_committed=committed.number,
         emitted=emitted,
         reaches_back_to_ms=back_to_ms,
-        replay_is_one_batch=any(emitted[stage] + size_ms <= closes_ms for stage, size_ms in stage_sizes_ms.items()),
+        held_open_from_ms=min(
+            (emitted[stage] for stage, size_ms in stage_sizes_ms.items() if emitted[stage] + size_ms <= closes_ms),
+            default=None,
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""The bytes of many records to typed Arrow columns, at more than three million small records a CPU-second.
+"""The bytes of many records to typed Arrow columns, at about three million small records a CPU-second.
 
 A record's outcome depends on its own bytes, its log time and the watermark, never on its neighbours or on how records
 are cut into calls: what is accepted is a pure function of the log. `RecordValidator` defines the outcome, one record at a
@@ -42,6 +42,8 @@ _QUOTES_OF = {str: 4, msgspec.UnsetType: 0, type(None): 2, bool: 2, int: 2, floa
 _NULL = msgspec.Raw(b"null")
 
 Places = npt.NDArray[np.int64]
+NEVER_LATE = np.iinfo(np.int64).min
+"""The watermark of a slice for which no record can be late."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,11 @@ class Decoder:
         self._keys = [f'"{name}"'.encode() for name in names]
         self._extracts = [_extract_of(at) for at in range(len(fields))]
 
-    def decode(self, values: Sequence[bytes | None], log_times_ms: Sequence[int], watermark_ms: int | None) -> Decoded:
-        """Return the accepted records as columns, and the others with the reason.
+    def decode(
+        self, values: Sequence[bytes | None], log_times_ms: Sequence[int], watermarks_ms: Micros | int | None
+    ) -> Decoded:
+        """Return the accepted records as columns, and the others with the reason. A watermark may stand for all records, or one
+        for each (`NEVER_LATE`: none).
 
         1. Read each record into a row; one that cannot be read goes to the validator.
         2. Read the timestamps and decimals of all rows.
@@ -119,7 +124,7 @@ class Decoder:
                 rejects.append(RejectedRecord(at, rejection.reason, rejection.message))
                 keep[at] = False
         event_micros = columns.micros[self._event_time]
-        self._reject_by_time(event_micros, keep, log_times_ms, watermark_ms, rejects)
+        self._reject_by_time(event_micros, keep, log_times_ms, watermarks_ms, rejects)
         rejects.sort(key=lambda reject: reject.index)
         accepted_micros = event_micros[keep]
         return Decoded(
@@ -212,7 +217,7 @@ class Decoder:
         event_micros: Micros,
         keep: Marks,
         log_times_ms: Sequence[int],
-        watermark_ms: int | None,
+        watermarks_ms: Micros | int | None,
         rejects: list[RejectedRecord],
     ) -> None:
         """Clear `keep` and add a reject for each kept row before 1970, too far ahead of its log time, or too late."""
@@ -229,10 +234,11 @@ class Decoder:
                 message = f"{name}: {format_timestamp(event_micros[at])} is {ahead_ms[at]} ms ahead of its log time"
                 message += f", more than {self._max_ahead_ms} ms"
                 rejects.append(RejectedRecord(at, REASON_FUTURE_EVENT, message))
-        if watermark_ms is not None:
-            for at in np.flatnonzero(keep & (event_micros // 1000 < watermark_ms)).tolist():
+        if watermarks_ms is not None:
+            limits_ms = np.broadcast_to(np.asarray(watermarks_ms, np.int64), len(log_times_ms))
+            for at in np.flatnonzero(keep & (event_micros // 1000 < limits_ms)).tolist():
                 keep[at] = False
-                watermark = format_timestamp(watermark_ms * 1000)
+                watermark = format_timestamp(limits_ms[at] * 1000)
                 message = f"{name}: {format_timestamp(event_micros[at])} is before the watermark {watermark}"
                 rejects.append(RejectedRecord(at, REASON_LATE, message))
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from strandline.log.reader import LogReader, OffsetRange, offset_of
 from strandline.processing.pipelines.arrow_types import arrow_type
-from strandline.processing.source.decoder import Decoded, Decoder
+from strandline.processing.source.decoder import NEVER_LATE, Decoded, Decoder
 from strandline.processing.source.record_fields import RecordField, record_fields
 from strandline.processing.source.topic_fields import TopicFields
 
@@ -78,10 +78,20 @@ class Piece:
     watermark_ms: int | None
 
 
-def decode_pieces(
-    config: DecodingConfig, decoder: Decoder, pieces: Sequence[Piece]
-) -> Iterator[tuple[Piece, list[bytes | None], list[int], list[int], Decoded]]:
-    """Read and decode the pieces in order, in chunks; a chunk never spans two slices, since their watermarks differ."""
+@dataclass(frozen=True)
+class DecodedChunk:
+    """Records of one partition, in the order of their offsets, and what came of them."""
+
+    stream: str
+    partition: int
+    offsets: list[int]
+    values: list[bytes | None]
+    log_times_ms: list[int]
+    decoded: Decoded
+
+
+def decode_pieces(config: DecodingConfig, decoder: Decoder, pieces: Sequence[Piece]) -> Iterator[DecodedChunk]:
+    """Read and decode the pieces in order, in chunks. A chunk may span slices; each record has the watermark of its own."""
     reader = _log_reader(config.kafka_bootstrap)
     topic_fields = None
     if config.topic_fields:
@@ -89,21 +99,16 @@ def decode_pieces(
     for run in _adjoining(pieces):
         last = run[-1].offsets
         whole = OffsetRange(last.stream, last.partition, run[0].offsets.offset_first, last.offset_next)
-        current = 0
+        ends = np.array([piece.offsets.offset_next for piece in run])
+        watermarks_ms = np.array([NEVER_LATE if piece.watermark_ms is None else piece.watermark_ms for piece in run])
         for messages in reader.read(whole):
-            all_offsets = [offset_of(message) for message in messages]
-            begin = 0
-            while begin < len(messages):
-                while run[current].offsets.offset_next <= all_offsets[begin]:
-                    current += 1
-                piece = run[current]
-                end = bisect_left(all_offsets, piece.offsets.offset_next, begin)
-                values = [message.value() for message in messages[begin:end]]
-                log_times_ms = [message.timestamp()[1] for message in messages[begin:end]]
-                whole_values = topic_fields.fill_in(values, messages[begin:end]) if topic_fields else values
-                decoded = decoder.decode(whole_values, log_times_ms, piece.watermark_ms)
-                yield piece, values, log_times_ms, all_offsets[begin:end], decoded
-                begin = end
+            offsets = [offset_of(message) for message in messages]
+            values = [message.value() for message in messages]
+            log_times_ms = [message.timestamp()[1] for message in messages]
+            whole_values = topic_fields.fill_in(values, messages) if topic_fields else values
+            of_piece = np.searchsorted(ends, offsets, "right")
+            decoded = decoder.decode(whole_values, log_times_ms, watermarks_ms[of_piece])
+            yield DecodedChunk(last.stream, last.partition, offsets, values, log_times_ms, decoded)
 
 
 def _adjoining(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:

@@ -15,13 +15,14 @@ from pyspark.sql.types import StructType
 
 from strandline.ledger.states import SliceRow
 from strandline.log.reader import OffsetRange
-from strandline.processing.source.data_source import REASON, SOURCE_COLUMNS, open_ledger
+from strandline.processing.source.data_source import open_ledger
 from strandline.processing.source.decoding import DecodingConfig, Piece, decode_pieces, decoder_of
 
 TASK_ROWS = 250_000
 """Records that one task reads at most."""
 _SLICES_A_LOOK = 1_000
-_, PARTITION, OFFSET = SOURCE_COLUMNS
+PARTITION, OFFSET = "_strandline_partition", "_strandline_offset"
+REASON = "_strandline_reason"
 OWN = "_strandline_own"
 """Whether the record counts in this span's totals, or is only read for its windows."""
 
@@ -95,52 +96,66 @@ class SpanReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         source = self._source
-        ledger = open_ledger(source.ledger_url)
-        try:
-            slices = (
-                row
-                for first in range(source.slice_first, source.slice_last + 1, _SLICES_A_LOOK)
-                for row in ledger.slices(source.job, first, min(first + _SLICES_A_LOOK - 1, source.slice_last))
-            )
-            return cut_tasks(slices, source.slice_own, TASK_ROWS) or [LogTask([], own=True)]
-        finally:
-            ledger.close()
+        return recorded_tasks(source.job, source.ledger_url, source.slice_first, source.slice_own, source.slice_last)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogTask)
         config, schema = self._source.decoding, self._source.arrow_schema()
         yield pa.RecordBatch.from_arrays([pa.nulls(0, item.type) for item in schema], schema=schema)
-        for piece, _, _, offsets, decoded in decode_pieces(config, decoder_of(config), partition.pieces):
+        for chunk in decode_pieces(config, decoder_of(config), partition.pieces):
+            offsets, decoded = chunk.offsets, chunk.decoded
             rejected = {reject.index: reject.reason for reject in decoded.rejects}
             kept = [offset for at, offset in enumerate(offsets) if at not in rejected] if rejected else offsets
             if kept:
                 columns = [decoded.arrays[name] for name in config.columns]
                 yield _batch(
-                    schema, columns, decoded.event_time, piece, kept, partition.own, pa.nulls(len(kept), pa.string())
+                    schema,
+                    columns,
+                    decoded.event_time,
+                    chunk.partition,
+                    kept,
+                    partition.own,
+                    pa.nulls(len(kept), pa.string()),
                 )
             if rejected and partition.own:
                 count = len(rejected)
                 columns = [pa.nulls(count, config.column_types[name]) for name in config.columns]
                 times = pa.array([0] * count, pa.timestamp("us", tz="UTC"))  # a window needs an event time
                 places = [offsets[at] for at in rejected]
-                yield _batch(schema, columns, times, piece, places, True, pa.array(rejected.values(), pa.string()))
+                yield _batch(
+                    schema, columns, times, chunk.partition, places, True, pa.array(rejected.values(), pa.string())
+                )
 
 
 def _batch(
     schema: pa.Schema,
     columns: list[pa.Array],
     event_time: pa.Array,
-    piece: Piece,
+    partition: int,
     offsets: list[int],
     own: bool,
     reasons: pa.Array,
 ) -> pa.RecordBatch:
     count = len(offsets)
-    partitions = pa.array([piece.offsets.partition] * count, pa.int32())
+    partitions = pa.array([partition] * count, pa.int32())
     owns = pa.array([own] * count, pa.bool_())
     return pa.RecordBatch.from_arrays(
         [*columns, event_time, partitions, pa.array(offsets, pa.int64()), owns, reasons], schema=schema
     )
+
+
+def recorded_tasks(job: str, ledger_url: str, slice_first: int, slice_own: int, slice_last: int) -> list[LogTask]:
+    """The tasks that read these slices; there is one at least. `ledger_url` is without its password."""
+    ledger = open_ledger(ledger_url)
+    try:
+        slices = (
+            row
+            for first in range(slice_first, slice_last + 1, _SLICES_A_LOOK)
+            for row in ledger.slices(job, first, min(first + _SLICES_A_LOOK - 1, slice_last))
+        )
+        return cut_tasks(slices, slice_own, TASK_ROWS) or [LogTask([], own=True)]
+    finally:
+        ledger.close()
 
 
 def cut_tasks(slices: Iterable[SliceRow], slice_own: int, rows_max: int) -> list[LogTask]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from strandline.core.errors import (
+    BadRecord,
     Conflict,
     Divergence,
     Fenced,
@@ -20,6 +21,8 @@ from strandline.core.errors import (
 
 _RAISED = re.compile(r"(?!(?:org|java|scala|py4j|pyspark)\.)(?:(?:\w+\.)+\w+|\w*(?:Error|Exception)): \S")
 """`module.Class: text` or `ValueError: text`, the last line of a Python traceback."""
+_BAD_RECORD = re.compile(rf".*\b{BadRecord.__name__}: (?P<reason>\w+) at (?P<step>\S+): (?P<message>.*)")
+"""As `BadRecord` says it."""
 _OF_SPARK = re.compile(r"(?:Caused by: )?org\.apache\.spark\.SparkException: (\S.*)")
 _TOLD_AS_TEXT: dict[str, type[StrandlineError]] = {
     kind.__name__: kind
@@ -43,6 +46,8 @@ def typed_error(error: Exception) -> StrandlineError:
     """The error that made a Spark query fail, with the type that it was raised with."""
     sentence = sentence_of(error)
     name, _, message = sentence.partition(": ")
+    if (bad := _BAD_RECORD.match(sentence)) is not None:
+        return BadRecord(bad["reason"], bad["message"], bad["step"])
     kind = _TOLD_AS_TEXT.get(name.rpartition(".")[2])
     return kind(message) if kind is not None else StrandlineError(sentence)
 

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from strandline.core.errors import StrandlineError
 from strandline.core.settings import Settings
+from strandline.processing.source.slice_rows import bucket_keys
 from strandline.processing.spark import worker_daemon
 from strandline.processing.spark.class_archive import use_archive
 from strandline.processing.spark.errors import sentence_of
@@ -40,7 +41,10 @@ def start_spark(settings: Settings, job: str, scratch: Path, java_options: str |
         "spark.sql.streaming.minBatchesToRetain": "2",
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.sql.streaming.numRecentProgressUpdates": "2",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "64",  # a row is a blob
+        # The JVM moves a few rows a batch: compiling code for them costs more than it saves.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.python.daemon.module": worker_daemon.MODULE,
         "spark.sql.adaptive.enabled": "false",
         # Shuffle files and state lie on this machine and are read once or never: compression and checksums don't pay.
@@ -66,7 +70,7 @@ def start_spark(settings: Settings, job: str, scratch: Path, java_options: str |
         "spark.ui.retainedTasks": "100",
         # Else a crashed JVM writes its report into the working directory, which is the user's.
         "spark.driver.extraJavaOptions": f'"-XX:ErrorFile={settings.data_dir}/logs/java-crash-%p.log" '
-        f"-XX:+UseSerialGC -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch} "
+        f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch} "
         + (use_archive(settings.cache_dir) if java_options is None else java_options),
     }
     builder = SparkSession.builder.appName(f"strandline-{job}").master(settings.spark_master)
@@ -89,6 +93,7 @@ def shuffle_partitions() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def slots_of(spark: SparkSession) -> int:
-    """How many tasks of a run may write to Kafka at once, at most."""
-    return max(spark.sparkContext.defaultParallelism, int(spark.conf.get("spark.sql.shuffle.partitions") or 0))
+def keys_of_buckets(spark: SparkSession) -> tuple[int, ...]:
+    """Spark's key of each bucket: one bucket for each shuffle partition."""
+    partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    return bucket_keys(partitions, partitions)

@@ -7,40 +7,43 @@ writes neither Kafka nor Elasticsearch nor the ledger.
 
 from __future__ import annotations
 
-import importlib
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
 from strandline.core.stream import StreamSpec
-from strandline.log.reader import MESSAGES_A_FETCH
-from strandline.processing.operators.stages import WATERMARK_METADATA, build_stages
+from strandline.processing.emission.document_shapes import letter_shape
+from strandline.processing.emission.keyed_task import OUTCOME_DDL, STATE_DDL, KeyedTask, RecordLetters
+from strandline.processing.emission.stage_emission import StageEmission
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.pipelines.stages import Stage
-from strandline.processing.source.data_source import FACTS, accepted_schema, read_accepted
-from strandline.processing.source.data_source import LogPartition as Task
-from strandline.processing.source.decoding import EVENT_TIME, DecodingConfig, decoding_of
+from strandline.processing.source.data_source import LogPartition, task_config
+from strandline.processing.source.decoding import DecodedChunk, decoder_of
+from strandline.processing.source.slice_rows import ROWS_SCHEMA, SliceWork, batches_of, encode
+from strandline.processing.source.source_task import SourceTask, TaskConfig
+from strandline.processing.spark.session import keys_of_buckets
 
 log = structlog.get_logger()
 
 BATCHES = 3
 _BATCH_MS = 60_000
-ROWS = 50_000
-"""In each task: enough for the JVM to compile the loops over rows, in which a rewind spends its time."""
-_DEVICES = 1_000
+_ROWS = 200
+"""In each task."""
+_DEVICES = 20
 _STREAM: dict[str, object] = {
     "stream": "warm-up",
     "partitions": 1,
     "format": "json",
-    "schema": {"device": "string", "ts": "timestamp", "value": "double"},
+    "schema": {"device": "string", "ts": {"type": "timestamp", "unit": "ms"}, "value": "double"},
 }
 _PIPELINE: dict[str, object] = {
     "pipeline": "warm-up",
@@ -66,25 +69,29 @@ _PIPELINE: dict[str, object] = {
 }
 
 
-def warm_up(
-    spark: SparkSession, kafka_bootstrap: str, scratch: Path, is_awaited: Callable[[], bool], rows: int = ROWS
-) -> None:
-    """Run the small query to its end, or until a job `is_awaited`, with `rows` in each task of a batch."""
+def warm_up(spark: SparkSession, kafka_bootstrap: str, scratch: Path, is_awaited: Callable[[], bool]) -> None:
+    """Run the small query to its end, or until a job `is_awaited`."""
     began = time.monotonic()
     if is_awaited():
         return
     pipeline = check(PipelineSpec.from_document(_PIPELINE), StreamSpec.from_document(_STREAM))
-    spark.dataSource.register(
-        _warm_source(decoding_of(pipeline, kafka_bootstrap), rows, spark.sparkContext.defaultParallelism)
-    )
+    source = task_config(pipeline, kafka_bootstrap, keys_of_buckets(spark))
+    spark.dataSource.register(_warm_source(source, spark.sparkContext.defaultParallelism))
     batches: list[int] = []
 
-    def process(results: DataFrame, batch: int) -> None:
-        results.write.format("noop").mode("append").save()
+    def process(outcomes: DataFrame, batch: int) -> None:
+        outcomes.collect()
         batches.append(batch)
 
-    frame = build_stages(spark.readStream.format(WarmSource.name()).load(), pipeline, _tap)
-    query = frame.writeStream.foreachBatch(process).option("checkpointLocation", str(scratch / "warm-up")).start()
+    outcomes = (
+        spark.readStream.format(WarmSource.name())
+        .load()
+        .groupBy("bucket")
+        .applyInPandasWithState(
+            _keyed_task(pipeline, source), OUTCOME_DDL, STATE_DDL, "append", GroupStateTimeout.NoTimeout
+        )
+    )
+    query = outcomes.writeStream.foreachBatch(process).option("checkpointLocation", str(scratch / "warm-up")).start()
     while len(batches) < BATCHES and query.isActive and not is_awaited():
         time.sleep(0.02)
     failure = query.exception()
@@ -94,9 +101,19 @@ def warm_up(
     log.info("warmed up", batches=len(batches), seconds=round(time.monotonic() - began, 1))
 
 
-def _warm_source(decoding: DecodingConfig, rows: int, parallelism: int) -> type[DataSource]:
+def _keyed_task(pipeline: CheckedPipeline, source: TaskConfig) -> KeyedTask:
+    """A task that writes nothing."""
+    emissions = tuple(
+        StageEmission((), (), letter_shape(pipeline, stage, 1), pipeline.job, stage.name, 1, None, "", "", 0)
+        for stage in pipeline.stages
+    )
+    letters = RecordLetters("", "", pipeline.job, 1, 0)
+    return KeyedTask(source.stages, source.types, source.bucket_keys, emissions, letters)
+
+
+def _warm_source(source: TaskConfig, parallelism: int) -> type[DataSource]:
     class BoundWarmSource(WarmSource):
-        bound = WarmReader(decoding, rows, parallelism)
+        bound = WarmReader(source, parallelism)
 
     return BoundWarmSource
 
@@ -113,16 +130,15 @@ class WarmSource(DataSource):
     def schema(self) -> StructType:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        return from_arrow_schema(accepted_schema(self.bound.decoding))
+        return from_arrow_schema(ROWS_SCHEMA)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return self.bound
 
 
 class WarmReader(DataSourceStreamReader):
-    def __init__(self, decoding: DecodingConfig, rows: int, parallelism: int) -> None:
-        self.decoding = decoding
-        self._rows = rows
+    def __init__(self, source: TaskConfig, parallelism: int) -> None:
+        self._source = source
         self._parallelism = parallelism
 
     def initialOffset(self) -> dict[str, int]:
@@ -132,36 +148,17 @@ class WarmReader(DataSourceStreamReader):
         return {"slice": min(start["slice"] + 1, BATCHES)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return [Task([], end["slice"] * _BATCH_MS) for _ in range(self._parallelism)]
+        number = end["slice"]
+        works = [SliceWork(number, True, None, number * _BATCH_MS, {}, {}), *[None] * (self._parallelism - 1)]
+        return [LogPartition([], is_new=True, work=encode(work) if work else None) for work in works]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Task)
-        tick_ms, schema = partition.tick_ms or 0, accepted_schema(self.decoding)
-        devices = pa.array([f"device-{number}" for number in range(_DEVICES)])
-        for first in range(0, self._rows, MESSAGES_A_FETCH):
-            rows = np.arange(first, min(first + MESSAGES_A_FETCH, self._rows))
-            times_us = tick_ms * 1_000 + rows * (_BATCH_MS * 1_000 // self._rows)
-            made = {
-                "device": devices.take(pa.array(rows % _DEVICES)),
-                "ts": pa.array(times_us),
-                "value": pa.array(rows.astype(float)),
-                EVENT_TIME: pa.array(times_us),
-                FACTS: pa.nulls(len(rows), pa.list_(pa.int64())),
-            }
-            yield pa.RecordBatch.from_arrays([made[item.name].cast(item.type) for item in schema], schema=schema)
-        yield from read_accepted(self.decoding, partition)
-
-
-def _tap(stage: Stage, frame: DataFrame) -> DataFrame:
-    if not stage.emits:
-        return frame
-    schema = StructType(list(frame.schema.fields))
-    schema[EVENT_TIME].metadata = {WATERMARK_METADATA: 1000}
-    return frame.mapInArrow(_pass_on, schema)
-
-
-def _pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pass rows on as an emission does, with the modules that it imports loaded."""
-    for module in ("strandline.processing.emission.stage_emission", "strandline.results.elasticsearch_writer"):
-        importlib.import_module(module)
-    yield from batches
+        assert isinstance(partition, LogPartition)
+        values: list[bytes | None] = [
+            json.dumps({"device": f"device-{at % _DEVICES}", "ts": at * _BATCH_MS // _ROWS, "value": at / 7}).encode()
+            for at in range(_ROWS)
+        ]
+        times = [0] * _ROWS
+        decoded = decoder_of(self._source.decoding).decode(values, times, None)
+        chunk = DecodedChunk("warm-up", 0, list(range(_ROWS)), values, times, decoded)
+        yield from batches_of(SourceTask(self._source).rows([chunk], is_new=True, work=partition.work))

@@ -6,6 +6,7 @@ imports: a standby stays warm however long it waits, and a cold start imports on
 
 from __future__ import annotations
 
+import gc
 import importlib
 
 from pyspark.daemon import manager
@@ -13,8 +14,9 @@ from pyspark.daemon import manager
 MODULE = "strandline.processing.spark.worker_daemon"
 _NEEDED_BY_WORKERS = (
     "pyspark.worker",
+    "pandas",
     "strandline.processing.source.data_source",
-    "strandline.processing.emission.stage_emission",
+    "strandline.processing.emission.keyed_task",
     "strandline.results.elasticsearch_writer",
     "strandline.ledger.ledger",
 )
@@ -22,4 +24,7 @@ _NEEDED_BY_WORKERS = (
 if __name__ == "__main__":
     for needed in _NEEDED_BY_WORKERS:
         importlib.import_module(needed)
+    # PySpark collects garbage after each task; what is imported here needs no look again.
+    gc.collect()
+    gc.freeze()
     manager()

@@ -1,0 +1,73 @@
+"""The emissions of a run's stages: which documents each makes, and who writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from strandline.ledger.database import without_secrets
+from strandline.processing.emission.result_stream_writer import ResultStream
+from strandline.processing.emission.stage_emission import StageEmission
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.job_run import JobRun
+from strandline.processing.pipelines.stages import Emit, Stage
+from strandline.results.document import DocumentShape
+from strandline.results.writer import ResultWriter
+
+WriterFactory = Callable[[DocumentShape], ResultWriter]
+
+
+def stage_emissions(
+    run: JobRun, emitted: Mapping[str, int], stream_keys: Mapping[str, str | None], writer_of: WriterFactory
+) -> tuple[StageEmission, ...]:
+    """The emission of each stage.
+
+    `emitted`: the end of the last window that each stage has emitted. `stream_keys`: the key field of each stream that is
+    emitted to. `writer_of` makes the writer for an index.
+    """
+    settings = run.settings
+    found = []
+    for stage in run.pipeline.stages:
+        shapes = [document_shape(run.pipeline, stage, emit, run.version) for emit in stage.emits]
+        streams = (
+            ResultStream(settings.kafka_bootstrap, shape, stream_keys[shape.emit_name], settings.record_bytes_max)
+            for shape in shapes
+            if shape.is_stream
+        )
+        found.append(
+            StageEmission(
+                writers=tuple(writer_of(shape) for shape in shapes if not shape.is_stream),
+                streams=tuple(streams),
+                shape=letter_shape(run.pipeline, stage, run.version),
+                job=run.job,
+                stage=stage.name,
+                epoch=run.epoch,
+                emitted_ms=emitted.get(stage.name),
+                kafka_bootstrap=settings.kafka_bootstrap,
+                ledger_url=without_secrets(settings.ledger_url),
+                record_bytes_max=settings.record_bytes_max,
+            )
+        )
+    return tuple(found)
+
+
+def letter_shape(pipeline: CheckedPipeline, stage: Stage, version: int, generation: int = 1) -> DocumentShape:
+    """What the documents in dead letters of a stage's results have in common; a stage may emit to nothing."""
+    return document_shape(pipeline, stage, next(iter(stage.emits), Emit("stream", stage.name)), version, generation)
+
+
+def document_shape(
+    pipeline: CheckedPipeline, stage: Stage, emit: Emit, version: int, generation: int = 1
+) -> DocumentShape:
+    """What the documents of one emission have in common. A backfill's documents always have ids from the data, whatever the job's
+    guarantee: every attempt computes the same."""
+    return DocumentShape(
+        emit_name=emit.name,
+        job=pipeline.job,
+        stage=stage.name,
+        version=version,
+        by=tuple(zip(stage.by, stage.by_types, strict=True)),
+        aggregates=tuple((column.name, column.type) for column in stage.aggregates),
+        is_stream=emit.kind == "stream",
+        is_once=generation > 1 or pipeline.spec.guarantee == "exactly_once",
+        generation=generation,
+    )

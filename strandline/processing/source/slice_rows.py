@@ -1,0 +1,143 @@
+"""The rows that a slice sends through Spark's exchange: a few blobs for each bucket, never a record.
+
+A row is (bucket key, kind, partition, sequence, blob):
+
+- `RECORDS`: accepted records of one partition, cut for the bucket; see `operators.cascade.Chunk`.
+- `REJECTED`: rejected records of one partition with their bytes. They go to one bucket a partition.
+- `FACTS`: what a task counted. A copy goes to each bucket.
+- `WORK`: what the slice is, and what becomes final in it. A copy goes to each bucket, so every bucket has a row in each slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+
+from strandline.ledger.states import Offsets
+
+RECORDS, REJECTED, FACTS, WORK = range(4)
+ROWS_SCHEMA = pa.schema(
+    [
+        pa.field("bucket", pa.int32()),
+        pa.field("kind", pa.int8()),
+        pa.field("partition", pa.int32()),
+        pa.field("sequence", pa.int64()),
+        pa.field("blob", pa.binary()),
+    ]
+)
+REJECTED_SCHEMA = pa.schema(
+    [
+        pa.field("stream", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("value", pa.binary()),
+        pa.field("reason", pa.string()),
+        pa.field("message", pa.string()),
+        pa.field("step", pa.string()),
+    ]
+)
+_BATCH_BYTES = 4 << 20
+"""About as many bytes of blobs cross to the JVM at once."""
+
+SliceRowBlob = tuple[int, int, int, int, bytes]
+
+
+class SliceWork(msgspec.Struct, frozen=True):
+    """What the keyed tasks of one batch have to do."""
+
+    number: int
+    """Of the batch's last slice; it is the emission's number."""
+    emits: bool
+    """Whether the slice is new. A replayed one only rebuilds state."""
+    from_ms: int | None
+    """Windows that end after it and up to `to_ms` become final."""
+    to_ms: int | None
+    dead_letter_offsets: dict[int, int]
+    """Where the dead-letter stream ended at the checkpoint before: partition -> offset."""
+    result_offsets: Offsets
+    """The same of each stream that the job emits to."""
+
+
+class SourceFacts(msgspec.Struct):
+    """What one task read."""
+
+    records: int = 0
+    rejected: dict[str, int] = {}
+    """Reason -> records, late ones included."""
+    reached_ms: dict[int, int] = {}
+    """Partition -> the latest event time of its accepted records."""
+    latest_log_ms: int | None = None
+
+
+def encode(value: SliceWork | SourceFacts) -> bytes:
+    """A blob of the kind `WORK` or `FACTS`."""
+    return msgspec.json.encode(value)
+
+
+def decode_work(blob: bytes) -> SliceWork:
+    """Raises msgspec.DecodeError."""
+    return msgspec.json.decode(blob, type=SliceWork)
+
+
+def decode_facts(blob: bytes) -> SourceFacts:
+    """Raises msgspec.DecodeError."""
+    return msgspec.json.decode(blob, type=SourceFacts)
+
+
+def batches_of(rows: Iterable[SliceRowBlob]) -> Iterator[pa.RecordBatch]:
+    """The rows as Arrow batches of bounded size."""
+    held: list[SliceRowBlob] = []
+    size = 0
+    for row in rows:
+        held.append(row)
+        size += len(row[-1])
+        if size >= _BATCH_BYTES:
+            yield _batch(held)
+            held, size = [], 0
+    if held:
+        yield _batch(held)
+
+
+def _batch(rows: list[SliceRowBlob]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(list(values), item.type) for values, item in zip(columns, ROWS_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=ROWS_SCHEMA)
+
+
+def bucket_keys(buckets: int, partitions: int) -> tuple[int, ...]:
+    """A key for each bucket, such that bucket n goes to Spark's shuffle partition n modulo `partitions`.
+
+    Spark sends an int to the partition that is its Murmur3 hash (x86, 32 bits, seed 42) modulo the number of partitions.
+    """
+    found: dict[int, list[int]] = {place: [] for place in range(partitions)}
+    wanted = -(-buckets // partitions)
+    key = 0
+    while any(len(keys) < wanted for keys in found.values()):
+        found[_spark_hash(key) % partitions].append(key)
+        key += 1
+    return tuple(found[bucket % partitions][bucket // partitions] for bucket in range(buckets))
+
+
+def _spark_hash(value: int, seed: int = 42) -> int:
+    mask = 0xFFFFFFFF
+
+    def rotate(word: int, bits: int) -> int:
+        return ((word << bits) | (word >> (32 - bits))) & mask
+
+    word = rotate(value * 0xCC9E2D51 & mask, 15) * 0x1B873593 & mask
+    mixed = (rotate(seed ^ word, 13) * 5 + 0xE6546B64) & mask
+    mixed ^= 4  # the length of an int
+    mixed ^= mixed >> 16
+    mixed = mixed * 0x85EBCA6B & mask
+    mixed ^= mixed >> 13
+    mixed = mixed * 0xC2B2AE35 & mask
+    mixed ^= mixed >> 16
+    return mixed - (1 << 32) if mixed >> 31 else mixed
+
+
+def to_every_bucket(keys: Sequence[int], kind: int, blob: bytes) -> Iterator[SliceRowBlob]:
+    """A copy of the blob for each bucket."""
+    for key in keys:
+        yield key, kind, 0, 0, blob

@@ -1,0 +1,172 @@
+"""What one task does with its part of the log: decode, judge, run the record steps, and cut the rows into blobs by bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.core.errors import BadRecord
+from strandline.core.record_headers import REASON_EXPRESSION, REASON_LATE
+from strandline.processing.operators.blobs import pack
+from strandline.processing.operators.cascade import Cascade, cascade_of
+from strandline.processing.pipelines.stages import Stage
+from strandline.processing.source.decoding import DecodedChunk, DecodingConfig, Piece, decode_pieces, decoder_of
+from strandline.processing.source.slice_rows import (
+    FACTS,
+    RECORDS,
+    REJECTED,
+    REJECTED_SCHEMA,
+    WORK,
+    SliceRowBlob,
+    SourceFacts,
+    batches_of,
+    encode,
+    to_every_bucket,
+)
+
+_REJECTED_BYTES = 4 << 20
+"""A blob of rejected records holds about so many bytes, or one record."""
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """All that a task needs; travels pickled, so it holds no secret."""
+
+    decoding: DecodingConfig
+    stages: tuple[Stage, ...]
+    types: tuple[tuple[str, str], ...]
+    """The fields of the stream with their types."""
+    bucket_keys: tuple[int, ...]
+    """Spark's key of each bucket."""
+    late_is_dropped: bool
+    """Whether a late record is only counted, and gets no dead letter."""
+    crashes: bool
+    """Whether a bad record of a new slice ends the run."""
+    events_ms: tuple[int, int] | None = None
+    """Only records with an event time from the first to before the second are computed; None: all."""
+
+    @property
+    def cascade(self) -> Cascade:
+        """The operators of all stages."""
+        return cascade_of(self.stages, self.types, len(self.bucket_keys))
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A rejected record of a chunk."""
+
+    index: int
+    """Its place in the chunk."""
+    reason: str
+    message: str
+    step: str
+
+
+class SourceTask:
+    """Reads one task's pieces."""
+
+    def __init__(self, config: TaskConfig) -> None:
+        self._config = config
+        self._cascade = config.cascade
+
+    def read(self, pieces: Sequence[Piece], *, is_new: bool, work: bytes | None) -> Iterator[pa.RecordBatch]:
+        """The task's rows of ROWS_SCHEMA, with `work` for every bucket if it is given.
+
+        Raises BadRecord where the job ends at a bad record: no bucket has seen anything of the slice by then, because Spark
+        begins with the buckets when all tasks have read.
+        """
+        decoding = self._config.decoding
+        chunks = decode_pieces(decoding, decoder_of(decoding), pieces)
+        return batches_of(self.rows(chunks, is_new=is_new, work=work))
+
+    def rows(self, chunks: Iterable[DecodedChunk], *, is_new: bool, work: bytes | None) -> Iterator[SliceRowBlob]:
+        """As `read`, of chunks that are decoded."""
+        config, facts = self._config, SourceFacts()
+        keys = config.bucket_keys
+        if work is not None:
+            yield from to_every_bucket(keys, WORK, work)
+        for chunk in chunks:
+            decoded, partition, sequence = chunk.decoded, chunk.partition, chunk.offsets[0]
+            rejects = [Reject(one.index, one.reason, one.message, "decode") for one in decoded.rejects]
+            stepped = self._cascade.record_steps.apply(decoded.arrays, len(decoded.event_time))
+            if stepped.problems:
+                places = _accepted_places(chunk)
+                rejects += [
+                    Reject(places[one.row], REASON_EXPRESSION, one.message, one.step) for one in stepped.problems
+                ]
+                rejects.sort(key=lambda reject: reject.index)
+            _count(facts, chunk, rejects)
+            event_us, columns = decoded.event_time.cast(pa.int64()), stepped.columns
+            if len(stepped.rows) < len(event_us):
+                event_us = event_us.take(pa.array(stepped.rows))
+            if config.events_ms is not None:
+                first_us, end_us = (limit_ms * 1000 for limit_ms in config.events_ms)
+                is_inside = pc.and_(pc.greater_equal(event_us, first_us), pc.less(event_us, end_us))
+                event_us = event_us.filter(is_inside)
+                columns = {name: column.filter(is_inside) for name, column in columns.items()}
+            for bucket, cut in self._cascade.cut(partition, sequence, event_us, columns):
+                yield keys[bucket], RECORDS, partition, sequence, cut.blob
+            if is_new and rejects:
+                yield from self._rejected(chunk, rejects)
+        yield from to_every_bucket(keys, FACTS, encode(facts))
+
+    def _rejected(self, chunk: DecodedChunk, rejects: list[Reject]) -> Iterator[SliceRowBlob]:
+        """The rejected records of a chunk, for their dead letters."""
+        config = self._config
+        if config.crashes:
+            for one in rejects:
+                if one.reason != REASON_LATE:
+                    place = f"stream {chunk.stream}, partition {chunk.partition}, offset {chunk.offsets[one.index]}"
+                    raise BadRecord(one.reason, f"{place}: {one.message}", one.step)
+        if config.late_is_dropped:
+            rejects = [one for one in rejects if one.reason != REASON_LATE]
+        key = config.bucket_keys[chunk.partition % len(config.bucket_keys)]
+        held: list[Reject] = []
+        size = 0
+        for one in rejects:
+            held.append(one)
+            size += len(chunk.values[one.index] or b"")
+            if size >= _REJECTED_BYTES:
+                yield key, REJECTED, chunk.partition, chunk.offsets[held[0].index], _pack_rejected(chunk, held)
+                held, size = [], 0
+        if held:
+            yield key, REJECTED, chunk.partition, chunk.offsets[held[0].index], _pack_rejected(chunk, held)
+
+
+def _accepted_places(chunk: DecodedChunk) -> list[int]:
+    """The place in the chunk of each record that was decoded."""
+    rejected = {reject.index for reject in chunk.decoded.rejects}
+    return [index for index in range(len(chunk.values)) if index not in rejected]
+
+
+def _count(facts: SourceFacts, chunk: DecodedChunk, rejects: list[Reject]) -> None:
+    facts.records += len(chunk.values)
+    for reject in rejects:
+        facts.rejected[reject.reason] = facts.rejected.get(reject.reason, 0) + 1
+    latest_ms = chunk.decoded.latest_event_ms
+    if latest_ms is not None:
+        facts.reached_ms[chunk.partition] = max(latest_ms, facts.reached_ms.get(chunk.partition, latest_ms))
+    log_ms = max(chunk.log_times_ms)
+    facts.latest_log_ms = log_ms if facts.latest_log_ms is None else max(log_ms, facts.latest_log_ms)
+
+
+def _pack_rejected(chunk: DecodedChunk, rejects: list[Reject]) -> bytes:
+    rows = [
+        (
+            chunk.stream,
+            chunk.partition,
+            chunk.offsets[one.index],
+            chunk.values[one.index],
+            one.reason,
+            one.message,
+            one.step,
+        )
+        for one in rejects
+    ]
+    arrays = [
+        pa.array(list(values), item.type) for values, item in zip(zip(*rows, strict=True), REJECTED_SCHEMA, strict=True)
+    ]
+    return pack([pa.RecordBatch.from_arrays(arrays, schema=REJECTED_SCHEMA)])
