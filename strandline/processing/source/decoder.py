@@ -235,7 +235,7 @@ class Decoder:
                 message += f", more than {self._max_ahead_ms} ms"
                 rejects.append(RejectedRecord(at, REASON_FUTURE_EVENT, message))
         if watermarks_ms is not None:
-            limits_ms = np.broadcast_to(np.asarray(watermarks_ms, np.int64), len(log_times_ms))
+            limits_ms = np.broadcast_to(np.asarray(watermarks_ms, np.int64), len(log_times_ms))[: len(keep)]
             for at in np.flatnonzero(keep & (event_micros // 1000 < limits_ms)).tolist():
                 keep[at] = False
                 watermark = format_timestamp(limits_ms[at] * 1000)
