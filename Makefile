@@ -15,7 +15,8 @@ help:
 	@echo "make test-all   the same and all that takes longer: every fault at every gateway, whole stacks, all seeds, the ladders of kills"
 	@echo "make check   format, lint, types, import order, and that the docs can be built"
 	@echo "make docs    build the docs as a site, into build/site"
-	@echo "make bench   work W1 side by side with plain Spark, and the latency from answer to result"
+	@echo "make bench   two works side by side with plain Spark, Hazelcast Jet and Flink, and the latency from answer to result"
+	@echo "             (BENCH='--repetitions 1 --side strandline --side jet --work W1': a part of it)"
 	@echo "make chaos KILLS=100   kill every part of a running job again and again; check every result"
 	@echo "make chaos-ingest KILLS=50   break gateways and Kafka under load; count what was lost or written twice"
 	@echo "make bench-ingest   what each gateway takes, what a record costs it, how soon it acknowledges"
@@ -74,7 +75,7 @@ format: $(VENV)/.test-ready
 	@$(BIN)/ruff check --fix .
 
 bench: $(VENV)/.test-ready
-	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks $(BENCH)
 
 chaos: $(VENV)/.test-ready
 	@$(BIN)/python -m tests.fault.job_ladder --kills $(KILLS)

@@ -1,4 +1,5 @@
-"""`python -m benchmarks`: work W1 side by side with plain Spark, and the latency from HTTP answer to result.
+"""`python -m benchmarks`: works W1 and W2 side by side with plain Spark, Hazelcast Jet and Flink, and the latency from
+HTTP answer to result.
 
 Starts servers of its own in a temporary directory, prints tables and writes them to benchmarks/RESULTS.md; with `--quick`
 a small run whose figures mean little, and which writes only where `--output` says.
@@ -7,15 +8,17 @@ a small run whose figures mean little, and which writes only where `--output` sa
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.latency import measure_latency
-from benchmarks.report import RESULTS, goal_sentence, latency_rows, put_part, results_text, show, throughput_rows
+from benchmarks.latency import Latency, measure_latency
+from benchmarks.report import RESULTS, goal_sentences, latency_rows, put_part, results_text, show, throughput_rows
 from benchmarks.servers import new_stack
-from benchmarks.throughput import measure_throughput
+from benchmarks.throughput import SIDES, Plan, Throughput, measure_throughput
+from benchmarks.works import WORKS
 
 
 def main() -> None:
@@ -23,30 +26,55 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a small run: does it work, are its results right")
     parser.add_argument("--repetitions", type=int, help="processes of each side (default 3)")
     parser.add_argument(
-        "--output", type=Path, help=f"where the tables go (default {RESULTS.name}; with --quick nowhere)"
+        "--side", action="append", choices=SIDES, help="this side alone, without latency; may be repeated"
+    )
+    parser.add_argument("--work", action="append", choices=WORKS, help="this work alone; may be repeated")
+    parser.add_argument("--records", type=int, help="records of a run, of which the first third is its cold part")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help=f"where the tables go (default {RESULTS.name}; nowhere when it is only a part of the whole)",
     )
     options = parser.parse_args()
-    records, seconds, warm_up_s = (100_000, 10, 10) if options.quick else (1_000_000, 60, 30)
-    repetitions = options.repetitions or (1 if options.quick else 3)
+    records, seconds, warm_up_s = (120_000, 10, 10) if options.quick else (6_000_000, 60, 30)
+    records = options.records or records
+    plan = Plan(
+        records=records,
+        mark=records // 3,
+        repetitions=options.repetitions or (1 if options.quick else 3),
+        sides=options.side or list(SIDES),
+        works=[WORKS[name] for name in options.work or WORKS],
+    )
     console = Console(soft_wrap=True)
+    throughput, latency = _measure(plan, None if options.side else (warm_up_s, seconds), console)
+    for work in plan.works:
+        show(throughput_rows(throughput, work), f"Work {work.name}: {records:,} records", console)
+    for sentence in goal_sentences(throughput):
+        console.print(sentence)
+    if latency is not None:
+        show(latency_rows(latency), "Latency", console)
+    is_whole = not (options.quick or options.side or options.work or options.records)
+    output = options.output or (RESULTS if is_whole else None)
+    if output is not None:
+        command = "make bench" if is_whole else " ".join(["python -m benchmarks", *sys.argv[1:]])
+        put_part(output, "jobs", results_text(command, throughput, latency))
+
+
+def _measure(plan: Plan, live_s: tuple[int, int] | None, console: Console) -> tuple[Throughput, Latency | None]:
+    """Each on a stack of its own. `live_s`: how long to warm up and then to measure latency; None for not at all."""
     with tempfile.TemporaryDirectory(prefix="strandline-bench-") as directory:
         stack = new_stack(Path(directory) / "throughput", console)
         try:
-            throughput = measure_throughput(stack, records, repetitions, console)
+            throughput = measure_throughput(stack, plan, console)
         finally:
             stack.stop()
+        if live_s is None:
+            return throughput, None
         stack = new_stack(Path(directory) / "latency", console)
         try:
-            latency = measure_latency(stack, warm_up_s, seconds, console)
+            return throughput, measure_latency(stack, *live_s, console)
         finally:
             stack.stop()
-    show(throughput_rows(throughput), f"Work W1: {records:,} records", console)
-    console.print(goal_sentence(throughput))
-    show(latency_rows(latency), "Latency", console)
-    output = options.output or (None if options.quick else RESULTS)
-    if output is not None:
-        command = "python -m benchmarks --quick" if options.quick else "make bench"
-        put_part(output, "jobs", results_text(command, throughput, latency))
 
 
 if __name__ == "__main__":

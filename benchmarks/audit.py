@@ -20,7 +20,7 @@ from rich.console import Console
 from benchmarks.process_tree import tree_cpu_s
 from benchmarks.report import RESULTS, machine_text, markdown, put_part, show, written_by
 from benchmarks.servers import new_stack
-from benchmarks.work_w1 import STREAM_TEXT, Readings, pipeline_text
+from benchmarks.works import STREAM_TEXT, W1, Readings
 from strandline.core.documents import read_documents
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
@@ -65,7 +65,7 @@ def measure(directory: Path, records: int, console: Console) -> list[Measured]:
 
 def _run_job(settings: Settings, topics: Topics, url: str) -> None:
     emits = (f"[{{elasticsearch: {JOB}-tens}}]", f"[{{elasticsearch: {JOB}-minute}}]")
-    text = pipeline_text(JOB).replace("mean: avg(temp)}}", f"mean: avg(temp)}}}}\n    emit: {emits[0]}")
+    text = W1.pipeline_text(JOB).replace("mean: avg(temp)}}", f"mean: avg(temp)}}}}\n    emit: {emits[0]}")
     text = text.replace(f"[{{elasticsearch: {JOB}}}]", emits[1])
     ledger = Ledger.open(settings.ledger_url)
     try:

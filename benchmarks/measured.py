@@ -1,48 +1,76 @@
-"""One pass of one side over the work, as it reports it to the process that compares."""
+"""The one estimator for all sides: CPU-seconds of the side's whole process tree, from the moment when the first records are done
+to the end of its answer, in one run of one job in one process. So the cold start, which is the same however many records
+follow, is left out; what came before that moment is the cold figure."""
 
 from __future__ import annotations
 
-import json
-import os
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from benchmarks.process_tree import cpu_by_role
-from benchmarks.work_w1 import Outcome
+from benchmarks.progress import Progress
+from benchmarks.works import Outcome
 
 
 @dataclass(frozen=True)
-class Pass:
-    """The first pass of a process is cold and counts from the start of that process; the others are warm."""
+class Snapshot:
+    """Where a run stood at a moment."""
 
+    records: int
+    at_s: float
+    cpu_s: dict[str, float]
+    """Since the process's start, by role."""
+
+    @classmethod
+    def take(cls, process: int, records: int) -> Snapshot:
+        """Of a running process and all below it."""
+        return cls(records, time.monotonic(), cpu_by_role(process))
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a part of a run took."""
+
+    records: int
     seconds: float
     cpu_s: dict[str, float]
-    """By role, over the whole process tree of the side."""
-    batches: int
-    outcome: Outcome
+
+    @classmethod
+    def between(cls, before: Snapshot, after: Snapshot) -> Spent:
+        cpu_s = {role: seconds - before.cpu_s.get(role, 0.0) for role, seconds in after.cpu_s.items()}
+        return cls(after.records - before.records, after.at_s - before.at_s, cpu_s)
 
     @property
-    def cpu_total_s(self) -> float:
-        return sum(self.cpu_s.values())
+    def cpu_s_per_million(self) -> float:
+        return sum(self.cpu_s.values()) * 1e6 / self.records
+
+    @property
+    def records_a_second(self) -> float:
+        return self.records / self.seconds
 
 
-def measure(passes: int, began_s: float, run: Callable[[int], tuple[Outcome, int]], report: Path) -> None:
-    """Run the passes in this process and write what each took, a JSON line each. `began_s` is the monotonic time at which
-    this process was started; `run` takes the number of the pass and returns its outcome and how many batches it took."""
-    spent = dict.fromkeys(cpu_by_role(os.getpid()), 0.0)
-    with report.open("w", encoding="utf-8", buffering=1) as file:
-        for number in range(passes):
-            outcome, batches = run(number)
-            ended_s = time.monotonic()
-            now = cpu_by_role(os.getpid())
-            cpu_s = {role: seconds - spent[role] for role, seconds in now.items()}
-            file.write(json.dumps(asdict(Pass(ended_s - began_s, cpu_s, batches, outcome))) + "\n")
-            spent, began_s = now, ended_s
+@dataclass(frozen=True)
+class Run:
+    """One run of one side."""
+
+    cold: Spent
+    """From the process's start until the first records are done."""
+    warm: Spent
+    """From there to the end of its answer."""
+    outcome: Outcome
 
 
-def read_report(report: Path) -> list[Pass]:
-    """The passes that a side wrote."""
-    lines = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
-    return [Pass(**(line | {"outcome": Outcome(**line["outcome"])})) for line in lines]
+def watch(lines: Iterable[str], mark: int, began_s: float, take: Callable[[int], Snapshot]) -> Run:
+    """Follow a side's lines until its answer is complete. `take` makes a snapshot of it at so many records.
+    Raises RuntimeError when the lines end before."""
+    began, marked = Snapshot(0, began_s, {}), None
+    for progress in filter(None, map(Progress.parse, lines)):
+        if progress.complete:
+            if marked is None or marked.records >= progress.records:
+                raise RuntimeError(f"it was done before it was seen to have {mark:,} records")
+            ended = take(progress.records)
+            return Run(Spent.between(began, marked), Spent.between(marked, ended), progress.outcome)
+        if marked is None and progress.records >= mark:
+            marked = take(progress.records)
+    raise RuntimeError("it ended before its answer was complete")

@@ -20,13 +20,14 @@ def machine_cpu_s() -> float:
 
 
 def cpu_by_role(root: int) -> dict[str, float]:
-    """The same, by what the processes are: `driver` (`root` itself), `jvm`, `python` (workers and all other below it)."""
+    """The same, by what the processes are: `jvm`, `driver` (`root` itself when it is none), `python` (workers and all other
+    below it)."""
     totals = {"driver": 0.0, "jvm": 0.0, "python": 0.0}
     with contextlib.suppress(psutil.NoSuchProcess):
         driver = psutil.Process(root)
         for process in [driver, *driver.children(recursive=True)]:
             # One that ended meanwhile: its parent has its time once it waited for it.
             with contextlib.suppress(psutil.NoSuchProcess):
-                role = "driver" if process.pid == root else "jvm" if process.name() == "java" else "python"
+                role = "jvm" if process.name() == "java" else "driver" if process.pid == root else "python"
                 totals[role] += sum(process.cpu_times()[:4])
     return totals

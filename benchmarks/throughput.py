@@ -1,102 +1,187 @@
-"""W1 by each side in turn, each time in a process of its own, over one filled topic."""
+"""The works by each side in turn, each time in a process of its own, over one filled topic."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from rich.console import Console
 
-from benchmarks.connector import connector_jars
-from benchmarks.measured import Pass, read_report
-from benchmarks.work_w1 import DELAY_MS, STREAM_TEXT, Readings, expected_outcome
+from benchmarks.measured import Run, Snapshot, watch
+from benchmarks.peers.java import FLINK, JET, SNAPSHOT_EVERY_MS, JavaPeer
+from benchmarks.peers.spark_connector import connector_jars
+from benchmarks.works import DELAY_MS, STREAM, STREAM_TEXT, Readings, Work
 from strandline.core.documents import read_documents
+from strandline.core.errors import InvalidDocument
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.log.topics import Topics
+from strandline.processing.pipelines.model import PipelineSpec
 from strandline.services.embedded.addresses import settings_environment
 from strandline.services.embedded.stack import Stack
 
 ROWS_MAX = 250_000
-"""Records of one batch, for every side."""
-PASSES = 2
-"""A cold one, then a warm one."""
-STRANDLINE, SPARK_ROCKSDB, SPARK_MEMORY = "Strandline", "Spark, RocksDB state", "Spark, in-memory state"
-SIDES = (STRANDLINE, SPARK_ROCKSDB, SPARK_MEMORY)
+STRANDLINE, SPARK_ROCKSDB, SPARK, JET_SIDE, FLINK_SIDE = "strandline", "spark-rocksdb", "spark", "jet", "flink"
+SIDES = {
+    STRANDLINE: "Strandline",
+    SPARK_ROCKSDB: "Spark, RocksDB state",
+    SPARK: "Spark, in-memory state",
+    JET_SIDE: "Hazelcast Jet 5.6.0",
+    FLINK_SIDE: "Flink 2.2.1",
+}
+_JAVA: dict[str, JavaPeer] = {JET_SIDE: JET, FLINK_SIDE: FLINK}
 _TIMEOUT_S = 600
 
 
 @dataclass(frozen=True)
-class Throughput:
-    """What was measured: per side, for each repetition, its passes."""
+class Plan:
+    """What is to be measured."""
 
     records: int
-    repetitions: dict[str, list[list[Pass]]]
+    mark: int
+    """So many of them are the cold part."""
+    repetitions: int
+    sides: Sequence[str]
+    works: Sequence[Work]
+
+    @property
+    def rows_max(self) -> int:
+        """Records of one slice or batch."""
+        return min(ROWS_MAX, self.mark)
 
 
-def measure_throughput(stack: Stack, records: int, repetitions: int, console: Console) -> Throughput:
-    """Fill the topic once, then let the sides run by turns. Raises RuntimeError when a side fails or its results are wrong."""
+@dataclass(frozen=True)
+class Throughput:
+    """What was measured: per work and side, its runs."""
+
+    plan: Plan
+    runs: dict[str, dict[str, list[Run]]]
+
+
+def measure_throughput(stack: Stack, plan: Plan, console: Console) -> Throughput:
+    """Fill the topic once, then let the sides run by turns. Raises RuntimeError when a side fails or its results are wrong,
+    StackError when a part of one cannot be had."""
+    class_paths = {
+        side: _JAVA[side].compile(stack.settings.cache_dir, stack.data_dir) for side in plan.sides if side in _JAVA
+    }
     bootstrap = stack.start_kafka()
-    jars = connector_jars(stack.settings.cache_dir)
-    readings = Readings.generate(records)
-    spec = StreamSpec.parse(read_documents(STREAM_TEXT, "w1.yaml")[0])
+    readings = Readings.generate(plan.records)
+    spec = StreamSpec.parse(read_documents(STREAM_TEXT, "readings.yaml")[0])
     Topics(bootstrap, replication=1, record_bytes_max=1_000_000).ensure_stream_topic(spec)
     began_s = time.monotonic()
     readings.send(bootstrap)
-    console.print(f"{records:,} records are in the log ({time.monotonic() - began_s:.1f} s)")
-    whole = expected_outcome(readings)
-    # Plain Spark has no drain: what its last watermark leaves open it never gives out.
-    closed = expected_outcome(readings, int(readings.event_ms.max()) - DELAY_MS)
-    found: dict[str, list[list[Pass]]] = {side: [] for side in SIDES}
-    for repetition in range(repetitions):
-        for side in SIDES:
-            passes = _run_side(side, stack.settings, jars, stack.data_dir)
-            expected = whole if side == STRANDLINE else closed
-            for one in passes:
-                if not one.outcome.agrees(expected):
-                    raise RuntimeError(f"{side} gave out {one.outcome}, but {expected} is right")
-            found[side].append(passes)
-            told = ", ".join(f"{p.cpu_total_s * 1e6 / records:.1f} CPU-s/M in {p.seconds:.1f} s" for p in passes)
-            console.print(f"{side}, repetition {repetition + 1}: {told}; results right")
-    return Throughput(records, found)
+    console.print(f"{plan.records:,} records are in the log ({time.monotonic() - began_s:.1f} s)")
+    # Strandline drains and Flink's source ends: both close every window. The others leave open what their watermark does.
+    ends_ms = {
+        SPARK: readings.latest_ms - DELAY_MS,
+        SPARK_ROCKSDB: readings.latest_ms - DELAY_MS,
+        JET_SIDE: readings.latest_everywhere_ms - DELAY_MS,
+    }
+    runs: dict[str, dict[str, list[Run]]] = {work.name: {} for work in plan.works}
+    for work in plan.works:
+        expected = {side: work.expected(readings, ends_ms.get(side)) for side in plan.sides}
+        for repetition in range(plan.repetitions):
+            for side in plan.sides:
+                if side == STRANDLINE and (reason := _refusal(work)):
+                    console.print(f"{work.name}, {SIDES[side]}: left out, {reason}")
+                    continue
+                results = expected[side].results
+                run = _run_side(_Start(side, work, results, class_paths.get(side, "")), plan, stack)
+                if not run.outcome.agrees(expected[side]):
+                    raise RuntimeError(f"{work.name}, {side}: gave out {run.outcome}, but {expected[side]} is right")
+                runs[work.name].setdefault(side, []).append(run)
+                console.print(
+                    f"{work.name}, {SIDES[side]}, repetition {repetition + 1}: warm {run.warm.cpu_s_per_million:.1f} "
+                    f"CPU-s/M at {run.warm.records_a_second:,.0f} records/s, cold {run.cold.cpu_s_per_million:.1f} "
+                    "CPU-s/M; results right"
+                )
+    return Throughput(plan, runs)
 
 
-def _run_side(side: str, settings: Settings, jars: list[Path], data_dir: Path) -> list[Pass]:
-    with tempfile.TemporaryDirectory(prefix="pass-", dir=data_dir) as name:
+def _refusal(work: Work) -> str:
+    """Why a pipeline document cannot say this work; empty when it can."""
+    try:
+        PipelineSpec.parse(read_documents(work.pipeline_text("work"), "work.yaml")[0])
+    except InvalidDocument as error:
+        return str(error)
+    return ""
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Which side runs, and on what."""
+
+    side: str
+    work: Work
+    results: int
+    """How many must come out: a side whose source never ends knows by it that it is done."""
+    class_path: str
+
+    def command(self, settings: Settings, plan: Plan, directory: Path) -> list[str]:
+        """The program of the side, with its arguments."""
+        if self.side in _JAVA:
+            arguments: list[object] = [self.work.name, settings.kafka_bootstrap, STREAM, plan.records, plan.mark]
+            arguments += [self.results, len(os.sched_getaffinity(0)), DELAY_MS, SNAPSHOT_EVERY_MS, directory]
+            return _JAVA[self.side].command(self.class_path, directory, list(map(str, arguments)))
+        arguments = ["--work", self.work.name, "--mark", plan.mark, "--directory", directory]
+        module = "benchmarks.strandline_pass"
+        if self.side != STRANDLINE:
+            module = "benchmarks.peers.spark_pass"
+            arguments += ["--jars", ",".join(map(str, connector_jars(settings.cache_dir)))]
+            arguments += ["--state", "rocksdb" if self.side == SPARK_ROCKSDB else "memory", "--records", plan.records]
+            arguments += ["--bootstrap", settings.kafka_bootstrap, "--rows-max", plan.rows_max]
+        return [sys.executable, "-m", module, *map(str, arguments)]
+
+
+def _run_side(start: _Start, plan: Plan, stack: Stack) -> Run:
+    with tempfile.TemporaryDirectory(prefix="run-", dir=stack.data_dir) as name:
         directory = Path(name)
-        mine = settings.model_copy(
-            update={
-                "data_dir": directory,
-                "ledger_url": f"sqlite:///{directory / 'ledger.sqlite'}",
-                "slice_rows_max": ROWS_MAX,
-            }
-        )
-        report = directory / "report"
-        arguments = ["--passes", str(PASSES), "--report", str(report), "--directory", str(directory)]
-        if side == STRANDLINE:
-            module = "benchmarks.strandline_pass"
-        else:
-            module = "benchmarks.spark_pass"
-            state = "rocksdb" if side == SPARK_ROCKSDB else "memory"
-            arguments += ["--jars", ",".join(map(str, jars)), "--state", state]
-            arguments += ["--bootstrap", settings.kafka_bootstrap, "--rows-max", str(ROWS_MAX)]
+        ledger_url = f"sqlite:///{directory / 'ledger.sqlite'}"
+        changes = {"data_dir": directory, "ledger_url": ledger_url, "slice_rows_max": plan.rows_max}
+        settings = stack.settings.model_copy(update=changes)
+        command = start.command(settings, plan, directory)
         root = Path(__file__).parents[1]
+        environment = {"PYTHONPATH": os.pathsep.join([str(root), *sys.path[1:]])}
         with (directory / "log").open("w+") as log:
-            done = subprocess.run(
-                [sys.executable, "-m", module, "--began", str(time.monotonic()), *arguments],
-                env=settings_environment(mine) | {"PYTHONPATH": os.pathsep.join([str(root), *sys.path[1:]])},
+            began_s = time.monotonic()
+            process = subprocess.Popen(
+                command,
+                env=settings_environment(settings) | environment,
                 cwd=root,
-                stdout=log,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
                 stderr=log,
-                check=False,
-                timeout=_TIMEOUT_S,
+                text=True,
             )
-            if done.returncode != 0:
+            too_late = threading.Timer(_TIMEOUT_S, _kill_tree, [process.pid])
+            too_late.start()
+            try:
+                assert process.stdout is not None
+                run = watch(process.stdout, plan.mark, began_s, lambda records: Snapshot.take(process.pid, records))
+                process.communicate()
+            except RuntimeError as error:
                 log.seek(0)
-                raise RuntimeError(f"{side} ended with {done.returncode}:\n{log.read()[-4000:]}")
-        return read_report(report)
+                raise RuntimeError(f"{start.work.name}, {start.side}: {error}:\n{log.read()[-4000:]}") from error
+            finally:
+                too_late.cancel()
+                _kill_tree(process.pid)
+                process.wait()
+            return run
+
+
+def _kill_tree(pid: int) -> None:
+    """Kill what there still is of a side."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        for process in [*root.children(recursive=True), root]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()

@@ -22,7 +22,7 @@ from types import FrameType
 import httpx
 from rich.console import Console
 
-from benchmarks.connector import connector_jars
+from benchmarks.peers.spark_connector import connector_jars
 from benchmarks.recovery import guarantees
 from benchmarks.recovery.feed import Feed
 from benchmarks.recovery.results_index import FRESH_MS

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from benchmarks.process_tree import tree_cpu_s
-from benchmarks.work_w1 import STREAM_TEXT, Readings, expected_outcome, pipeline_text
+from benchmarks.works import STREAM_TEXT, W1, Readings
 from strandline.core.documents import read_documents
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
@@ -77,7 +77,7 @@ def main() -> None:
     scratch = settings.data_dir / "spark"
     scratch.mkdir()
     spark = start_spark(settings, "w1", scratch)
-    expected = expected_outcome(Readings.generate(options.records))
+    expected = W1.expected(Readings.generate(options.records), None)
     found: dict[str, list[tuple[float, float]]] = {guarantee: [] for guarantee in GUARANTEES}
 
     def run(guarantee: str, number: int) -> tuple[float, float]:
@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def _apply(settings: Settings, ledger: Ledger, job: str, guarantee: str) -> None:
-    text = pipeline_text(job)
+    text = W1.pipeline_text(job)
     topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=settings.record_bytes_max)
     url = settings.elasticsearch_url
     applier = Applier(ledger, topics, lambda pipeline: ensure_templates(url, pipeline), lambda stream: {})

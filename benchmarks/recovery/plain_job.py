@@ -16,8 +16,8 @@ import httpx
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
+from benchmarks.peers.spark_pass import start_session
 from benchmarks.recovery.work import DELAY_MS
-from benchmarks.spark_pass import start_session
 
 _BULK_ROWS = 1_000
 _POLL_S = 0.2

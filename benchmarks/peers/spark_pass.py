@@ -1,4 +1,4 @@
-"""The other side of W1: `python -m benchmarks.spark_pass`. Plain Spark Structured Streaming with its Kafka connector."""
+"""Plain Spark Structured Streaming with its Kafka connector, on a work: `python -m benchmarks.peers.spark_pass`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from benchmarks.measured import measure
-from benchmarks.work_w1 import STREAM, Outcome
+from benchmarks.progress import tell_answer, telling_mark
+from benchmarks.works import STREAM, W1, WORKS, Outcome, Work
 
 PROVIDERS = {"rocksdb": "RocksDBStateStoreProvider", "memory": "HDFSBackedStateStoreProvider"}
 
@@ -46,8 +46,8 @@ def start_session(jars: str, state: str, scratch: Path) -> SparkSession:
     return spark
 
 
-def build_query(spark: SparkSession, bootstrap: str, rows_max: int) -> DataFrame:
-    """W1 as the documentation of Spark would have one write it."""
+def build_query(spark: SparkSession, work: Work, bootstrap: str, rows_max: int) -> DataFrame:
+    """The work as the documentation of Spark would have one write it."""
     records = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap)
@@ -57,44 +57,56 @@ def build_query(spark: SparkSession, bootstrap: str, rows_max: int) -> DataFrame
         .load()
         .select(F.from_json(F.col("value").cast("string"), "device string, ts long, temp double").alias("record"))
         .select("record.device", F.timestamp_millis("record.ts").alias("ts"), "record.temp")
+        .withWatermark("ts", "10 seconds")
     )
-    tens = (
-        records.withWatermark("ts", "10 seconds")
-        .groupBy(F.window("ts", "10 seconds"), "device")
-        .agg(F.count("*").alias("n"), F.avg("temp").alias("mean"))
-    )
+    count_and_mean = (F.count("*").alias("n"), F.avg("temp").alias("mean"))
+    if work is not W1:
+        return records.groupBy(F.window("ts", "1 minute", "5 seconds"), "device").agg(*count_and_mean)
+    tens = records.groupBy(F.window("ts", "10 seconds"), "device").agg(*count_and_mean)
     return tens.groupBy(F.window(F.window_time("window"), "1 minute"), "device").agg(
         F.sum("n").alias("n"), F.max("mean").alias("peak")
     )
 
 
-def run_pass(spark: SparkSession, bootstrap: str, rows_max: int, checkpoint: Path) -> tuple[Outcome, int]:
-    """Read the topic from its start to its end; return what came out, and the number of batches."""
-    counted: list[tuple[int, int, float]] = []
+def run(spark: SparkSession, work: Work, bootstrap: str, rows_max: int, mark: int, checkpoint: Path) -> Outcome:
+    """Read the topic from its start to its end; return what came out."""
+    counted: list[tuple[int, int, int, float]] = []
+    window = F.unix_millis("window.start") / work.every_ms
 
     def count(results: DataFrame, batch: int) -> None:
-        row = results.agg(F.count("*"), F.coalesce(F.sum("n"), F.lit(0)), F.coalesce(F.sum("peak"), F.lit(0.0))).first()
+        row = results.agg(
+            F.count("*"),
+            F.coalesce(F.sum("n"), F.lit(0)),
+            F.coalesce(F.sum(F.col("n") * window.cast("long")), F.lit(0)),
+            F.coalesce(F.sum(work.value), F.lit(0.0)),
+        ).first()
         assert row is not None
-        counted.append((row[0], row[1], row[2]))
+        counted.append((row[0], row[1], row[2], row[3]))
 
     query = (
-        build_query(spark, bootstrap, rows_max)
+        build_query(spark, work, bootstrap, rows_max)
         .writeStream.foreachBatch(count)
         .outputMode("append")
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination()
-    results, readings, peaks = (sum(column) for column in zip(*counted, strict=True))
-    return Outcome(int(results), int(readings), float(peaks)), len(counted)
+
+    def records_done() -> int:
+        last = query.lastProgress
+        return (last["batchId"] + 1) * rows_max if last else 0
+
+    with telling_mark(records_done, mark):
+        query.awaitTermination()
+    results, readings, windows, values = (sum(column) for column in zip(*counted, strict=True))
+    return Outcome(int(results), int(readings), int(windows), float(values))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--began", type=float, required=True)
-    parser.add_argument("--passes", type=int, required=True)
-    parser.add_argument("--report", type=Path, required=True)
+    parser.add_argument("--work", choices=WORKS, required=True)
+    parser.add_argument("--records", type=int, required=True)
+    parser.add_argument("--mark", type=int, required=True)
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--rows-max", type=int, required=True)
@@ -102,11 +114,9 @@ def main() -> None:
     parser.add_argument("--state", choices=PROVIDERS, required=True)
     options = parser.parse_args()
     spark = start_session(options.jars, options.state, options.directory)
-
-    def run(number: int) -> tuple[Outcome, int]:
-        return run_pass(spark, options.bootstrap, options.rows_max, options.directory / f"checkpoint-{number}")
-
-    measure(options.passes, options.began, run, options.report)
+    checkpoint = options.directory / "checkpoint"
+    outcome = run(spark, WORKS[options.work], options.bootstrap, options.rows_max, options.mark, checkpoint)
+    tell_answer(options.records, outcome)
     spark.stop()
 
 

@@ -1,0 +1,209 @@
+"""The works that every side is given: what goes in, what is computed and, reckoned without any of the code under test, what
+must come out.
+
+Both read the same records: readings of 1,000 devices, whose event time advances 5 ms a record, less a disorder of up to 3 s. The
+log is filled in rounds of 1,000 records (5 s of event time), each confirmed before the next: so wherever a side cuts the log, no
+record is older than the delay of 10 s allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from confluent_kafka import KafkaError, Message, Producer
+from numpy.typing import NDArray
+
+from strandline.core.errors import LogUnavailable
+
+STREAM = "readings"
+PARTITIONS = 4
+DEVICES = 1_000
+START_MS = 1_700_000_000_000
+STEP_MS = 5
+DISORDER_MS = 3_000
+DELAY_MS = 10_000
+TEN_SECONDS_MS = 10_000
+MINUTE_MS = 60_000
+SLIDE_MS = 5_000
+_ROUND_RECORDS = 1_000
+
+STREAM_TEXT = f"""\
+stream: {STREAM}
+partitions: {PARTITIONS}
+format: json
+schema:
+  device: string
+  ts: {{type: timestamp, unit: ms}}
+  temp: double
+key: device
+"""
+
+
+@dataclass(frozen=True)
+class Readings:
+    """The records, column by column, in the order in which they are sent."""
+
+    device: NDArray[np.int64]
+    event_ms: NDArray[np.int64]
+    centidegrees: NDArray[np.int64]
+
+    @classmethod
+    def generate(cls, records: int) -> Readings:
+        """The same readings at each call."""
+        chance = np.random.default_rng(seed=1)
+        number = np.arange(records)
+        return cls(
+            device=number % DEVICES,
+            event_ms=START_MS + number * STEP_MS - chance.integers(0, DISORDER_MS, records),
+            centidegrees=chance.integers(-2_000, 6_000, records),
+        )
+
+    @property
+    def partition(self) -> NDArray[np.int64]:
+        """A device's records are all in one partition, and the partitions are equally full."""
+        return self.device % PARTITIONS
+
+    @property
+    def latest_ms(self) -> int:
+        """The latest event time: with the delay taken off, plain Spark's last watermark."""
+        return int(self.event_ms.max())
+
+    @property
+    def latest_everywhere_ms(self) -> int:
+        """The latest event time that every partition has reached: for a side that has a watermark a partition."""
+        return min(int(self.event_ms[self.partition == one].max()) for one in range(PARTITIONS))
+
+    def send(self, bootstrap: str) -> None:
+        """Write them to the stream's topic, compressed as the gateways do it. Raises LogUnavailable."""
+        failures: list[KafkaError] = []
+
+        def confirmed(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                failures.append(error)
+
+        options = {"acks": "all", "linger.ms": 1, "compression.type": "lz4", "log_level": 3}
+        producer = Producer({"bootstrap.servers": bootstrap, **options})
+        columns = (self.device, self.partition, self.event_ms, self.centidegrees / 100)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for number, (device, partition, event_ms, temp) in enumerate(rows, start=1):
+            name = f"device-{device:04d}"
+            value = f'{{"device":"{name}","ts":{event_ms},"temp":{temp}}}'
+            producer.produce(STREAM, value.encode(), name.encode(), partition, on_delivery=confirmed)
+            if number % _ROUND_RECORDS == 0:
+                producer.flush()
+        if producer.flush(30) or failures:
+            raise LogUnavailable(
+                f"the readings could not be written to {bootstrap}: {failures[:1] or 'no confirmation'}"
+            )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a side gave out: how many results of the last window, and sums over them that only right ones have."""
+
+    results: int
+    readings: int
+    """The sum of `n`: how many readings the results account for."""
+    windows: int
+    """The sum of `n` times the number of the result's window, counted from 1970."""
+    values: float
+    """The sum of the averages or maxima."""
+
+    def agrees(self, other: Outcome) -> bool:
+        """Whether counts are equal, and sums of doubles but for the order in which they were added."""
+        whole = (self.results, self.readings, self.windows) == (other.results, other.readings, other.windows)
+        return whole and bool(np.isclose(self.values, other.values, rtol=1e-9, atol=0))
+
+
+@dataclass(frozen=True)
+class Work:
+    """One work."""
+
+    name: str
+    sentence: str
+    """What is computed."""
+    steps: str
+    """The steps of the pipeline; the sink's name stands as JOB."""
+    value: str
+    """The field of the results beside `n`."""
+    every_ms: int
+    """How far apart the windows of the results begin."""
+    expected: Callable[[Readings, int | None], Outcome]
+    """What must come out; with a time in ms, of the windows that end at or before it."""
+
+    def pipeline_text(self, job: str) -> str:
+        """The work as a pipeline document."""
+        head = f"pipeline: {job}\ninput: {{stream: {STREAM}}}\nevent_time: {{field: ts, delay: 10s}}\n"
+        return f"{head}steps:\n{self.steps.replace('JOB', job)}"
+
+
+def _expected_w1(readings: Readings, up_to_ms: int | None = None) -> Outcome:
+    # Windows of ten seconds and device as one number; both window sizes divide START_MS's day, so they begin at multiples.
+    tens, which = np.unique(readings.event_ms // TEN_SECONDS_MS * DEVICES + readings.device, return_inverse=True)
+    counts = np.bincount(which)
+    means = np.bincount(which, weights=readings.centidegrees / 100) / counts
+    minute = tens // DEVICES * TEN_SECONDS_MS // MINUTE_MS
+    minutes, which = np.unique(minute * DEVICES + tens % DEVICES, return_inverse=True)
+    peaks = np.full(len(minutes), -np.inf)
+    np.maximum.at(peaks, which, means)
+    readings_each = np.bincount(which, weights=counts).astype(np.int64)
+    return _outcome(minutes // DEVICES, readings_each, peaks, MINUTE_MS, MINUTE_MS, up_to_ms)
+
+
+def _expected_w2(readings: Readings, up_to_ms: int | None = None) -> Outcome:
+    # A table of pieces of 5 s and devices. A window is the sum of 12 pieces, as the difference of two running sums of integers.
+    over = MINUTE_MS // SLIDE_MS
+    piece = readings.event_ms // SLIDE_MS
+    first = int(piece.min()) - over  # the table begins with what is empty, so that each window begins in it
+    pieces = int(piece.max()) - first + over
+    place = (piece - first) * DEVICES + readings.device
+    counts = np.zeros(pieces * DEVICES, np.int64)
+    sums = np.zeros(pieces * DEVICES, np.int64)
+    np.add.at(counts, place, 1)
+    np.add.at(sums, place, readings.centidegrees)
+    counts, sums = (table.reshape(pieces, DEVICES).cumsum(axis=0) for table in (counts, sums))
+    counts, sums = (table[over:] - table[:-over] for table in (counts, sums))
+    window, device = np.nonzero(counts)
+    means = sums[window, device] / 100 / counts[window, device]
+    return _outcome(window + first + 1, counts[window, device], means, SLIDE_MS, MINUTE_MS, up_to_ms)
+
+
+def _outcome(
+    window: NDArray[np.int64],
+    readings: NDArray[np.int64],
+    values: NDArray[np.float64],
+    every_ms: int,
+    size_ms: int,
+    up_to_ms: int | None,
+) -> Outcome:
+    kept = window * every_ms + size_ms <= (np.iinfo(np.int64).max if up_to_ms is None else up_to_ms)
+    window, readings, values = window[kept], readings[kept], values[kept]
+    return Outcome(len(window), int(readings.sum()), int((window * readings).sum()), float(values.sum()))
+
+
+W1 = Work(
+    "W1",
+    "10 s tumbling count and avg a device, then 1 min tumbling sum of the counts and max of the averages",
+    """\
+  - window: {name: ten_seconds, tumbling: 10s, by: [device], aggregate: {n: count(*), mean: avg(temp)}}
+  - window: {name: minute, tumbling: 1m, by: [device], aggregate: {n: sum(n), peak: max(mean)}}
+    emit: [{elasticsearch: JOB}]
+""",
+    "peak",
+    MINUTE_MS,
+    _expected_w1,
+)
+W2 = Work(
+    "W2",
+    "count and avg a device of windows of 60 s that begin each 5 s",
+    """\
+  - window: {name: minute, sliding: {size: 1m, every: 5s}, by: [device], aggregate: {n: count(*), mean: avg(temp)}}
+    emit: [{elasticsearch: JOB}]
+""",
+    "mean",
+    SLIDE_MS,
+    _expected_w2,
+)
+WORKS = {work.name: work for work in (W1, W2)}
