@@ -19,6 +19,7 @@ from benchmarks.report import RESULTS, goal_sentences, latency_rows, put_part, r
 from benchmarks.servers import new_stack
 from benchmarks.throughput import SIDES, Plan, Throughput, measure_throughput
 from benchmarks.works import WORKS
+from strandline.core.errors import StrandlineError
 
 
 def main() -> None:
@@ -46,7 +47,10 @@ def main() -> None:
         works=[WORKS[name] for name in options.work or WORKS],
     )
     console = Console(soft_wrap=True)
-    throughput, latency = _measure(plan, None if options.side else (warm_up_s, seconds), console)
+    try:
+        throughput, latency = _measure(plan, None if options.side else (warm_up_s, seconds), console)
+    except (RuntimeError, StrandlineError) as error:
+        raise SystemExit(f"the benchmark failed: {error}") from error
     for work in plan.works:
         show(throughput_rows(throughput, work), f"Work {work.name}: {records:,} records", console)
     for sentence in goal_sentences(throughput):

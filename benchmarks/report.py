@@ -67,7 +67,7 @@ def throughput_rows(measured: Throughput, work: Work) -> list[Row]:
 
 
 def goal_sentences(measured: Throughput) -> list[str]:
-    """Whether ours reaches its goals, and what share it is of each of the others; nothing of a work that it did not run."""
+    """Whether ours reaches its goals, and what share it is of each of the others."""
     sentences = []
     for work, sides in measured.runs.items():
         warm, cold, rate = (
@@ -75,6 +75,8 @@ def goal_sentences(measured: Throughput) -> list[str]:
             for figure in (_warm, _cold, _rate)
         )
         if STRANDLINE not in sides:
+            if STRANDLINE in measured.plan.sides:
+                sentences.append(f"{work}: a pipeline document of Strandline can't say this work yet.")
             continue
         goals = [
             (

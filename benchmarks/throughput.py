@@ -39,7 +39,7 @@ SIDES = {
     FLINK_SIDE: "Flink 2.2.1",
 }
 _JAVA: dict[str, JavaPeer] = {JET_SIDE: JET, FLINK_SIDE: FLINK}
-_TIMEOUT_S = 600
+_TIMEOUT_S = 1_200
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def measure_throughput(stack: Stack, plan: Plan, console: Console) -> Throughput
         for repetition in range(plan.repetitions):
             for side in plan.sides:
                 if side == STRANDLINE and (reason := _refusal(work)):
-                    console.print(f"{work.name}, {SIDES[side]}: left out, {reason}")
+                    console.print(f"{work.name}, {SIDES[side]}: left out, {reason}", markup=False)
                     continue
                 results = expected[side].results
                 run = _run_side(_Start(side, work, results, class_paths.get(side, "")), plan, stack)
