@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from benchmarks.process_tree import cpu_by_role
+from benchmarks.process_tree import WatchedTree
 from benchmarks.progress import Progress
 from benchmarks.works import Outcome
 
@@ -23,9 +23,9 @@ class Snapshot:
     """Since the process's start, by role."""
 
     @classmethod
-    def take(cls, process: int, records: int) -> Snapshot:
+    def take(cls, tree: WatchedTree, records: int) -> Snapshot:
         """Of a running process and all below it."""
-        return cls(records, time.monotonic(), cpu_by_role(process))
+        return cls(records, time.monotonic(), tree.cpu_by_role())
 
 
 @dataclass(frozen=True)

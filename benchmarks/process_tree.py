@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections.abc import Iterator
+from typing import NamedTuple, Self
 
 import psutil
+
+_ROLES = ("driver", "jvm", "python")
+_LOOK_EVERY_S = 0.2
 
 
 def tree_cpu_s(root: int) -> float:
@@ -22,12 +28,67 @@ def machine_cpu_s() -> float:
 def cpu_by_role(root: int) -> dict[str, float]:
     """The same, by what the processes are: `jvm`, `driver` (`root` itself when it is none), `python` (workers and all other
     below it)."""
-    totals = {"driver": 0.0, "jvm": 0.0, "python": 0.0}
+    totals = dict.fromkeys(_ROLES, 0.0)
+    for one in _look(root):
+        totals[one.role] += one.own_s + one.waited_s
+    return totals
+
+
+class WatchedTree:
+    """The CPU time of a tree in which processes may end without being waited for, as Spark's Python workers do: their time is
+    then in nobody's account. So the tree is looked at again and again, and what was seen last of a process counts."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._own_s: dict[tuple[int, float], tuple[str, float]] = {}
+        """Of each process ever seen, by id and start: its role and its own time when it was last seen."""
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep_looking)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def cpu_by_role(self) -> dict[str, float]:
+        """As the function of this name says. Processes that came and went between two looks count as `python`, if their
+        parent waited for them."""
+        with self._lock:
+            accounted_s = 0.0
+            for one in _look(self._root):
+                self._own_s[one.id] = (one.role, one.own_s)
+                accounted_s += one.own_s + one.waited_s
+            totals = dict.fromkeys(_ROLES, 0.0)
+            for role, own_s in self._own_s.values():
+                totals[role] += own_s
+            totals["python"] += max(0.0, accounted_s - sum(totals.values()))
+            return totals
+
+    def _keep_looking(self) -> None:
+        while not self._ended.wait(_LOOK_EVERY_S):
+            self.cpu_by_role()
+
+
+class _Seen(NamedTuple):
+    id: tuple[int, float]
+    role: str
+    own_s: float
+    waited_s: float
+    """Of its children that ended and that it waited for."""
+
+
+def _look(root: int) -> Iterator[_Seen]:
+    """The tree's processes as they are now."""
     with contextlib.suppress(psutil.NoSuchProcess):
         driver = psutil.Process(root)
         for process in [driver, *driver.children(recursive=True)]:
             # One that ended meanwhile: its parent has its time once it waited for it.
             with contextlib.suppress(psutil.NoSuchProcess):
                 role = "jvm" if process.name() == "java" else "driver" if process.pid == root else "python"
-                totals[role] += sum(process.cpu_times()[:4])
-    return totals
+                times = process.cpu_times()
+                waited_s = times.children_user + times.children_system
+                yield _Seen((process.pid, process.create_time()), role, times.user + times.system, waited_s)

@@ -155,7 +155,7 @@ def _conditions_text(plan: Plan) -> str:
     return f"""\
 {plan.records:,} JSON records of {DEVICES:,} devices in {PARTITIONS} partitions, event time +5 ms a record with up to 3 s
 disorder; delay 10 s; results to a sink that counts. All sides read the same topic, filled once, by turns, each run in a new
-process; figures are medians of {plan.repetitions} runs.
+process; figures are medians of so many runs of each: {plan.repetitions}.
 
 The estimator is the same for every side: user and system time of the side's whole process tree, without the broker. *Warm* is
 from the moment when {plan.mark:,} records are done to the end of the answer, in one run of one job. *Cold* is from the start
@@ -176,7 +176,7 @@ ends, also give out the last windows; Spark and Jet leave them open.
 def _work_text(measured: Throughput, work: Work) -> str:
     title = f"### Work {work.name}: {work.sentence}"
     sentences = "\n".join(sentence for sentence in goal_sentences(measured) if sentence.startswith(work.name))
-    return f"{title}\n\n{markdown(throughput_rows(measured, work))}\n\n{sentences}\n"
+    return "\n\n".join(filter(None, [title, markdown(throughput_rows(measured, work)), sentences])) + "\n"
 
 
 def _latency_text(latency: Latency) -> str:

@@ -19,6 +19,7 @@ from rich.console import Console
 from benchmarks.measured import Run, Snapshot, watch
 from benchmarks.peers.java import FLINK, JET, SNAPSHOT_EVERY_MS, JavaPeer
 from benchmarks.peers.spark_connector import connector_jars
+from benchmarks.process_tree import WatchedTree
 from benchmarks.works import DELAY_MS, STREAM, STREAM_TEXT, Readings, Work
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
@@ -166,7 +167,8 @@ def _run_side(start: _Start, plan: Plan, stack: Stack) -> Run:
             too_late.start()
             try:
                 assert process.stdout is not None
-                run = watch(process.stdout, plan.mark, began_s, lambda records: Snapshot.take(process.pid, records))
+                with WatchedTree(process.pid) as tree:
+                    run = watch(process.stdout, plan.mark, began_s, lambda records: Snapshot.take(tree, records))
                 process.communicate()
             except RuntimeError as error:
                 log.seek(0)

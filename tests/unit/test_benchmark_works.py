@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
+import time
 from collections import defaultdict
 
 import numpy as np
+import psutil
 import pytest
 
 from benchmarks.measured import Run, Snapshot, Spent, watch
+from benchmarks.process_tree import WatchedTree, cpu_by_role
 from benchmarks.progress import Progress, tell_answer, telling_mark
 from benchmarks.report import goal_sentences, throughput_rows
 from benchmarks.throughput import JET_SIDE, STRANDLINE, Plan, Throughput
@@ -133,6 +137,32 @@ def test_a_side_tells_its_mark_once_and_then_its_answer(
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     tell_answer(6_000, RIGHT)
     assert Progress.parse(capsys.readouterr().out) == Progress(6_000, RIGHT, complete=True)
+
+
+SPENDS = "import time\nwhile time.process_time() < 0.3: pass\n"
+LEAVES_A_CHILD_UNWAITED = f"""
+import os, signal, subprocess, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets what the child used
+subprocess.Popen([sys.executable, "-c", {SPENDS!r} + "print('spent', flush=True)\\ninput()"], stdin=sys.stdin)
+signal.pause()
+"""
+
+
+def test_the_time_of_a_process_that_nobody_waited_for_is_not_lost() -> None:
+    command = [sys.executable, "-c", LEAVES_A_CHILD_UNWAITED]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None and parent.stdin is not None
+        try:
+            assert parent.stdout.readline() == "spent\n"
+            with WatchedTree(parent.pid) as tree:
+                alive = tree.cpu_by_role()["python"]
+                parent.stdin.close()
+                while psutil.Process(parent.pid).children():
+                    time.sleep(0.01)
+                assert tree.cpu_by_role()["python"] >= alive > 0.2
+            assert cpu_by_role(parent.pid)["python"] < 0.1
+        finally:
+            parent.kill()
 
 
 def measured(ours: float, theirs: float) -> Throughput:
