@@ -1,8 +1,10 @@
-"""What the window operators cost without Spark, Kafka or decoding: `python -m benchmarks.operators [--records N]`.
+"""What the window operators and the documents of their results cost without Spark, Kafka or decoding:
+`python -m benchmarks.operators [--records N]`.
 
 The windows of work W1 (10 s, then minutes over them) over made-up records, in slices of 250,000 records, four partitions and two
 buckets. Prints CPU-seconds per million records for two things: cutting records into chunks for buckets, which happens where
-records are decoded, and the operator's step, which happens where state is kept.
+records are decoded, and the operator's step, which happens where state is kept. Then, per million documents with a string as key,
+a long and two doubles: making them one by one, and writing them up to the body of the HTTP request, reading the answer included.
 """
 
 from __future__ import annotations
@@ -20,10 +22,15 @@ from strandline.processing.operators.windows import Time
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
+from strandline.results import elasticsearch_writer
+from strandline.results.document import DocumentShape
+from strandline.results.elasticsearch_writer import ElasticsearchWriter
+from strandline.results.writer import WINDOW_END, WINDOW_START
 
 SLICE_RECORDS = 250_000
 PARTITIONS, CHUNKS_A_PARTITION, BUCKETS = 4, 2, 2
 EVENT_STEP_MS = 5
+DOCUMENTS, WINDOW_MS = 200_000, 60_000
 DELAY_MS = 10_000
 
 
@@ -84,6 +91,51 @@ def measure(records: int, keys: int) -> tuple[float, float, int]:
     return cut_s, step_s, results
 
 
+class AgreeingIndex:
+    """Stands for the request to Elasticsearch: answers that all was created. What that costs is not ours."""
+
+    def __init__(self) -> None:
+        self.own_s = 0.0
+
+    def __call__(self, *_: object, body: bytes, **__: object) -> bytes:
+        began = time.process_time()
+        actions = [line[:-2] + b',"status":201}}' for line in body.split(b"\n")[:-1:2]]
+        answer = b'{"items":[' + b",".join(actions) + b"]}"
+        self.own_s += time.process_time() - began
+        return answer
+
+
+def measure_documents(rows: int) -> tuple[float, float]:
+    """CPU-seconds of making all documents one by one, and of writing them, in batches of so many rows."""
+    aggregates = (("n", "long"), ("mean", "double"), ("peak", "double"))
+    shape = DocumentShape("minute", "w1", "minute", 1, (("device", "string"),), aggregates)
+    random = np.random.default_rng(1)
+    batches = []
+    for first in range(0, DOCUMENTS, rows):
+        windows, keys = np.divmod(np.arange(first, first + rows), 1_000)
+        columns = {
+            WINDOW_START: pa.array(windows * WINDOW_MS),
+            WINDOW_END: pa.array((windows + 1) * WINDOW_MS),
+            "device": pa.array([f"device-{key:04}" for key in keys]),
+            "n": pa.array(random.integers(1, 10_000, rows)),
+            "mean": pa.array(random.normal(20, 3, rows)),
+            "peak": pa.array(random.normal(30, 3, rows).round(2)),
+        }
+        batches.append(pa.record_batch(columns))
+    began = time.process_time()
+    for batch in batches:
+        for _ in shape.documents(batch, 1, 1):
+            pass
+    made_s = time.process_time() - began
+    elasticsearch_writer.request_bytes = index = AgreeingIndex()  # type: ignore[assignment]
+    writer = ElasticsearchWriter("http://nowhere", shape)
+    began = time.process_time()
+    created = sum(writer.write_batches([batch], 1, 1).created for batch in batches)
+    written_s = time.process_time() - began - index.own_s
+    assert created == DOCUMENTS
+    return made_s, written_s
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.operators")
     parser.add_argument("--records", type=int, default=2_000_000)
@@ -92,6 +144,10 @@ def main() -> None:
     for keys in (1_000, 200_000):
         cut_s, step_s, results = measure(records, keys)
         print(f"{keys:>8,} {cut_s * 1e6 / records:6.2f} {step_s * 1e6 / records:6.2f}   {results:,}", flush=True)
+    print("rows a batch  made  written   CPU-seconds per million documents")
+    for rows in (100, 1_000, 10_000):
+        made_s, written_s = measure_documents(rows)
+        print(f"{rows:>12,} {made_s * 1e6 / DOCUMENTS:5.2f} {written_s * 1e6 / DOCUMENTS:8.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from strandline.ledger.states import Desired
 from strandline.log.topics import Topics
 from strandline.processing.run.runner import Runner
 from strandline.processing.spark.session import start_spark
-from strandline.results.writer import WriteReport
+from strandline.results.writer import WINDOW_START, WriteReport
 from strandline.services.rest.apply_documents import Applier
 
 JOB = "work"
@@ -42,9 +42,8 @@ class SummingWriter:
         with (Path(self.directory) / str(os.getpid())).open("a", encoding="utf-8") as file:
             for batch in batches:
                 report.created += batch.num_rows
-                start_us = pc.struct_field(batch.column("window"), "start").cast(pa.int64())
                 readings = batch.column("n")
-                windows = pc.multiply(pc.divide(start_us, 1000 * self.every_ms), readings)
+                windows = pc.multiply(pc.divide(batch.column(WINDOW_START), self.every_ms), readings)
                 sums = [pc.sum(column).as_py() or 0 for column in (readings, windows, batch.column(self.value))]
                 file.write(json.dumps([batch.num_rows, *sums]) + "\n")
         return report

@@ -19,23 +19,23 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
-import math
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import Context, Decimal
-from typing import Any
+from decimal import Decimal
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.errors import InvalidDocument, PermanentError, Problem
-from strandline.core.field_types import SIMPLE_TYPES, digits_of, kind_of
-from strandline.results.writer import Refused
+from strandline.core.field_types import SIMPLE_TYPES, digits_of
+from strandline.results.text_columns import TIME_OUT_OF_RANGE, decimal_text, id_parts, join_texts, read_column
+from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START, Refused
 
 KeyValue = str | int | float | bool | Decimal | datetime | None
 
@@ -43,15 +43,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EMIT_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _LIKE_AN_INDEX = re.compile(r".*-\d{4}\.\d{2}")
 _LIKE_A_GENERATION = re.compile(r".*\.g\d+")
-_ARROW_TYPES: dict[str, Callable[[pa.DataType], bool]] = {
-    "string": lambda arrow: pa.types.is_string(arrow) or pa.types.is_large_string(arrow),
-    "long": pa.types.is_integer,
-    "integer": pa.types.is_integer,
-    "double": pa.types.is_floating,
-    "boolean": pa.types.is_boolean,
-    "timestamp": pa.types.is_timestamp,
-    "decimal": pa.types.is_decimal,
-}
 _EMIT_NAME_LENGTH_MAX = 200
 """Elasticsearch allows an index name 255 bytes; the month and the template's name need some of them."""
 RESERVED_NAMES = frozenset({"@timestamp", "window", "strandline"})
@@ -74,7 +65,8 @@ METADATA_NAMES = frozenset(
     ]
 )
 """What Elasticsearch keeps for itself. Were one missing here, it would refuse the template."""
-_DECIMAL_CONTEXT = Context(prec=80)
+_ROWS_AT_ONCE = 5_000
+"""Fewer cost more each, since each step has a price by the call; more cost more again, since they leave the processor's cache."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -169,7 +161,7 @@ def _part(value: KeyValue) -> bytes:
         case float():
             tag, text = b"f", struct.pack(">d", value or 0.0).hex().encode("ascii")
         case Decimal():
-            tag, text = b"d", format(value.normalize(_DECIMAL_CONTEXT) or Decimal(0), "f").encode("ascii")
+            tag, text = b"d", decimal_text(value).encode("ascii")
         case datetime():
             tag, text = b"t", b"%d" % ((value - _EPOCH) // timedelta(microseconds=1))
     return b"%s%d:%s" % (tag, len(text), text)
@@ -228,31 +220,46 @@ class DocumentShape:
 
     def documents(self, batch: pa.RecordBatch, epoch: int, emission: int) -> Iterator[Document | Refused]:
         """Yield one document, or one refusal, for each row, in the rows' order. The batch is as ResultWriter tells."""
-        suffix = "" if self.is_once else f".{epoch}"
-        windows = batch.column("window")
-        starts_us = _microseconds(pc.struct_field(windows, "start"))
-        ends_us = _microseconds(pc.struct_field(windows, "end"))
-        columns = [_Column.read(name, batch.column(name), type_name) for name, type_name in self.fields]
-        names = [column.name for column in columns]
-        rows = zip(*(column.values for column in columns), strict=True)
-        keys: Iterable[tuple[KeyValue, ...]] = itertools.repeat(())
-        if self.by:
-            keys = zip(*(column.key_values for column in columns[: len(self.by)]), strict=True)
-        problems = _problems_by_row(columns)
-        heads: dict[tuple[int, int], _WindowHead] = {}
-        tail = b',"strandline":' + _encode(self._origin(epoch, emission)) + b"}"
-        for row, (start_us, end_us, key, values) in enumerate(zip(starts_us, ends_us, keys, rows, strict=False)):
-            head = heads.get((start_us, end_us))
-            if head is None:
-                head = heads[start_us, end_us] = self._window_head(start_us // 1000, end_us // 1000)
-            # The fields' own braces go: head and tail bring theirs.
-            source = head.source + _encode(dict(zip(names, values, strict=True)))[1:-1] + tail
-            identity = _finish_id(head.digest.copy(), key) + suffix
-            problem = head.problem or problems.get(row)
-            if problem is None and head.index is not None:
-                yield Document(identity, head.index, source)
-            elif problem is not None:
-                yield Refused(identity, head.index, None, problem[0], problem[1], source)
+        for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
+            yield from self.columns(batch.slice(first, _ROWS_AT_ONCE), epoch, emission).rows()
+
+    def columns(self, batch: pa.RecordBatch, epoch: int, emission: int) -> DocumentColumns:
+        """Return the documents of all rows at once; the caller bounds the batch. It is as ResultWriter tells.
+
+        1. Find the runs of rows that have one window, and work out once for each window what its documents share.
+        2. Write each field's column as JSON.
+        3. Hash each row's key for its id.
+
+        Raises PermanentError for a batch that ResultWriter doesn't allow.
+        """
+        if PROBLEM not in dict(self.fields):
+            _refuse_problems(batch)
+        windows = self._windows(batch)
+        columns = [read_column(name, batch.column(name), type_name) for name, type_name in self.fields]
+        pieces: list[pa.BinaryArray | bytes] = [windows.of_each_row([head.source for head in windows.heads])]
+        for (name, _), column in zip(self.fields, columns, strict=True):
+            pieces += [_encode(name) + b":", column.texts]
+        pieces.append(b'"strandline":' + _encode(self._origin(epoch, emission)) + b"}")
+        parts = [id_parts(batch.column(name), type_name) for name, type_name in self.by]
+        ids = _ids(windows, join_texts(parts).to_pylist() if parts else [b""] * batch.num_rows)
+        if not self.is_once:
+            ids = pc.binary_join_element_wise(ids, f".{epoch}", "")
+        problems = windows.problems()
+        for column in columns:
+            problems = column.problems | problems  # the first that has one tells of it
+        return DocumentColumns(ids, pieces, problems, windows)
+
+    def _windows(self, batch: pa.RecordBatch) -> _Windows:
+        starts_ms, ends_ms = (_window_times(batch, name) for name in (WINDOW_START, WINDOW_END))
+        # Rows of one window stand together: it is looked up once for each run of them.
+        changes = np.flatnonzero((np.diff(starts_ms) != 0) | (np.diff(ends_ms) != 0)) + 1
+        firsts = np.concatenate([np.zeros(min(1, batch.num_rows), np.int64), changes])
+        numbers: dict[tuple[int, int], int] = {}
+        times = zip(starts_ms[firsts].tolist(), ends_ms[firsts].tolist(), strict=True)
+        codes = np.array([numbers.setdefault(one, len(numbers)) for one in times], np.int64)
+        return _Windows(
+            [self._window_head(*one) for one in numbers], np.repeat(codes, np.diff(firsts, append=batch.num_rows))
+        )
 
     def _origin(self, epoch: int, emission: int) -> dict[str, str | int]:
         return {
@@ -274,7 +281,7 @@ class DocumentShape:
         except OverflowError:
             start, end = str(start_ms), str(end_ms)
             problem = (
-                "timestamp_out_of_range",
+                TIME_OUT_OF_RANGE,
                 f"the window {start_ms} to {end_ms} ms lies outside the years 1 to 9999",
             )
         times: dict[str, object] = {"@timestamp": end, "window": {"start": start, "end": end}}
@@ -295,67 +302,106 @@ class _WindowHead:
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
-    name: str
-    values: list[Any]
-    """Ready for JSON."""
-    key_values: list[KeyValue]
-    """As `document_id` takes them."""
+class _Windows:
+    """The windows of some rows."""
+
+    heads: list[_WindowHead]
+    codes: npt.NDArray[np.int64]
+    """Which of `heads` is each row's."""
+
+    def of_each_row(self, values: list[bytes]) -> pa.BinaryArray:
+        """Return for each row what `values` has for its window."""
+        return pa.array(values, pa.binary()).take(pa.array(self.codes))
+
+    def problems(self) -> dict[int, tuple[str, str]]:
+        found: dict[int, tuple[str, str]] = {}
+        for code, head in enumerate(self.heads):
+            if head.problem is not None:
+                found |= dict.fromkeys(np.flatnonzero(self.codes == code).tolist(), head.problem)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentColumns:
+    """What the rows of a batch become, as columns."""
+
+    ids: pa.StringArray
+    pieces: list[pa.BinaryArray | bytes]
+    """Their texts, one after the other, are the row's document."""
     problems: dict[int, tuple[str, str]]
     """Row -> (type, reason) of a refusal."""
+    _windows: _Windows
 
-    @classmethod
-    def read(cls, name: str, array: pa.Array, type_name: str) -> _Column:
-        if not _ARROW_TYPES[kind_of(type_name)](array.type):
-            raise PermanentError(f"column {name} arrived as {array.type} where {type_name} was declared; this is a bug")
-        if type_name == "timestamp":
-            return _read_timestamps(name, array)
-        values = array.to_pylist()
-        if type_name == "double":
-            return _read_doubles(name, array, values)
-        if kind_of(type_name) == "decimal":
-            texts = [None if value is None else format(value, "f") for value in values]
-            return cls(name, texts, values, {})
-        return cls(name, values, values, {})
+    def __len__(self) -> int:
+        return len(self.ids)
 
+    def taken(self, rows: Sequence[int]) -> DocumentColumns:
+        """Return these rows alone, in this order."""
+        places = pa.array(rows, pa.int64())
+        return DocumentColumns(
+            self.ids.take(places),
+            [piece if isinstance(piece, bytes) else piece.take(places) for piece in self.pieces],
+            {place: self.problems[row] for place, row in enumerate(rows) if row in self.problems},
+            _Windows(self._windows.heads, self._windows.codes[places.to_numpy()]),
+        )
 
-def _read_timestamps(name: str, array: pa.Array) -> _Column:
-    texts: list[str | None] = []
-    moments: list[KeyValue] = []
-    problems = {}
-    for row, value_us in enumerate(_microseconds(array)):
-        try:
-            texts.append(None if value_us is None else format_timestamp(value_us))
-            moments.append(None if value_us is None else _EPOCH + timedelta(microseconds=value_us))
-        except OverflowError:
-            texts.append(str(value_us))
-            moments.append(value_us)
-            problems[row] = ("timestamp_out_of_range", f"{name} lies outside the years 1 to 9999 ({value_us} us)")
-    return _Column(name, texts, moments, problems)
+    def indices(self) -> pa.BinaryArray:
+        """Return each row's index; empty where none can be named."""
+        return self._windows.of_each_row([(head.index or "").encode("ascii") for head in self._windows.heads])
 
+    def sorted_out(self) -> tuple[DocumentColumns, list[Refused]]:
+        """Return the rows without a problem, and the refusals of the others."""
+        if not self.problems:
+            return self, []
+        good = [row for row in range(len(self)) if row not in self.problems]
+        refused = self.taken(sorted(self.problems)).rows()
+        return self.taken(good), [one for one in refused if isinstance(one, Refused)]
 
-def _read_doubles(name: str, array: pa.Array, values: list[Any]) -> _Column:
-    if pc.all(pc.is_finite(array)).as_py() is not False:
-        return _Column(name, values, values, {})
-    problems = {}
-    shown = list(values)
-    for row, value in enumerate(values):
-        if value is not None and not math.isfinite(value):
-            shown[row] = str(value)
-            problems[row] = ("non_finite_number", f"{name} is {value}, which JSON cannot hold; guard the expression")
-    return _Column(name, shown, values, problems)
+    def rows(self) -> Iterator[Document | Refused]:
+        """Yield each row's document or refusal."""
+        codes, sources = self._windows.codes.tolist(), join_texts(self.pieces).to_pylist()
+        for row, (identity, code, source) in enumerate(zip(self.ids.to_pylist(), codes, sources, strict=True)):
+            index, problem = self._windows.heads[code].index, self.problems.get(row)
+            if problem is not None:
+                yield Refused(identity, index, None, *problem, source)
+            else:
+                assert index is not None
+                yield Document(identity, index, source)
 
 
-def _problems_by_row(columns: list[_Column]) -> dict[int, tuple[str, str]]:
-    problems: dict[int, tuple[str, str]] = {}
-    for column in reversed(columns):  # so that the first column's problem is the one told
-        problems.update(column.problems)
-    return problems
+def _window_times(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
+    column = batch.column(name)
+    if column.type != pa.int64() or column.null_count:
+        raise PermanentError(f"column {name} arrived as {column.type} with {column.null_count} nulls; this is a bug")
+    times: npt.NDArray[np.int64] = column.to_numpy()
+    return times
 
 
-def _microseconds(array: pa.Array) -> list[Any]:
-    """Return microseconds since 1970 UTC (or None) for each timestamp; one without a zone is UTC."""
-    return list(array.cast(pa.timestamp("us", tz=array.type.tz)).cast(pa.int64()).to_pylist())
+def _refuse_problems(batch: pa.RecordBatch) -> None:
+    """Raise PermanentError when a row has no result: it is the caller's to make a dead letter of it."""
+    problems = batch.column(PROBLEM).drop_null().to_pylist() if PROBLEM in batch.schema.names else []
+    if problems:
+        raise PermanentError(f"{len(problems)} rows have no result but a problem ({problems[0]}); this is a bug")
+
+
+def _ids(windows: _Windows, keys: list[bytes]) -> pa.StringArray:
+    """Return the id of each row from the parts of its key."""
+    starts = [head.digest.copy for head in windows.heads]
+    digests = []
+    for code, key in zip(windows.codes.tolist(), keys, strict=True):
+        digest = starts[code]()
+        digest.update(key)
+        digests.append(digest.digest())
+    # With two zeros behind them, 16 bytes are 24 characters, of which the first 22 are the same as without.
+    padded = np.zeros((len(keys), 18), np.uint8)
+    padded[:, :16] = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)[:, :16]
+    characters = np.frombuffer(base64.urlsafe_b64encode(padded.tobytes()), np.uint8).reshape(-1, 24)
+    buffer = pa.py_buffer(characters[:, :22].tobytes())
+    return (
+        pa.FixedSizeBinaryArray.from_buffers(pa.binary(22), len(keys), [None, buffer])
+        .cast(pa.binary())
+        .cast(pa.string())
+    )
 
 
 def format_timestamp(time_us: int) -> str:

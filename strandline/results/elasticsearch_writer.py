@@ -12,10 +12,11 @@ import pyarrow as pa
 import stamina
 
 from strandline.core.errors import Divergence, IndexUnavailable
+from strandline.results.bulk import Bulk, cut_bulks
 from strandline.results.bulk_answer import BulkItem, ItemOutcome, read_bulk_answer
 from strandline.results.comparison import differences
 from strandline.results.document import Document, DocumentShape
-from strandline.results.elasticsearch_client import NDJSON, RequestRefused, request
+from strandline.results.elasticsearch_client import NDJSON, RequestRefused, decode, request, request_bytes
 from strandline.results.writer import Refused, WriteReport
 
 _ANSWER_FIELDS = "items.*.status,items.*._id,items.*._index,items.*.error"
@@ -44,41 +45,46 @@ class ElasticsearchWriter:
 
     def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
         """Write the rows of a stage as ResultWriter promises."""
-        return self.write(row for batch in batches for row in self.shape.documents(batch, epoch, emission))
+        report = WriteReport()
+        for piece in self._cut_pieces(batches):
+            documents, refused = self.shape.columns(piece, epoch, emission).sorted_out()
+            report.refused += refused
+            self.write(cut_bulks(documents, self.documents_max, self.bytes_max), report)
+        return report
 
-    def write(self, rows: Iterable[Document | Refused]) -> WriteReport:
-        """Return when every document is durable in the index or refused; rows refused before are passed on.
+    def write(self, bulks: Iterable[Bulk], report: WriteReport) -> None:
+        """Return when every document is durable in the index or refused, which `report` then tells.
 
-        1. Cut the documents into bulks, by count and by bytes.
-        2. Send a bulk; read every item of its answer.
-        3. Where the id is taken, fetch what is there and compare: equal is done, different is an alarm.
-        4. Send again what the store could not take now, and only that, until the deadline.
+        1. Send a bulk; read every item of its answer.
+        2. Where the id is taken, fetch what is there and compare: equal is done, different is an alarm.
+        3. Send again what the store could not take now, and only that, until the deadline.
 
         Raises IndexUnavailable, Divergence, or PermanentError when the store refuses whole requests.
         """
-        report = WriteReport()
-        for bulk in self._cut_bulks(rows, report):
+        for bulk in bulks:
             self._write_bulk(bulk, report)
-        return report
 
-    def _cut_bulks(self, rows: Iterable[Document | Refused], report: WriteReport) -> Iterator[list[Document]]:
-        bulk: list[Document] = []
-        bulk_bytes = 0
-        for row in rows:
-            if isinstance(row, Refused):
-                report.refused.append(row)
-                continue
-            if bulk and (len(bulk) == self.documents_max or bulk_bytes + len(row.source) > self.bytes_max):
-                yield bulk
-                bulk, bulk_bytes = [], 0
-            bulk.append(row)
-            bulk_bytes += len(row.source)
-        if bulk:
-            yield bulk
+    def _cut_pieces(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in pieces of bounded size, each of which is made into documents at once. Small batches become one."""
+        waiting: list[pa.RecordBatch] = []
+        rows = size = 0
+        for batch in batches:
+            rows_max = max(1, min(self.documents_max, self.bytes_max * batch.num_rows // max(1, batch.nbytes)))
+            for first in range(0, batch.num_rows, rows_max):
+                part = batch.slice(first, rows_max)
+                if waiting and (rows + part.num_rows > self.documents_max or size + part.nbytes > self.bytes_max):
+                    yield pa.concat_batches(waiting)
+                    waiting, rows, size = [], 0, 0
+                waiting.append(part)
+                rows += part.num_rows
+                size += part.nbytes
+        if waiting:
+            yield pa.concat_batches(waiting)
 
-    def _write_bulk(self, bulk: list[Document], report: WriteReport) -> None:
-        """Bring every document of the bulk to an end. Two lists hold what is still open, also when a step fails."""
-        to_create, to_compare = bulk, list[Document]()
+    def _write_bulk(self, bulk: Bulk, report: WriteReport) -> None:
+        """Bring every document of the bulk to an end. Two variables hold what is still open, also when a step fails."""
+        to_create: Bulk | None = bulk
+        to_compare = list[Document]()
         deadline = time.monotonic() + self.deadline_s
         for attempt in stamina.retry_context(
             on=IndexUnavailable,
@@ -90,49 +96,56 @@ class ElasticsearchWriter:
         ):
             with attempt:
                 retry: list[BulkItem] = []
+                again: list[Document] = []
                 if to_create:
-                    items = self._create(to_create, deadline)
+                    created, items = self._create(to_create, deadline)
                     retry = [item for item in items if item.outcome is ItemOutcome.RETRY]
-                    to_create = [item.document for item in retry]
+                    again = [item.document for item in retry]
+                    to_create = Bulk.of(again) if again else None
                     to_compare += [item.document for item in items if item.outcome is ItemOutcome.EXISTS]
-                    report.created += sum(item.outcome is ItemOutcome.CREATED for item in items)
+                    report.created += created
                     report.refused += [_refuse(item) for item in items if item.outcome is ItemOutcome.REFUSED]
                 if to_compare:
                     equal, gone, unread = self._compare(to_compare, deadline)
                     report.already += equal
-                    to_create += gone
+                    again += gone
+                    to_create = Bulk.of(again) if again else None
                     to_compare = unread
-                if to_create or to_compare:
-                    raise IndexUnavailable(self._describe_open(len(bulk), to_create + to_compare, retry))
+                if again or to_compare:
+                    raise IndexUnavailable(self._describe_open(bulk.count, again + to_compare, retry))
 
-    def _create(self, documents: list[Document], deadline: float) -> list[BulkItem]:
-        """Send one bulk request. One too large for the server, or for a proxy before it, goes again in halves."""
-        lines = []
-        for document in documents:
-            lines.append(f'{{"create":{{"_index":"{document.index}","_id":"{document.id}"}}}}'.encode())
-            lines.append(document.source)
+    def _create(self, bulk: Bulk, deadline: float) -> tuple[int, list[BulkItem]]:
+        """Send one bulk request; return how many documents it created, and what became of the others.
+
+        One too large for the server, or for a proxy before it, goes again in halves.
+        """
         timeout_s = self._timeout_s(deadline)
         # The server gives up waiting for a shard before we give up waiting for the server, so that it can say why.
         parameters = {"filter_path": _ANSWER_FIELDS, "timeout": f"{int(timeout_s * 500)}ms"}
-        body = b"\n".join(lines) + b"\n"
         try:
-            answer = request(
+            answer = request_bytes(
                 self.url,
                 "POST",
                 "/_bulk",
                 timeout_s=timeout_s,
                 parameters=parameters,
-                body=body,
+                body=bulk.body,
                 content_type=NDJSON,
             )
         except RequestRefused as error:
             if error.status != 413:
                 raise
+            documents = bulk.read()
             if len(documents) == 1:
-                return [BulkItem(documents[0], ItemOutcome.REFUSED, error.status, error.error_type, str(error))]
+                return 0, [BulkItem(documents[0], ItemOutcome.REFUSED, error.status, error.error_type, str(error))]
             middle = len(documents) // 2
-            return self._create(documents[:middle], deadline) + self._create(documents[middle:], deadline)
-        return read_bulk_answer(answer, documents)
+            halves = [self._create(Bulk.of(half), deadline) for half in (documents[:middle], documents[middle:])]
+            return sum(created for created, _ in halves), [item for _, items in halves for item in items]
+        if answer == bulk.created:
+            return bulk.count, []
+        items = read_bulk_answer(decode(answer), bulk.read())
+        others = [item for item in items if item.outcome is not ItemOutcome.CREATED]
+        return len(items) - len(others), others
 
     def _compare(self, documents: list[Document], deadline: float) -> tuple[int, list[Document], list[Document]]:
         """Return how many are in the index with the same result, which are gone from it, and which could not be read.

@@ -8,6 +8,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
+WINDOW_START, WINDOW_END = "window_start_ms", "window_end_ms"
+PROBLEM = "problem"
+"""Why a result cannot be used; null for a good one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -45,8 +49,9 @@ class ResultWriter(Protocol):
     def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
         """Return only when every row is durable in the store or refused by it; doing it again changes nothing.
 
-        A batch has the column `window` (a struct of two timestamps, `start` and `end`, as Spark's own `window` makes
-        it), the by fields and the aggregates.
+        A batch has the columns `window_start_ms` and `window_end_ms` (int64: milliseconds since 1970 UTC), the by fields and
+        the aggregates by their names; others are ignored. A row with a text in a column `problem` has no result: leave it
+        out before.
 
         Raises IndexUnavailable when the store did not confirm in time (what was written stays and is found again by the
         next attempt), Divergence when it holds another value under the same id.

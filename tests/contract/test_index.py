@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from strandline.core.errors import Divergence
-from strandline.results.document import DocumentShape
+from strandline.results import elasticsearch_writer
+from strandline.results.bulk_answer import BulkItem, read_bulk_answer
+from strandline.results.document import Document, DocumentShape
 from strandline.results.elasticsearch_client import request
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
 from strandline.results.mapping import build_mapping, ensure_index_template
@@ -46,6 +49,22 @@ def test_twice_is_once(writer: ElasticsearchWriter) -> None:
     assert (first.created, first.already, first.refused) == (250, 0, [])
     second = writer.write_batches([stage_batch(FIELDS, ROWS)], epoch=2, emission=9)
     assert (second.created, second.already, second.refused) == (0, 250, [])
+
+
+def test_the_items_of_an_answer_are_read_only_when_not_all_was_created(
+    writer: ElasticsearchWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def count(answer: Any, documents: Sequence[Document]) -> list[BulkItem]:
+        read.append(len(documents))
+        return read_bulk_answer(answer, documents)
+
+    monkeypatch.setattr(elasticsearch_writer, "read_bulk_answer", count)
+    writer.write_batches([stage_batch(FIELDS, ROWS[:120])], 1, 1)
+    assert read == []
+    assert writer.write_batches([stage_batch(FIELDS, ROWS[119:])], 1, 1).already == 1
+    assert read == [100]
 
 
 def test_what_an_interrupted_attempt_left_out_is_added(writer: ElasticsearchWriter) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from strandline.core.errors import Conflict, IndexUnavailable
+from strandline.results.bulk import Bulk
 from strandline.results.document import METADATA_NAMES, Document, DocumentShape, document_id
 from strandline.results.elasticsearch_client import request
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
@@ -166,7 +167,8 @@ def test_what_the_index_cannot_take_is_refused_with_its_reason_and_its_neighbour
         Document("object", index, b'{"device":{"name":"a"}}'),
         Document("broken", index, b'{"n":'),
     ]
-    report = writer.write([*good, *foreign])
+    report = writer.write_batches([stage_batch(shape.fields, rows)], 1, 1)
+    writer.write([Bulk.of(foreign)], report)
     assert report.created == 2
     refused = {one.id: (one.status, one.type) for one in report.refused}
     assert refused == {

@@ -107,7 +107,7 @@ class RefusingIndex:
                 return 0, None
             case Fault.OMIT_ITEM:
                 items.pop()
-        answer = json.dumps({"items": items}).encode()
+        answer = json.dumps({"items": items}, separators=(",", ":")).encode()
         return 200, answer[: len(answer) // 2] if fault is Fault.CUT_ANSWER else answer
 
     def _create(self, index: str, identity: str, source: Item, fault: Fault | None) -> Item:

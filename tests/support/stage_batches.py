@@ -1,4 +1,4 @@
-"""Rows of a stage as Spark hands them to a result writer."""
+"""Rows of a stage as they are handed to a result writer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+
+from strandline.results.writer import WINDOW_END, WINDOW_START
 
 _MOMENT = pa.timestamp("us", "UTC")
 _ARROW = {
@@ -16,6 +18,7 @@ _ARROW = {
     "boolean": pa.bool_(),
     "timestamp": _MOMENT,
     "decimal(10,2)": pa.decimal128(10, 2),
+    "decimal(38,20)": pa.decimal128(38, 20),
 }
 
 MAY_1_NOON_MS = 1_714_564_800_000
@@ -34,15 +37,12 @@ def stage_batch(
 
     All windows start at MAY_1_NOON_MS unless each row's start is given.
     """
-    starts_us = [start * 1000 for start in starts_ms or [MAY_1_NOON_MS] * len(rows)]
-    ends_us = [start + size_ms * 1000 for start in starts_us]
-    window = pa.StructArray.from_arrays(
-        [pa.array(starts_us, pa.int64()).cast(_MOMENT), pa.array(ends_us, pa.int64()).cast(_MOMENT)], ["start", "end"]
-    )
+    starts = pa.array(starts_ms or [MAY_1_NOON_MS] * len(rows), pa.int64())
+    windows = [starts, pa.array([start + size_ms for start in starts.to_pylist()], pa.int64())]
     columns = [
         pa.array([row[position] for row in rows], pa.int64()).cast(_MOMENT)
         if type_name == "timestamp"
         else pa.array([row[position] for row in rows], _ARROW[type_name])
         for position, (_, type_name) in enumerate(fields)
     ]
-    return pa.RecordBatch.from_arrays([window, *columns], ["window", *(name for name, _ in fields)])
+    return pa.RecordBatch.from_arrays([*windows, *columns], [WINDOW_START, WINDOW_END, *(name for name, _ in fields)])

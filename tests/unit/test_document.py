@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 
 from strandline.core.errors import InvalidDocument, PermanentError
@@ -143,6 +144,29 @@ def test_a_time_outside_the_calendar_is_refused_and_its_neighbours_are_not() -> 
 def test_a_column_of_another_type_than_declared_stops_the_write() -> None:
     batch = stage_batch((("device", "string"), ("n", "double"), ("load", "double")), [("a", 1.0, 0.5)])
     with pytest.raises(PermanentError, match="column n arrived as double where long was declared"):
+        list(SHAPE.documents(batch, 1, 1))
+
+
+def test_a_row_without_a_result_stops_the_write() -> None:
+    """Its caller makes a dead letter of it; a document would be wrong for ever."""
+    batch = stage_batch(SHAPE.fields, [("a", 1, 0.5), ("b", None, None)])
+    good = batch.append_column("problem", pa.array([None, None], pa.string()))
+    assert list(SHAPE.documents(good, 1, 1)) == list(SHAPE.documents(batch, 1, 1))
+    bad = batch.append_column("problem", pa.array([None, "n overflows"]))
+    with pytest.raises(PermanentError, match=r"1 rows have no result but a problem \(n overflows\)"):
+        list(SHAPE.documents(bad, 1, 1))
+
+
+def test_a_field_may_be_called_problem() -> None:
+    shape = DocumentShape("emit", "job", "stage", 1, (("problem", "string"),), (("n", "long"),))
+    (document,) = shape.documents(stage_batch(shape.fields, [("leak", 1)]), 1, 1)
+    assert isinstance(document, Document) and json.loads(document.source)["problem"] == "leak"
+
+
+@pytest.mark.parametrize("column", [pa.array([0], pa.int32()), pa.array([None], pa.int64())])
+def test_a_window_that_is_no_pair_of_int64_stops_the_write(column: pa.Array) -> None:
+    batch = stage_batch(SHAPE.fields, [("a", 1, 0.5)]).set_column(1, "window_end_ms", column)
+    with pytest.raises(PermanentError, match="column window_end_ms arrived as int"):
         list(SHAPE.documents(batch, 1, 1))
 
 

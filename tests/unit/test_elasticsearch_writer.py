@@ -145,6 +145,14 @@ def test_bulks_are_bounded_by_count_and_by_bytes(index: RefusingIndex, writer: E
     assert [len(ids) for ids in index.sent] == [1] * 10, "a document larger than the bound goes alone"
 
 
+def test_small_batches_go_in_one_bulk_and_large_ones_in_several(
+    index: RefusingIndex, writer: ElasticsearchWriter
+) -> None:
+    writer.write_batches([BATCH.slice(0, 3), BATCH.slice(3, 0), BATCH.slice(3)], 1, 1)
+    replace(writer, documents_max=4).write_batches([BATCH.slice(0, 1), BATCH.slice(1, 5), BATCH.slice(6)], 1, 1)
+    assert index.sent == [IDS, IDS[:1], IDS[1:5], IDS[5:6], IDS[6:]]
+
+
 def test_a_bulk_too_large_for_the_server_goes_in_halves(index: RefusingIndex, writer: ElasticsearchWriter) -> None:
     index.bulk_bytes_max = 1_000
     report = writer.write_batches([BATCH], 1, 1)

@@ -13,6 +13,7 @@ from strandline.processing.audit.index_reader import encode_result
 from strandline.processing.audit.reconciliation import STREAM_STORE, Finding, Reconciler, Row, Side
 from strandline.processing.audit.source import rows_batch
 from strandline.results.document import Document, DocumentShape
+from strandline.results.writer import WINDOW_END, WINDOW_START
 
 WINDOW = "window"
 FINDINGS_DDL = (
@@ -41,11 +42,10 @@ class ExpectedDocuments:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            ends = pc.struct_field(batch.column(WINDOW), "end").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
-            documents = self.shape.documents(batch, 0, 0)
-            yield rows_batch(
-                [self._row(one, end_us // 1000) for one, end_us in zip(documents, ends.to_pylist(), strict=True)]
-            )
+            rows = with_window_times(batch)
+            documents = self.shape.documents(rows, 0, 0)
+            ends_ms = rows.column(WINDOW_END).to_pylist()
+            yield rows_batch([self._row(one, end_ms) for one, end_ms in zip(documents, ends_ms, strict=True)])
 
     def _row(self, one: object, end_ms: int) -> Row:
         store = STREAM_STORE + self.shape.emit_name if self.shape.is_stream else self.shape.emit_name
@@ -74,6 +74,14 @@ class Reconciling:
                 yield _findings_batch(findings)
                 findings = []
         yield _findings_batch(findings)
+
+
+def with_window_times(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with the start and end of Spark's `window` (a struct of timestamps) as columns of milliseconds."""
+    for name, part in ((WINDOW_START, "start"), (WINDOW_END, "end")):
+        times_us = pc.struct_field(batch.column(WINDOW), part).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+        batch = batch.append_column(name, pc.divide(times_us, 1000))  # a window has no part of a millisecond
+    return batch
 
 
 def _findings_batch(findings: list[Finding]) -> pa.RecordBatch:

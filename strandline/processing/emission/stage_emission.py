@@ -18,10 +18,9 @@ from strandline.processing.emission.fencing import require_current_attempt, requ
 from strandline.processing.emission.result_stream_writer import Place, ResultStream, ResultStreamWriter
 from strandline.processing.emission.transactional_ids import id_of_backfilled_results, id_of_refused_results
 from strandline.processing.operators.cascade import StageResults
-from strandline.processing.operators.windows import PROBLEM, WINDOW_END
 from strandline.processing.source.slice_rows import SliceWork
 from strandline.results.document import DocumentShape
-from strandline.results.writer import Refused, ResultWriter
+from strandline.results.writer import PROBLEM, WINDOW_END, Refused, ResultWriter
 
 _ROWS_A_WRITE = 10_000
 """So many results are written together at most."""
@@ -88,7 +87,7 @@ class StageEmission:
         if good.num_rows and writers:
             failpoint("emit.before_write")
             for writer in writers:
-                refused += writer.write_batches([with_window(good)], self.epoch, work.number).refused
+                refused += writer.write_batches([good], self.epoch, work.number).refused
             failpoint("emit.written")
         return refused
 
@@ -98,7 +97,7 @@ class StageEmission:
         if problems.null_count == len(problems):
             return []
         bad = rows.filter(problems.is_valid())
-        documents = self.shape.documents(with_window(bad), self.epoch, 0)
+        documents = self.shape.documents(bad.drop_columns([PROBLEM]), self.epoch, 0)
         return [
             Refused(one.id, one.index, None, REASON_EXPRESSION, problem, one.source)
             for one, problem in zip(documents, bad.column(PROBLEM).to_pylist(), strict=True)
@@ -162,13 +161,6 @@ class BackfillEmission(StageEmission):
     def _new(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         new = super()._new(rows)
         return new.filter(pc.less_equal(new.column(WINDOW_END), self.up_to_ms))
-
-
-def with_window(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with the column `window` that documents are made from."""
-    times = [pc.multiply(rows.column(at), 1000).cast(pa.timestamp("us", tz="UTC")) for at in (0, 1)]
-    window = pa.StructArray.from_arrays(times, names=["start", "end"])
-    return pa.RecordBatch.from_arrays([window, *rows.columns[2:]], names=["window", *rows.schema.names[2:]])
 
 
 def _describe(stage: str, refused: Refused) -> str:

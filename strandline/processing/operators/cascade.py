@@ -16,8 +16,9 @@ import pyarrow as pa
 from strandline.processing.operators.blobs import pack, unpack
 from strandline.processing.operators.keys import Codes, buckets_of
 from strandline.processing.operators.row_steps import RowProblem, RowSteps
-from strandline.processing.operators.windows import PROBLEM, WINDOW_END, Rows, Time, WindowOperator, WindowState
+from strandline.processing.operators.windows import Rows, Time, WindowOperator, WindowState
 from strandline.processing.pipelines.stages import Stage
+from strandline.results.writer import PROBLEM, WINDOW_END
 
 _ARGUMENT = "argument_{}"
 

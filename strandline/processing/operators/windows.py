@@ -27,11 +27,8 @@ from strandline.processing.operators.aggregates import StageAggregates
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.keys import Codes, encode_keys, key_ranks, merge_keys, no_columns
 from strandline.processing.pipelines.stages import Stage
+from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
-WINDOW_START = "window_start_ms"
-WINDOW_END = "window_end_ms"
-PROBLEM = "problem"
-"""Why a result cannot be used; null for a good one."""
 _MERGED_ROWS_MAX = 4_000_000
 """So many rows of panes are merged into windows at once: a drain may close thousands of sliding windows together."""
 
