@@ -1,12 +1,14 @@
-"""Compares two documents of one id. Used by the writer where an id is taken, and by the audit."""
+"""Compares two documents of one id: the writer exactly, where an id is taken, since the operators give the same bits each time;
+the audit within rounding, since another engine adds in another order."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 FLOAT_RELATIVE_MAX = 1e-9
-"""Sums of floating-point numbers depend on their order, and a replay may change it."""
+"""For the audit alone: sums of floating-point numbers depend on their order."""
 FLOAT_ABSOLUTE_MAX = 1e-12
 """The rest of terms that cancel, for which no relative bound can hold: 0.1 + 0.2 - 0.3 is 5.6e-17 in one order and
 2.8e-17 in another."""
@@ -19,7 +21,13 @@ def differences(held: dict[str, Any], computed: dict[str, Any]) -> list[str]:
 
     Leaves out which run wrote them (`strandline.version`, `.epoch`, `.emission`).
     """
-    return _differences(result_of(held), result_of(computed), "")
+    return _differences(result_of(held), result_of(computed), "", _is_same)
+
+
+def differences_beyond_rounding(held: dict[str, Any], computed: dict[str, Any]) -> list[str]:
+    """Return what `differences` does, where two numbers of which one is a double may differ as another order of adding makes
+    them: a second opinion by another engine."""
+    return _differences(result_of(held), result_of(computed), "", _is_close)
 
 
 def result_of(document: dict[str, Any]) -> dict[str, Any]:
@@ -31,7 +39,9 @@ def result_of(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "strandline": lasting}
 
 
-def _differences(held: dict[str, Any], computed: dict[str, Any], prefix: str) -> list[str]:
+def _differences(
+    held: dict[str, Any], computed: dict[str, Any], prefix: str, is_same: Callable[[Any, Any], bool]
+) -> list[str]:
     found = []
     for name in sorted(held.keys() | computed.keys()):
         path = prefix + name
@@ -40,17 +50,20 @@ def _differences(held: dict[str, Any], computed: dict[str, Any], prefix: str) ->
         elif name not in computed:
             found.append(f"{path} is {held[name]!r} in the index, this run did not compute it")
         elif isinstance(held[name], dict) and isinstance(computed[name], dict):
-            found += _differences(held[name], computed[name], f"{path}.")
-        elif not _is_same(held[name], computed[name]):
+            found += _differences(held[name], computed[name], f"{path}.", is_same)
+        elif not is_same(held[name], computed[name]):
             found.append(f"{path} is {held[name]!r} in the index, this run computed {computed[name]!r}")
     return found
 
 
 def _is_same(held: Any, computed: Any) -> bool:
-    if isinstance(held, bool) or isinstance(computed, bool):
+    if isinstance(held, bool) or isinstance(computed, bool):  # Python takes True == 1
         return held is computed
-    if isinstance(held, int) and isinstance(computed, int):
-        return held == computed
-    if isinstance(held, int | float) and isinstance(computed, int | float):
-        return math.isclose(held, computed, rel_tol=FLOAT_RELATIVE_MAX, abs_tol=FLOAT_ABSOLUTE_MAX)
     return bool(held == computed)
+
+
+def _is_close(held: Any, computed: Any) -> bool:
+    if isinstance(held, float) or isinstance(computed, float):
+        numbers = [one for one in (held, computed) if isinstance(one, int | float) and not isinstance(one, bool)]
+        return len(numbers) == 2 and math.isclose(*numbers, rel_tol=FLOAT_RELATIVE_MAX, abs_tol=FLOAT_ABSOLUTE_MAX)
+    return _is_same(held, computed)

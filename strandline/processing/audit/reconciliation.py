@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from strandline.core.described import Described
 from strandline.core.record_headers import REASON_RESULT
-from strandline.results.comparison import differences
+from strandline.results.comparison import differences_beyond_rounding
 from strandline.results.document import generation_of
 from strandline.results.generations import Generation, generation_shown
 
@@ -212,7 +212,7 @@ class Reconciler:
             return Kind.MISPLACED, f"stands in {held[0].place}; it belongs in {computed.place}"
         if held[0].body == computed.body:
             return Kind.SAME, ""
-        found = differences(json.loads(held[0].body or b"{}"), json.loads(computed.body))
+        found = differences_beyond_rounding(json.loads(held[0].body or b"{}"), json.loads(computed.body))
         return (Kind.DIFFERENT, "; ".join(found[:_DIFFERENCES_SHOWN_MAX])) if found else (Kind.SAME, "")
 
     def _compare_letter(self, group: list[Row], unkept: int) -> Finding:
