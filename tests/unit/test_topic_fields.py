@@ -10,19 +10,9 @@ from strandline.processing.source.topic_fields import TopicFields
 TYPES = {"site": "string", "turbine": "long", "on": "boolean", "price": "decimal(9,2)", "ts": "timestamp"}
 
 
-class Message:
-    """A record with the headers that a gateway gives it."""
-
-    def __init__(self, source):
-        self._headers = None if source is None else [("strandline-writer", b"w"), ("strandline-source", source)]
-
-    def headers(self):
-        return self._headers
-
-
 def fill_in(value, topic, levels=None, types=TYPES):
     fields = TopicFields(levels or {"site": 1, "turbine": 3}, types)
-    return fields.fill_in([value], [Message(topic)])[0]
+    return fields.fill_in([value], [topic])[0]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +83,7 @@ def test_the_decoder_reads_it_like_a_record_of_the_sender():
     values = [b'{"ts":1}', b'{"ts":2,"turbine":9}', b'{"ts":3']
     topics = [b"mqtt:f/lundy/t/7", b"mqtt:f/skye/t/8", b"mqtt:f/skye/t/8"]
     types = {field.name: field.type for field in fields}
-    filled_in = TopicFields({"site": 1, "turbine": 3}, types).fill_in(values, [Message(topic) for topic in topics])
+    filled_in = TopicFields({"site": 1, "turbine": 3}, types).fill_in(values, topics)
     decoded = Decoder(fields, "ts", ["site", "turbine"], None).decode(filled_in, [5, 5, 5], None)
     assert decoded.arrays["site"].to_pylist() == ["lundy", "skye"]
     assert decoded.arrays["turbine"].to_pylist() == [7, 9]

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from strandline.log.reader import LogReader, OffsetRange, offset_of
+from strandline.core.record_headers import HEADER_SOURCE
+from strandline.log.range_reader import RangeReader
+from strandline.log.reader import OffsetRange
 from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.source.decoder import NEVER_LATE, Decoded, Decoder
 from strandline.processing.source.record_fields import RecordField, record_fields
@@ -96,19 +98,22 @@ def decode_pieces(config: DecodingConfig, decoder: Decoder, pieces: Sequence[Pie
     topic_fields = None
     if config.topic_fields:
         topic_fields = TopicFields(config.topic_fields, {field.name: field.type for field in config.fields})
-    for run in _adjoining(pieces):
-        last = run[-1].offsets
-        whole = OffsetRange(last.stream, last.partition, run[0].offsets.offset_first, last.offset_next)
+    runs = {_whole(run): run for run in _adjoining(pieces)}
+    for records in reader.read(list(runs), HEADER_SOURCE if topic_fields else None):
+        whole, run = records.offset_range, runs[records.offset_range]
         ends = np.array([piece.offsets.offset_next for piece in run])
         watermarks_ms = np.array([NEVER_LATE if piece.watermark_ms is None else piece.watermark_ms for piece in run])
-        for messages in reader.read(whole):
-            offsets = [offset_of(message) for message in messages]
-            values = [message.value() for message in messages]
-            log_times_ms = [message.timestamp()[1] for message in messages]
-            whole_values = topic_fields.fill_in(values, messages) if topic_fields else values
-            of_piece = np.searchsorted(ends, offsets, "right")
-            decoded = decoder.decode(whole_values, log_times_ms, watermarks_ms[of_piece])
-            yield DecodedChunk(last.stream, last.partition, offsets, values, log_times_ms, decoded)
+        offsets, values, log_times_ms = records.offsets, records.values, records.log_times_ms
+        whole_values = topic_fields.fill_in(values, records.header_values) if topic_fields else values
+        of_piece = np.searchsorted(ends, offsets, "right")
+        decoded = decoder.decode(whole_values, log_times_ms, watermarks_ms[of_piece])
+        yield DecodedChunk(whole.stream, whole.partition, offsets, values, log_times_ms, decoded)
+
+
+def _whole(run: Sequence[Piece]) -> OffsetRange:
+    """The range that the pieces make up."""
+    last = run[-1].offsets
+    return OffsetRange(last.stream, last.partition, run[0].offsets.offset_first, last.offset_next)
 
 
 def _adjoining(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
@@ -129,11 +134,11 @@ def _adjoining(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
         yield run
 
 
-_readers: dict[str, LogReader] = {}
+_readers: dict[str, RangeReader] = {}
 
 
-def _log_reader(bootstrap: str) -> LogReader:
-    """This process's reader: Python workers are reused, and a new Kafka consumer costs 10 to 30 ms a task."""
+def _log_reader(bootstrap: str) -> RangeReader:
+    """This process's reader: Python workers are reused, and a new reader has to connect first."""
     if bootstrap not in _readers:
-        _readers[bootstrap] = LogReader(bootstrap)
+        _readers[bootstrap] = RangeReader(bootstrap)
     return _readers[bootstrap]

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
-from confluent_kafka import Message
 
-from strandline.core.record_headers import HEADER_SOURCE, SOURCE_MQTT
+from strandline.core.record_headers import SOURCE_MQTT
 
 TOPICS_REMEMBERED_MAX = 50_000
 _TOPIC_BYTES_REMEMBERED_MAX = 256
@@ -32,9 +31,9 @@ class TopicFields:
         self._types = {name: types[name] for name in levels}
         self._members_of = lru_cache(maxsize=TOPICS_REMEMBERED_MAX)(self._read_topic)
 
-    def fill_in(self, values: Sequence[bytes | None], messages: Sequence[Message]) -> list[bytes | None]:
-        """Return the values with the fields that their topics add. `messages` are the same records in the same order."""
-        return [self._fill_in_one(value, _topic(message)) for value, message in zip(values, messages, strict=True)]
+    def fill_in(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> list[bytes | None]:
+        """Return the values with the fields that their topics add. `sources`: the source headers of the same records."""
+        return [self._fill_in_one(value, _topic(source)) for value, source in zip(values, sources, strict=True)]
 
     def _fill_in_one(self, value: bytes | None, topic: bytes | None) -> bytes | None:
         if value is None or topic is None:
@@ -75,8 +74,5 @@ def _as_json(text: str, field_type: str) -> bytes:
     return _write(text)
 
 
-def _topic(message: Message) -> bytes | None:
-    content = dict(message.headers() or ()).get(HEADER_SOURCE)
-    if isinstance(content, bytes) and content.startswith(SOURCE_MQTT):
-        return content[len(SOURCE_MQTT) :]
-    return None
+def _topic(source: bytes | None) -> bytes | None:
+    return source[len(SOURCE_MQTT) :] if source is not None and source.startswith(SOURCE_MQTT) else None

@@ -1,0 +1,129 @@
+"""The brokers of a Kafka: connections to them, and which one leads which partition. For one event loop, one task at a time.
+
+Connections, their encryption and login are aiokafka's. Its client is not used: it asks for topics in a way that may create them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from aiokafka.conn import AIOKafkaConnection, collect_hosts
+from aiokafka.errors import KafkaError, LeaderNotAvailableError, NoBrokersAvailable, NoError, for_code
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.metadata import MetadataRequest
+
+_READ_COMMITTED = 1
+_FETCH_WAIT_MAX_MS = 250
+"""How long a broker waits for records where there are none yet. It answers at once as soon as there is one."""
+_CLOSE_WAIT_S = 0.2
+
+Place = tuple[str, int]
+"""A topic and the number of one of its partitions."""
+
+
+class Asked(NamedTuple):
+    """What one fetch asks of one partition."""
+
+    place: Place
+    offset_first: int
+    bytes_max: int
+
+
+class Answer(NamedTuple):
+    """What a broker said of one partition."""
+
+    error: type[KafkaError]
+    """NoError, or why there is nothing."""
+    stable_offset: int
+    """Up to this offset every transaction is over."""
+    aborted: list[tuple[int, int]]
+    """The aborted transactions among the records: producer id and first offset."""
+    records: bytes
+    """Whole record batches, of which the first may begin before the offset that was asked for; then part of one, maybe."""
+
+
+class Brokers:
+    """Fetches from leaders. Any failure raises KafkaError, OSError or TimeoutError; `close` before asking again."""
+
+    def __init__(
+        self, bootstrap: str, request_timeout_s: float, security: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        """`security`: options of aiokafka's connections, as `security_protocol`, `ssl_context` and `sasl_mechanism`."""
+        self._bootstrap = bootstrap
+        self._options = {"client_id": "strandline", "request_timeout_ms": int(request_timeout_s * 1_000), **security}
+        self._connections: dict[tuple[str, int], AIOKafkaConnection] = {}
+        self._leaders: dict[Place, tuple[str, int]] = {}
+
+    async def fetch(self, asked: Sequence[Asked], bytes_max: int) -> list[Answer]:
+        """Ask the leader of the first partition, for all those asked next to it that it leads too; one answer for each.
+
+        The first partition that has records gives at least one whole batch, however large; all others keep to `bytes_max`.
+        """
+        address = await self._leader_of(asked[0].place, {one.place[0] for one in asked})
+        count = next((n for n, one in enumerate(asked) if self._leaders.get(one.place) != address), len(asked))
+        connection = await self._connection(address)
+        topics = [(topic, [(number, first, size)]) for (topic, number), first, size in asked[:count]]
+        answer = await connection.send(FetchRequest(_FETCH_WAIT_MAX_MS, 1, bytes_max, _READ_COMMITTED, topics))
+        error = for_code(getattr(answer, "error_code", 0))  # of the whole answer
+        if error is not NoError:
+            raise error(f"{address[0]}:{address[1]} refused to answer")
+        aborted_at = 4 if answer.API_VERSION == 4 else 5
+        found = {
+            (topic, part[0]): Answer(for_code(part[1]), part[3], part[aborted_at] or [], part[-1] or b"")
+            for topic, parts in answer.topics
+            for part in parts
+        }
+        return [found[one.place] for one in asked[:count]]
+
+    async def close(self) -> None:
+        """Close the connections and forget the leaders; the next fetch begins anew."""
+        connections, self._connections, self._leaders = self._connections, {}, {}
+        await _end(list(connections.values()))
+
+    async def _leader_of(self, place: Place, topics: set[str]) -> tuple[str, int]:
+        if place not in self._leaders:
+            connection = await self._any_connection()
+            answer = await connection.send(MetadataRequest(sorted(topics), allow_auto_topic_creation=False))
+            addresses = {broker[0]: (broker[1], broker[2]) for broker in answer.brokers}
+            for code, topic, _, partitions in answer.topics:
+                if topic == place[0] and for_code(code) is not NoError:
+                    raise for_code(code)(topic)
+                for _, number, leader, *_ in partitions:
+                    if leader in addresses:
+                        self._leaders[topic, number] = addresses[leader]
+        if place not in self._leaders:
+            raise LeaderNotAvailableError(f"{place[0]}/{place[1]}")
+        return self._leaders[place]
+
+    async def _any_connection(self) -> AIOKafkaConnection:
+        for address in self._connections:
+            return await self._connection(address)
+        failure: Exception = NoBrokersAvailable(self._bootstrap)
+        for host, port, _ in collect_hosts(self._bootstrap):
+            try:
+                return await self._connection((host, port))
+            except (KafkaError, OSError, TimeoutError) as error:
+                failure = error
+        raise failure
+
+    async def _connection(self, address: tuple[str, int]) -> AIOKafkaConnection:
+        connection = self._connections.pop(address, None)
+        if connection is None or not connection.connected():
+            await _end([connection] if connection else [])
+            connection = AIOKafkaConnection(*address, **self._options)
+            try:
+                await connection.connect()
+            except BaseException:
+                await _end([connection])
+                raise
+        self._connections[address] = connection
+        return connection
+
+
+async def _end(connections: Sequence[AIOKafkaConnection]) -> None:
+    """Close them, and wait a moment for it: a broker that is silent may not answer the end of an encrypted connection."""
+    if connections:
+        await asyncio.wait([connection.close() for connection in connections], timeout=_CLOSE_WAIT_S)

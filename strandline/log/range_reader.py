@@ -1,0 +1,256 @@
+"""Reads exact ranges of committed records from the log, as columns: what a source task spends least on.
+
+The event loop of the connections turns only inside calls of a reader. While a caller works on what it was given, the broker
+works on the next request, which was sent before, and the kernel takes in its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    CorruptRecordException,
+    IllegalSaslStateError,
+    IncompatibleBrokerVersion,
+    KafkaError,
+    NoError,
+    OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
+    UnsupportedSaslMechanismError,
+    UnsupportedVersionError,
+)
+
+from strandline.core.errors import LogTruncated, LogUnavailable
+from strandline.log.brokers import Answer, Asked, Brokers, Place
+from strandline.log.reader import OffsetRange
+from strandline.log.record_batches import RecordBatch, committed_batches
+
+RECORDS_A_CHUNK = 10_000
+"""Records are handed on in chunks of about so many: a chunk ends with the batch that reaches the number."""
+_FETCH_BYTES_MAX = 1_048_576
+_FETCH_BYTES_MIN = 16_384
+_RECORD_BYTES_GUESS = 1_024
+_REQUEST_TIMEOUT_MAX_S = 10.0
+_REQUESTS_A_TIMEOUT = 3
+"""So often, at least, a request that is never answered is made again before reading is given up."""
+_ASK_AGAIN_S = 0.2
+_FINAL = (
+    ClusterAuthorizationFailedError,
+    IllegalSaslStateError,
+    IncompatibleBrokerVersion,
+    TopicAuthorizationFailedError,
+    UnsupportedSaslMechanismError,
+    UnsupportedVersionError,
+)
+"""Errors that asking again can't mend."""
+
+
+@dataclass
+class FetchedRecords:
+    """Some committed records of one range, in order, column by column. Not every offset has a record."""
+
+    offset_range: OffsetRange
+    """The range that was asked for."""
+    offsets: list[int]
+    log_times_ms: list[int]
+    values: list[bytes | None]
+    header_values: list[bytes | None]
+    """Of the header that was asked for, None where a record lacks it; empty when none was asked for."""
+
+
+class RangeReader:
+    """Reads ranges of committed records. Not thread-safe, and not to be called inside an event loop.
+
+    A process keeps one: a new one has to connect first.
+    """
+
+    def __init__(
+        self, bootstrap: str, timeout_s: float = 30.0, security: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        """`security`: options of aiokafka's connections, as `security_protocol`, `ssl_context` and `sasl_mechanism`."""
+        self._bootstrap = bootstrap
+        self._timeout_s = timeout_s
+        self._loop = asyncio.new_event_loop()
+        self._brokers = Brokers(bootstrap, min(timeout_s / _REQUESTS_A_TIMEOUT, _REQUEST_TIMEOUT_MAX_S), security)
+        self._record_bytes: dict[str, float] = {}
+        self.close = weakref.finalize(self, _close, self._loop, self._brokers)
+        """Closes the connections. What was not closed is closed at the end of the process."""
+
+    def read(self, ranges: Sequence[OffsetRange], header: str | None = None) -> Iterator[FetchedRecords]:
+        """Yield the records of the ranges, one range after the other, in chunks of about RECORDS_A_CHUNK; no chunk is empty.
+        `header`: the name of a header whose values are wanted, too.
+
+        A range is complete when a batch reaches its end, or when the log is settled up to its end and has nothing more.
+
+        Raises LogTruncated when the log no longer holds a range, LogUnavailable when nothing arrives within the timeout.
+        """
+        left = [_Rest(one, one.offset_first) for one in ranges if one.offset_first < one.offset_next]
+        asking: asyncio.Task[list[Answer]] | None = None
+        arrived_s = time.monotonic()
+        is_stuck = False
+        reason: Exception | None = None
+        try:
+            while left:
+                asking = asking or self._ask(left[:1] if is_stuck else left)
+                arrived: list[_Arrived] = []
+                try:
+                    arrived = self._take(left, self._loop.run_until_complete(asking))
+                except (KafkaError, OSError, TimeoutError) as error:
+                    if isinstance(error, _FINAL):
+                        raise LogUnavailable(f"reading {left[0]} failed: {_text(error)}") from error
+                    reason = error
+                    self._run(self._brokers.close())
+                    time.sleep(_ASK_AGAIN_S)
+                asking = None
+                # Nothing of the first range: what came of others is left, so that the broker waits before it answers again.
+                is_stuck = not arrived
+                if arrived:
+                    arrived_s, reason = time.monotonic(), None
+                    left = [rest for rest in left if not rest.is_complete]
+                    if left:
+                        asking = self._ask(left)
+                elif time.monotonic() - arrived_s > self._timeout_s:
+                    raise LogUnavailable(
+                        f"Kafka at {self._bootstrap} sent nothing of {left[0]} for {self._timeout_s:g} s "
+                        f"({_text(reason)}); is the broker up?"
+                    ) from reason
+                for one in arrived:
+                    yield from one.columns(header)
+        finally:
+            if asking is not None and not self._loop.is_closed():
+                asking.cancel()
+                self._run(asyncio.gather(asking, return_exceptions=True))
+
+    def _ask(self, left: Sequence[_Rest]) -> asyncio.Task[list[Answer]]:
+        """Send a request for as many of the ranges as one answer may hold, each of another partition."""
+        asked: dict[Place, Asked] = {}
+        room = _FETCH_BYTES_MAX
+        for rest in left:
+            if room <= 0 or rest.place in asked:
+                break
+            wanted = (rest.offset_range.offset_next - rest.position) * self._record_bytes.get(
+                rest.place[0], _RECORD_BYTES_GUESS
+            )
+            wanted = min(max(int(wanted), _FETCH_BYTES_MIN), _FETCH_BYTES_MAX)
+            asked[rest.place] = Asked(rest.place, rest.position, wanted)
+            room -= wanted
+        asking = self._loop.create_task(self._brokers.fetch(list(asked.values()), _FETCH_BYTES_MAX))
+        self._run(asyncio.sleep(0))  # lets it begin: on an open connection the request is sent now
+        return asking
+
+    def _take(self, left: Sequence[_Rest], answers: Sequence[Answer]) -> list[_Arrived]:
+        """What arrived of the first range, and as long as each is complete by this answer, of those after it."""
+        arrived: list[_Arrived] = []
+        had_records = False
+        for rest, answer in zip(left, answers, strict=False):
+            if answer.error is OffsetOutOfRangeError:
+                raise LogTruncated(
+                    f"{rest.name} no longer holds an offset that the job needs ({rest.position}); raise the retention"
+                )
+            if answer.error is not NoError:
+                if arrived:
+                    break  # it is asked for again, as the first
+                raise answer.error(rest.name)
+            end = rest.offset_range.offset_next
+            batches, offset_next = committed_batches(answer.records, answer.aborted, end)
+            if offset_next is not None:
+                had_records = True
+                if offset_next <= rest.position:
+                    raise CorruptRecordException(f"the answer holds nothing at or after offset {rest.position}")
+                # A little more than last time, so that a range is seldom a few records short.
+                self._record_bytes[rest.place[0]] = 1.25 * len(answer.records) / (offset_next - rest.position)
+                rest.position = offset_next
+            elif answer.stable_offset >= end and not had_records:
+                rest.position = end  # the log is settled up to there, and compaction has taken what there was
+            else:
+                break  # not there yet, or no room was left for it in the answer
+            arrived.append(_Arrived(rest.offset_range, batches))
+            if not rest.is_complete:
+                break
+        return arrived
+
+    def _run(self, work: Awaitable[object]) -> None:
+        self._loop.run_until_complete(work)
+
+
+@dataclass
+class _Rest:
+    """What is still to be read of a range."""
+
+    offset_range: OffsetRange
+    position: int
+
+    @property
+    def place(self) -> Place:
+        return self.offset_range.stream, self.offset_range.partition
+
+    @property
+    def is_complete(self) -> bool:
+        return self.position >= self.offset_range.offset_next
+
+    @property
+    def name(self) -> str:
+        return f"stream {self.offset_range.stream}, partition {self.offset_range.partition}"
+
+    def __str__(self) -> str:
+        return f"{self.name} from offset {self.position}"
+
+
+@dataclass
+class _Arrived:
+    """Batches of a range that stand in memory as the broker sent them."""
+
+    offset_range: OffsetRange
+    batches: list[RecordBatch]
+
+    def columns(self, header: str | None) -> Iterator[FetchedRecords]:
+        """Their records inside the range, in chunks."""
+        wanted = self.offset_range
+        chunk = FetchedRecords(wanted, [], [], [], [])
+        for batch in self.batches:
+            try:
+                _append(chunk, batch, header)
+            except CorruptRecordException as error:
+                place = f"stream {wanted.stream}, partition {wanted.partition}"
+                raise LogUnavailable(
+                    f"reading {place} failed at offset {batch.offset_first}: {_text(error)}"
+                ) from error
+            if len(chunk.values) >= RECORDS_A_CHUNK:
+                yield chunk
+                chunk = FetchedRecords(wanted, [], [], [], [])
+        if chunk.values:
+            yield chunk
+
+
+def _append(chunk: FetchedRecords, batch: RecordBatch, header: str | None) -> None:
+    first, end = chunk.offset_range.offset_first, chunk.offset_range.offset_next
+    is_inside = first <= batch.offset_first and batch.offset_next <= end
+    if is_inside and batch.log_time_ms is not None and header is None and not batch.has_holes:
+        # Nearly every batch: all but the values follows from its head.
+        chunk.values.extend([record.value for record in batch.records()])
+        chunk.offsets.extend(range(batch.offset_first, batch.offset_next))
+        chunk.log_times_ms.extend([batch.log_time_ms] * (batch.offset_next - batch.offset_first))
+        return
+    for record in batch.records():
+        if first <= record.offset < end:
+            chunk.values.append(record.value)
+            chunk.offsets.append(record.offset)
+            chunk.log_times_ms.append(-1 if record.timestamp is None else record.timestamp)
+            if header is not None:
+                chunk.header_values.append(dict(record.headers).get(header))
+
+
+def _close(loop: asyncio.AbstractEventLoop, brokers: Brokers) -> None:
+    loop.run_until_complete(brokers.close())
+    loop.close()
+
+
+def _text(error: Exception | None) -> str:
+    return (str(error) or type(error).__name__) if error else "no record and no error"

@@ -1,0 +1,149 @@
+"""Kafka's record batches, as brokers send them: told apart, checked, decompressed and read into columns. Pure.
+
+aiokafka parses the records, in C. Its codecs would need one more package; pyarrow, which we have, brings all of them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
+from aiokafka.record.default_records import DefaultRecordBatch
+
+_OFFSET_AND_LENGTH = struct.Struct(">qi")
+_RECORD_COUNT = struct.Struct(">i")
+_MAGIC_AT, _ATTRIBUTES_LOW_AT, _HEAD_BYTES = 16, 22, 61
+_MAGIC = 2
+"""The format since Kafka 0.11."""
+_CODEC_BITS = 7
+_LOG_APPEND_TIME = 1
+_CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEAD_BYTES = 16
+
+
+class RecordBatch:
+    """Some records that a producer sent together. The checksum is right."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._parsed = DefaultRecordBatch(data)
+        if not self._parsed.validate_crc():
+            raise CorruptRecordException(f"the checksum of the batch at offset {self._parsed.base_offset} is wrong")
+        self.offset_first: int = self._parsed.base_offset
+        self.offset_next: int = self._parsed.next_offset
+        """After the last record there ever was; compaction may have removed it, and all others."""
+        self.producer_id: int = self._parsed.producer_id
+        self.is_transactional: bool = self._parsed.is_transactional
+        self.is_control_batch: bool = self._parsed.is_control_batch
+        has_log_time = self._parsed.timestamp_type == _LOG_APPEND_TIME
+        self.log_time_ms: int | None = self._parsed.max_timestamp if has_log_time else None
+        """When the broker appended it, where the topic keeps that; None where each record has a time of its own."""
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether compaction took some of its records."""
+        (count,) = _RECORD_COUNT.unpack_from(self._data, _HEAD_BYTES - _RECORD_COUNT.size)
+        return bool(count != self.offset_next - self.offset_first)
+
+    def records(self) -> Iterator[Any]:
+        """Its records, as aiokafka has them. Keep none: thousands of them alive cost the garbage collector most of the time."""
+        codec = self._parsed.compression_type
+        if not codec:
+            return iter(DefaultRecordBatch(self._data))
+        # The same batch without compression: that is what the parser reads without a codec of its own.
+        head = bytearray(self._data[:_HEAD_BYTES])
+        head[_ATTRIBUTES_LOW_AT] &= ~_CODEC_BITS
+        return iter(DefaultRecordBatch(bytes(head) + _decompress(codec, self._data[_HEAD_BYTES:])))
+
+    def is_abort_marker(self) -> bool:
+        """Whether it says that its producer's transaction was aborted. A marker that compaction emptied says nothing, and
+        needs to say nothing: no record of its transaction is left."""
+        return self.is_control_batch and any(
+            ControlRecord.parse(record.key or b"") == ABORT_MARKER for record in self.records()
+        )
+
+
+def committed_batches(
+    data: bytes, aborted: Sequence[tuple[int, int]], offset_end: int
+) -> tuple[list[RecordBatch], int | None]:
+    """The batches in `data` that begin before `offset_end`, without markers of transactions and without aborted records, and
+    the offset up to which `data` tells all; None where it holds no batch. A batch that was cut off at the end is left out.
+
+    `aborted`: the producer id and first offset of each aborted transaction. Raises CorruptRecordException.
+    """
+    to_come = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
+    aborting: set[int] = set()
+    kept: list[RecordBatch] = []
+    offset_next = None
+    for offset, raw in _batches(data):
+        if offset >= offset_end:
+            return kept, offset
+        batch = RecordBatch(raw)
+        offset_next = batch.offset_next
+        while to_come and to_come[-1][1] < offset_next:
+            aborting.add(to_come.pop()[0])
+        if batch.is_control_batch:
+            if batch.is_abort_marker():
+                aborting.discard(batch.producer_id)
+        elif not (batch.is_transactional and batch.producer_id in aborting):
+            kept.append(batch)
+    return kept, offset_next
+
+
+def _batches(data: bytes) -> Iterator[tuple[int, memoryview]]:
+    """The first offset and the bytes of each whole batch."""
+    view = memoryview(data)
+    begin = 0
+    while begin + _HEAD_BYTES <= len(view):
+        offset, length = _OFFSET_AND_LENGTH.unpack_from(view, begin)
+        end = begin + _OFFSET_AND_LENGTH.size + length
+        if view[begin + _MAGIC_AT] != _MAGIC or end < begin + _HEAD_BYTES:
+            raise CorruptRecordException(f"the batch at offset {offset} has a format of before Kafka 0.11, or none")
+        if end > len(view):
+            return
+        yield offset, view[begin:end]
+        begin = end
+
+
+def _decompress(codec: int, data: memoryview) -> bytes:
+    import pyarrow as pa  # only here: of those who read the log, not all have it loaded
+
+    name = _CODECS.get(codec)
+    if name is None or not pa.Codec.is_available(name):
+        raise CorruptRecordException(
+            f"records are compressed with {name or f'codec {codec}'}, which this installation of pyarrow can't read; "
+            "install pyarrow's own build, or set the topic's compression.type to another codec and write them again"
+        )
+    try:
+        if name == "snappy":
+            return _decompress_snappy(pa.Codec(name), data)
+        return bytes(pa.CompressedInputStream(pa.py_buffer(data), name).read())
+    except (OSError, IndexError, struct.error) as error:
+        raise CorruptRecordException(f"records could not be decompressed ({name}): {error}") from error
+
+
+def _decompress_snappy(codec: object, data: memoryview) -> bytes:
+    """Snappy tells no frames: librdkafka sends one block, Java's clients several, each after its length."""
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return _decompress_block(codec, data)
+    blocks = []
+    begin = _XERIAL_HEAD_BYTES
+    while begin < len(data):
+        (length,) = struct.unpack_from(">i", data, begin)
+        begin += 4 + length
+        blocks.append(_decompress_block(codec, data[begin - length : begin]))
+    return b"".join(blocks)
+
+
+def _decompress_block(codec: object, data: memoryview) -> bytes:
+    size, shift = 0, 0
+    for byte in data:  # the length, 7 bits a byte, the lowest first
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    return bytes(codec.decompress(data, size, asbytes=True))  # type: ignore[attr-defined]
