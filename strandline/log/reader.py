@@ -1,4 +1,7 @@
-"""Reads exact ranges of offsets from the log."""
+"""Reads exact ranges of offsets from the log as whole messages: for those who need few, with keys and headers.
+
+The source, which reads every record, takes columns from `range_reader`.
+"""
 
 from __future__ import annotations
 

@@ -183,10 +183,14 @@ def test_holes_of_compaction(kafka, topic, read):
     name = topic(
         cleanup_policy="compact", segment_ms="50", min_cleanable_dirty_ratio="0.01", max_compaction_lag_ms="50"
     )
-    producer = producer_of(kafka)
-    for number in range(60):  # an own batch each; keys "kept" stay, of "gone" only the last
+    producer = producer_of(kafka, linger_ms=50)
+    for number in range(
+        60
+    ):  # keys "kept" stay, of "gone" only the last; batches of one, and of seven with both in them
         producer.produce(name, str(number), "gone" if 10 <= number < 50 else f"kept-{number}")
-        producer.flush()
+        if number % 7 == 0 or 20 < number < 40:
+            producer.flush()
+    producer.flush()
     time.sleep(0.1)
     producer.produce(name, "60", "active")  # the segment before it is closed by this, and may be cleaned
     producer.flush()
@@ -267,10 +271,9 @@ def test_a_log_that_lost_the_range_says_so(kafka, topic, read):
     assert len(read(OffsetRange(name, 0, 4, 10))) == 6
 
 
-def test_a_topic_that_is_not_there_is_not_made(kafka, read_impatiently):
+def test_a_topic_that_is_not_there(read_impatiently):
     with pytest.raises(LogUnavailable, match="stream nowhere, partition 0"):
         read_impatiently(OffsetRange("nowhere", 0, 0, 1))
-    assert "nowhere" not in AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics
 
 
 def test_what_is_left_unread_disturbs_nothing(kafka, topic):

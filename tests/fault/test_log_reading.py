@@ -47,9 +47,13 @@ def read(reader: RangeReader, topic: str, halfway: Callable[[], object] = lambda
 
 def test_connections_that_break_and_answers_that_are_lost(cluster: KafkaCluster):
     fill(cluster, "lost")
-    with closing(RangeReader(cluster.bootstrap_proxied, timeout_s=6)) as reader:
-        assert read(reader, "lost", cluster.proxy.cut) == RECORDS
+
+    def cut() -> None:
+        cluster.proxy.cut()
         cluster.proxy.heal()
+
+    with closing(RangeReader(cluster.bootstrap_proxied, timeout_s=6)) as reader:
+        assert read(reader, "lost", cut) == RECORDS
         for spoil in (drop_answer(Api.FETCH), swallow_answer(Api.FETCH)):
             cluster.proxy.add(spoil)
             assert read(reader, "lost") == RECORDS
