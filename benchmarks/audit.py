@@ -11,13 +11,14 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.process_tree import tree_cpu_s
+from benchmarks.process_tree import tree_cpu_s, tree_memory_mb
 from benchmarks.report import RESULTS, machine_text, markdown, put_part, show, written_by
 from benchmarks.servers import new_stack
 from benchmarks.works import STREAM_TEXT, W1, Readings
@@ -41,8 +42,10 @@ class Measured:
     records: int
     documents: int
     seconds: float
-    """From the start of its process to its report, with the start of Spark."""
+    """From the start of its process to its report."""
     cpu_s: float
+    peak_mb: float
+    """The most memory that it and its processes had together; pages that they share count once."""
 
 
 def measure(directory: Path, records: int, console: Console) -> list[Measured]:
@@ -82,7 +85,7 @@ def _run_job(settings: Settings, topics: Topics, url: str) -> None:
 
 def _audit(settings: Settings) -> Measured:
     began_s = time.monotonic()
-    cpu_s, report = 0.0, None
+    cpu_s, report, peaks = 0.0, None, [0.0]
     with subprocess.Popen(
         audit_command(JOB, None, None),
         env=settings_environment(settings),
@@ -91,6 +94,8 @@ def _audit(settings: Settings) -> Measured:
         text=True,
     ) as process:
         assert process.stdout is not None
+        watcher = threading.Thread(target=_watch_memory, args=(process, peaks))
+        watcher.start()
         for line in process.stdout:
             cpu_s = max(cpu_s, tree_cpu_s(process.pid))
             if line.startswith('{"report"'):
@@ -98,7 +103,13 @@ def _audit(settings: Settings) -> Measured:
     if report is None or report["outcome"] != "clean":
         raise RuntimeError(f"the audit is not clean: {report}")
     documents = sum(one["counts"]["same"] for one in report["stores"] if one["stage"])
-    return Measured(report["computed"]["records"], documents, seconds, cpu_s)
+    return Measured(report["computed"]["records"], documents, seconds, cpu_s, max(peaks))
+
+
+def _watch_memory(process: subprocess.Popen[str], peaks: list[float]) -> None:
+    while process.poll() is None:
+        peaks.append(tree_memory_mb(process.pid))
+        time.sleep(0.1)
 
 
 def main() -> None:
@@ -109,7 +120,7 @@ def main() -> None:
     console = Console(soft_wrap=True)
     with tempfile.TemporaryDirectory(prefix="strandline-bench-") as directory:
         audits = measure(Path(directory), options.records, console)
-    rows = [("audit", "records", "documents", "seconds", "records/s", "CPU-s")]
+    rows = [("audit", "records", "documents", "seconds", "records/s", "CPU-s", "peak MB")]
     rows += [
         (
             str(at),
@@ -118,6 +129,7 @@ def main() -> None:
             f"{a.seconds:.1f}",
             f"{a.records / a.seconds:,.0f}",
             f"{a.cpu_s:.1f}",
+            f"{a.peak_mb:,.0f}",
         )
         for at, a in enumerate(audits, start=1)
     ]
@@ -130,7 +142,8 @@ def main() -> None:
 {machine_text()}
 
 Work W1 with both stages in Elasticsearch, drained, then audited: every window computed anew from the log, every document
-read back and compared. Seconds count from the start of the audit's process, with the start of Spark. Each was clean.
+read back and compared. Seconds count from the start of the audit's process; peak MB is the memory of
+its processes together. Each was clean.
 
 {markdown(rows)}
 """

@@ -1,4 +1,4 @@
-"""CPU time of a process and everything it started, as the kernel counts it."""
+"""CPU time and memory of a process and everything it started, as the kernel counts them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,17 @@ def tree_cpu_s(root: int) -> float:
     """CPU-seconds (user and system) of process `root` and all below it: of those that live, and of those that ended and
     were waited for by their parent."""
     return sum(cpu_by_role(root).values())
+
+
+def tree_memory_mb(root: int) -> float:
+    """Memory of process `root` and all below it, in MiB; what several share counts once."""
+    total = 0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        driver = psutil.Process(root)
+        for process in [driver, *driver.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                total += process.memory_full_info().pss
+    return total / 2**20
 
 
 def machine_cpu_s() -> float:

@@ -75,8 +75,8 @@ class Settings(BaseSettings):
     standbys: int = Field(default=1, ge=0, le=8)
     """Started and warmed Spark sessions that a control service keeps for the next start of a job; 0 for none."""
     scratch_dir: Path | None = None
-    """Where Spark keeps its scratch checkpoint and state; lost without harm. Default: below the data directory.
-    A tmpfs is faster."""
+    """Where Spark keeps its scratch checkpoint and state, and an audit its tables; lost without harm. Default: below the data
+    directory. A tmpfs is faster."""
     snapshot_dir: Path | None = None
     """Where jobs with `recovery: snapshot` keep Spark's checkpoints, on storage that outlives the process. Default: `snapshots`
     below the data directory. Where several control services share it, a job that moves from one to another resumes, too."""
@@ -84,6 +84,8 @@ class Settings(BaseSettings):
     """Where a job's Spark runs: `local[*,4]` is all cores of this machine and four tries of a task, or any Spark master URL."""
     spark_driver_memory: str = "1g"
     """Heap of a job's Spark driver (with `local`, of the whole job)."""
+    audit_memory_mb: int = Field(default=1024, ge=256)
+    """How much memory the database of an audit may take; what is beyond it goes below the scratch directory."""
     slice_rows_max: int = Field(default=1_000_000, ge=1)
     """A slice is cut before it would hold clearly more records than this."""
     slice_interval_ms: int = Field(default=200, ge=0)

@@ -215,3 +215,43 @@ def test_a_log_without_its_beginning_is_incomplete_and_never_a_false_alarm(audit
     whole = audit_lab.audit(name)
     assert (whole["outcome"], whole["differences"]) == ("incomplete", 0), whole
     assert whole["incomplete"].rpartition("--from ")[2] > from_time
+
+
+def test_results_that_cannot_be_used_are_accounted_for(audit_lab: AuditLab) -> None:
+    """A sum that does not fit has a dead letter and no document; a result that the next window can't use has both. Clean."""
+    name = "unusable"
+    fields = "{device: string, ts: {type: timestamp, unit: ms}, big: long}"
+    audit_lab.apply(
+        f"""
+stream: {name}-readings
+partitions: 2
+schema: {fields}
+key: device
+---
+pipeline: {name}
+input: {{stream: {name}-readings}}
+event_time: {{field: ts, delay: 0s, max_ahead: null}}
+steps:
+  - window: {{name: tens, tumbling: 10s, by: [device], aggregate: {{n: count(*), total: sum(big)}}}}
+    emit: [{{elasticsearch: {name}-tens}}, {{stream: {name}-tens}}]
+  - derive: {{each: 1 / (n - 1)}}
+  - window: {{name: minute, tumbling: 1m, by: [device], aggregate: {{n: sum(n), most: sum(total)}}}}
+    emit: [{{elasticsearch: {name}-minute}}]
+"""
+    )
+    big = {"fits": [1, 2], "alone": [1], "large": [2**63 - 1, 1]}
+    readings = [{"device": device, "ts": BASE_MS, "big": value} for device, values in big.items() for value in values]
+    audit_lab.send(f"{name}-readings", [json.dumps(one).encode() for one in readings])
+    audit_lab.drain(name)
+    report = audit_lab.audit(name)
+    assert report["outcome"] == "clean", report
+    counts = {one["store"]: one["counts"] for one in report["stores"]}
+    assert counts[f"{name}-tens"] == counts[f"stream:{name}-tens"] == {"same": 2, "refused": 1}
+    assert counts[f"{name}-minute"] == {"same": 1}
+    reasons = [
+        dict(one.headers() or ())["reason"]
+        for one in read_messages(
+            audit_lab.settings.kafka_bootstrap, f"{name}.dead-letter", 1, isolation="read_committed"
+        )
+    ]
+    assert sorted(reasons) == [b"expression", b"expression"]

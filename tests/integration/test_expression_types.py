@@ -12,10 +12,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.processing.audit.safe_sql import safe_sql
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.expressions import ExpressionError, infer_type, parse_expression
+from tests.support.safe_sql import safe_sql
 
 COLUMNS = {
     "s": "string",

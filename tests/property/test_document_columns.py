@@ -10,11 +10,9 @@ from decimal import Decimal
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from strandline.processing.audit.tasks import with_window_times
 from strandline.results.bulk import cut_bulks
 from strandline.results.document import Document, DocumentShape, document_id, format_timestamp, index_name
 from strandline.results.writer import Refused
@@ -133,13 +131,3 @@ def test_columns_give_the_bytes_of_rows(
         assert bulk.created == msgspec.json.encode({"items": items})
         if one < len(good):
             assert bulk.count == documents_max or len(bulk.body) + len(lines[one]) > bytes_max
-
-
-@given(stages())
-def test_a_struct_of_times_becomes_columns(stage: tuple[DocumentShape, list[tuple[Any, ...]], list[int]]) -> None:
-    _, _, starts_ms = stage
-    kind = pa.timestamp("us", tz="UTC")
-    moments = [pa.array([(start + size) * 1000 for start in starts_ms], pa.int64()).cast(kind) for size in (0, 5)]
-    batch = with_window_times(pa.record_batch({"window": pa.StructArray.from_arrays(moments, ["start", "end"])}))
-    assert batch.column("window_start_ms").to_pylist() == starts_ms
-    assert batch.column("window_end_ms").to_pylist() == [start + 5 for start in starts_ms]

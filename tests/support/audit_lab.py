@@ -95,7 +95,7 @@ class AuditLab:
 
     def audit(self, job: str, after_ms: int | None = None, up_to_ms: int | None = None) -> dict[str, Any]:
         """The report of an audit, as the process tells it."""
-        return asdict(Audit(self.settings, job, EndRange(after_ms, up_to_ms), self.spark).run())
+        return asdict(Audit(self.settings, job, EndRange(after_ms, up_to_ms)).run())
 
     def request_backfill(self, job: str, from_ms: int, to_ms: int | None = None) -> BackfillRow:
         """Ask for a backfill with the job's present version."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,17 @@ def test_a_range_reads_the_slices_that_its_windows_need(ledger: Ledger) -> None:
     assert found.offsets_first == {"turbines": {0: 20, 1: 40}}
     assert found.letters_from == {0: 4}
     assert not found.is_whole
+
+
+def test_sliding_windows_reach_back_over_the_beginning_of_the_next(ledger: Ledger) -> None:
+    """Windows of two minutes, each minute, in windows of an hour: the first of an hour may begin two minutes before it."""
+    (span,) = plan(ledger, EndRange(HOUR_MS, 3 * HOUR_MS)).spans[:1]
+    first, second = span.pipeline.stages
+    sliding = replace(first, size_ms=2 * MINUTE_MS, slide_ms=MINUTE_MS)
+    pipeline = replace(span.pipeline, stages=(sliding, second))
+    per_minute, per_hour = EndRange(90 * MINUTE_MS, None), EndRange(2 * HOUR_MS, None)
+    assert replace(span, pipeline=pipeline, windows={"per_minute": per_minute}).events_from_ms == 89 * MINUTE_MS
+    assert replace(span, pipeline=pipeline, windows={"per_hour": per_hour}).events_from_ms == 118 * MINUTE_MS + 1
 
 
 def test_a_range_after_all_that_was_emitted_holds_nothing(ledger: Ledger) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from strandline.processing.audit.safe_sql import columns_of, safe_sql
+from tests.support.safe_sql import columns_of, safe_sql
 
 COLUMNS = {"power": "double", "rated": "double", "a": "long", "b": "long", "c": "integer", "d": "double"}
 

@@ -1,6 +1,6 @@
 """The audit of one job: `python -m strandline.processing.audit.process --job NAME [--after-ms MS] [--up-to-ms MS]`.
 
-Recomputes the job's windows from log, ledger and pipeline as one bounded Spark batch, and compares. Writes JSON lines to
+Recomputes the job's windows from log, ledger and pipeline with DuckDB, and compares. Writes JSON lines to
 stdout: `{"progress": {...}}` while it works, at the end one `{"report": {...}}` or `{"error": {...}}`.
 
 Exit codes, as those of `strandline job audit`: 0 clean; 3 something differs; 1 the audit failed, or could not look at all
@@ -10,73 +10,54 @@ that was asked for.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 
 import structlog
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
 
-from strandline.core.errors import Conflict, StrandlineError
+from strandline.core.errors import Conflict, PermanentError, StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.record_headers import dead_letter_topic
 from strandline.core.settings import Settings
-from strandline.ledger.database import without_secrets
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Totals
 from strandline.log.index import LogIndex
-from strandline.processing.audit.frames import (
-    KEPT,
-    Recomputed,
-    counts_of,
-    expected_documents,
-    expected_letters,
-    recompute,
-    reconciled,
-    sample_of,
-)
-from strandline.processing.audit.index_reader import EndRange, close_snapshot, count_documents, open_snapshot
+from strandline.processing.audit.findings import Found, find
+from strandline.processing.audit.index_reader import EndRange, close_snapshot, open_snapshot
+from strandline.processing.audit.parts import Account, Part, run_parts
 from strandline.processing.audit.plan import AuditPlan, VersionSpan, plan_audit, stores_of, streams_of
 from strandline.processing.audit.progress import Progress, tell
-from strandline.processing.audit.reconciliation import DIFFERENCES, Finding, Reconciler
-from strandline.processing.audit.report import AuditReport, Counts, Outcome, letter_scope, make_report, store_scopes
-from strandline.processing.audit.source import (
-    IndexPart,
-    index_frame,
-    letters_frame,
-    results_frame,
-)
+from strandline.processing.audit.recomputation import Recomputation
+from strandline.processing.audit.reconciliation import Reconciler
+from strandline.processing.audit.report import AuditReport, Outcome, letter_scope, make_report, store_scopes
+from strandline.processing.audit.stores import ROWS_SCHEMA, index_parts, letters_parts, results_parts
+from strandline.processing.audit.table import Database, Table
 from strandline.processing.backfill.plan import Backfilled, complete_backfills
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, aliases_of
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices.rewind import require_same_topic
 from strandline.processing.source.decoding import decoding_of
-from strandline.processing.source.recorded_slices import TASK_ROWS, SpanSource, span_frame
-from strandline.processing.spark.batch_session import batch_spark
-from strandline.processing.spark.errors import typed_error
+from strandline.processing.source.recorded_slices import recorded_tasks
 
 log = structlog.get_logger()
 
 EXIT_FAILED = 1
 EXIT_CODES: dict[Outcome, int] = {"clean": 0, "differences": 3, "incomplete": EXIT_FAILED}
-SAMPLE_MAX = 100
-"""Differences that a report shows; it counts all others."""
 
 
 class Audit:
     """One audit of one job. Reads only; in the index it opens snapshots and closes them."""
 
-    def __init__(self, settings: Settings, job: str, asked: EndRange, spark: SparkSession | None = None) -> None:
-        """With `spark`, the audit uses that session and leaves it running; else it starts and stops its own."""
+    def __init__(self, settings: Settings, job: str, asked: EndRange) -> None:
         self._settings = settings
         self._job = job
         self._asked = asked
-        self._given_spark = spark
         self._ledger = Ledger.open(settings.ledger_url)
         self._index = LogIndex(settings.kafka_bootstrap)
 
@@ -86,7 +67,7 @@ class Audit:
         1. Plan from the ledger: audit up to the present last checkpoint, whatever the job does meanwhile.
         2. Take a snapshot of the index, and the ends of the streams of results and of dead letters. The ledger already has
            the slices that wrote all this. Raise Conflict if a backfill became complete in between.
-        3. Read the stored results; read the log and compute the windows anew.
+        3. Read the stored results and the dead letters; read the log and compute the windows anew.
         4. Compare the totals of the log with those of the ledger.
         5. Compare results, documents, rejected records and dead letters, id by id.
         """
@@ -105,10 +86,13 @@ class Audit:
                 held = {name: (self._index.starts(name), self._index.ends(name)) for name in streams}
                 last = self._ledger.last_slice(self._job)
                 assert last is not None, "a committed slice is there, so there is a last one"
-                with self._spark(plan) as spark:
-                    reconciler = Reconciler(store_scopes(plan, last), letter_scope(plan, stream, last))
-                    computed, counts, sample = self._compute(spark, plan, snapshots, held, letters_end, reconciler)
-                return make_report(plan, computed, counts, sample, reconciler, time.monotonic() - began_s)
+                reconciler = Reconciler(store_scopes(plan, last), letter_scope(plan, stream, last))
+                with self._scratch() as directory:
+                    compared = Table(directory / "compared", ROWS_SCHEMA)
+                    compared.create()
+                    self._read_stores(plan, snapshots, held, letters_end, compared)
+                    computed, found = self._compute(plan, directory, compared, reconciler)
+                return make_report(plan, computed, found.counts, found.sample, reconciler, time.monotonic() - began_s)
             finally:
                 for snapshot in snapshots.values():
                     close_snapshot(self._settings.elasticsearch_url, snapshot)
@@ -116,12 +100,16 @@ class Audit:
             self._ledger.close()
 
     @contextmanager
-    def _spark(self, plan: AuditPlan) -> Iterator[SparkSession]:
-        if self._given_spark is not None:
-            yield self._given_spark
-            return
-        with batch_spark(self._settings, self._job, "audit", plan.totals.records) as spark:
-            yield spark
+    def _scratch(self) -> Iterator[Path]:
+        """A directory for the audit's tables, empty at first and gone at the end."""
+        # No job can have this name.
+        scratch = (self._settings.scratch_dir or self._settings.data_dir / "scratch") / f".audit-{self._job}"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
     def _load(self, version: int) -> CheckedPipeline:
         return load_pipeline(self._ledger, self._job, version)
@@ -147,64 +135,61 @@ class Audit:
         last = self._ledger.last_checkpoint(self._job)
         return list(last.result_offsets) if last is not None else []
 
-    def _compute(
+    def _read_stores(
         self,
-        spark: SparkSession,
         plan: AuditPlan,
         snapshots: dict[str, str],
         streams: dict[str, tuple[dict[int, int], dict[int, int]]],
         letters_end: dict[int, int],
-        reconciler: Reconciler,
-    ) -> tuple[Totals, Counts, list[Finding]]:
-        url, progress = self._settings.elasticsearch_url, Progress()
-        parts = [
-            IndexPart(alias, snapshot, part, count)
-            for alias, snapshot in snapshots.items()
-            for count in [count_documents(url, snapshot, self._asked) // TASK_ROWS + 1]
-            for part in range(count)
-        ]
-        held = index_frame(spark, url, self._asked, parts)
-        if streams:
-            bootstrap = self._settings.kafka_bootstrap
-            held = held.unionByName(results_frame(spark, bootstrap, self._job, streams, self._asked))
-        held = held.persist(KEPT)
-        with progress.of("reading the results", spark):
-            held.count()
-        recomputed = [recompute(self._records(spark, span), span) for span in plan.spans]
-        with progress.of("reading the log", spark):
-            for one in recomputed:
-                one.materialize()
-            computed = _totals(recomputed)
+        compared: Table,
+    ) -> None:
+        bootstrap = self._settings.kafka_bootstrap
+        topic = dead_letter_topic(self._job)
         stores = {stage: names for one in plan.spans for stage, names in stores_of(one.pipeline).items()}
-        letters = letters_frame(
-            spark,
-            self._settings.kafka_bootstrap,
-            dead_letter_topic(self._job),
-            plan.letters_from,
-            letters_end,
-            stores,
-        )
-        rows = [held, letters, *(frame for one in recomputed for frame in expected_documents(one))]
-        rows += [expected_letters(one) for one in recomputed]
-        findings = reconciled(rows, reconciler).persist(KEPT)
-        with progress.of("comparing", spark):
-            return computed, counts_of(findings), sample_of(findings, DIFFERENCES, SAMPLE_MAX)
+        parts: list[Part] = [
+            *index_parts(self._settings.elasticsearch_url, snapshots, self._asked, compared),
+            *results_parts(bootstrap, self._job, streams, self._asked, compared),
+            *letters_parts(bootstrap, topic, plan.letters_from, letters_end, stores, compared),
+        ]
+        _run("reading the results", parts)
 
-    def _records(self, spark: SparkSession, span: VersionSpan) -> DataFrame:
+    def _compute(
+        self, plan: AuditPlan, directory: Path, compared: Table, reconciler: Reconciler
+    ) -> tuple[Totals, Found]:
+        spans = [
+            self._recomputation(span, directory / f"span-{number}", compared) for number, span in enumerate(plan.spans)
+        ]
+        account = _run("reading the log", [part for one in spans for part in one.parts])
+        database = Database(directory / "spilled", self._settings.audit_memory_mb)
+        try:
+            results: Counter[str] = Counter()
+            progress = Progress("computing the windows", len(spans))
+            for one in spans:
+                counts = one.compute(database)
+                if one.span.generation == 1:  # a backfill's results are in no slice's totals
+                    results.update(counts)
+                progress.advance()
+            Progress("comparing")
+            found = find(database, compared, reconciler)
+        finally:
+            database.close()
+        rejected = dict(sorted(account.rejected.items()))
+        return Totals(account.records, account.records - sum(rejected.values()), rejected, dict(results)), found
+
+    def _recomputation(self, span: VersionSpan, directory: Path, compared: Table) -> Recomputation:
         decoding = decoding_of(span.pipeline, self._settings.kafka_bootstrap)
-        ledger_url = without_secrets(self._settings.ledger_url)
-        source = SpanSource(self._job, ledger_url, decoding, span.slice_first, span.slice_own, span.slice_last)
-        return span_frame(spark, source)
+        tasks = recorded_tasks(self._ledger, self._job, span.slice_first, span.slice_own, span.slice_last)
+        return Recomputation(span, decoding, tasks, directory, compared)
 
 
-def _totals(recomputed: Sequence[Recomputed]) -> Totals:
-    records, rejected, results = 0, Counter[str](), Counter[str]()
-    for one in recomputed:
-        records += one.records()
-        rejected.update(one.rejected())
-        if one.span.generation == 1:  # a backfill's results are in no slice's totals
-            results.update({stage: frame.count() for stage, frame in one.stages.items()})
-    return Totals(records, records - rejected.total(), dict(sorted(rejected.items())), dict(results))
+def _run(step: str, parts: Sequence[Part]) -> Account:
+    """Run the parts, and put together what they found."""
+    progress, whole = Progress(step, len(parts)), Account()
+    for one in run_parts(parts):
+        whole.records += one.records
+        whole.rejected.update(one.rejected)
+        progress.advance()
+    return whole
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -219,8 +204,8 @@ def main(arguments: list[str] | None = None) -> int:
         report = Audit(settings, options.job, EndRange(options.after_ms, options.up_to_ms)).run()
     except StrandlineError as error:
         return _failed(options.job, error)
-    except (PySparkException, Py4JError) as error:
-        return _failed(options.job, typed_error(error))
+    except OSError as error:
+        return _failed(options.job, PermanentError(f"the audit could not use its scratch directory: {error}"))
     tell("report", asdict(report))
     return EXIT_CODES[report.outcome]
 

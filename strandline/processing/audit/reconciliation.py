@@ -239,9 +239,9 @@ class Reconciler:
         return Finding(kind, DEAD_LETTERS, reason, 1, group[0].id, "", None, detail)
 
 
-def is_of_document(reason: str) -> bool:
-    """Whether a dead letter with this reason stands for a document, not for a record."""
-    return reason == REASON_RESULT
+def is_of_document(reason: str, headers: Mapping[str, str]) -> bool:
+    """Whether a dead letter with this reason and these headers stands for a document, not for a record."""
+    return reason == REASON_RESULT or "document" in headers
 
 
 def _by_id(rows: Iterable[Row]) -> Iterator[tuple[list[Row], int]]:

@@ -21,8 +21,8 @@ from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters, 
 from strandline.processing.emission.stage_emission import BackfillEmission
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stages import Stage
-from strandline.processing.source.data_source import LogPartition
-from strandline.processing.source.recorded_slices import recorded_tasks
+from strandline.processing.source.data_source import LogPartition, open_ledger
+from strandline.processing.source.recorded_slices import LogTask, recorded_tasks
 from strandline.processing.source.slice_rows import ROWS_SCHEMA, WORK, SliceWork, encode
 from strandline.processing.source.source_task import SourceTask, TaskConfig
 from strandline.results.document import DocumentShape
@@ -132,8 +132,12 @@ class ChunkReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         chunk = self._chunk
-        tasks = recorded_tasks(self._job, self._ledger_url, chunk.slice_first, chunk.slice_first, chunk.slice_last)
-        return [LogPartition(task.pieces, is_new=False) for task in tasks]
+        ledger = open_ledger(self._ledger_url)
+        try:
+            tasks = recorded_tasks(ledger, self._job, chunk.slice_first, chunk.slice_first, chunk.slice_last)
+        finally:
+            ledger.close()
+        return [LogPartition(task.pieces, is_new=False) for task in tasks or [LogTask([], own=True)]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogPartition)

@@ -1,4 +1,4 @@
-"""A Spark session for one bounded batch over the log: an audit, a backfill."""
+"""A Spark session for one bounded batch over the log, as a backfill is."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class AuditState(Described):
     step: str
     done: int
     total: int
-    """Tasks of the step; 0 while that is unknown."""
+    """Parts of the step; 0 while that is unknown."""
     message: str
     """Why it failed."""
     report: AuditReport | None
@@ -85,7 +85,7 @@ class AuditJobs:
     def start(self, job: str, after_ms: int | None, up_to_ms: int | None) -> AuditState:
         """Start an audit, and return at once. While it runs, the same call again changes nothing.
 
-        Raises NotFound. Raises Conflict while another audit runs, since each needs a Spark of its own, and for a job that
+        Raises NotFound. Raises Conflict while another audit runs, since each takes all cores, and for a job that
         may write a result twice.
         """
         guarantee = self._ledger.job_version(job).document.get("guarantee", "exactly_once")
@@ -101,7 +101,7 @@ class AuditJobs:
                     return present
                 raise Conflict(f"an audit of job {present.job} is running ({present.step}); try again when it is done")
             started_ms = time.time_ns() // 1_000_000
-            state = AuditState(job, "running", after_ms, up_to_ms, started_ms, "starting Spark", 0, 0, "", None)
+            state = AuditState(job, "running", after_ms, up_to_ms, started_ms, "starting", 0, 0, "", None)
             log = self._data_dir / "logs" / f"audit-{job}.log"
             log.unlink(missing_ok=True)
             command = self._command(job, after_ms, up_to_ms)
@@ -156,7 +156,7 @@ class AuditJobs:
         try:
             said = json.loads(line)
         except ValueError:
-            return  # Java may print lines of its own
+            return
         with self._lock:
             state = self._states[job]
             if "progress" in said:

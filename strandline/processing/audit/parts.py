@@ -1,0 +1,72 @@
+"""The parts in which an audit reads, in processes of their own where there is enough to read: decoding is most of its work."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from strandline.core.errors import TransientError
+
+_ROWS_FOR_PROCESSES = 300_000
+"""With fewer rows a second process costs more than it saves."""
+
+
+@dataclass
+class Account:
+    """What was read of the log."""
+
+    records: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    """Reason -> records."""
+
+
+class Part(Protocol):
+    """A piece of bounded size. Travels pickled."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows it reads at most."""
+
+    def run(self) -> Account:
+        """Read it, and write what was found to its tables."""
+
+
+def run_parts(parts: Sequence[Part]) -> Iterator[Account]:
+    """Run each part once, and yield what it found, in the order in which they end.
+
+    Raises what a part raised, TransientError when its process was killed.
+    """
+    processes = min(len(os.sched_getaffinity(0)), len(parts))
+    if processes <= 1 or sum(part.rows for part in parts) < _ROWS_FOR_PROCESSES:
+        yield from (part.run() for part in parts)
+        return
+    # A fork would copy the locks of Kafka's and DuckDB's threads as they stand.
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=spawn, initializer=_end_with_parent) as pool:
+        try:
+            for done in as_completed([pool.submit(part.run) for part in parts]):
+                yield done.result()
+        except BrokenProcessPool as error:
+            raise TransientError(
+                "a process of the audit was killed, perhaps for want of memory; audit again"
+            ) from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()

@@ -1,0 +1,217 @@
+"""What an audit compares the recomputed results with: documents of the index, dead letters, streams of results. All is read in
+parts of a bounded size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from confluent_kafka import Message
+
+from strandline.core.record_headers import HEADER_ID, HEADER_JOB, REASON_EXPRESSION
+from strandline.log.reader import LogReader, OffsetRange
+from strandline.processing.audit.index_reader import (
+    EndRange,
+    count_documents,
+    encode_result,
+    read_documents,
+    window_end_and_emission,
+)
+from strandline.processing.audit.parts import Account
+from strandline.processing.audit.reconciliation import DEAD_LETTERS, STREAM_STORE, Row, Side, is_of_document
+from strandline.processing.audit.table import Table
+from strandline.processing.source.recorded_slices import TASK_ROWS
+from strandline.results.document import generation_of
+
+ROWS_SCHEMA = pa.schema(
+    [
+        ("store", pa.string()),
+        ("id", pa.string()),
+        ("side", pa.int8()),
+        ("place", pa.string()),
+        ("end_ms", pa.int64()),
+        ("emission", pa.int64()),
+        ("body", pa.binary()),
+    ]
+)
+"""The columns of `reconciliation.Row`."""
+INDEX_PART_DOCUMENTS = 100_000
+
+
+@dataclass(frozen=True)
+class IndexPart:
+    """A part of one alias's snapshot."""
+
+    name: str
+    url: str
+    ends: EndRange
+    store: str
+    snapshot: str
+    part: int
+    parts: int
+    compared: Table
+
+    @property
+    def rows(self) -> int:
+        return INDEX_PART_DOCUMENTS
+
+    def run(self) -> Account:
+        with self.compared.writer(self.name) as rows:
+            for page in read_documents(self.url, self.snapshot, self.ends, self.part, self.parts):
+                rows.append(
+                    rows_batch(
+                        [Row(self.store, d.id, Side.STORED, d.index, d.end_ms, d.emission, d.body) for d in page]
+                    )
+                )
+        return Account()
+
+
+@dataclass(frozen=True)
+class MessagesPart:
+    """A piece of the dead letters, or of a stream of results."""
+
+    name: str
+    bootstrap: str
+    offsets: OffsetRange
+    rows_of: Callable[[Message], Iterable[Row]]
+    """The rows to compare of one message. Pickles."""
+    compared: Table
+
+    @property
+    def rows(self) -> int:
+        return self.offsets.offset_next - self.offsets.offset_first
+
+    def run(self) -> Account:
+        reader = LogReader(self.bootstrap)
+        try:
+            with self.compared.writer(self.name) as rows:
+                for messages in reader.read(self.offsets):
+                    rows.append(rows_batch([row for message in messages for row in self.rows_of(message)]))
+        finally:
+            reader.close()
+        return Account()
+
+
+def index_parts(url: str, snapshots: Mapping[str, str], ends: EndRange, compared: Table) -> list[IndexPart]:
+    """The documents of the index, of each alias's snapshot."""
+    return [
+        IndexPart(f"index-{alias}-{part}", url, ends, alias, snapshot, part, count, compared)
+        for alias, snapshot in snapshots.items()
+        for count in [count_documents(url, snapshot, ends) // INDEX_PART_DOCUMENTS + 1]
+        for part in range(count)
+    ]
+
+
+def letters_parts(
+    bootstrap: str,
+    topic: str,
+    first: Mapping[int, int],
+    ends: Mapping[int, int],
+    stores: Mapping[str, tuple[str, ...]],
+    compared: Table,
+) -> list[MessagesPart]:
+    """The dead letters from `first` to before `ends` (partition -> offset). `stores`: stage -> its stores."""
+    rows_of = partial(_rows_of_letter, stores=stores)
+    return _messages_parts(bootstrap, topic, (first, ends), rows_of, compared)
+
+
+def results_parts(
+    bootstrap: str,
+    job: str,
+    streams: Mapping[str, tuple[Mapping[int, int], Mapping[int, int]]],
+    asked: EndRange,
+    compared: Table,
+) -> list[MessagesPart]:
+    """The job's results in streams. `streams`: name -> (first offsets, end offsets), by partition."""
+    rows_of = partial(_rows_of_result, job=job, asked=asked)
+    return [
+        part
+        for name, bounds in sorted(streams.items())
+        for part in _messages_parts(bootstrap, name, bounds, rows_of, compared)
+    ]
+
+
+def _rows_of_letter(message: Message, stores: Mapping[str, tuple[str, ...]]) -> Iterator[Row]:
+    headers = _headers(message)
+    reason, step, index = (headers.get(name, "") for name in ("reason", "step", "index"))
+    if is_of_document(reason, headers):
+        own = _stores_of_letter(reason, step, index, stores)
+        end_ms, emission = window_end_and_emission(_document(message))
+        for store in own:
+            yield Row(store, headers.get("document", ""), Side.LETTER, index, end_ms, emission, reason.encode())
+        if own or reason == REASON_EXPRESSION:  # a stage that emits to no store may have those, too
+            return
+    yield Row(DEAD_LETTERS, _text(message.key()), Side.STORED, "", None, None, reason.encode())
+
+
+def _stores_of_letter(reason: str, step: str, index: str, stores: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Where the document of this dead letter is missing."""
+    if reason == REASON_EXPRESSION:  # no store gets it; the letter names the index of one of them
+        return [store for names in stores.values() if any(_is_of_store(one, index) for one in names) for store in names]
+    # A document without an index has the same id under every alias of its stage.
+    names = stores.get(step.removeprefix("emit "), ())
+    return [store for store in names if not index or _is_of_store(store, index)]
+
+
+def _rows_of_result(message: Message, job: str, asked: EndRange) -> Iterator[Row]:
+    headers, stream, document = _headers(message), str(message.topic()), _document(message)
+    end_ms, emission = window_end_and_emission(document)
+    # Another job may have emitted to the stream before.
+    if headers.get(HEADER_JOB, job) == job and asked.holds(end_ms):
+        identity = headers.get(HEADER_ID, f"{message.partition()}/{message.offset()}")
+        yield Row(STREAM_STORE + stream, identity, Side.STORED, stream, end_ms, emission, encode_result(document))
+
+
+def _headers(message: Message) -> dict[str, str]:
+    return {name: _text(value) for name, value in dict(message.headers() or ()).items()}
+
+
+def _document(message: Message) -> dict[str, Any]:
+    """The document in a message; an empty one where there is none."""
+    try:
+        found: dict[str, Any] = msgspec.json.decode(message.value() or b"", type=dict)
+        return found
+    except (msgspec.DecodeError, UnicodeError):
+        return {}
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")
+
+
+def _messages_parts(
+    bootstrap: str,
+    topic: str,
+    bounds: tuple[Mapping[int, int], Mapping[int, int]],
+    rows_of: Callable[[Message], Iterable[Row]],
+    compared: Table,
+) -> list[MessagesPart]:
+    first, ends = bounds
+    pieces = [
+        OffsetRange(topic, partition, begin, min(begin + TASK_ROWS, end))
+        for partition, end in sorted(ends.items())
+        for begin in range(first.get(partition, 0), end, TASK_ROWS)
+    ]
+    return [
+        MessagesPart(f"messages-{topic}-{piece.partition}-{piece.offset_first}", bootstrap, piece, rows_of, compared)
+        for piece in pieces
+    ]
+
+
+def rows_batch(rows: Sequence[Row]) -> pa.RecordBatch:
+    """Rows as Arrow."""
+    columns = zip(*rows, strict=True) if rows else ((),) * len(ROWS_SCHEMA)
+    arrays = [pa.array(list(values), item.type) for values, item in zip(columns, ROWS_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=ROWS_SCHEMA)
+
+
+def _is_of_store(store: str, index: str) -> bool:
+    """Whether `index`, which refused a document, belongs to this store: it is the stream, or an index of the alias."""
+    return store == STREAM_STORE + index or (
+        not store.startswith(STREAM_STORE) and generation_of(store, index) is not None
+    )

@@ -1,0 +1,116 @@
+"""Tables of an audit below its scratch directory: Parquet files that several processes write and DuckDB reads.
+
+Memory is bounded: a writer keeps a few ten thousand rows, and DuckDB spills what is beyond its limit to the same directory.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from strandline.core.errors import PermanentError
+
+_ROWS_A_GROUP = 100_000
+_BYTES_A_GROUP = 32 * 1024 * 1024
+_ROWS_A_BATCH = 20_000
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of all files in one directory."""
+
+    directory: Path
+    schema: pa.Schema
+
+    def create(self) -> None:
+        """Make the table, empty."""
+        self.directory.mkdir(parents=True)
+        pq.write_table(self.schema.empty_table(), self.directory / "empty.parquet")  # DuckDB wants one file at least
+
+    @contextmanager
+    def writer(self, name: str) -> Iterator[TableWriter]:
+        """Add the rows that are appended inside, in a file of this name."""
+        writer = TableWriter(self.directory / f"{name}.parquet", self.schema)
+        try:
+            yield writer
+        finally:
+            writer.close()
+
+    @property
+    def sql(self) -> str:
+        """The table in a query."""
+        files = glob.escape(str(self.directory)).replace("'", "''")
+        return f"read_parquet('{files}/*.parquet')"
+
+
+class TableWriter:
+    """Writes one file; no file where there are no rows."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._path = path
+        self._schema = schema
+        self._file: pq.ParquetWriter | None = None
+        self._batches: list[pa.RecordBatch] = []
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        self._batches.append(batch)
+        rows, size = (sum(getattr(one, what) for one in self._batches) for what in ("num_rows", "nbytes"))
+        if rows >= _ROWS_A_GROUP or size >= _BYTES_A_GROUP:
+            self._write()
+
+    def close(self) -> None:
+        """Write what is left. Must be called."""
+        try:
+            self._write()
+        finally:
+            if self._file is not None:
+                self._file.close()
+
+    def _write(self) -> None:
+        if not self._batches:
+            return
+        if self._file is None:
+            texts = [item.name for item in self._schema if pa.types.is_string(item.type)]
+            self._file = pq.ParquetWriter(self._path, self._schema, use_dictionary=texts, write_statistics=False)
+        self._file.write_table(pa.Table.from_batches(self._batches, self._schema))
+        self._batches = []
+
+
+class Database:
+    """DuckDB over such tables. Not thread-safe; uses all cores of this process itself."""
+
+    def __init__(self, directory: Path, memory_mb: int) -> None:
+        """`directory`: where it spills to, below the scratch directory."""
+        self._connection = duckdb.connect(
+            config={
+                "memory_limit": f"{memory_mb}MB",
+                "temp_directory": str(directory),
+                "threads": len(os.sched_getaffinity(0)),
+                "preserve_insertion_order": False,
+                "autoinstall_known_extensions": False,
+            }
+        )
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def query(self, sql: str) -> Iterator[pa.RecordBatch]:
+        """The rows of a query, in batches of a bounded size. Raises PermanentError where DuckDB can't give them."""
+        try:
+            with self._connection.cursor() as cursor:
+                yield from cursor.sql(sql).to_arrow_reader(_ROWS_A_BATCH)
+        except (duckdb.Error, pa.ArrowException) as error:
+            raise PermanentError(
+                f"DuckDB could not compute the audit: {error}; see to space below the scratch directory, or raise "
+                "STRANDLINE_AUDIT_MEMORY_MB"
+            ) from error

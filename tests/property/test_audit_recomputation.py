@@ -1,0 +1,282 @@
+"""Two engines agree: what the audit computes with DuckDB from a log is what the operators computed slice by slice.
+
+Random small logs and pipelines: tumbling and sliding windows, cascades, filters, derived values that fail, decimals, null keys,
+late and broken records. Doubles within a tolerance, since the audit adds them in no order; all else exactly.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from strandline.core.stream import StreamSpec
+from strandline.log.reader import OffsetRange
+from strandline.processing.audit import recomputation
+from strandline.processing.audit.index_reader import EndRange
+from strandline.processing.audit.parts import run_parts
+from strandline.processing.audit.plan import VersionSpan
+from strandline.processing.audit.recomputation import Recomputation
+from strandline.processing.audit.stores import ROWS_SCHEMA
+from strandline.processing.audit.table import Database, Table
+from strandline.processing.operators.cascade import Cascade, Chunk
+from strandline.processing.operators.windows import Time
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.source.decoding import DecodedChunk, Piece, decoder_of, decoding_of
+from strandline.processing.source.recorded_slices import LogTask
+
+STREAM = StreamSpec.from_document(
+    {
+        "stream": "machines",
+        "partitions": 2,
+        "format": "json",
+        "schema": {
+            "machine": "string",
+            "site": "string?",
+            "grade": "long?",
+            "price": "decimal(6,2)?",
+            "awake": "boolean?",
+            "built": {"type": "timestamp", "unit": "s", "required": False},
+            "ts": {"type": "timestamp", "unit": "ms"},
+            "power": "double?",
+            "count": "long?",
+            "small": "integer?",
+            "cost": "decimal(38,4)?",
+        },
+        "key": "machine",
+        "retention": "7d",
+    }
+)
+KEYS = ["machine", "site", "grade", "price", "awake", "built"]
+FIRST = {
+    "n": "count(*)",
+    "seen": "count(power)",
+    "power": "sum(power)",
+    "mean": "avg(power)",
+    "least": "min(power)",
+    "most": "max(power)",
+    "spread": "stddev_pop(power)",
+    "variance": "var_pop(power)",
+    "total": "sum(count)",
+    "half": "avg(count)",
+    "swing": "stddev_pop(small)",
+    "few": "sum(small)",
+    "smallest": "min(small)",
+    "bill": "sum(cost)",
+    "dear": "max(cost)",
+    "rate": "avg(cost)",
+    "last": "max(site)",
+    "newest": "max(built)",
+    "any_awake": "max(awake)",
+    "span": "max(power) - min(power)",
+    "doubled": "sum(power * 2) + count(*)",
+}
+SECOND = {
+    "n": "sum(n)",
+    "peak": "max(most)",
+    "power": "sum(power)",
+    "bill": "sum(bill)",
+    "mean": "avg(mean)",
+    "busy": "count(total)",
+    "last": "max(last)",
+}
+STEPS: list[dict[str, Any]] = [
+    {"derive": {"load": "power / small"}},
+    {"where": "power is null or power < 900"},
+    {"derive": {"cheap": "price * 2"}},
+]
+BETWEEN: list[dict[str, Any]] = [{"where": "n > 1"}, {"derive": {"each": "most / (n - 2)"}}]
+END_MS = 10**9
+
+
+@dataclass(frozen=True)
+class Log:
+    """Records in slices: of each the records a partition, the watermark in force for it, and the one after it."""
+
+    slices: list[tuple[dict[int, list[bytes]], int | None, int]]
+
+    def pieces(self) -> Iterator[tuple[Piece, list[bytes], list[int]]]:
+        """What each slice holds of each partition, and the offsets."""
+        reached: dict[int, int] = defaultdict(int)
+        for records, watermark_ms, _ in self.slices:
+            for partition, lines in sorted(records.items()):
+                first = reached[partition]
+                reached[partition] += len(lines)
+                piece = Piece(OffsetRange("machines", partition, first, reached[partition]), watermark_ms)
+                yield piece, lines, list(range(first, reached[partition]))
+
+
+def some_log(random: Random) -> Log:
+    width_ms = random.choice([15_000, 60_000, 150_000])
+    slices: list[tuple[dict[int, list[bytes]], int | None, int]] = []
+    watermark_ms = None
+    for number in range(random.randint(1, 5)):
+        base_ms = number * random.choice([0, 10_000, 40_000])
+        records: dict[int, list[bytes]] = {0: [], 1: []}
+        for _ in range(random.randint(0, 40)):
+            records[random.randrange(2)].append(a_record(random, base_ms + random.randrange(width_ms)))
+        after_ms = max(watermark_ms or 0, base_ms)
+        slices.append((records, watermark_ms, after_ms))
+        watermark_ms = after_ms
+    return Log([*slices, ({}, watermark_ms, END_MS)])
+
+
+def a_record(random: Random, ts_ms: int) -> bytes:
+    record = {
+        "machine": random.choice(["a", "a", "b", "é\u0000"]),
+        "site": random.choice(["north", "", None]),
+        "grade": random.choice([1, -(2**62), None]),
+        "price": random.choice(["1.10", "-99.99", None]),
+        "awake": random.choice([True, False, None]),
+        "built": random.choice([0, 1_700_000_000, None]),
+        "ts": ts_ms,
+        "power": random.choice([None, 7.25, random.uniform(-1_000, 1_000)]),
+        "count": random.choice([None, random.randrange(-(2**62), 2**62), random.randrange(100)]),
+        "small": random.choice([None, 0, 3, 2**31 - 1]),
+        "cost": random.choice([None, "0.1234", str(random.randrange(-(10**38), 10**38))[:-4] + ".5", "9" * 34]),
+    }
+    line = json.dumps(record).encode()
+    return line[:-2] if random.random() < 0.03 else line
+
+
+def some_pipeline(random: Random) -> CheckedPipeline:
+    by = random.sample(KEYS, random.randint(0, 3))
+    size_s = random.choice([5, 10, 20])
+    windows: list[dict[str, Any]] = [{"name": "first", "tumbling": f"{size_s}s", "by": by, "aggregate": FIRST}]
+    steps: list[dict[str, Any]] = random.sample(STEPS, random.randint(0, len(STEPS)))
+    for name, aggregate in random.choice([[], [("second", SECOND)]]):
+        steps += [a_window(windows[-1]), *random.sample(BETWEEN, random.randint(0, len(BETWEEN)))]
+        fewer = random.sample(by, random.randint(0, len(by)))
+        windows.append({"name": name, "tumbling": f"{3 * size_s}s", "by": fewer, "aggregate": aggregate})
+    document = {
+        "pipeline": "health",
+        "input": {"stream": "machines"},
+        "event_time": {"field": "ts", "delay": "0s", "max_ahead": None},
+        "steps": [*steps, a_window(windows[-1])],
+    }
+    checked = check(PipelineSpec.from_document(document), STREAM)
+    every_ms = random.choice([None, None, 1_000, 4_000, 25_000])
+    first = replace(checked.stages[0], slide_ms=every_ms)
+    return replace(checked, stages=(first, *checked.stages[1:]))
+
+
+def a_window(window: dict[str, Any]) -> dict[str, Any]:
+    return {"window": window, "emit": [{"elasticsearch": window["name"]}]}
+
+
+Results = dict[str, dict[tuple[Any, ...], dict[str, Any]]]
+"""Stage -> (window start, keys) -> the result."""
+
+
+def by_operators(pipeline: CheckedPipeline, log: Log) -> tuple[Results, dict[str, str]]:
+    """What the operators compute slice by slice, and the records that are rejected: coordinates -> reason."""
+    cascade = Cascade(pipeline.stages, STREAM.types, 1)
+    decoder = decoder_of(decoding_of(pipeline, ""))
+    found: Results = {stage.name: {} for stage in pipeline.stages}
+    rejected: dict[str, str] = {}
+    state: bytes | None = None
+    pieces = log.pieces()
+    for records, watermark_ms, after_ms in log.slices:
+        chunks: list[Chunk] = []
+        for _ in records:
+            piece, lines, offsets = next(pieces)
+            decoded = decoder.decode(lines, [0] * len(lines), watermark_ms)
+            of_piece = {reject.index: reject.reason for reject in decoded.rejects}
+            accepted = [at for at in range(len(lines)) if at not in of_piece]
+            stepped = cascade.record_steps.apply(decoded.arrays, len(accepted))
+            of_piece |= {accepted[problem.row]: "expression" for problem in stepped.problems}
+            partition = piece.offsets.partition
+            rejected |= {f"machines/{partition}/{offsets[at]}": reason for at, reason in of_piece.items()}
+            event_us = decoded.event_time.take(pa.array(stepped.rows)).cast(pa.int64())
+            chunks += [chunk for _, chunk in cascade.cut(partition, 0, event_us, stepped.columns)]
+        state, results = cascade.step(state, chunks, Time(watermark_ms, after_ms))
+        for one in results:
+            keep(pipeline, found, one.stage, one.rows)
+    return found, rejected
+
+
+def by_audit(
+    pipeline: CheckedPipeline, log: Log, directory: Path, patch: pytest.MonkeyPatch
+) -> tuple[Results, dict[str, str]]:
+    """The same by the audit's tables and queries."""
+
+    def decode_pieces(config: Any, decoder: Any, pieces: Sequence[Piece]) -> Iterator[Any]:
+        lines_of = {piece: (lines, offsets) for piece, lines, offsets in log.pieces()}
+        for piece in pieces:
+            lines, offsets = lines_of[piece]
+            decoded = decoder.decode(lines, [0] * len(lines), piece.watermark_ms)
+            yield DecodedChunk("machines", piece.offsets.partition, offsets, lines, [], decoded)
+
+    patch.setattr(recomputation, "decode_pieces", decode_pieces)
+    windows = {stage.name: EndRange(None, END_MS) for stage in pipeline.stages}
+    span = VersionSpan(1, pipeline, 1, 1, len(log.slices), windows)
+    compared = Table(directory / "compared", ROWS_SCHEMA)
+    compared.create()
+    tasks = [LogTask([piece], own=True) for piece, lines, _ in log.pieces() if lines]
+    span_directory = directory / "span"
+    again = Recomputation(span, decoding_of(pipeline, ""), tasks, span_directory, compared)
+    accounts = list(run_parts(again.parts))
+    assert sum(one.records for one in accounts) == sum(len(lines) for _, lines, _ in log.pieces())
+    database = Database(directory / "spilled", 256)
+    found: Results = {stage.name: {} for stage in pipeline.stages}
+    try:
+        for at, stage in enumerate(pipeline.stages):
+            for batch in again.results(database, at):
+                keep(pipeline, found, stage.name, batch)
+    finally:
+        database.close()
+    rows = pq.read_table(directory / "compared").to_pylist()
+    rejected = {row["id"]: row["body"].decode() for row in rows}
+    assert sum(sum(one.rejected.values()) for one in accounts) == len(rejected)
+    return found, rejected
+
+
+def keep(pipeline: CheckedPipeline, found: Results, stage: str, batch: pa.RecordBatch) -> None:
+    by = next(one.by for one in pipeline.stages if one.name == stage)
+    for row in batch.to_pylist():
+        key = (row["window_start_ms"], *(row[name] for name in by))
+        assert key not in found[stage], "each window is there once"
+        found[stage][key] = row
+
+
+def assert_same(ours: Results, theirs: Results) -> None:
+    assert ours.keys() == theirs.keys()
+    for stage, results in ours.items():
+        assert results.keys() == theirs[stage].keys(), stage
+        for key, row in results.items():
+            other = theirs[stage][key]
+            assert row.keys() == other.keys()
+            different = {name: (value, other[name]) for name, value in row.items() if not is_same(value, other[name])}
+            assert not different, (stage, key, different)
+
+
+def is_same(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return math.isclose(ours, theirs, rel_tol=1e-9, abs_tol=1e-6) or (math.isnan(ours) and math.isnan(theirs))
+    return type(ours) is type(theirs) and bool(ours == theirs)
+
+
+@settings(max_examples=60, phases=(Phase.explicit, Phase.generate))
+@given(st.integers(0, 2**32))
+def test_the_audit_computes_what_the_operators_compute(seed: int) -> None:
+    random = Random(seed)
+    pipeline, log = some_pipeline(random), some_log(random)
+    with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        ours, our_rejected = by_audit(pipeline, log, Path(directory), patch)
+    theirs, their_rejected = by_operators(pipeline, log)
+    assert our_rejected == their_rejected
+    assert_same(ours, theirs)

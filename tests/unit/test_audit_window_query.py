@@ -1,0 +1,105 @@
+"""The audit's query of one window stage: values for which an engine of its own needs care. That it agrees with the operators on
+all else is a property (tests/property/test_audit_recomputation.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from strandline.core.errors import PermanentError
+from strandline.processing.audit.table import Database, Table
+from strandline.processing.audit.window_query import WindowQuery
+from strandline.processing.operators.casting import arrow_type
+from strandline.processing.pipelines.stages import Column, Stage
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = Database(tmp_path / "spilled", 256)
+    yield opened
+    opened.close()
+
+
+def result_of(
+    database: Database, directory: Path, kind: str, values: list[Any], **aggregates: tuple[str, str]
+) -> dict[str, Any]:
+    """The result of the one window that holds these values of a column `x`. `aggregates`: name -> (expression, type)."""
+    columns = tuple(Column(name, sql, of) for name, (sql, of) in aggregates.items())
+    stage = Stage("minute", 60_000, (), (), columns, (), (), "steps[0]")
+    query = WindowQuery(stage, {"x": kind})
+    table = Table(directory / "rows", query.row_schema)
+    table.create()
+    with table.writer("some") as rows:
+        rows.append(query.rows(pa.array([1] * len(values), pa.int64()), {"x": pa.array(values, arrow_type(kind))}))
+    (batch,) = query.results(database, table)
+    (row,) = batch.to_pylist()
+    return row
+
+
+@pytest.mark.parametrize(
+    "values", [[1e6, 1e6 + 2**-30], [12345.678] * 3, [-1e15, -1e15 + 1, -1e15 + 2], [0.1], [1e9, 0.0]]
+)
+def test_a_variance_of_near_numbers_loses_no_digits(database: Database, tmp_path: Path, values: list[float]) -> None:
+    many = values * 10_000
+    found = result_of(database, tmp_path, "double", many, v=("var_pop(x)", "double"), d=("stddev_pop(x)", "double"))
+    exact = [Fraction(value) for value in values]
+    mean = sum(exact) / len(exact)
+    variance = float(sum((value - mean) ** 2 for value in exact) / len(exact))
+    assert found["v"] == pytest.approx(variance, rel=1e-12, abs=0)
+    assert found["d"] == pytest.approx(variance**0.5, rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize(
+    "values", [[NAN], [INFINITY], [1.0, INFINITY], [-INFINITY, 1.0], [NAN, 1.0, None], [0.0, 1e300]]
+)
+def test_what_has_no_variance_is_no_number(database: Database, tmp_path: Path, values: list[float | None]) -> None:
+    found = result_of(database, tmp_path, "double", values, v=("var_pop(x)", "double"))
+    assert found["v"] in (INFINITY, -INFINITY) or found["v"] != found["v"]
+    assert found["problem"] is None, "the document refuses it"
+
+
+def test_sums_are_exact_and_an_overflow_is_a_dead_letter(database: Database, tmp_path: Path) -> None:
+    great = Decimal("9" * 34 + ".9999")
+    sums = {"total": ("sum(x)", "decimal(38,4)"), "mean": ("avg(x)", "decimal(38,8)")}
+    fits = result_of(
+        database, tmp_path / "fits", "decimal(38,4)", [great, great.copy_negate(), Decimal("0.0001"), None], **sums
+    )
+    assert (fits["total"], fits["mean"], fits["problem"]) == (Decimal("0.0001"), Decimal("0.00003333"), None)
+    over = result_of(database, tmp_path / "over", "decimal(38,4)", [great] * 5_000, **sums)
+    assert (over["total"], over["mean"]) == (None, None)
+    assert "does not fit into a decimal(38,4)" in over["problem"]
+    whole = {"total": ("sum(x)", "long"), "mean": ("avg(x)", "double")}
+    over = result_of(database, tmp_path / "long", "long", [2**63 - 1] * 3, **whole)
+    assert (over["total"], over["mean"]) == (None, 2.0**63)
+    assert "does not fit into a long" in over["problem"]
+    least = result_of(database, tmp_path / "least", "long", [-(2**63) + 1, -1, None], **whole)
+    assert (least["total"], least["problem"]) == (-(2**63), None)
+
+
+def test_a_directory_may_have_any_name_and_what_duckdb_refuses_is_told(tmp_path: Path) -> None:
+    directory = tmp_path / "it's [a] *?"
+    database = Database(directory / "spilled", 256)
+    assert result_of(database, directory, "long", [1, 2], n=("count(*)", "long"))["n"] == 2
+    with pytest.raises(PermanentError, match="DuckDB could not compute the audit"):
+        list(database.query("SELECT * FROM nothing"))
+    database.close()
+
+
+def test_a_sort_larger_than_the_memory_goes_to_disk(database: Database, tmp_path: Path) -> None:
+    spilled = False
+    last = -1
+    for batch in database.query(
+        "SELECT hash(range) >> 1 AS h, range || repeat('x', 700) FROM range(500_000) ORDER BY h"
+    ):
+        spilled = spilled or any((tmp_path / "spilled").iterdir())
+        assert last <= batch.column(0)[0].as_py()
+        last = batch.column(0)[-1].as_py()
+    assert spilled
