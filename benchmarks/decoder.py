@@ -68,12 +68,12 @@ WIDE_FIELDS = [
 
 def cpu_s_per_million(lines: Lines, fields: list[RecordField]) -> float:
     """The best of several rounds: what the machine does when nothing else runs."""
-    decoder = Decoder(fields, "ts", [field.name for field in fields if field.name != "ts"], 300_000)
+    decoder = Decoder(fields, "ts", [field.name for field in fields if field.name != "ts"])
     log_times_ms = [START_MS + number * 5 for number in range(len(lines))]
     best_s = float("inf")
     for _ in range(ROUNDS):
         began = time.process_time()
-        decoder.decode(lines, log_times_ms, START_MS - 10_000)
+        decoder.decode(lines, log_times_ms, START_MS - 10_000, 300_000)
         best_s = min(best_s, time.process_time() - began)
     return best_s / len(lines) * 1_000_000
 

@@ -17,6 +17,7 @@ from strandline.ledger.states import (
     OPEN_BACKFILLS,
     BackfillState,
     Desired,
+    EventTimeRule,
     JobState,
     SliceKind,
     SliceStatus,
@@ -89,6 +90,19 @@ class JsonText(sa.types.TypeDecorator[dict[Any, Any]]):
             return None
         found: dict[str, Any] = json.loads(value)
         return self.restore(found) if self.restore else found
+
+
+class RuleText(sa.types.TypeDecorator[EventTimeRule]):
+    """The rule of event time as a JSON object."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: EventTimeRule | None, dialect: sa.Dialect) -> str | None:
+        return None if value is None else json.dumps(vars(value), separators=(",", ":"))
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> EventTimeRule | None:
+        return None if value is None else EventTimeRule(**json.loads(value))
 
 
 def _ranges(value: dict[str, Any]) -> dict[str, WindowRange]:
@@ -222,8 +236,9 @@ slices = sa.Table(
     _json("offsets", _offset_keys),
     _number("cut_time_ms"),
     _number("watermark_ms", nullable=True),
-    _number("closes_ms", nullable=True),
-    _number("tick_ms", nullable=True),
+    sa.Column("rule", RuleText, nullable=False, server_default="{}"),
+    sa.Column("reached", JsonText(_offset_keys), nullable=False, server_default="{}"),
+    sa.Column("silence_ms", JsonText(_offset_keys), nullable=False, server_default="{}"),
     sa.Column("kind", ChoiceText(SliceKind), nullable=False),
     sa.Column("status", ChoiceText(SliceStatus), nullable=False),
     _number("planned_ms"),
@@ -262,6 +277,8 @@ checkpoints = sa.Table(
     _json("rejected_total"),
     _json("results_total"),
     sa.Column("result_offsets", JsonText(_offset_keys), nullable=False, server_default="{}"),
+    _number("closes_ms", nullable=True),
+    sa.Column("reached", JsonText(_offset_keys), nullable=False, server_default="{}"),
     sa.ForeignKeyConstraint(["job", "slice"], ["slices.job", "slices.number"]),
     sa.ForeignKeyConstraint(["job", "epoch"], ["runs.job", "runs.epoch"]),
     sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),

@@ -181,11 +181,10 @@ class Progress(Part):
             ).scalar()
 
     def first_slice_closing(self, job: str, event_ms: int) -> int | None:
-        """The lowest slice that closes windows that end at `event_ms`; None if none does yet."""
+        """The lowest committed slice that closed windows that end at `event_ms`; None if none has yet."""
         with self._database.reading(f"find where job {job} closed event time {event_ms}") as connection:
-            return connection.execute(
-                sa.select(sa.func.min(slices.c.number)).where(slices.c.job == job, slices.c.closes_ms >= event_ms)
-            ).scalar()
+            closing = (checkpoints.c.job == job) & (checkpoints.c.closes_ms >= event_ms)
+            return connection.execute(sa.select(sa.func.min(checkpoints.c.slice)).where(closing)).scalar()
 
     def first_slice_from(self, job: str, up_to: int, log_starts: Offsets) -> int:
         """The lowest slice, at most `up_to` + 1, that begins at or after `log_starts` in each of its partitions."""
@@ -271,10 +270,12 @@ def _refuse_fall(row: CheckpointRow, last: CheckpointRow | None) -> None:
         raise Conflict(f"{name} does not follow the last one, which is of slice {last.slice if last else 0}.")
     if last is None:
         return
-    for field in ("latest_event_ms", "latest_log_ms"):
+    for field in ("latest_event_ms", "latest_log_ms", "closes_ms"):
         before, now = getattr(last, field), getattr(row, field)
         if before is not None and (now is None or now < before):
             raise Conflict(f"{name} has {field} {now}, which is below the {before} of the slice before.")
+    if _goes_back(last.reached, row.reached):
+        raise Conflict(f"{name} takes back how far event time had come: {last.reached} to {row.reached}.")
     for stage, end_ms in row.emitted.items():
         if end_ms < last.emitted.get(stage, end_ms):
             raise Conflict(f"{name} takes back what stage {stage} emitted: {last.emitted[stage]} to {end_ms}.")

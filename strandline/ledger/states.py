@@ -1,18 +1,19 @@
 """The ledger's rows and states, as the rest of the platform sees them. Pure data: opens no connection.
 
-Times are whole milliseconds since 1970 UTC (`_ms`). An offset map is `{stream: {partition: offset_next}}`.
+Times are whole milliseconds since 1970 UTC (`_ms`). An offset map is `{stream: {partition: offset_next}}`; maps of event time
+reached and of silence have milliseconds in place of offsets.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from strandline.core.described import Described
 
 Offsets = dict[str, dict[int, int]]
-"""stream -> partition -> offset."""
+"""stream -> partition -> offset, or milliseconds."""
 
 
 class Desired(StrEnum):
@@ -65,9 +66,9 @@ class SliceKind(StrEnum):
     CATCH_UP = "catch_up"
     """Up to one log time across all partitions, because the job is far behind."""
     IDLE = "idle"
-    """Holds no record; moves event time on in a silent feed."""
+    """Holds no record; closes windows, because event time has run on in a silent feed."""
     DRAIN = "drain"
-    """Closes every open window."""
+    """Holds no record; closes every open window."""
 
 
 class SliceStatus(StrEnum):
@@ -186,6 +187,23 @@ class RunRow:
     """The greatest number of slots that its tasks write from; 0 before they may write."""
 
 
+WatermarkPolicy = Literal["partitions", "newest"]
+
+
+@dataclass(frozen=True)
+class EventTimeRule(Described):
+    """How a pipeline treats event time. It is recorded with each slice, so a later version may have another."""
+
+    delay_ms: int
+    """How far the watermark stays behind the event time reached."""
+    idle_timeout_ms: int | None
+    """A partition that has been silent for so long no longer holds the others back. Null: each one does, for ever."""
+    max_ahead_ms: int | None = None
+    """A record further in the future of its log time is refused. Null: none is."""
+    watermark: WatermarkPolicy = "partitions"
+    """`partitions`: by the partition that is furthest behind. `newest`: by the latest event of all."""
+
+
 @dataclass(frozen=True)
 class SliceRow(Described):
     """A numbered piece of the log, and what came of it. Offsets: stream -> partition -> offset."""
@@ -203,10 +221,12 @@ class SliceRow(Described):
     cut_time_ms: int
     watermark_ms: int | None
     """The watermark in force: a record with an earlier event time is late. Null: no record can be late yet."""
-    closes_ms: int | None
-    """Event time up to which this slice closes windows, where it closes any."""
-    tick_ms: int | None
-    """Event time of the tick row, in a slice that has one."""
+    rule: EventTimeRule
+    """How event time is treated in this slice."""
+    reached: Offsets
+    """stream -> partition -> the latest accepted event (ms) before this slice."""
+    silence_ms: Offsets
+    """stream -> partition -> for how long it had been silent when the slice was cut, where the rule asks for it."""
     kind: SliceKind
     status: SliceStatus
     planned_ms: int
@@ -236,6 +256,10 @@ class CheckpointRow:
     committed_ms: int
     result_offsets: Offsets = field(default_factory=dict)
     """offset_next after the results of this slice, of each stream that the job emits to or ever did: never falls."""
+    closes_ms: int | None = None
+    """Windows that end at or before it became final in this slice or before: never falls."""
+    reached: Offsets = field(default_factory=dict)
+    """stream -> partition -> the latest accepted event (ms) up to and with this slice: never falls."""
 
 
 class WindowRange(NamedTuple):

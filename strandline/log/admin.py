@@ -159,6 +159,12 @@ class KafkaAdmin:
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         return self._offsets(topic, partitions, latest, IsolationLevel.READ_UNCOMMITTED)
 
+    def newest_log_times(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """The latest log time of a record (ms), open transactions included; 0 where the partition holds none."""
+        uncommitted = IsolationLevel.READ_UNCOMMITTED
+        found = self._listed(topic, partitions, OffsetSpec.max_timestamp(), uncommitted)  # type: ignore[no-untyped-call]
+        return {partition: max(0, int(one.timestamp)) for partition, one in found.items()}
+
     def offsets_at(self, topic: str, partitions: Iterable[int], log_time_ms: int) -> dict[int, int]:
         """The first offset whose log time is at or after `log_time_ms`; -1 where no record is that young."""
         return self._offsets(topic, partitions, OffsetSpec.for_timestamp(log_time_ms))
@@ -170,6 +176,11 @@ class KafkaAdmin:
         spec: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[int, int]:
+        return {at: int(one.offset) for at, one in self._listed(topic, partitions, spec, isolation).items()}
+
+    def _listed(
+        self, topic: str, partitions: Iterable[int], spec: OffsetSpec, isolation: IsolationLevel
+    ) -> dict[int, Any]:
         """Ask until there is an answer, for as long as the timeout, each time by a new client: after a restart of a broker
         the old one's metadata is stale, and every answer an error."""
         partitions = list(partitions)
@@ -189,11 +200,11 @@ class KafkaAdmin:
         partitions: Iterable[int],
         spec: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
-    ) -> dict[int, int]:
+    ) -> dict[int, Any]:
         asked = {TopicPartition(topic, partition): spec for partition in partitions}
         futures = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=self.timeout_s)
         what = f"the offsets of topic {topic} could not be read"
-        return {place.partition: int(self._result(future, topic, what).offset) for place, future in futures.items()}
+        return {place.partition: self._result(future, topic, what) for place, future in futures.items()}
 
     def _connect(self) -> AdminClient:
         # What goes wrong comes back as an exception; librdkafka's own lines on stderr would only repeat it.

@@ -46,6 +46,10 @@ class LogIndex:
         until all transactions before it are over."""
         return self._admin.ends_with_open(stream, self.partitions(stream))
 
+    def newest_log_time(self, stream: str) -> int:
+        """The latest log time of a record in the stream (ms); 0 when it holds none."""
+        return max(self._admin.newest_log_times(stream, self.partitions(stream)).values(), default=0)
+
     def settled_ends(self, stream: str) -> dict[int, int]:
         """As `ends`, once every transaction that is in the stream now is over.
 

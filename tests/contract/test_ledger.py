@@ -16,7 +16,16 @@ import sqlalchemy as sa
 from strandline.core.errors import Conflict, Fenced, InvalidSettings, LedgerUnavailable, NotFound
 from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import JOB_MOVES, Desired, EventRow, JobState, SliceKind, SliceStatus, Totals
+from strandline.ledger.states import (
+    JOB_MOVES,
+    Desired,
+    EventRow,
+    EventTimeRule,
+    JobState,
+    SliceKind,
+    SliceStatus,
+    Totals,
+)
 from tests.support.ledgers import a_checkpoint, a_slice, run_sql
 
 
@@ -191,7 +200,14 @@ class TestRuns:
 
 class TestSlices:
     def test_a_slice_comes_back_as_it_was_planned(self, running: Ledger) -> None:
-        row = a_slice(1, kind=SliceKind.DRAIN, watermark_ms=None, closes_ms=7, tick_ms=8)
+        row = a_slice(
+            1,
+            kind=SliceKind.DRAIN,
+            watermark_ms=None,
+            rule=EventTimeRule(1, None, 2, "newest"),
+            reached={"turbines": {0: 3}},
+            silence_ms={"turbines": {1: 4}},
+        )
         running.plan_slice(row)
         assert running.last_slice("power") == row
         assert running.slice_count("power") == 1
@@ -311,6 +327,10 @@ class TestCheckpoints:
             {"latest_event_ms": 1_999},
             {"latest_event_ms": None},
             {"latest_log_ms": 2_199},
+            {"closes_ms": 1_899},
+            {"closes_ms": None},
+            {"reached": {"turbines": {0: 3_000, 1: 1_999}}},
+            {"reached": {"turbines": {0: 3_000}}},
             {"emitted": {"per_minute": 119_999}},
             {"result_offsets": {"turbine-minute": {0: 21, 1: 5}}},
             {"result_offsets": {"turbine-minute": {0: 21}}},
@@ -416,8 +436,8 @@ def test_any_sql_client_reads_slices_and_checkpoints(running: Ledger, ledger_url
 @pytest.mark.parametrize(
     "broken",
     [
-        "INSERT INTO slices SELECT job, 3, epoch, version, offsets_first, offsets, 0, NULL, NULL, NULL, kind, status, 0"
-        " FROM slices WHERE number = 2",
+        "INSERT INTO slices SELECT job, 3, epoch, version, offsets_first, offsets, 0, NULL, kind, status, 0, rule, reached,"
+        " silence_ms FROM slices WHERE number = 2",
         "UPDATE slices SET status = 'perhaps'",
         "UPDATE jobs SET state = 'perhaps'",
         "UPDATE jobs SET epoch = -1",
@@ -527,8 +547,8 @@ class TestWhatAnAuditAsks:
 
     def test_the_first_slice_that_closes(self, running: Ledger) -> None:
         for number, closes_ms in enumerate((None, 500, 500, 900), start=1):
-            running.plan_slice(a_slice(number, closes_ms=closes_ms))
-            running.commit_checkpoint(a_checkpoint(number))
+            running.plan_slice(a_slice(number))
+            running.commit_checkpoint(a_checkpoint(number, closes_ms=closes_ms))
         assert [running.first_slice_closing("power", at_ms) for at_ms in (1, 500, 501, 901)] == [2, 2, 4, None]
 
     def test_the_first_slice_that_the_log_still_holds(self, running: Ledger) -> None:

@@ -26,6 +26,7 @@ def reader(kafka):
 
 def test_where_a_log_time_falls(kafka, reader):
     make_topic(kafka, "times", 2)
+    assert LogIndex(kafka).newest_log_time("times") == 0
     producer = Producer({"bootstrap.servers": kafka})
     for number in range(3):
         producer.produce("times", str(number), partition=0)
@@ -34,6 +35,7 @@ def test_where_a_log_time_falls(kafka, reader):
     index = LogIndex(kafka)
     ends = index.ends("times")
     assert ends == {0: 3, 1: 0}
+    assert index.newest_log_time("times") == times[2]
     assert index.offsets_at("times", times[0], ends) == {0: 0, 1: 0}
     assert index.offsets_at("times", times[2] + 1, ends) == {0: 3, 1: 0}
     assert index.offsets_at("times", times[2] + 1, {0: 2, 1: 0}) == {0: 2, 1: 0}

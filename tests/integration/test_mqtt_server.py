@@ -318,9 +318,8 @@ def test_a_job_reads_fields_from_the_topic(listener):
         columns=("site", "turbine"),
         topic_fields={"site": 1, "turbine": 3},
         event_time_field="ts",
-        max_ahead_ms=None,
     )
-    pieces = [Piece(OffsetRange(stream, 0, 0, len(sent)), None)]
+    pieces = [Piece(OffsetRange(stream, 0, 0, len(sent)), None, None)]
     try:
         (chunk,) = decode_pieces(config, decoder_of(config), pieces)
     finally:

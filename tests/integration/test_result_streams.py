@@ -47,7 +47,7 @@ steps:
 ---
 pipeline: {MINUTES}
 input: {{stream: {TENS}}}
-event_time: {{field: window_start, delay: 0s, max_ahead: null}}
+event_time: {{field: window_start, delay: 0s, watermark: newest, max_ahead: null}}
 steps:
   - window: {{name: minutes, tumbling: 1m, by: [device], aggregate: {{n: sum(n), peak: max(mean), cost: sum(cost)}}}}
     emit: [{{elasticsearch: {MINUTES}}}]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,8 @@ from strandline.ledger import schema
 from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.models import metadata
+from strandline.ledger.states import EventTimeRule
+from strandline.processing.slices.watermark import closes_after, watermark_after
 from tests.support.waiting import wait_until
 
 MIGRATIONS = Path(schema.__file__).parent / "migrations"
@@ -80,6 +84,57 @@ def test_each_revision_can_be_undone_and_done_again(database: Database) -> None:
             with database.writing(f"move to {step}") as connection:
                 schema.move_schema(connection, step)
         before = revision
+
+
+def _fill_0004(database: Database) -> None:
+    """Job `j` with two committed slices of stream `s` and one that is planned; nothing ever came to partition 1."""
+    document = '{"event_time": {"field": "ts", "delay": "1m30s", "idle_timeout": "30s", "max_ahead": null}}'
+    plain = '{"event_time": {"field": "ts", "delay": "500ms"}}'
+    offsets = [
+        json.dumps({"s": ends}) for ends in ({0: 4, 1: 2}, {0: 9, 1: 2}, {0: 9, 1: 2, 2: 5}, {0: 10, 1: 2, 2: 5})
+    ]
+    facts = ["0, NULL, NULL, 7000, 'live', 'committed'", "0, 6000, 5000, 7000, 'live', 'committed'"]
+    facts.append("0, 7000, 6500, 8000, 'live', 'planned'")
+    slices = [
+        f"('j', {at + 1}, 1, {1 + at // 2}, '{offsets[at]}', '{offsets[at + 1]}', {facts[at]}, 0)" for at in range(3)
+    ]
+    counts = "rejected, results, dead_letter_offsets, rejected_total, results_total, records, accepted, committed_ms"
+    counts += ", records_total, accepted_total"
+    with database.writing("fill the tables of 0004") as connection:
+        for statement in (
+            "INSERT INTO jobs VALUES ('j', 2, 'running', 'running', '', 1, 0, 0, 0)",
+            f"INSERT INTO job_versions VALUES ('j', 1, '', '{document}', 0), ('j', 2, '', '{plain}', 0)",
+            "INSERT INTO runs VALUES ('j', 1, 1, 1, 0, NULL, NULL, '', 0)",
+            f"INSERT INTO slices VALUES {', '.join(slices)}",
+            *(
+                f"INSERT INTO checkpoints (job, slice, epoch, version, latest_event_ms, emitted, {counts}) VALUES"
+                f" ('j', {number}, 1, 1, {latest_ms}, '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', 5, 5, 0, 5, 5)"
+                for number, latest_ms in ((1, 7_000), (2, 8_000))
+            ),
+        ):
+            connection.exec_driver_sql(statement)
+
+
+def test_rows_of_before_the_one_threshold_are_carried_over(database: Database, ledger_url: str) -> None:
+    with database.writing("go to 0004") as connection:
+        schema.move_schema(connection, "0004")
+    _fill_0004(database)
+    ledger = Ledger.open(ledger_url)
+    try:
+        first, second, planned = ledger.slices("j", 1, 9)
+        rule = EventTimeRule(90_000, 30_000, None, "newest")
+        assert [first.rule, second.rule, planned.rule] == [rule, rule, EventTimeRule(500, None, 300_000, "newest")]
+        assert [ledger.checkpoint("j", number).closes_ms for number in (1, 2)] == [None, 5_000]
+        assert ledger.checkpoint("j", 2).reached == planned.reached == {"s": {0: 8_000, 2: 8_000}}
+        assert ledger.checkpoint("j", 1).reached == {}, "nothing reads it"
+        assert closes_after(planned, planned.reached) == 7_500, "not less than by the rule of before"
+        assert watermark_after(replace(rule, watermark="partitions"), ledger.checkpoint("j", 2), {}) == 5_000
+    finally:
+        ledger.close()
+    with database.writing("go back to 0004") as connection:
+        schema.move_schema(connection, "0004")
+        closes = connection.exec_driver_sql("SELECT closes_ms FROM slices ORDER BY number").scalars().all()
+    assert closes == [None, 5_000, None]
 
 
 def test_models_and_schema_agree(database: Database) -> None:

@@ -43,12 +43,13 @@ class Sent:
 
 
 def decoder() -> Decoder:
-    return Decoder(FIELDS, "ts", NAMES, MAX_AHEAD_MS)
+    return Decoder(FIELDS, "ts", NAMES)
 
 
 def outcomes(sent: list[Sent], watermark_ms: int | None = WATERMARK_MS) -> list[Any]:
     """Decode in one call and return, for each record, its row of values or its reject without the index."""
-    decoded = decoder().decode([record.value for record in sent], [record.log_time_ms for record in sent], watermark_ms)
+    values, log_times_ms = [record.value for record in sent], [record.log_time_ms for record in sent]
+    decoded = decoder().decode(values, log_times_ms, watermark_ms, MAX_AHEAD_MS)
     indexes = [reject.index for reject in decoded.rejects]
     assert indexes == sorted(set(indexes))
     micros = decoded.event_time.cast(pa.int64()).to_pylist()

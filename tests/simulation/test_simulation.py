@@ -25,7 +25,8 @@ MISTAKES = {
     "emits again": "",
     "writes again": "",
     "takes nothing over": "",
-    "late by Spark's watermark": "",
+    "late by the batch's last slice": "",
+    "closes by the facts before": "",
     "asks nobody": "slice.before_action",
     "shuts nobody out": "produce",
 }

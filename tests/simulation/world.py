@@ -15,7 +15,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -25,16 +25,18 @@ from strandline.core.documents import YamlDocument, read_documents
 from strandline.core.errors import Fenced, LedgerUnavailable, LogUnavailable
 from strandline.core.record_headers import dead_letter_topic
 from strandline.core.stream import StreamSpec
-from strandline.ledger.states import CheckpointRow, Desired, RunRow, SliceRow, SliceStatus
+from strandline.ledger.states import CheckpointRow, Desired, RunRow, SliceKind, SliceRow, SliceStatus
 from strandline.processing.emission.fencing import slots_of_older_runs
 from strandline.processing.emission.transactional_ids import id_of_rejected_records, id_of_result_stream
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.slices import planner as planner_module
 from strandline.processing.slices.planner import PlannerSettings, SlicePlanner, is_drained
 from strandline.processing.slices.rewind import RewindPlan, plan_of_job
-from strandline.processing.slices.watermark import emitted_up_to, greatest, open_until, tick_of_batch
+from strandline.processing.slices.silence import GAP_MAX_MS, SilenceMeter
+from strandline.processing.slices.watermark import closes_after, emitted_up_to, greatest, reached_after
 from tests.simulation.topic import Topic
 from tests.support.twin_ledger import TwinLedger
 
@@ -50,7 +52,7 @@ schema: {{device: string, ts: {{type: timestamp, unit: ms}}, power: long}}
 ---
 pipeline: j
 input: {{stream: s}}
-event_time: {{field: ts, delay: {delay}ms, idle_timeout: {idle}, max_ahead: 1m}}
+event_time: {{field: ts, delay: {delay}ms, watermark: {watermark}, idle_timeout: {idle}, max_ahead: {ahead}s}}
 steps:
   - where: power < {below}
   - window: {{name: short, tumbling: {short}s, by: [device], aggregate: {{n: count(*), total: sum(power)}}}}
@@ -81,6 +83,14 @@ class Version:
 
     below: int
     short_ms: int
+    delay_ms: int
+    watermark: str
+    idle: str
+    ahead_s: int = 60
+
+    @property
+    def windows(self) -> dict[str, WindowShape]:
+        return {"short": WindowShape(self.short_ms, self.short_ms), "minute": WindowShape(60_000, 60_000)}
 
 
 @dataclass
@@ -94,16 +104,47 @@ class Held:
 
 
 class Log:
-    """Records by partition; answers as `LogIndex` does."""
+    """Records by partition; answers as `LogIndex` does. Behind an open transaction nothing can be read."""
 
     def __init__(self, partitions: int) -> None:
         self.records: list[list[Record]] = [[] for _ in range(partitions)]
+        self.open_from: dict[int, int] = {}
+        """Partition -> where the open transaction begins."""
+        self.away_ms: int | None = None
+        """For how long the brokers have been away; None: they answer."""
+        self.silent_ms = [0] * partitions
+        """For how long nothing came to each partition, while nothing was pending there and the brokers were up. The first moments
+        of an outage count: nobody sees one that is over between two looks."""
 
     def starts(self, stream: str) -> dict[int, int]:
         return dict.fromkeys(range(len(self.records)), 0)
 
     def ends(self, stream: str) -> dict[int, int]:
+        return {partition: self.open_from.get(partition, end) for partition, end in self.ends_with_open(stream).items()}
+
+    def ends_with_open(self, stream: str) -> dict[int, int]:
+        if self.away_ms is not None:
+            raise LogUnavailable("the brokers are away")
         return {partition: len(records) for partition, records in enumerate(self.records)}
+
+    def newest_log_time(self, stream: str) -> int:
+        return max((one.log_ms for records in self.records for one in records), default=0)
+
+    def append(self, partition: int, record: Record) -> None:
+        self.records[partition].append(record)
+        self.silent_ms[partition] = 0
+
+    def close_transaction(self, partition: int) -> None:
+        if self.open_from.pop(partition, len(self.records[partition])) < len(self.records[partition]):
+            self.silent_ms[partition] = 0
+
+    def pass_time(self, ms: int, read: dict[int, int]) -> None:
+        """Time that was silent counts as such; `read` is where the slices end."""
+        if self.away_ms is not None:
+            self.away_ms, ms = self.away_ms + ms, max(0, min(ms, GAP_MAX_MS - self.away_ms))
+        for partition, records in enumerate(self.records):
+            if self.open_from.get(partition, len(records)) == len(records) == read.get(partition):
+                self.silent_ms[partition] += ms
 
     def offsets_at(self, stream: str, log_time_ms: int, ends: dict[int, int]) -> dict[int, int]:
         return {
@@ -115,17 +156,24 @@ class Log:
 
 
 @cache
-def pipeline_of(version: Version, delay_ms: int, idle: str) -> CheckedPipeline:
-    stream, pipeline = documents_of(version, delay_ms, idle)
+def pipeline_of(version: Version) -> CheckedPipeline:
+    stream, pipeline = documents_of(version)
     return check(PipelineSpec.parse(pipeline), StreamSpec.parse(stream))
 
 
-def document_of(version: Version, delay_ms: int, idle: str) -> dict[str, Any]:
-    return dict(documents_of(version, delay_ms, idle)[1].data)
+def document_of(version: Version) -> dict[str, Any]:
+    return dict(documents_of(version)[1].data)
 
 
-def documents_of(version: Version, delay_ms: int, idle: str) -> list[YamlDocument]:
-    text = TEXT.format(delay=delay_ms, idle=idle, below=version.below, short=version.short_ms // 1_000)
+def documents_of(version: Version) -> list[YamlDocument]:
+    text = TEXT.format(
+        delay=version.delay_ms,
+        idle=version.idle,
+        watermark=version.watermark,
+        ahead=version.ahead_s,
+        below=version.below,
+        short=version.short_ms // 1_000,
+    )
     return read_documents(text, "simulation.yaml")
 
 
@@ -138,27 +186,25 @@ def spread(all_of_them: dict[Any, Any], slots: int, number: Callable[[Any], int]
 
 
 @dataclass
-class SparkModel:
-    """Two tumbling windows in append mode, as Spark runs them: a batch sees the watermark that the batches before it made,
-    results of the first window flow into the second in the same batch."""
+class Operators:
+    """The two windows, as the operators compute them: a step takes rows in and closes what ends at or before `to_ms`; results of
+    the first window flow into the second in the same step."""
 
     version: Version
-    delay_ms: int
-    watermark_ms: int = 0
+    closed_ms: int | None = None
     short: dict[tuple[int, str], list[int]] = field(default_factory=dict)
     minute: dict[tuple[int, str], list[int]] = field(default_factory=dict)
 
-    def process(self, rows: list[Record], tick_ms: int | None) -> list[tuple[Key, tuple[int, int]]]:
-        latest_ms = tick_ms or 0
+    def step(self, rows: list[Record], to_ms: int | None) -> list[tuple[Key, tuple[int, int]]]:
         for row in rows:
-            latest_ms = max(latest_ms, row.event_ms)
             start = row.event_ms // self.version.short_ms * self.version.short_ms
-            if start + self.version.short_ms <= self.watermark_ms:
-                raise AssertionError(f"Spark drops a record that was accepted: {row}, watermark {self.watermark_ms}")
+            if self.closed_ms is not None and start + self.version.short_ms <= self.closed_ms:
+                raise AssertionError(f"an accepted record comes to a closed window: {row}, closed {self.closed_ms}")
             if row.power < self.version.below:
                 sums = self.short.setdefault((start, row.device), [0, 0])
                 sums[0] += 1
                 sums[1] += row.power
+        self.closed_ms = to_ms
         out = []
         for (start, device), (n, total) in self._close(self.short, self.version.short_ms):
             out.append((("short", start, start + self.version.short_ms, device), (n, total)))
@@ -167,13 +213,12 @@ class SparkModel:
             sums[1] += total
         for (start, device), (n, total) in self._close(self.minute, 60_000):
             out.append((("minute", start, start + 60_000, device), (n, total)))
-        self.watermark_ms = max(self.watermark_ms, latest_ms - self.delay_ms)
         return out
 
     def _close(
         self, open_: dict[tuple[int, str], list[int]], size_ms: int
     ) -> Iterator[tuple[tuple[int, str], tuple[int, int]]]:
-        for key in sorted(key for key in open_ if key[0] + size_ms <= self.watermark_ms):
+        for key in sorted(key for key in open_ if self.closed_ms is not None and key[0] + size_ms <= self.closed_ms):
             n, total = open_.pop(key)
             yield key, (n, total)
 
@@ -209,9 +254,17 @@ class World:
         self.runs: dict[int, Step] = {}
         self.asleep: dict[int, int] = {}
         """Runs that are paused, and for how many turns yet."""
-        self.delay_ms = self.chance.choice([2_000, 5_000, 20_000])
-        self.idle = self.chance.choice(["null", "5s", "30s"])
-        self.versions = [Version(90, 10_000)]
+        self.mono_ms = self.chance.randint(0, 10**9)
+        """What the runs' monotonic clocks show; `now_ms` is the log's time, and the runs' wall clocks are off by days."""
+        delay_ms, idle = self.chance.choice([2_000, 5_000, 20_000]), self.chance.choice(["null", "5s", "30s"])
+        watermark = self.chance.choice(["partitions", "partitions", "newest"])
+        self.versions = [Version(90, 10_000, delay_ms, watermark, idle)]
+        self.lags_ms = [self.chance.choice([0, 0, 1_000, 3 * delay_ms]) for _ in self.log.records]
+        """How far event time in each partition is behind."""
+        self.fed = list(range(len(self.log.records)))
+        """The partitions that records come to now."""
+        self.quiet_until_ms = 0
+        """No record comes before the monotonic clock shows it."""
         self.commits: list[int] = []
         """The epoch of each write to the ledger."""
         self._digest = hashlib.sha256(repr((seed, records)).encode())
@@ -241,23 +294,27 @@ class World:
         if self.records_left or self.runs or self.ledger.job(JOB).desired is not Desired.DRAINED:
             return False
         last = self.ledger.last_slice(JOB)
-        still_open_ms = open_until(self._pipeline().event_time_rule, self.ledger.last_checkpoint(JOB))
-        return last is not None and last.status is SliceStatus.COMMITTED and is_drained(last, still_open_ms)
+        return is_drained(last, self.ledger.last_checkpoint(JOB), self._pipeline().windows)
 
     def _submit(self) -> None:
-        self.ledger.submit_job(JOB, "", document_of(self.versions[-1], self.delay_ms, self.idle))
+        self.ledger.submit_job(JOB, "", document_of(self.versions[-1]))
 
     def _pipeline(self, version: int | None = None) -> CheckedPipeline:
         number = version or self.ledger.job(JOB).version
-        return pipeline_of(self.versions[number - 1], self.delay_ms, self.idle)
+        return pipeline_of(self.versions[number - 1])
 
     def _step(self) -> None:
         """Something happens: records come, time passes, a run takes a step, or something breaks."""
         dice = self.chance.random()
         if self.records_left and dice < 0.15:
             self._feed()
-        elif dice < 0.25:
-            self.now_ms += self.chance.choice([1, 10, 100, 1_000, 8_000])
+        elif dice < (0.4 if self.mono_ms < self.quiet_until_ms else 0.25):
+            passed_ms = self.chance.choice([1, 10, 100, 1_000, 8_000])
+            self.now_ms += passed_ms
+            self.mono_ms += passed_ms
+            last = self.ledger.last_slice(JOB)
+            self.log.pass_time(passed_ms, last.offsets[STREAM] if last is not None else {})
+            self._heal(0.2)
             self.dead.end_stale(self.now_ms)
             self.results.end_stale(self.now_ms)
         elif dice < 0.29 and self.records_left:
@@ -271,15 +328,32 @@ class World:
             else:
                 self._advance(epoch)
         if not self.records_left and self.ledger.job(JOB).desired is Desired.RUNNING:
+            self._heal(1.0)
             self.ledger.set_desired(JOB, Desired.DRAINED)
             self.note("drain")
 
+    def _heal(self, chance: float) -> None:
+        """The brokers come back, open transactions are committed, other partitions get records: each of it perhaps."""
+        if self.chance.random() < chance:
+            self.log.away_ms = None
+        for partition in sorted(self.log.open_from):
+            if self.chance.random() < chance:
+                self.log.close_transaction(partition)
+        if self.chance.random() < chance / 4:
+            every = range(len(self.log.records))
+            self.fed = sorted(self.chance.sample(every, self.chance.randint(1, len(self.log.records))))
+
     def _feed(self) -> None:
+        if self.log.away_ms is not None or self.mono_ms < self.quiet_until_ms:
+            return
         for _ in range(min(self.records_left, self.chance.randint(1, 20))):
             self.records_left -= 1
             self.now_ms += self.chance.choice([0, 0, 1, 50])
             self._event_ms += self.chance.choice([0, 100, 1_000, 3_000])
-            event_ms = self._event_ms - self.chance.choice([0, 0, 0, 500, self.delay_ms, 2 * self.delay_ms + 1, 90_000])
+            partition = self.chance.choice(self.fed)
+            delay_ms = self.versions[0].delay_ms
+            event_ms = self._event_ms - self.lags_ms[partition]
+            event_ms -= self.chance.choice([0, 0, 0, 500, delay_ms, 2 * delay_ms + 1, 90_000])
             if self.chance.random() < 0.01:
                 event_ms = self.now_ms + 10 * MAX_AHEAD_MS
             # Event time runs ahead of the clock of the log by less than is allowed: the log's clock follows.
@@ -291,12 +365,12 @@ class World:
                 self.chance.randint(0, 99),
                 self.chance.random() < 0.02,
             )
-            self.chance.choice(self.log.records).append(record)
+            self.log.append(partition, record)
             self.note("record", record)
 
     def _break(self) -> None:
         self.faults += 1
-        kind = self.chance.choice(["kill", "kill", "overtake", "upgrade"])
+        kind = self.chance.choice(["kill", "kill", "overtake", "upgrade", "outage", "hang", "quiet"])
         self.note(kind)
         if kind == "kill" and self.runs:
             del self.runs[self.chance.choice(sorted(self.runs))]
@@ -304,11 +378,27 @@ class World:
             self.asleep |= {epoch: self.chance.choice([0, 5, 50]) for epoch in self.runs}
             self._start()
         elif kind == "upgrade" and len(self.versions) < 4:
-            self.versions.append(Version(self.chance.choice([50, 90]), self.chance.choice([10_000, 15_000, 20_000])))
+            self.versions.append(
+                Version(
+                    self.chance.choice([50, 90]),
+                    self.chance.choice([10_000, 15_000, 20_000]),
+                    self.chance.choice([1_000, self.versions[-1].delay_ms, 30_000]),
+                    self.chance.choice(["partitions", "newest"]),
+                    self.chance.choice(["null", "5s", "30s"]),
+                    self.chance.choice([60, 120]),
+                )
+            )
             self._submit()
             if self.chance.random() < 0.5:
                 self.asleep |= {epoch: self.chance.choice([5, 50]) for epoch in self.runs}
                 self._start()
+        elif kind == "outage":
+            self.log.away_ms = self.log.away_ms or 0
+        elif kind == "quiet":
+            self.quiet_until_ms = self.mono_ms + self.chance.choice([10_000, 60_000, 120_000])
+        elif kind == "hang":
+            partition = self.chance.randrange(len(self.log.records))
+            self.log.open_from.setdefault(partition, len(self.log.records[partition]))
 
     def _start(self) -> None:
         run = self.ledger.begin_run(JOB, 1)
@@ -361,11 +451,13 @@ class World:
                 topics[topic].take_over(slot)
         slots = self.chance.choice([1, 2, 3])
         self.ledger.set_run_slots(JOB, epoch, slots)
-        spark = SparkModel(self.versions[version - 1], self.delay_ms)
-        settings = PlannerSettings(JOB, version, epoch, STREAM, "earliest", self.chance.choice([15, 60, 10_000]), rule)
-        planner = SlicePlanner(settings, self.ledger, self.log, lambda: self.now_ms)  # type: ignore[arg-type]
+        operators = Operators(self.versions[version - 1])
+        rows_max = self.chance.choice([15, 60, 10_000])
+        settings = PlannerSettings(JOB, version, epoch, STREAM, "earliest", rows_max, rule, pipeline.windows)
+        off_ms = self.chance.choice([-(10**9), 0, 10**9])
+        meter = SilenceMeter(lambda: self.mono_ms)
+        planner = SlicePlanner(settings, self.ledger, self.log, lambda: self.now_ms + off_ms, meter)  # type: ignore[arg-type]
         done = plan.slice_first - 1
-        is_first = True
         yield "run.before_query"
         while True:
             yield "look"
@@ -373,44 +465,57 @@ class World:
             if job.epoch != epoch and self.broken != "is not fenced":
                 raise Fenced("a newer run")
             if last is None or last.status is SliceStatus.COMMITTED:
-                still_open_ms = open_until(rule, self.ledger.last_checkpoint(JOB))
-                is_over = job.desired is Desired.DRAINED and is_drained(last, still_open_ms)
+                is_drained_now = is_drained(last, self.ledger.last_checkpoint(JOB), pipeline.windows)
+                is_over = job.desired is Desired.DRAINED and is_drained_now
                 if is_over or job.version != version:
                     return
             if done < plan.slice_committed:
-                end = plan.slice_committed if plan.held_open_from_ms is not None else done + self.chance.randint(1, 8)
-                end = min(plan.slice_committed, end)
+                end = min(plan.slice_committed, done + self.chance.randint(1, 8))
             else:
                 if self.broken != "plans late":
                     yield "plan a slice"
+                while self.log.away_ms is not None and self.chance.random() < 0.9:
+                    yield "wait for the brokers"
                 planned = planner.next_slice()
+                if planned is not None and planned != last:
+                    self._check_silence(planned)
                 self.commits.append(epoch) if planned is not None and planned.epoch == epoch else None
                 if planned is None or planned.number <= done:
                     continue
                 end = planned.number
-            yield from self._batch(run, slots, plan, spark, done + 1, end, is_first=is_first)
-            done, is_first = end, False
+            yield from self._batch(run, slots, plan, operators, done + 1, end)
+            done = end
 
-    def _batch(
-        self, run: RunRow, slots: int, plan: RewindPlan, spark: SparkModel, first: int, end: int, *, is_first: bool
-    ) -> Step:
+    def _check_silence(self, planned: SliceRow) -> None:
+        """No more counts as silence than there was."""
+        for partition, ms in planned.silence_ms.get(STREAM, {}).items():
+            if ms > self.log.silent_ms[partition]:
+                was_ms = self.log.silent_ms[partition]
+                self.findings.append(f"slice {planned.number}: {ms} ms of silence in {partition}, and it was {was_ms}")
+
+    def _batch(self, run: RunRow, slots: int, plan: RewindPlan, operators: Operators, first: int, end: int) -> Step:
         yield "slice.before_action"
         epoch, version = run.epoch, run.version
         pipeline = self._pipeline(version)
         slices = self.ledger.slices(JOB, first, end)
         last = slices[-1]
         before = self.ledger.last_checkpoint(JOB)
-        is_replay = last.status is SliceStatus.COMMITTED
         rows: list[Record] = []
         refused: list[tuple[int, int, str]] = []
         counted: list[Record] = []
+        reached = slices[0].reached
         for one in slices:
-            accepted_here, refused_here, all_here = self._judge(one, spark)
-            rows += accepted_here
+            judged_by = last if self.broken == "late by the batch's last slice" else one
+            accepted_here, refused_here, all_here = self._judge(one, judged_by.watermark_ms)
+            reached = reached_after(reached, {STREAM: latest_of(accepted_here)})
+            rows += [record for records in accepted_here.values() for record in records]
             refused += refused_here
             counted += all_here
-        spark_watermark_ms = spark.watermark_ms
-        results = spark.process(rows, tick_of_batch(last, self.ledger.checkpoint(JOB, end) if is_replay else None))
+        if end <= plan.slice_committed:
+            closes_ms = plan.closed_ms(self.ledger.checkpoint(JOB, end))
+        else:
+            closes_ms = closes_after(last, last.reached if self.broken == "closes by the facts before" else reached)
+        results = operators.step(rows, closes_ms)
         new: dict[str, Results] = {"short": {}, "minute": {}}
         for key, value in results:
             stage, _, window_end_ms, _ = key
@@ -430,9 +535,6 @@ class World:
             yield "rewind.replayed"
             return
         yield "commit.before_dead_letters"
-        in_ledger_ms = max(0, last.closes_ms or 0)
-        if spark_watermark_ms != in_ledger_ms and not (is_first and spark_watermark_ms == 0):
-            self.findings.append(f"slice {end}: Spark's watermark is {spark_watermark_ms}, the ledger's {in_ledger_ms}")
         dead_end = before.dead_letter_offsets.get(0, 0) if before else 0
         if refused:
             letters = {(partition, offset): reason for partition, offset, reason in refused}
@@ -457,8 +559,8 @@ class World:
                 epoch=epoch,
                 version=version,
                 emitted=emitted_up_to(
-                    [(stage.name, stage.size_ms) for stage in pipeline.stages],
-                    last.closes_ms,
+                    [(stage.name, stage.shape) for stage in pipeline.stages],
+                    closes_ms,
                     before.emitted if before else {},
                 ),
                 latest_event_ms=greatest(before.latest_event_ms if before else None, *(row.event_ms for row in rows)),
@@ -469,6 +571,8 @@ class World:
                 results={},
                 dead_letter_offsets={0: dead_end},
                 result_offsets={RESULTS: {0: result_end}},
+                closes_ms=closes_ms,
+                reached=reached,
                 committed_ms=self.now_ms,
             )
         )
@@ -540,19 +644,22 @@ class World:
             topic.commit(hold)
             yield f"{failpoints}.committed"
 
-    def _judge(self, one: SliceRow, spark: SparkModel) -> tuple[list[Record], list[tuple[int, int, str]], list[Record]]:
-        accepted, refused, everything = [], [], []
-        watermark_ms = spark.watermark_ms if self.broken == "late by Spark's watermark" else one.watermark_ms
+    def _judge(
+        self, one: SliceRow, watermark_ms: int | None
+    ) -> tuple[dict[int, list[Record]], list[tuple[int, int, str]], list[Record]]:
+        """Partition -> its accepted records; those refused; all."""
+        accepted: dict[int, list[Record]] = {}
+        refused, everything = [], []
         for partition, end in sorted(one.offsets[STREAM].items()):
             first = one.offsets_first[STREAM].get(partition, 0)
             for offset in range(first, end):
                 record = self.log.records[partition][offset]
                 everything.append(record)
-                reason = reason_against(record, watermark_ms)
+                reason = reason_against(record, replace(one, watermark_ms=watermark_ms))
                 if reason:
                     refused.append((partition, offset, reason))
                 else:
-                    accepted.append(record)
+                    accepted.setdefault(partition, []).append(record)
         return accepted, refused, everything
 
     def _create(self, key: Key, value: tuple[int, int], version: int, epoch: int) -> None:
@@ -569,13 +676,18 @@ class Divergence(Exception):
     """Two runs say different things of one window."""
 
 
-def reason_against(record: Record, watermark_ms: int | None) -> str:
-    """Why the record can't be used; empty when it can."""
+def latest_of(records: dict[int, list[Record]]) -> dict[int, int]:
+    """Partition -> the latest event."""
+    return {partition: max(record.event_ms for record in held) for partition, held in records.items()}
+
+
+def reason_against(record: Record, one: SliceRow) -> str:
+    """Why the record can't be used in its slice; empty when it can."""
     if record.is_broken:
         return "decode"
-    if record.event_ms > record.log_ms + MAX_AHEAD_MS:
+    if one.rule.max_ahead_ms is not None and record.event_ms > record.log_ms + one.rule.max_ahead_ms:
         return "future_event"
-    if watermark_ms is not None and record.event_ms < watermark_ms:
+    if one.watermark_ms is not None and record.event_ms < one.watermark_ms:
         return "late"
     return ""
 
@@ -594,7 +706,7 @@ def check_world(world: World) -> list[str]:
             for offset in range(one.offsets_first[STREAM].get(partition, 0), end):
                 record = world.log.records[partition][offset]
                 seen += 1
-                reason = reason_against(record, one.watermark_ms)
+                reason = reason_against(record, one)
                 if reason:
                     dead.append((partition, offset, reason))
                 else:
@@ -611,6 +723,7 @@ def check_world(world: World) -> list[str]:
         findings.append("an old run wrote after a newer one")
     if any(held.writes > 1 for held in world.index.values()):
         findings.append("a document was overwritten")
+    findings += wrong_times(world, slices)
     findings += uncovered(world, accepted)
     expected = expected_index(world, slices, accepted)
     found = {key: held.value for key, held in world.index.items()}
@@ -628,6 +741,44 @@ def check_world(world: World) -> list[str]:
     return findings
 
 
+def wrong_times(world: World, slices: list[SliceRow]) -> list[str]:
+    """Where a recorded watermark, or what a slice closed, is not what the rule of docs/pipeline.md gives, by the log alone."""
+    findings = []
+    reached: dict[int, int] = {}
+    closed_ms: int | None = None
+    for one in slices:
+        name, rule, silence_ms = f"slice {one.number}", one.rule, one.silence_ms.get(STREAM, {})
+        expected = [greatest(closed_ms, watermark_of(one, reached, silence_ms))]
+        if one.kind is SliceKind.DRAIN:
+            expected = [one.watermark_ms] if (one.watermark_ms or 0) >= (expected[0] or 0) else expected
+        if [one.watermark_ms] != expected:
+            findings.append(f"{name} has the watermark {one.watermark_ms}, expected {expected[0]} by {rule}")
+        if one.reached.get(STREAM, {}) != reached:
+            findings.append(f"{name} says that event time has come to {one.reached}, and it was {reached}")
+        for partition, end in one.offsets[STREAM].items():
+            for record in world.log.records[partition][one.offsets_first[STREAM].get(partition, 0) : end]:
+                if not reason_against(record, one):
+                    reached[partition] = max(record.event_ms, reached.get(partition, 0))
+        closed_ms = greatest(one.watermark_ms, watermark_of(one, reached, silence_ms))
+        found_ms = world.ledger.checkpoint(JOB, one.number).closes_ms
+        if found_ms != closed_ms:
+            findings.append(f"{name} closes up to {found_ms}, expected {closed_ms} by {rule}")
+    return findings
+
+
+def watermark_of(one: SliceRow, reached: dict[int, int], silence_ms: dict[int, int]) -> int | None:
+    rule = one.rule
+    if not reached:
+        return None
+    limit_ms = 10**15 if rule.idle_timeout_ms is None else rule.idle_timeout_ms
+    active = [partition for partition in reached if silence_ms.get(partition, 0) < limit_ms]
+    if not active:
+        return max(reached.values()) + min(silence_ms[partition] for partition in reached) - limit_ms - rule.delay_ms
+    if rule.watermark == "newest":
+        return max(reached.values()) - rule.delay_ms
+    return min(reached[partition] for partition in active) - rule.delay_ms
+
+
 def expected_index(world: World, slices: list[SliceRow], accepted: list[Record]) -> dict[Key, tuple[int, int]]:
     """Each window by the version whose checkpoint closed it: what ends after all that its stage had emitted, up to there.
 
@@ -636,11 +787,12 @@ def expected_index(world: World, slices: list[SliceRow], accepted: list[Record])
     expected: dict[Key, tuple[int, int]] = {}
     emitted_ms: dict[str, int] = {}
     for one in slices:
-        if one.closes_ms is None:
+        checkpoint = world.ledger.checkpoint(JOB, one.number)
+        if checkpoint.closes_ms is None:
             continue
-        version = world.versions[world.ledger.checkpoint(JOB, one.number).version - 1]
+        version = world.versions[checkpoint.version - 1]
         for stage, size_ms in (("short", version.short_ms), ("minute", 60_000)):
-            from_ms, to_ms = emitted_ms.get(stage), one.closes_ms // size_ms * size_ms
+            from_ms, to_ms = emitted_ms.get(stage), checkpoint.closes_ms // size_ms * size_ms
             from_ms = from_ms // size_ms * size_ms if from_ms is not None else None
             if from_ms is not None and to_ms <= from_ms:
                 continue

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from strandline.ledger import ledger as ledger_module
 from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import CheckpointRow, SliceKind, SliceRow, SliceStatus
+from strandline.ledger.states import CheckpointRow, EventTimeRule, SliceKind, SliceRow, SliceStatus
 
 
 def a_slice(number: int, epoch: int = 1, job: str = "power", **changed: Any) -> SliceRow:
@@ -30,8 +30,9 @@ def a_slice(number: int, epoch: int = 1, job: str = "power", **changed: Any) -> 
         "offsets": {"turbines": {0: 10 * number, 1: 20 * number}},
         "cut_time_ms": 1_000 * number,
         "watermark_ms": 900 * number,
-        "closes_ms": None,
-        "tick_ms": None,
+        "rule": EventTimeRule(delay_ms=100, idle_timeout_ms=None),
+        "reached": {"turbines": {0: 1_000 * (number - 1), 1: 1_000 * (number - 1)}} if number > 1 else {},
+        "silence_ms": {},
         "kind": SliceKind.LIVE,
         "status": SliceStatus.PLANNED,
         "planned_ms": 1_000 * number,
@@ -56,6 +57,8 @@ def a_checkpoint(number: int, epoch: int = 1, job: str = "power", **changed: Any
         "dead_letter_offsets": {0: 2 * number},
         "committed_ms": 1_200 * number,
         "result_offsets": {"turbine-minute": {0: 7 * number, 1: 3 * number}},
+        "closes_ms": 1_000 * number - 100,
+        "reached": {"turbines": {0: 1_000 * number, 1: 1_000 * number}},
     }
     return CheckpointRow(**values | changed)
 

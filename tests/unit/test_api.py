@@ -127,14 +127,14 @@ def test_plan_of_what_is_there_and_of_what_is_new(api: Api) -> None:
     assert (plan["outcome"], plan["version"], plan["changes"]) == ("unchanged", 1, [])
 
 
-def test_change_of_the_delay_is_refused_with_the_reason(api: Api) -> None:
+def test_another_type_of_a_result_field_is_refused_with_the_reason(api: Api) -> None:
     api.apply(BOTH)
-    longer = PIPELINE.replace("delay: 10s", "delay: 20s")
-    assert longer != PIPELINE
-    (plan,) = plan_of(api, longer)
-    assert [one["effect"] for one in plan["changes"]] == ["forbidden"]
-    problem = problem_of(api.apply(longer), 409, "conflict")
-    assert "delay from 10s to 20s" in problem["detail"]
+    other = PIPELINE.replace("n: count(*)", "n: avg(power)")
+    assert other != PIPELINE
+    (plan,) = plan_of(api, other)
+    assert [one["effect"] for one in plan["changes"]] == ["forbidden", "rewind"]
+    problem = problem_of(api.apply(other), 409, "conflict")
+    assert "field n in elasticsearch turbine-minute from long to double" in problem["detail"]
     assert "under another name" in problem["detail"]
     assert api.ledger.job("power").version == 1
 

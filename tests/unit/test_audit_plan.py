@@ -48,11 +48,13 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         for number in range(4 * version - 3, 4 * version + 1):
             closes_ms = (number - 1) * HALF_HOUR_MS or None
             of_version = {"version": version}
-            opened.plan_slice(a_slice(number, version, closes_ms=closes_ms, **of_version))
+            opened.plan_slice(a_slice(number, version, **of_version))
             emitted = {"per_minute": closes_ms, "per_hour": closes_ms // HOUR_MS * HOUR_MS} if closes_ms else {}
             latest_ms = number * HALF_HOUR_MS - 1
             opened.commit_checkpoint(
-                a_checkpoint(number, version, emitted=emitted, latest_event_ms=latest_ms, **of_version)
+                a_checkpoint(
+                    number, version, emitted=emitted, latest_event_ms=latest_ms, closes_ms=closes_ms, **of_version
+                )
             )
     yield opened
     opened.close()
@@ -92,7 +94,7 @@ def test_all_windows_by_the_version_that_emitted_them(ledger: Ledger) -> None:
 
 
 def test_a_slice_that_is_planned_and_not_committed_is_not_audited(ledger: Ledger) -> None:
-    ledger.plan_slice(a_slice(13, 3, version=3, closes_ms=12 * HALF_HOUR_MS))
+    ledger.plan_slice(a_slice(13, 3, version=3))
     assert plan(ledger).slice_last == 12
 
 

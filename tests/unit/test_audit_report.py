@@ -25,7 +25,7 @@ PLAN = AuditPlan(
     offsets={"turbines": {0: 90, 1: 180}},
 )
 COMPUTED = Totals(1_000, 980, {"decode": 5, "late": 15}, {"minute": 40, "hour": 2})
-JUDGE = Reconciler({"minutes": StoreScope("minute", None, 60_000, 60_000, 9, 9)}, LetterScope("turbines", {}, {}, {}))
+JUDGE = Reconciler({"minutes": StoreScope("minute", None, 60_000, 9, 9)}, LetterScope("turbines", {}, {}, {}))
 SAME = {("minutes", "same", ""): 40, (DEAD_LETTERS, "same", "late"): 15, (DEAD_LETTERS, "same", "decode"): 5}
 
 

@@ -46,8 +46,10 @@ class Lab:
         self.api.apply(BOTH)
         self.api.log.ranges["turbines"].offset_first.update({0: 0, 1: 0})
         for number in (1, 2, 3):
-            ledger.plan_slice(a_slice(number, closes_ms=60_000 * number))
-            ledger.commit_checkpoint(a_checkpoint(number, latest_event_ms=60_000 * number + 20_000))
+            ledger.plan_slice(a_slice(number))
+            ledger.commit_checkpoint(
+                a_checkpoint(number, latest_event_ms=60_000 * number + 20_000, closes_ms=60_000 * number)
+            )
 
     def _command(self, job: str, generation: int) -> list[str]:
         self.started.append((job, generation))

@@ -59,11 +59,13 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         opened.begin_run("power", pid=1)
         for number in range(6 * version - 5, 6 * version + 1):
             closes_ms = (number - 1) * HALF_HOUR_MS or None
-            opened.plan_slice(a_slice(number, version, closes_ms=closes_ms, version=version))
+            opened.plan_slice(a_slice(number, version, version=version))
             emitted = {"per_minute": closes_ms, "per_hour": closes_ms // HOUR_MS * HOUR_MS} if closes_ms else {}
             latest_ms = number * HALF_HOUR_MS - 1
             opened.commit_checkpoint(
-                a_checkpoint(number, version, emitted=emitted, latest_event_ms=latest_ms, version=version)
+                a_checkpoint(
+                    number, version, emitted=emitted, latest_event_ms=latest_ms, closes_ms=closes_ms, version=version
+                )
             )
     yield opened
     opened.close()
@@ -114,9 +116,11 @@ def test_where_a_former_version_had_other_sizes_a_range_begins_at_a_border_of_bo
     part of a window of another size would be replaced, and the other part be lost."""
     ledger.submit_job("power", "3", {"version": 3})
     ledger.begin_run("power", pid=1)
-    ledger.plan_slice(a_slice(13, 3, closes_ms=6 * HOUR_MS, version=3))
+    ledger.plan_slice(a_slice(13, 3, version=3))
     emitted = {"per_minute": 11 * HALF_HOUR_MS, "per_hour": 5 * HOUR_MS}
-    ledger.commit_checkpoint(a_checkpoint(13, 3, emitted=emitted, latest_event_ms=6 * HOUR_MS, version=3))
+    ledger.commit_checkpoint(
+        a_checkpoint(13, 3, emitted=emitted, latest_event_ms=6 * HOUR_MS, closes_ms=6 * HOUR_MS, version=3)
+    )
     found = plan(ledger, HOUR_MS + 50 * MINUTE_MS)
     assert found.windows["per_minute"] == WindowRange(HOUR_MS + 45 * MINUTE_MS, 329 * MINUTE_MS)
     assert found.windows["per_hour"].after_ms == 0, "a multiple of 60 and of 14 minutes"

@@ -8,10 +8,11 @@ from decimal import Decimal
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from strandline.processing.source.decoder import Decoded, Decoder, RecordField
+from strandline.processing.source.decoder import NEVER_AHEAD, NEVER_LATE, Decoded, Decoder, RecordField
 from strandline.processing.source.record_fields import NESTING_MAX
 
 DEVICE = RecordField("device", "string")
@@ -28,8 +29,8 @@ def decode(
     log_times_ms: list[int] | None = None,
 ) -> Decoded:
     fields = fields or [DEVICE, TS, TEMP]
-    decoder = Decoder(fields, "ts", [field.name for field in fields], max_ahead_ms)
-    return decoder.decode(list(values), log_times_ms or [NOW_MS] * len(values), watermark_ms)
+    decoder = Decoder(fields, "ts", [field.name for field in fields])
+    return decoder.decode(list(values), log_times_ms or [NOW_MS] * len(values), watermark_ms, max_ahead_ms)
 
 
 def with_field(field: RecordField, text: str) -> tuple[Any, str | None]:
@@ -66,7 +67,7 @@ def test_good_records_become_columns_in_order() -> None:
 
 
 def test_only_the_columns_asked_for_are_returned_but_all_fields_are_checked() -> None:
-    decoder = Decoder([DEVICE, TS, TEMP], "ts", ["device"], None)
+    decoder = Decoder([DEVICE, TS, TEMP], "ts", ["device"])
     decoded = decoder.decode([b'{"device":"a","ts":1}', b'{"device":"b","ts":2,"temp":"hot"}'], [1, 2], None)
     assert list(decoded.arrays) == ["device"]
     assert decoded.arrays["device"].to_pylist() == ["a"]
@@ -414,6 +415,14 @@ def test_each_record_is_held_against_its_own_log_time() -> None:
     assert decoded.arrays["device"].to_pylist() == ["b"]
 
 
+def test_each_record_may_have_a_bound_of_its_own() -> None:
+    """As a replay has them, whose slices were cut under different rules."""
+    values: list[bytes | None] = [b'{"device":"a","ts":5000}'] * 4
+    watermarks_ms, ahead_ms = np.array([NEVER_LATE, 5_001, 0, 0]), np.array([1_000, 1_000, 999, NEVER_AHEAD])
+    decoded = Decoder([DEVICE, TS], "ts", ["device"]).decode(values, [4_000, 4_000, 4_000, 0], watermarks_ms, ahead_ms)
+    assert [(reject.index, reject.reason) for reject in decoded.rejects] == [(1, "late"), (2, "future_event")]
+
+
 def test_the_first_reason_that_holds_is_given() -> None:
     """decode before schema before future_event before late."""
     decoded = decode(
@@ -476,9 +485,9 @@ def test_a_field_that_cannot_be_is_refused(arguments: dict[str, Any], message: s
 
 def test_a_decoder_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="no declared field tmp; declared are device, ts"):
-        Decoder([DEVICE, TS], "ts", ["tmp"], None)
+        Decoder([DEVICE, TS], "ts", ["tmp"])
     with pytest.raises(ValueError, match="the event-time field device is a string, not a timestamp"):
-        Decoder([DEVICE, TS], "device", [], None)
+        Decoder([DEVICE, TS], "device", [])
 
 
 def test_record_fields_travel() -> None:
@@ -486,7 +495,7 @@ def test_record_fields_travel() -> None:
 
 
 def test_an_event_before_1970_is_refused_because_sparks_watermark_begins_there():
-    decoder = Decoder([RecordField("ts", "timestamp", True, None, None, "ms")], "ts", ["ts"], None)
+    decoder = Decoder([RecordField("ts", "timestamp", True, None, None, "ms")], "ts", ["ts"])
     decoded = decoder.decode([b'{"ts": -1}', b'{"ts": 0}', b'{"ts": "1969-12-31 23:59:59"}'], [0, 0, 0], None)
     assert [(reject.index, reject.reason) for reject in decoded.rejects] == [(0, "schema"), (2, "schema")]
     assert decoded.rejects[0].message == "ts: 1969-12-31T23:59:59.999000Z is before 1970-01-01 UTC; is the unit right?"

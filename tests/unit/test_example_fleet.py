@@ -68,12 +68,12 @@ def test_about_one_in_a_hundred_is_spoiled_in_every_way():
 def test_every_report_is_judged_as_the_fleet_says():
     """The decoder must reject the spoiled reports for exactly their reasons, and none of the others."""
     pipeline = example()
-    decoder = Decoder(
-        record_fields(pipeline.stream), pipeline.event_time_field, pipeline.columns_needed, pipeline.max_ahead_ms
-    )
+    rule = pipeline.event_time_rule
+    decoder = Decoder(record_fields(pipeline.stream), pipeline.event_time_field, pipeline.columns_needed)
     sent = reports(Fleet(spoiled_share=0.2), 300)
-    watermark_ms = TICK_FIRST * TICK_MS - pipeline.delay_ms
-    decoded = decoder.decode([report.line for report in sent], [watermark_ms + 4_000_000] * len(sent), watermark_ms)
+    watermark_ms = TICK_FIRST * TICK_MS - rule.delay_ms
+    lines, log_times_ms = [report.line for report in sent], [watermark_ms + 4_000_000] * len(sent)
+    decoded = decoder.decode(lines, log_times_ms, watermark_ms, rule.max_ahead_ms)
     expected = {index: report.spoiled.reason for index, report in enumerate(sent) if report.spoiled}
     assert {reject.index: reject.reason for reject in decoded.rejects} == expected
 

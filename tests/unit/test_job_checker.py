@@ -280,8 +280,8 @@ def plan_under_an_old_epoch(dump: Dump, chance: Chance) -> None:
 
 
 def reopen_a_window(dump: Dump, chance: Chance) -> None:
-    slices = dump.tables["slices"]
-    slices[_some(slices, chance)]["closes_ms"] -= 600_000
+    rows = dump.tables["checkpoints"]
+    rows[_some(rows, chance)]["closes_ms"] -= 600_000
 
 
 def judge_lateness_by_another_watermark(dump: Dump, chance: Chance) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from strandline.core.errors import BadRecord
 from strandline.core.stream import StreamSpec
+from strandline.ledger.states import EventTimeRule
 from strandline.processing.emission import keyed_task
 from strandline.processing.emission.commit import add_facts
 from strandline.processing.emission.dead_letters import DeadLetter
@@ -23,9 +24,10 @@ from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.source.data_source import task_config
 from strandline.processing.source.decoding import DecodedChunk, decoder_of
-from strandline.processing.source.slice_rows import SliceWork, bucket_keys, encode
+from strandline.processing.source.slice_rows import SliceWork, bucket_keys, decode_work, encode
 from strandline.processing.source.source_task import SourceTask, TaskConfig
 from strandline.results.writer import WriteReport
+from tests.support.ledgers import a_slice
 
 STREAM = StreamSpec.from_document(
     {
@@ -155,7 +157,9 @@ class Engine:
 
 def chunk_of(partition: int, first: int, values: list[bytes | None], watermark_ms: int | None = None) -> DecodedChunk:
     times = [1_000_000] * len(values)
-    decoded = decoder_of(task_config(PIPELINE, "nowhere", (0,)).decoding).decode(values, times, watermark_ms)
+    decoded = decoder_of(task_config(PIPELINE, "nowhere", (0,)).decoding).decode(
+        values, times, watermark_ms, PIPELINE.event_time_rule.max_ahead_ms
+    )
     return DecodedChunk("farm", partition, list(range(first, first + len(values))), values, times, decoded)
 
 
@@ -196,6 +200,22 @@ def test_the_same_records_give_the_same_bits_in_any_slices_and_buckets(monkeypat
         digests.append(engine.digest())
     assert digests[0] == digests[1] == digests[2]
     assert len(digests[0]["tens"]) > 100
+
+
+@pytest.mark.parametrize("buckets", [1, 3])
+def test_a_new_slice_closes_in_every_bucket_what_its_own_records_complete(
+    buckets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Event time came to 21 s in one partition and to 15 s in the other, and the delay is half a second: the first ten seconds of
+    every device are final, in buckets without such a record too."""
+    engine = Engine(buckets, monkeypatch)
+    row = a_slice(1, offsets={"farm": {0: 6, 1: 1}}, watermark_ms=None, rule=EventTimeRule(500, None), reached={})
+    work = SliceWork(1, True, None, None, {}, {}, row)
+    assert decode_work(encode(work)) == work
+    devices = [chunk_of(0, 0, [record(1_000, device=f"d{number}") for number in range(5)])]
+    engine.run([*devices, chunk_of(0, 5, [record(21_000)]), chunk_of(1, 0, [record(15_000)])], work)
+    ends = [json.loads(one)["end"] for one in engine.digest()["tens"]]
+    assert ends == [10.0] * 5
 
 
 def test_facts_count_each_record_once(monkeypatch: pytest.MonkeyPatch) -> None:

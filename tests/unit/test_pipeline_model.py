@@ -11,6 +11,7 @@ import pytest
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
 from strandline.core.stream import DocumentModel, FieldSpec, MqttSpec, StreamSpec
+from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.expressions import FUNCTIONS, ExpressionError, infer_type, parse_expression
@@ -105,7 +106,7 @@ def test_a_checked_pipeline_tells_all_that_processing_needs() -> None:
     assert pipeline.job == "turbine-health"
     assert pipeline.columns_needed == ("turbine", "site", "ts", "power", "rated_power", "cost")
     assert pipeline.event_time_field == "ts"
-    assert (pipeline.delay_ms, pipeline.idle_timeout_ms, pipeline.max_ahead_ms) == (10_000, 30_000, 300_000)
+    assert pipeline.event_time_rule == EventTimeRule(10_000, 30_000, 300_000, "partitions")
     assert pipeline.reach_ms == 3_660_000
     assert (minute.name, minute.size_ms, minute.by, minute.by_types) == (
         "per_minute",

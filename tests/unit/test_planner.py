@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 
 from strandline.core.errors import Fenced
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import CheckpointRow, Desired, SliceKind
-from strandline.processing.pipelines.event_time import EventTimeRule
+from strandline.ledger.states import CheckpointRow, Desired, EventTimeRule, SliceKind
+from strandline.processing.pipelines.event_time import WindowShape, open_until
 from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
-from strandline.processing.slices.watermark import greatest, open_until
+from strandline.processing.slices.silence import SilenceMeter
+from strandline.processing.slices.watermark import closes_after, greatest, reached_after
 from tests.support.ledgers import a_checkpoint, a_slice
 
-RULE = EventTimeRule(delay_ms=1_000, idle_timeout_ms=5_000, window_sizes_ms=(10_000, 60_000))
+RULE = EventTimeRule(delay_ms=1_000, idle_timeout_ms=5_000)
+WINDOWS = (WindowShape(10_000, 10_000), WindowShape(60_000, 60_000))
 
 
 class FakeLog:
@@ -22,6 +22,8 @@ class FakeLog:
 
     def __init__(self, partitions=2):
         self.records = {partition: [] for partition in range(partitions)}
+        self.open_from = {}
+        """Partition -> where an open transaction begins."""
 
     def add(self, partition, log_ms, event_ms):
         self.records[partition].append((log_ms, event_ms))
@@ -30,7 +32,13 @@ class FakeLog:
         return dict.fromkeys(self.records, 0)
 
     def ends(self, stream):
+        return {partition: self.open_from.get(partition, len(records)) for partition, records in self.records.items()}
+
+    def ends_with_open(self, stream):
         return {partition: len(records) for partition, records in self.records.items()}
+
+    def newest_log_time(self, stream):
+        return max((log_ms for records in self.records.values() for log_ms, _ in records), default=0)
 
     def offsets_at(self, stream, log_time_ms, ends):
         found = {}
@@ -51,30 +59,54 @@ class Job:
         self.log = FakeLog()
         self.now_ms = 0
         self.rule = rule
-        settings = PlannerSettings("j", 1, self.run.epoch, "s", "earliest", rows_max, rule)
-        self.planner = SlicePlanner(settings, self.ledger, self.log, lambda: self.now_ms)
+        settings = PlannerSettings("j", 1, self.run.epoch, "s", "earliest", rows_max, rule, WINDOWS)
+        self.planner = self.planner_of(settings)
+
+    def planner_of(self, settings):
+        """With a wall clock that is days off: nothing is decided by it."""
+        meter = SilenceMeter(lambda: self.now_ms)
+        return SlicePlanner(settings, self.ledger, self.log, lambda: self.now_ms + 10**9, meter)
 
     def next(self, now_ms):
-        self.now_ms = now_ms
+        """Look once a second until `now_ms`, or until there is a slice."""
+        while self.now_ms + 1_000 < now_ms:
+            self.now_ms += 1_000
+            if (row := self.planner.next_slice()) is not None:
+                return row
+        self.now_ms = max(self.now_ms, now_ms)
         return self.planner.next_slice()
 
     def commit(self, row):
         held = [
             record
             for partition, offset_next in row.offsets["s"].items()
-            for record in self.log.records[partition][row.offsets_first["s"][partition] : offset_next]
+            for record in self.log.records[partition][row.offsets_first["s"].get(partition, 0) : offset_next]
         ]
         before = self.ledger.last_checkpoint("j")
         accepted = [event for _, event in held if row.watermark_ms is None or event >= row.watermark_ms]
+        reached = reached_after(row.reached, {"s": self.latest(row)})
         self.ledger.commit_checkpoint(
             CheckpointRow(
                 job="j", slice=row.number, epoch=self.run.epoch, version=1, emitted={},
                 latest_event_ms=greatest(before.latest_event_ms if before else None, max(accepted, default=None)),
                 latest_log_ms=greatest(before.latest_log_ms if before else None, max((log for log, _ in held), default=None)),
                 records=len(held), accepted=len(accepted), rejected={}, results={}, dead_letter_offsets={}, committed_ms=0,
+                closes_ms=closes_after(row, reached), reached=reached,
             )
         )  # fmt: skip
         return row
+
+    def latest(self, row):
+        found = {}
+        for partition, offset_next in row.offsets["s"].items():
+            held = self.log.records[partition][row.offsets_first["s"].get(partition, 0) : offset_next]
+            if accepted := [e for _, e in held if row.watermark_ms is None or e >= row.watermark_ms]:
+                found[partition] = max(accepted)
+        return found
+
+    @property
+    def closed_ms(self):
+        return self.ledger.last_checkpoint("j").closes_ms
 
     def commit_all(self, now_ms):
         rows = []
@@ -106,22 +138,72 @@ def test_a_slice_is_in_the_ledger_before_it_is_returned_and_is_not_cut_again(job
     assert job.next(300).offsets_first == row.offsets
 
 
-def test_windows_that_time_has_closed_get_a_slice_of_their_own(job):
+def test_a_slice_closes_the_windows_that_its_own_records_complete(job):
     job.log.add(0, 100, 9_000)
     job.log.add(0, 200, 12_000)  # closes 0-10 s
-    kinds = [(row.kind, row.closes_ms) for row in job.commit_all(300)]
-    assert kinds == [(SliceKind.LIVE, None), (SliceKind.IDLE, 11_000)]
-    assert job.commit_all(310) == []
+    (row,) = job.commit_all(300)
+    assert (row.kind, row.watermark_ms, job.closed_ms) == (SliceKind.LIVE, None, 11_000)
+    job.log.add(1, 300, 11_500)
+    (row,) = job.commit_all(400)
+    assert (row.watermark_ms, row.rule, row.reached) == (11_000, RULE, {"s": {0: 12_000}})
 
 
 def test_silence_closes_windows_and_then_the_ledger_rests(job):
     job.log.add(0, 100, 9_000)
     job.commit_all(200)
     assert job.commit_all(5_000) == []
-    closed = [row.closes_ms for row in job.commit_all(8_000)]
-    assert closed[-1] == 9_000 + (8_000 - 100 - 5_000) - 1_000
-    assert job.commit_all(200_000)[-1].closes_ms >= open_until(RULE, job.ledger.last_checkpoint("j"))
-    assert job.commit_all(10_000_000) == []
+    (row,) = job.commit_all(8_000)
+    assert (row.kind, row.silence_ms["s"][0]) == (SliceKind.IDLE, 7_800)
+    assert job.closed_ms == row.watermark_ms == 9_000 + (7_800 - 5_000) - 1_000
+    job.commit_all(200_000)
+    assert job.closed_ms >= open_until(WINDOWS, job.ledger.last_checkpoint("j").latest_event_ms)
+    assert job.commit_all(400_000) == []
+
+
+def test_a_partition_that_is_behind_holds_the_others_back_until_it_is_idle(job):
+    job.log.add(0, 100, 50_000)
+    job.log.add(1, 100, 9_000)
+    job.commit_all(200)
+    assert job.closed_ms == 8_000
+    for second in range(1, 8):
+        job.log.add(0, 1_000 * second, 50_000 + 1_000 * second)
+        job.commit_all(1_000 * second)
+    assert job.closed_ms == 57_000 - 1_000
+
+
+def test_behind_an_open_transaction_there_is_no_silence(job):
+    for partition in (0, 1):
+        job.log.add(partition, 100, 9_000)
+    job.commit_all(200)
+    for partition in (0, 1):
+        job.log.open_from[partition] = 1
+        job.log.add(partition, 300, 9_500)
+    assert job.commit_all(600_000) == []
+    job.log.open_from.clear()
+    assert [row.watermark_ms for row in job.commit_all(600_100)] == [8_000], "what was behind it is not late"
+
+
+def test_a_run_goes_on_counting_where_the_last_slice_left_off(job):
+    job.log.add(0, 100, 9_000)
+    job.commit_all(200)
+    job.commit_all(4_000)
+    job.log.add(1, 4_000, 9_100)
+    (row,) = job.commit_all(4_200)
+    assert row.silence_ms == {"s": {0: 4_000}}
+    run = job.ledger.begin_run("j", 2)
+    job.planner = job.planner_of(PlannerSettings("j", 1, run.epoch, "s", "earliest", 100, RULE, WINDOWS))
+    job.log.add(1, 3_600_000, 9_200)
+    assert job.next(3_600_000).silence_ms == {"s": {0: 4_000}}, "what nobody counted is not known to be silence"
+
+
+def test_a_rule_that_changes_counts_from_the_next_slice_on(job):
+    job.log.add(0, 100, 50_000)
+    job.log.add(1, 100, 9_000)
+    job.commit_all(200)
+    newest = EventTimeRule(500, None, None, "newest")
+    job.planner = job.planner_of(PlannerSettings("j", 1, job.run.epoch, "s", "earliest", 100, newest, WINDOWS))
+    (row,) = job.commit_all(300)
+    assert (row.kind, row.watermark_ms, row.rule) == (SliceKind.IDLE, 49_500, newest)
 
 
 def test_far_behind_all_partitions_are_cut_at_one_log_time(tmp_path):
@@ -163,7 +245,7 @@ def test_a_planned_slice_is_finished_even_when_the_job_shall_stop(job):
     assert job.next(300) == row
 
 
-def test_drain_reads_what_is_there_and_closes_every_window(job):
+def test_drain_reads_what_is_there_and_closes_every_window_in_one_more_slice(job):
     job.log.add(0, 100, 9_000)
     job.commit_all(200)
     job.log.add(1, 250, 11_500)
@@ -171,10 +253,9 @@ def test_drain_reads_what_is_there_and_closes_every_window(job):
     rows = [job.commit(job.next(300))]
     job.log.add(1, 350, 12_000)  # comes after the drain began: not waited for
     rows += job.commit_all(400)
-    assert rows[-1].kind is SliceKind.DRAIN
-    assert rows[-1].closes_ms >= 60_000
+    assert [row.kind for row in rows] == [SliceKind.LIVE, SliceKind.DRAIN]
+    assert rows[-1].watermark_ms == job.closed_ms == 60_000
     assert rows[-1].offsets == {"s": {0: 1, 1: 1}}
-    assert rows[-1].watermark_ms == rows[-1].closes_ms
 
 
 def test_drain_of_a_job_without_records_is_one_empty_slice(job):
@@ -189,7 +270,7 @@ def test_after_a_drain_the_job_goes_on(job):
     job.ledger.set_desired("j", Desired.RUNNING)
     assert job.commit_all(300) == []
     job.log.add(0, 400, 100_000)
-    assert [row.kind for row in job.commit_all(500)] == [SliceKind.LIVE, SliceKind.IDLE]
+    assert [row.kind for row in job.commit_all(500)] == [SliceKind.LIVE]
 
 
 def test_a_partition_that_was_added_joins_the_next_slice_at_its_beginning(job):
@@ -206,8 +287,8 @@ def test_a_slice_that_a_newer_run_planned_is_not_taken_up(tmp_path):
     job = Job(tmp_path)
     job.log.add(0, 1_000, 1_000)
     newer = job.ledger.begin_run("j", 2)
-    settings = PlannerSettings("j", 1, newer.epoch, "s", "earliest", 100, RULE)
-    assert SlicePlanner(settings, job.ledger, job.log, lambda: 2_000).next_slice() is not None
+    settings = PlannerSettings("j", 1, newer.epoch, "s", "earliest", 100, RULE, WINDOWS)
+    assert job.planner_of(settings).next_slice() is not None
     with pytest.raises(Fenced, match=r"was planned by run 2: run 1 ends"):
         job.next(2_000)
 
@@ -216,11 +297,11 @@ class Reader(Job):
     """A job `j` that reads what a job `a` emits to stream `s`: 10 records each emission."""
 
     def __init__(self, tmp_path, rows_max=100, start="earliest"):
-        super().__init__(tmp_path, EventTimeRule(0, None, (60_000,)), rows_max)
+        super().__init__(tmp_path, EventTimeRule(0, None), rows_max)
         self.ledger.submit_job("a", "pipeline: a", {"pipeline": "a"})
         self.emitter = self.ledger.begin_run("a", 2)
-        settings = PlannerSettings("j", 1, self.run.epoch, "s", start, rows_max, self.rule, "a")
-        self.planner = SlicePlanner(settings, self.ledger, self.log, lambda: self.now_ms)
+        settings = PlannerSettings("j", 1, self.run.epoch, "s", start, rows_max, self.rule, WINDOWS[1:], "a")
+        self.planner = self.planner_of(settings)
 
     def write(self, number, *partitions):
         """Results of emission `number`, as far as they are there yet."""
@@ -268,7 +349,6 @@ def test_far_behind_a_stream_of_results_is_cut_between_emissions(tmp_path, rows_
         job.write(number, 0, 1)
     rows = job.commit_all(50_000)
     assert [row.offsets["s"] for row in rows if row.kind is not SliceKind.IDLE] == [{0: end, 1: end} for end in cuts]
-    assert all(before.cut_time_ms <= row.cut_time_ms <= 50_000 for before, row in pairwise(rows))
     job.ledger.close()
 
 
@@ -295,9 +375,7 @@ def test_what_the_log_does_not_hold_is_not_read_whatever_a_checkpoint_says(tmp_p
 
 def test_latest_begins_where_the_log_ended_at_the_first_look(tmp_path):
     job = Job(tmp_path)
-    job.planner = SlicePlanner(
-        PlannerSettings("j", 1, job.run.epoch, "s", "latest", 100, RULE), job.ledger, job.log, lambda: job.now_ms
-    )
+    job.planner = job.planner_of(PlannerSettings("j", 1, job.run.epoch, "s", "latest", 100, RULE, WINDOWS))
     job.log.add(0, 100, 50)
     assert job.next(200) is None
     job.log.add(1, 250, 60)

@@ -4,10 +4,11 @@ import pytest
 
 from strandline.core.errors import Conflict, LogTruncated
 from strandline.ledger.states import StreamRow
+from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.slices.rewind import RewindPlan, plan_rewind, require_log_holds, require_same_topic
-from tests.unit.test_watermark import checkpoint_row, slice_row
+from tests.support.ledgers import a_checkpoint
 
-SIZES_MS = {"minute": 60_000, "hour": 3_600_000}
+STAGES = {"minute": WindowShape(60_000, 60_000), "hour": WindowShape(3_600_000, 3_600_000)}
 
 
 def stream_row(topic_id):
@@ -18,12 +19,16 @@ def never(event_ms):
     raise AssertionError(f"asked for the slice that reaches {event_ms}")
 
 
+def checkpoint_row(closes_ms, number=90, emitted=None):
+    return a_checkpoint(number, closes_ms=closes_ms, emitted=emitted or {})
+
+
 def test_a_first_start_is_a_rewind_to_slice_one():
-    assert plan_rewind(None, None, never, SIZES_MS) == RewindPlan(1, 0, {}, None)
+    assert plan_rewind(None, never, STAGES) == RewindPlan(1, 0, {}, None)
 
 
 def test_nothing_closed_yet_replays_all():
-    assert plan_rewind(slice_row(7), checkpoint_row(number=7), never, SIZES_MS) == RewindPlan(1, 7, {}, None)
+    assert plan_rewind(checkpoint_row(None, 7), never, STAGES) == RewindPlan(1, 7, {}, None)
 
 
 def test_the_longest_window_decides_how_far_back():
@@ -34,41 +39,46 @@ def test_the_longest_window_decides_how_far_back():
         asked.append(event_ms)
         return 42
 
-    plan = plan_rewind(
-        slice_row(90, closes_ms=7_265_000), checkpoint_row(7_275_000, 1, 90, emitted), reaching, SIZES_MS
-    )
+    plan = plan_rewind(checkpoint_row(7_265_000, emitted=emitted), reaching, STAGES)
     assert asked == [7_200_000]
     assert plan == RewindPlan(42, 90, emitted, 7_200_000)
 
 
+def test_a_sliding_window_begins_before_the_last_one_ended():
+    """Windows of 60 s every 5 s are emitted up to 7,265 s: the next one begins at 7,210 s. It goes into hours in turn, and their
+    first one holds sliding windows that end after 7,200 s, of which the first begins at 7,145 s."""
+    sliding = {"minute": WindowShape(60_000, 5_000)}
+    emitted = {"minute": 7_265_000, "hour": 7_200_000}
+    assert plan_rewind(checkpoint_row(7_267_000, emitted=emitted), lambda _: 1, sliding).reaches_back_to_ms == 7_210_000
+    both = plan_rewind(checkpoint_row(7_267_000, emitted=emitted), lambda _: 1, STAGES | sliding)
+    assert (both.emitted, both.reaches_back_to_ms) == (emitted, 7_145_000)
+
+
 def test_a_version_with_other_windows_takes_over_where_all_were_closed():
     """What the former version's stages were called, and how long their windows were, says nothing about the new ones."""
-    before = checkpoint_row(7_275_000, 1, 90, {"minute": 7_260_000, "gone": 7_265_000})
-    sizes_ms = {"minute": 90_000, "new": 5_000}
-    plan = plan_rewind(slice_row(90, closes_ms=7_265_000), before, lambda _: 42, sizes_ms)
-    assert plan.emitted == {"minute": 7_200_000, "new": 7_265_000}
+    before = checkpoint_row(7_265_000, emitted={"minute": 7_260_000, "gone": 7_265_000})
+    stages = {"minute": WindowShape(90_000, 90_000), "new": WindowShape(5_000, 5_000)}
+    assert plan_rewind(before, lambda _: 42, stages).emitted == {"minute": 7_200_000, "new": 7_265_000}
 
 
 def test_what_a_version_with_longer_windows_had_not_emitted_is_the_next_ones():
     """Windows of 15 s were emitted up to 45 s and everything up to 52 s is closed: of those of 10 s, the one up to 50 s
     is nobody's yet, and its records must be replayed."""
-    before = checkpoint_row(62_000, 1, 90, {"short": 45_000})
     asked = []
-    plan = plan_rewind(slice_row(90, closes_ms=52_000), before, lambda ms: asked.append(ms) or 7, {"short": 10_000})
+    before = checkpoint_row(52_000, emitted={"short": 45_000})
+    plan = plan_rewind(before, lambda ms: asked.append(ms) or 7, {"short": WindowShape(10_000, 10_000)})
     assert plan.emitted == {"short": 40_000}
     assert asked == [40_000]
-    assert plan.held_open_from_ms == 40_000
-    assert [
-        plan.closes_ms(slice_row(number, closes_ms=closes_ms)) for number, closes_ms in ((89, 38_000), (90, 52_000))
-    ] == [
-        38_000,
+    assert [plan.closed_ms(checkpoint_row(closes_ms, 90)) for closes_ms in (None, 39_000, 52_000)] == [
+        None,
+        39_000,
         40_000,
     ]
-    assert plan.closes_ms(slice_row(91, closes_ms=53_000)) == 53_000
+    assert plan.closed_ms(checkpoint_row(52_000, 91)) == 52_000, "the first new slice closes what was held open"
 
 
 def test_no_open_window_replays_nothing():
-    plan = plan_rewind(slice_row(90, closes_ms=7_200_000), checkpoint_row(100, 1, 90), lambda _: None, SIZES_MS)
+    plan = plan_rewind(checkpoint_row(7_200_000), lambda _: None, STAGES)
     assert (plan.slice_first, plan.slice_committed) == (91, 90)
 
 

@@ -78,15 +78,26 @@ def test_windows_come_and_go():
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (("delay: 10s", "delay: 5s"), "delay from 10s to 5s"),
-        (("delay: 10s", "delay: 20s"), "delay from 10s to 20s"),
         (("field: ts", "field: seen"), "event time from field ts to seen"),
-        (("field: ts,", "field: ts, max_ahead: 1m,"), "max_ahead"),
         (("stream: s", "stream: t"), "input from stream s to t"),
     ],
 )
 def test_what_the_recorded_slices_rest_on_stays(change, what):
     assert effects(change)[what] is Effect.FORBIDDEN
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (("delay: 10s", "delay: 5s"), "delay from 10s to 5s"),
+        (("delay: 10s", "delay: 20s"), "delay from 10s to 20s"),
+        (("field: ts,", "field: ts, watermark: newest,"), "watermark from partitions to newest"),
+        (("field: ts,", "field: ts, max_ahead: 1m,"), "max_ahead"),
+        (("idle_timeout: 30s", "idle_timeout: 40s"), "idle_timeout"),
+    ],
+)
+def test_the_rule_of_event_time_is_recorded_with_each_slice_so_it_may_change(change, what):
+    assert effects(change) == {what: Effect.SAFE}
 
 
 def test_a_field_of_results_that_are_there_keeps_its_type():

@@ -1,89 +1,101 @@
 """The arithmetic of event time, case by case."""
 
+import subprocess
+import sys
+from dataclasses import replace
+
 import pytest
 
-from strandline.ledger.states import CheckpointRow, SliceKind, SliceRow, SliceStatus
-from strandline.processing.pipelines.event_time import EventTimeRule
+from strandline.ledger.states import EventTimeRule
+from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.slices.watermark import (
-    Thresholds,
-    closes_a_window,
+    closes_after,
     emitted_up_to,
-    open_until,
-    thresholds_after,
+    reached_after,
+    watermark_after,
+    watermark_by,
 )
+from tests.support.ledgers import a_checkpoint, a_slice
 
-RULE = EventTimeRule(delay_ms=10_000, idle_timeout_ms=30_000, window_sizes_ms=(60_000, 3_600_000))
-
-
-def slice_row(number=1, cut_time_ms=0, watermark_ms=None, closes_ms=None, tick_ms=None, kind=SliceKind.LIVE):
-    return SliceRow(
-        job="j", number=number, epoch=1, version=1, offsets_first={"s": {0: 0}}, offsets={"s": {0: 1}},
-        cut_time_ms=cut_time_ms, watermark_ms=watermark_ms, closes_ms=closes_ms, tick_ms=tick_ms, kind=kind,
-        status=SliceStatus.COMMITTED, planned_ms=0,
-    )  # fmt: skip
+RULE = EventTimeRule(delay_ms=10_000, idle_timeout_ms=30_000)
+NEWEST = replace(RULE, watermark="newest")
+REACHED = {"s": {0: 1_000_000, 1: 900_000}}
 
 
-def checkpoint_row(latest_event_ms=None, latest_log_ms=None, number=1, emitted=None):
-    return CheckpointRow(
-        job="j", slice=number, epoch=1, version=1, emitted=emitted or {}, latest_event_ms=latest_event_ms,
-        latest_log_ms=latest_log_ms, records=1, accepted=1, rejected={}, results={}, dead_letter_offsets={}, committed_ms=0,
-    )  # fmt: skip
+def silent(*silences_ms):
+    return {"s": dict(enumerate(silences_ms))}
 
 
-def test_before_the_first_record_nothing_is_late():
-    assert thresholds_after(RULE, None, None) == Thresholds(None, None)
-    assert thresholds_after(RULE, slice_row(), checkpoint_row()) == Thresholds(None, None)
-
-
-def test_the_watermark_trails_the_latest_event_by_the_delay():
-    after = thresholds_after(RULE, slice_row(cut_time_ms=5_000), checkpoint_row(1_000_000, 5_000))
-    assert after == Thresholds(990_000, 990_000)
-
-
-def test_the_watermark_never_falls():
-    done = slice_row(watermark_ms=995_000, closes_ms=995_000)
-    assert thresholds_after(RULE, done, checkpoint_row(1_000_000, 5_000)) == Thresholds(995_000, 995_000)
-
-
-def test_silence_beyond_the_timeout_moves_the_watermark_at_once_and_closing_with_the_tick():
-    done = slice_row(cut_time_ms=100_000)
-    silent = checkpoint_row(latest_event_ms=1_000_000, latest_log_ms=50_000)
-    assert thresholds_after(RULE, done, silent) == Thresholds(1_010_000, 990_000)
-    ticked = slice_row(number=2, cut_time_ms=100_000, watermark_ms=1_010_000, closes_ms=990_000, tick_ms=1_020_000)
-    assert thresholds_after(RULE, ticked, silent) == Thresholds(1_010_000, 1_010_000)
-
-
-def test_without_idle_timeout_silence_moves_nothing():
-    rule = EventTimeRule(10_000, None, (60_000,))
-    done = slice_row(cut_time_ms=10**9)
-    assert thresholds_after(rule, done, checkpoint_row(1_000_000, 50_000)) == Thresholds(990_000, 990_000)
-
-
-def test_a_drain_tick_closes_all_open_windows():
-    checkpoint = checkpoint_row(1_000_000, 1_000)
-    until = open_until(RULE, checkpoint)
-    assert until == 3_600_000
-    drain = slice_row(kind=SliceKind.DRAIN, tick_ms=until + RULE.delay_ms)
-    assert thresholds_after(RULE, drain, checkpoint) == Thresholds(3_600_000, 3_600_000)
+def test_before_the_first_accepted_record_nothing_is_late_and_nothing_closes():
+    assert watermark_after(RULE, None, {}) is None
+    assert watermark_after(RULE, a_checkpoint(1, closes_ms=None, reached={}), {}) is None
+    assert closes_after(a_slice(1, watermark_ms=None), {}) is None
 
 
 @pytest.mark.parametrize(
-    ("closed_ms", "closes_ms", "until_ms", "expected"),
+    ("rule", "silence_ms", "event_ms"),
     [
-        (None, None, None, False),
-        (None, 59_999, 60_000, True),
-        (10_000, 59_999, 3_600_000, False),
-        (10_000, 60_000, 3_600_000, True),
-        (60_000, 119_999, 3_600_000, False),
-        (3_600_000, 9_000_000, 3_600_000, False),
+        (RULE, {}, 900_000),
+        (RULE, silent(0, 29_999), 900_000),
+        (RULE, silent(0, 30_000), 1_000_000),  # the one that is behind is idle
+        (RULE, silent(30_000, 0), 900_000),
+        (RULE, silent(30_000, 30_000), 1_000_000),  # both are: the greatest,
+        (RULE, silent(95_000, 37_000), 1_007_000),  # and what the shorter silence has beyond the timeout
+        (NEWEST, {}, 1_000_000),
+        (NEWEST, silent(500_000, 0), 1_000_000),
+        (NEWEST, silent(95_000, 37_000), 1_007_000),
+        (replace(RULE, idle_timeout_ms=None), silent(10**9, 10**9), 900_000),
+        (replace(NEWEST, idle_timeout_ms=None), silent(10**9, 10**9), 1_000_000),
     ],
 )
-def test_closes_a_window(closed_ms, closes_ms, until_ms, expected):
-    assert closes_a_window(RULE, closed_ms, closes_ms, until_ms) is expected
+def test_the_watermark_is_the_least_over_the_partitions_that_are_not_idle(rule, silence_ms, event_ms):
+    assert watermark_by(rule, REACHED, silence_ms) == event_ms - 10_000
+
+
+def test_a_partition_that_never_held_an_accepted_record_does_not_count():
+    assert watermark_by(RULE, {"s": {0: 1_000_000}}, silent(0, 0)) == 990_000
+    assert watermark_by(RULE, {"s": {0: 1_000_000}}, silent(40_000, 0)) == 1_000_000
+
+
+def test_the_watermark_never_falls_below_what_was_closed():
+    checkpoint = a_checkpoint(1, closes_ms=995_000, reached=REACHED)
+    assert watermark_after(RULE, checkpoint, {}) == 995_000
+    assert watermark_after(RULE, replace(checkpoint, closes_ms=1), {}) == 890_000
+
+
+def test_a_slice_closes_what_its_own_records_complete_by_the_silence_recorded_with_it():
+    row = a_slice(2, watermark_ms=890_000, rule=RULE, reached=REACHED, silence_ms=silent(0, 0))
+    assert closes_after(row, REACHED) == 890_000
+    assert closes_after(row, {"s": {0: 1_000_000, 1: 960_000}}) == 950_000
+    assert closes_after(replace(row, silence_ms=silent(0, 30_000)), {"s": {0: 1_100_000, 1: 900_000}}) == 1_090_000
+
+
+def test_a_slice_closes_at_its_watermark_at_least():
+    drain = a_slice(2, watermark_ms=3_600_000, rule=RULE, reached=REACHED, silence_ms={})
+    assert closes_after(drain, REACHED) == 3_600_000
+
+
+def test_only_accepted_events_move_a_partition_and_only_ahead():
+    assert reached_after(REACHED, {"s": {0: 999_999, 1: 950_000, 3: 7}}) == {"s": {0: 1_000_000, 1: 950_000, 3: 7}}
+    assert REACHED == {"s": {0: 1_000_000, 1: 900_000}}
+    assert reached_after({}, {}) == {}
 
 
 def test_emitted_up_to_is_the_last_window_end():
-    sizes = [("minute", 60_000), ("hour", 3_600_000)]
-    assert emitted_up_to(sizes, 3_725_000) == {"minute": 3_720_000, "hour": 3_600_000}
-    assert emitted_up_to(sizes, None) == {}
-    assert emitted_up_to(sizes, 3_725_000, {"minute": 3_721_000, "hour": 7}) == {"minute": 3_721_000, "hour": 3_600_000}
+    stages = [("minute", WindowShape(60_000, 60_000)), ("sliding", WindowShape(7_000, 2_000))]
+    assert emitted_up_to(stages, 3_725_500) == {"minute": 3_720_000, "sliding": 3_725_000}
+    assert emitted_up_to(stages, None) == {}
+    assert emitted_up_to(stages, 3_725_500, {"minute": 3_721_000, "sliding": 7}) == {
+        "minute": 3_721_000,
+        "sliding": 3_725_000,
+    }
+
+
+def test_what_travels_to_the_workers_needs_neither_sql_nor_pydantic():
+    program = """if True:
+        import sys
+        import strandline.processing.slices.silence, strandline.processing.slices.watermark
+        print({"sqlalchemy", "pydantic"} & sys.modules.keys())
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "set()"

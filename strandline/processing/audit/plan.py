@@ -262,7 +262,6 @@ def _meaning(pipeline: CheckedPipeline) -> tuple[object, ...]:
         pipeline.stages,
         pipeline.columns_needed,
         pipeline.event_time_field,
-        pipeline.max_ahead_ms,
         pipeline.spec.late,
     )
 
@@ -274,9 +273,8 @@ def _span_of_versions(
     before: dict[str, int | None] = {}
     if versions.first > 1:
         # A stage that is new in this version begins with the first window that was not closed.
-        (closed,) = ledger.slices(job, versions.first - 1, versions.first - 1)
-        before = dict.fromkeys((stage.name for stage in versions.pipeline.stages), closed.closes_ms)
-        before |= ledger.checkpoint(job, versions.first - 1).emitted
+        last = ledger.checkpoint(job, versions.first - 1)
+        before = {stage.name: last.emitted.get(stage.name, last.closes_ms) for stage in versions.pipeline.stages}
     emitted = ledger.checkpoint(job, versions.last).emitted
     windows = {}
     for stage in versions.pipeline.stages:

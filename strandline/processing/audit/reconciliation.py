@@ -82,12 +82,10 @@ class StoreScope:
     after_ms: int | None
     up_to_ms: int | None
     """None: no window is closed yet."""
-    later_up_to_ms: int | None
-    """Slices after the audited ones may have written windows that end up to here."""
     slice_committed: int
     """The last committed slice when the audit began."""
     slice_planned: int
-    """The last slice that may have written something."""
+    """The last slice that may have written something: which windows, only its records say."""
     generations: tuple[Generation, ...] = ()
     """The backfilled generations that the alias shows."""
 
@@ -106,8 +104,7 @@ class StoreScope:
         if self.up_to_ms is not None and row.end_ms <= self.up_to_ms:
             return Kind.EXTRA
         in_later_slice = row.emission is not None and self.slice_committed < row.emission <= self.slice_planned
-        in_later_window = self.later_up_to_ms is not None and row.end_ms <= self.later_up_to_ms
-        return Kind.LATER if in_later_slice and in_later_window else Kind.EXTRA
+        return Kind.LATER if in_later_slice else Kind.EXTRA
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from strandline.processing.audit.reconciliation import (
     Reconciler,
     StoreScope,
 )
-from strandline.processing.slices.watermark import emitted_up_to
 
 Counts = Mapping[tuple[str, str, str], int]
 """(store, kind, label) -> how many."""
@@ -72,7 +71,6 @@ def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
     """Which documents of each store are compared. `last` is a slice that was in the ledger after the stores were looked at."""
     scopes = {}
     for span in plan.spans:
-        later = emitted_up_to([(stage.name, stage.size_ms) for stage in span.pipeline.stages], last.closes_ms)
         for stage, stores in stores_of(span.pipeline).items():
             if stage not in span.windows:
                 continue
@@ -82,7 +80,6 @@ def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
                     stage,
                     ends.after_ms,
                     ends.up_to_ms,
-                    later.get(stage),
                     plan.slice_committed,
                     last.number,
                     plan.stores.get(store, ()),

@@ -188,7 +188,7 @@ def next_chunk(ledger: Ledger, row: BackfillRow, pipeline: CheckedPipeline, reco
     closing = ledger.first_slice_closing(row.job, after_ms // step_ms * step_ms + step_ms) or row.slice
     up_to_ms, last = end_ms, max(closing, _slice_with(ledger, row, first, records_max))
     if last < row.slice:
-        closes_ms = ledger.slices(row.job, last, last)[0].closes_ms
+        closes_ms = ledger.checkpoint(row.job, last).closes_ms
         assert closes_ms is not None, "what a slice closes never falls"
         up_to_ms = min(end_ms, closes_ms // step_ms * step_ms)
     windows = _clip(row, after_ms, up_to_ms)

@@ -20,8 +20,8 @@ from strandline.processing.emission.keyed_task import BucketOutcome
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.spark_offset import slice_of_offset
-from strandline.processing.slices.watermark import emitted_up_to, greatest
-from strandline.processing.source.slice_rows import SourceFacts
+from strandline.processing.slices.watermark import closes_after, emitted_up_to, greatest
+from strandline.processing.source.slice_rows import SourceFacts, reached_in
 
 log = structlog.get_logger()
 
@@ -131,6 +131,8 @@ class SliceCommitter:
         if any(outcome.letters for outcome in outcomes):
             dead_letter_offsets = self._run.index.ends(dead_letter_topic(job))
         result_offsets = self._result_offsets(before, results)
+        reached = reached_in(sliced, [facts])
+        closes_ms = closes_after(sliced, reached)
         failpoint("commit.before_checkpoint")
         self._ledger.commit_checkpoint(
             CheckpointRow(
@@ -139,8 +141,8 @@ class SliceCommitter:
                 epoch=self._run.epoch,
                 version=self._run.version,
                 emitted=emitted_up_to(
-                    [(s.name, s.size_ms) for s in self._pipeline.stages],
-                    sliced.closes_ms,
+                    [(s.name, s.shape) for s in self._pipeline.stages],
+                    closes_ms,
                     before.emitted if before else {},
                 ),
                 latest_event_ms=greatest(before.latest_event_ms if before else None, *facts.reached_ms.values()),
@@ -152,6 +154,8 @@ class SliceCommitter:
                 dead_letter_offsets=dead_letter_offsets,
                 committed_ms=time.time_ns() // 1_000_000,
                 result_offsets=result_offsets,
+                closes_ms=closes_ms,
+                reached=reached,
             )
         )
         failpoint("checkpoint.committed")

@@ -148,7 +148,7 @@ class KeyedTask:
             failpoint("commit.before_dead_letters")
             writer = writer or self.letters.writer(bucket)
             outcome.letters += writer.write(_letters(rejected), work.dead_letter_offsets)
-        after, results = self.cascade.step(state, chunks, Time(work.from_ms, work.to_ms))
+        after, results = self.cascade.step(state, chunks, Time(work.from_ms, work.closes_ms(facts)))
         if work.emits:
             for emission, of_stage in zip(self.emissions, results, strict=True):
                 emitted = emission.emit(of_stage, work, bucket)

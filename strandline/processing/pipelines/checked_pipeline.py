@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from strandline.core.stream import StreamSpec
-from strandline.processing.pipelines.event_time import EventTimeRule
+from strandline.ledger.states import EventTimeRule
+from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.stages import Stage
 
@@ -20,9 +21,8 @@ class CheckedPipeline:
     columns_needed: tuple[str, ...]
     """The stream's fields that the pipeline reads, in the order of the schema."""
     event_time_field: str
-    delay_ms: int
-    idle_timeout_ms: int | None
-    max_ahead_ms: int | None
+    event_time_rule: EventTimeRule
+    """How event time is treated."""
 
     @property
     def job(self) -> str:
@@ -35,9 +35,9 @@ class CheckedPipeline:
         return sum(stage.size_ms for stage in self.stages)
 
     @property
-    def event_time_rule(self) -> EventTimeRule:
-        """How event time is treated."""
-        return EventTimeRule(self.delay_ms, self.idle_timeout_ms, tuple(stage.size_ms for stage in self.stages))
+    def windows(self) -> tuple[WindowShape, ...]:
+        """Those of each stage, in order."""
+        return tuple(stage.shape for stage in self.stages)
 
 
 def aliases_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:

@@ -6,6 +6,7 @@ from strandline.core.documents import Path, YamlDocument, did_you_mean, path_tex
 from strandline.core.durations import FOREVER_MS, format_duration
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.core.stream import StreamSpec
+from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.expressions import (
     ExpressionError,
@@ -62,9 +63,9 @@ class _Check:
             stages=tuple(self.stages),
             columns_needed=tuple(name for name in self.stream.fields if name in self.columns_read),
             event_time_field=event_time.field,
-            delay_ms=event_time.delay,
-            idle_timeout_ms=event_time.idle_timeout,
-            max_ahead_ms=event_time.max_ahead,
+            event_time_rule=EventTimeRule(
+                event_time.delay, event_time.idle_timeout, event_time.max_ahead, event_time.watermark
+            ),
         )
 
     def _add(self, path: Path, message: str) -> None:

@@ -10,6 +10,7 @@ from pydantic.json_schema import models_json_schema
 
 from strandline.core.documents import Path
 from strandline.core.stream import FIELD_NAMES_SCHEMA, DocumentModel, Duration, FieldName, Name, StreamSpec, names_alike
+from strandline.ledger.states import WatermarkPolicy
 from strandline.results.document import check_emit_name
 
 
@@ -45,9 +46,12 @@ class EventTimeSpec(DocumentModel):
     field: str
     """A required timestamp field of the stream."""
     delay: Duration
-    """How far the watermark stays behind the newest event time of the slices before. A record below the watermark is late."""
+    """How far the watermark stays behind the event time reached. A record below the watermark is late."""
+    watermark: WatermarkPolicy = "partitions"
+    """Whose event time counts: `partitions`, that of the partition furthest behind; or `newest`, the latest of all."""
     idle_timeout: Duration | None = None
-    """After this long without records event time runs on by itself, so that windows close; null is never."""
+    """A partition that is silent this long no longer holds the others back; when all are, event time runs on by itself. Null is
+    never."""
     max_ahead: Duration | None = Field(default=300_000, json_schema_extra={"default": "5m"})
     """A record further than this in the future of its arrival is a dead letter; null is never."""
 

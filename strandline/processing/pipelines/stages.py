@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from strandline.processing.pipelines.event_time import WindowShape
+
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import
     from strandline.processing.pipelines.model import EmitKind
 
@@ -61,6 +63,11 @@ class Stage:
     def every_ms(self) -> int:
         """How far apart the windows begin: a tumbling window after each other."""
         return self.size_ms if self.slide_ms is None else self.slide_ms
+
+    @property
+    def shape(self) -> WindowShape:
+        """Where its windows begin and end."""
+        return WindowShape(self.size_ms, self.every_ms)
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """What changes between two versions of a pipeline, and whether the new one can take over at the last emission. Pure.
 
 The new version begins where the old one ended: it rewinds the log and computes the windows that end later, each once. So
-everything may change that says how windows are computed from records. What the recorded slices depend on may not change:
-the stream, and the rules of event time and lateness.
+everything may change that says how windows are computed from records. The rule of event time may change, because each slice is
+judged by the one recorded with it. What the recorded slices mean may not change: the stream, and the field of event time.
 """
 
 from __future__ import annotations
@@ -56,20 +56,23 @@ def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chang
             Effect.FORBIDDEN,
             "the recorded watermarks belong to the old field, and nearly every record could be late by them",
         )
-    if before.delay_ms != after.delay_ms:
+    old_rule, new_rule = before.event_time_rule, after.event_time_rule
+    if old_rule.delay_ms != new_rule.delay_ms:
         yield Change(
-            f"delay from {format_duration(before.delay_ms)} to {format_duration(after.delay_ms)}",
-            Effect.FORBIDDEN,
-            "the recorded slices used the old delay; replayed with another one, open windows would lose records",
+            f"delay from {format_duration(old_rule.delay_ms)} to {format_duration(new_rule.delay_ms)}",
+            Effect.SAFE,
+            "counts from the next slice on; what is closed stays closed",
         )
-    if before.idle_timeout_ms != after.idle_timeout_ms:
+    if old_rule.watermark != new_rule.watermark:
+        yield Change(
+            f"watermark from {old_rule.watermark} to {new_rule.watermark}",
+            Effect.SAFE,
+            "counts from the next slice on; what is closed stays closed",
+        )
+    if old_rule.idle_timeout_ms != new_rule.idle_timeout_ms:
         yield Change("idle_timeout", Effect.SAFE, "counts from the next slice on")
-    if before.max_ahead_ms != after.max_ahead_ms:
-        yield Change(
-            "max_ahead",
-            Effect.FORBIDDEN,
-            "the event time reached in each recorded slice depends on it, and a rewind starts there",
-        )
+    if old_rule.max_ahead_ms != new_rule.max_ahead_ms:
+        yield Change("max_ahead", Effect.SAFE, "counts from the next slice on")
     if (before.spec.guarantee, before.spec.checkpoint) != (after.spec.guarantee, after.spec.checkpoint):
         yield Change("guarantee or checkpoint", Effect.SAFE, "counts from the next slice on")
     if before.spec.recovery != after.spec.recovery:

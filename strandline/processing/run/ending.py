@@ -14,7 +14,6 @@ from strandline.ledger.states import Desired, JobState, SliceStatus
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.run.watchdog import Watchdog
 from strandline.processing.slices.planner import is_drained
-from strandline.processing.slices.watermark import open_until
 
 log = structlog.get_logger()
 
@@ -59,7 +58,6 @@ def wanted_end(run: JobRun) -> Ending | None:
         return JobState.STOPPED
     if job.version != run.version:
         return "replaced"
-    still_open_ms = open_until(run.pipeline.event_time_rule, run.ledger.last_checkpoint(run.job))
-    if job.desired is Desired.DRAINED and is_drained(last, still_open_ms):
+    if job.desired is Desired.DRAINED and is_drained(last, run.ledger.last_checkpoint(run.job), run.pipeline.windows):
         return JobState.DRAINED
     return None

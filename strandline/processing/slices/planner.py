@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import Fenced
 from strandline.core.failpoints import failpoint
-from strandline.ledger.states import CheckpointRow, Desired, SliceKind, SliceRow, SliceStatus
-from strandline.log.index import LogIndex
-from strandline.processing.pipelines.event_time import EventTimeRule
-from strandline.processing.slices.watermark import (
-    Thresholds,
-    closes_a_window,
-    event_time_reached,
-    greatest,
-    open_until,
-    thresholds_after,
+from strandline.ledger.states import (
+    CheckpointRow,
+    Desired,
+    EventTimeRule,
+    Offsets,
+    SliceKind,
+    SliceRow,
+    SliceStatus,
 )
+from strandline.log.index import LogIndex
+from strandline.processing.pipelines.event_time import WindowShape, closes_a_window, open_until
+from strandline.processing.slices.silence import SilenceMeter, Vector
+from strandline.processing.slices.watermark import greatest, watermark_after
 
 if TYPE_CHECKING:  # this module travels to every Python worker, and the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
-
-Vector = dict[int, int]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class PlannerSettings:
     """`earliest` or `latest`: where a job's first slice begins."""
     rows_max: int
     rule: EventTimeRule
+    windows: tuple[WindowShape, ...]
+    """Of each stage, in order."""
     emitter: str | None = None
     """The job that emits to the stream, if any: the stream is then cut only at that job's checkpoints."""
 
@@ -51,11 +53,14 @@ class SlicePlanner:
         ledger: Ledger,
         index: LogIndex,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        silence: SilenceMeter | None = None,
     ) -> None:
+        """`now_ms` is written down, for people; nothing is decided by it."""
         self._settings = settings
         self._ledger = ledger
         self._index = index
         self._now_ms = now_ms
+        self._silence = silence or SilenceMeter()
         self._drain_ends: Vector | None = None
         self._latest: Vector | None = None
         """The ends at the run's first look, where a job with `start: latest` and no slices begins. Ends looked up again would
@@ -68,9 +73,8 @@ class SlicePlanner:
         2. Plan nothing for a job that shall stop, or that has a newer version than this run.
         3. With new records, cut at the end of every partition, or at one log time when far behind. Cut a stream of results
            at the end of the last committed emission, or of an earlier one.
-        4. Without new records, plan an empty slice if time has closed a window.
-        5. When draining and all is read, plan a slice that moves event time past every open window, then one that closes
-           them.
+        4. Without new records, plan an empty slice if silence closes a window.
+        5. When draining and all is read, plan an empty slice that closes every open window.
 
         Raises Fenced when a newer run has planned a slice: this run may have another version and would emit other results.
         """
@@ -94,10 +98,9 @@ class SlicePlanner:
         return planned
 
     def _cut(self, done: SliceRow | None, checkpoint: CheckpointRow | None, *, draining: bool) -> SliceRow | None:
-        rule = self._settings.rule
-        firsts = dict(done.offsets[self._settings.stream]) if done is not None else self._look_for_origin()
-        now_ms = self._now_ms()
-        ends = self._ends()
+        stream = self._settings.stream
+        firsts = dict(done.offsets[stream]) if done is not None else self._look_for_origin()
+        ends, silence_ms = self._look(done)
         if draining:
             # Ignore what arrives after the drain began, else a busy feed would never be drained.
             self._drain_ends = self._drain_ends or ends
@@ -106,43 +109,45 @@ class SlicePlanner:
             self._drain_ends = None
         # A partition that was added since the last slice starts at 0 and joins by standing in `offsets`.
         ends = {partition: max(ends.get(partition, 0), firsts.get(partition, 0)) for partition in ends | firsts}
-        thresholds = thresholds_after(rule, done, checkpoint)
+        row = self._idle_slice(done, checkpoint, firsts, silence_ms)
         rows = _rows(firsts, ends)
+        if rows > self._settings.rows_max:
+            cut = self._cut_by_emission if self._settings.emitter else self._cut_by_log_time
+            offsets, cut_time_ms = cut(firsts, ends, checkpoint)
+            return replace(row, kind=SliceKind.CATCH_UP, offsets={stream: offsets}, cut_time_ms=cut_time_ms)
         if rows:
-            offsets, cut_time_ms, kind = ends, now_ms, SliceKind.LIVE
-            if rows > self._settings.rows_max:
-                cut = self._cut_by_emission if self._settings.emitter else self._cut_by_log_time
-                offsets, cut_time_ms = cut(firsts, ends, done.cut_time_ms if done else 0, now_ms)
-                kind = SliceKind.CATCH_UP
-            tick_ms = _plus(thresholds.watermark_ms, rule.delay_ms)
-            return self._row(done, firsts, offsets, cut_time_ms, thresholds, tick_ms, kind)
-        still_open_ms = open_until(rule, checkpoint)
-        closed_ms = done.closes_ms if done is not None else None
-        reached_ms = greatest(
-            event_time_reached(rule, checkpoint, now_ms), _plus(thresholds.watermark_ms, rule.delay_ms)
+            return replace(row, kind=SliceKind.LIVE, offsets={stream: ends})
+        windows, closed_ms = self._settings.windows, checkpoint.closes_ms if checkpoint is not None else None
+        still_open_ms = open_until(windows, checkpoint.latest_event_ms) if checkpoint is not None else None
+        if draining and not is_drained(done, checkpoint, windows):
+            return replace(row, kind=SliceKind.DRAIN, watermark_ms=greatest(row.watermark_ms, still_open_ms))
+        return row if closes_a_window(windows, closed_ms, row.watermark_ms, still_open_ms) else None
+
+    def _look(self, done: SliceRow | None) -> tuple[Vector, Offsets]:
+        """How far the stream may be read now, and the silence of its partitions, where the rule asks for it."""
+        stream, index = self._settings.stream, self._index
+        if self._settings.rule.idle_timeout_ms is None:
+            return self._readable(index.ends(stream)), {}
+        read, recorded_ms = (done.offsets, done.silence_ms) if done is not None else ({}, {})
+        ends, silence_ms = self._silence.look(
+            lambda: (index.ends(stream), index.ends_with_open(stream)),
+            read.get(stream, {}),
+            recorded_ms.get(stream, {}),
         )
-        closing_now = closes_a_window(rule, closed_ms, thresholds.closes_ms, still_open_ms)
-        closing_next = closes_a_window(rule, thresholds.closes_ms, _plus(reached_ms, -rule.delay_ms), still_open_ms)
-        if draining and not is_drained(done, still_open_ms):
-            past_all_ms = _plus(greatest(reached_ms, still_open_ms), rule.delay_ms)
-            return self._row(done, firsts, firsts, now_ms, thresholds, past_all_ms, SliceKind.DRAIN)
-        if closing_now or closing_next:
-            return self._row(done, firsts, firsts, now_ms, thresholds, reached_ms, SliceKind.IDLE)
-        return None
+        return self._readable(ends), {stream: {partition: ms for partition, ms in silence_ms.items() if ms}}
 
     def _look_for_origin(self) -> Vector:
         if self._settings.start != "latest":
             return self._index.starts(self._settings.stream)
         if self._latest is None:
-            self._latest = self._ends()
+            self._latest = self._readable(self._index.ends(self._settings.stream))
         return dict(self._latest)
 
-    def _ends(self) -> Vector:
-        """How far the stream may be read now: to its end, or if another job emits to it, to the end of that job's last
+    def _readable(self, ends: Vector) -> Vector:
+        """How far the stream may be read now: to its ends, or if another job emits to it, to the end of that job's last
         committed emission. So an emission is read whole or not at all, and no partition runs ahead of another. Its windows
         end after those of all earlier emissions, so none of its results is late."""
         stream, emitter = self._settings.stream, self._settings.emitter
-        ends = self._index.ends(stream)
         if emitter is None:
             return ends
         checkpoint = self._ledger.last_checkpoint(emitter)
@@ -151,7 +156,7 @@ class SlicePlanner:
             return self._index.starts(stream)
         return {partition: min(end, emitted.get(partition, 0)) for partition, end in ends.items()}
 
-    def _cut_by_emission(self, firsts: Vector, ends: Vector, from_ms: int, to_ms: int) -> tuple[Vector, int]:
+    def _cut_by_emission(self, firsts: Vector, ends: Vector, checkpoint: CheckpointRow | None) -> tuple[Vector, int]:
         """The end of the last emission, at or before `ends`, with which the slice holds at most `rows_max` records, and the
         time of its commit. If the first new emission alone holds more, the slice takes all of it."""
         emitter = self._settings.emitter
@@ -164,21 +169,24 @@ class SlicePlanner:
 
         fitting = bisect_right(range(1, last.slice + 1), self._settings.rows_max, key=rows_up_to)
         number = fitting if fitting and rows_up_to(fitting) else fitting + 1
-        committed_ms = self._ledger.checkpoint(emitter, number).committed_ms
-        return self._emitted(emitter, number, firsts, ends), min(max(committed_ms, from_ms), to_ms)
+        return self._emitted(emitter, number, firsts, ends), self._ledger.checkpoint(emitter, number).committed_ms
 
     def _emitted(self, emitter: str, number: int, firsts: Vector, ends: Vector) -> Vector:
         """The end of the stream at that checkpoint, within `firsts` and `ends`."""
         emitted = self._ledger.checkpoint(emitter, number).result_offsets.get(self._settings.stream, {})
         return {p: max(min(emitted.get(p, 0), end), firsts.get(p, 0)) for p, end in ends.items()}
 
-    def _cut_by_log_time(self, firsts: Vector, ends: Vector, from_ms: int, to_ms: int) -> tuple[Vector, int]:
+    def _cut_by_log_time(self, firsts: Vector, ends: Vector, checkpoint: CheckpointRow | None) -> tuple[Vector, int]:
         """The latest cut at one log time that holds at most `rows_max` records, and its time. If the first millisecond alone
         holds more, the slice takes all of it. No partition runs ahead of another in log time."""
         stream = self._settings.stream
-        low_ms, high_ms = from_ms, to_ms + 1
+        newest_ms = self._index.newest_log_time(stream)
+        read_ms = checkpoint.latest_log_ms if checkpoint is not None else None
+        # A broker whose clock was set back has new records below what is read: then any time may be the one.
+        low_ms = read_ms if read_ms is not None and read_ms < newest_ms else 0
+        high_ms = newest_ms + 1
         fitting: tuple[Vector, int] | None = None
-        too_large = (ends, to_ms)
+        too_large = (ends, newest_ms)
         while high_ms - low_ms > 1:
             middle_ms = (low_ms + high_ms) // 2
             cut = self._index.offsets_at(stream, middle_ms, ends)
@@ -194,44 +202,36 @@ class SlicePlanner:
                 break
         return fitting or too_large
 
-    def _row(
-        self,
-        done: SliceRow | None,
-        firsts: Vector,
-        offsets: Vector,
-        cut_time_ms: int,
-        thresholds: Thresholds,
-        tick_ms: int | None,
-        kind: SliceKind,
+    def _idle_slice(
+        self, done: SliceRow | None, checkpoint: CheckpointRow | None, firsts: Vector, silence_ms: Offsets
     ) -> SliceRow:
-        settings = self._settings
+        """The next slice, as it is when it holds no record."""
+        settings, now_ms = self._settings, self._now_ms()
         return SliceRow(
             job=settings.job,
             number=done.number + 1 if done is not None else 1,
             epoch=settings.epoch,
             version=settings.version,
             offsets_first={settings.stream: firsts},
-            offsets={settings.stream: offsets},
-            cut_time_ms=cut_time_ms,
-            watermark_ms=thresholds.watermark_ms,
-            closes_ms=thresholds.closes_ms,
-            tick_ms=tick_ms,
-            kind=kind,
+            offsets={settings.stream: firsts},
+            cut_time_ms=now_ms,
+            watermark_ms=watermark_after(settings.rule, checkpoint, silence_ms),
+            rule=settings.rule,
+            reached=checkpoint.reached if checkpoint is not None else {},
+            silence_ms=silence_ms,
+            kind=SliceKind.IDLE,
             status=SliceStatus.PLANNED,
-            planned_ms=self._now_ms(),
+            planned_ms=now_ms,
         )
 
 
-def is_drained(done: SliceRow | None, still_open_ms: int | None) -> bool:
-    """Whether the drain is done: its slice is planned and every open window is closed."""
-    if done is None or done.kind is not SliceKind.DRAIN:
+def is_drained(done: SliceRow | None, checkpoint: CheckpointRow | None, windows: Sequence[WindowShape]) -> bool:
+    """Whether the drain is done: the last slice is a drain's, committed, and closed every open window of this version."""
+    if done is None or done.kind is not SliceKind.DRAIN or checkpoint is None or checkpoint.slice != done.number:
         return False
-    return still_open_ms is None or (done.closes_ms is not None and done.closes_ms >= still_open_ms)
+    still_open_ms = open_until(windows, checkpoint.latest_event_ms)
+    return still_open_ms is None or (checkpoint.closes_ms is not None and checkpoint.closes_ms >= still_open_ms)
 
 
 def _rows(firsts: Vector, ends: Vector) -> int:
     return sum(end - firsts.get(partition, 0) for partition, end in ends.items())
-
-
-def _plus(value: int | None, addend: int) -> int | None:
-    return None if value is None else value + addend

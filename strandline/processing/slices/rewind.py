@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import Conflict, LogTruncated
-from strandline.ledger.states import CheckpointRow, SliceRow, StreamRow
+from strandline.ledger.states import CheckpointRow, StreamRow
+from strandline.processing.pipelines.event_time import WindowShape, earliest_event
 
 if TYPE_CHECKING:  # the rest of this module is pure
     from strandline.ledger.ledger import Ledger
@@ -38,49 +39,48 @@ class RewindPlan:
     """T0, the earliest event time that a window not yet emitted can hold."""
     held_open_from_ms: int | None = None
     """Windows that end later stay open through the replay, and the first new slice closes them: an earlier version with other
-    window sizes has left windows that are closed but not emitted. None: there are none."""
+    windows has left some that are closed but not emitted. None: there are none."""
 
-    def closes_ms(self, row: SliceRow) -> int | None:
-        """Up to which event time windows are closed after this slice, in a run that follows the plan."""
-        if row.number > self.slice_committed or row.closes_ms is None or self.held_open_from_ms is None:
+    def closed_ms(self, row: CheckpointRow) -> int | None:
+        """Up to which event time windows are closed after this committed slice, in a run that follows the plan."""
+        if row.slice > self.slice_committed or row.closes_ms is None or self.held_open_from_ms is None:
             return row.closes_ms
         return min(row.closes_ms, self.held_open_from_ms)
 
 
 def plan_rewind(
-    committed: SliceRow | None,
     checkpoint: CheckpointRow | None,
     first_slice_reaching: Callable[[int], int | None],
-    stage_sizes_ms: Mapping[str, int],
+    stages: Mapping[str, WindowShape],
 ) -> RewindPlan:
-    """Plan a run from the last committed slice and its checkpoint.
+    """Plan a run from the last checkpoint. `stages`: their windows, in their order.
 
     1. If nothing is committed, start at slice 1 and leave nothing out.
-    2. For each stage, take the end up to which the last checkpoint says that it has emitted, rounded down to a whole window
-       of its present size. It emits all later windows whole. A stage with a new name begins with the first window that was
-       not closed.
-    3. T0 is the start of the earliest window, over all stages, that is not emitted.
+    2. For each stage, take the end up to which the last checkpoint says that it has emitted, rounded down to the end of
+       a window of its present shape. It emits all later windows whole. A stage with a new name begins with the first window
+       that was not closed.
+    3. T0 is the earliest event time that a window of any stage can hold that is not emitted.
     4. Start the replay at the first slice whose running maximum of event time reaches T0: every record before it has an
        event time below T0, so no such window holds it.
     """
-    if committed is None or checkpoint is None:
+    if checkpoint is None:
         return RewindPlan(slice_first=1, slice_committed=0)
-    closes_ms = committed.closes_ms
+    closes_ms = checkpoint.closes_ms
     if closes_ms is None:
-        return RewindPlan(slice_first=1, slice_committed=committed.number)
+        return RewindPlan(slice_first=1, slice_committed=checkpoint.slice)
     emitted = {
-        stage: min(closes_ms, checkpoint.emitted.get(stage, closes_ms)) // size_ms * size_ms
-        for stage, size_ms in stage_sizes_ms.items()
+        stage: shape.last_end(min(closes_ms, checkpoint.emitted.get(stage, closes_ms)))
+        for stage, shape in stages.items()
     }
-    back_to_ms = min(emitted.values())
+    back_to_ms = earliest_event(list(stages.values()), list(emitted.values()))
     slice_first = first_slice_reaching(back_to_ms)
     return RewindPlan(
-        slice_first=slice_first if slice_first is not None else committed.number + 1,
-        slice_committed=committed.number,
+        slice_first=slice_first if slice_first is not None else checkpoint.slice + 1,
+        slice_committed=checkpoint.slice,
         emitted=emitted,
         reaches_back_to_ms=back_to_ms,
         held_open_from_ms=min(
-            (emitted[stage] for stage, size_ms in stage_sizes_ms.items() if emitted[stage] + size_ms <= closes_ms),
+            (emitted[stage] for stage, shape in stages.items() if shape.last_end(closes_ms) > emitted[stage]),
             default=None,
         ),
     )
@@ -97,12 +97,10 @@ def plan_of_job(ledger: Ledger, pipeline: CheckedPipeline) -> RewindPlan:
 
 def whole_plan_of_job(ledger: Ledger, pipeline: CheckedPipeline) -> RewindPlan:
     """Plan a run that rebuilds every open window, whatever the guarantee."""
-    checkpoint = ledger.last_checkpoint(pipeline.job)
     return plan_rewind(
-        ledger.slices(pipeline.job, checkpoint.slice, checkpoint.slice)[0] if checkpoint else None,
-        checkpoint,
+        ledger.last_checkpoint(pipeline.job),
         lambda event_ms: ledger.first_slice_reaching(pipeline.job, event_ms),
-        {stage.name: stage.size_ms for stage in pipeline.stages},
+        {stage.name: stage.shape for stage in pipeline.stages},
     )
 
 
@@ -125,17 +123,17 @@ def rewind_cost(ledger: Ledger, plan: RewindPlan, job: str) -> RewindCost:
     last = ledger.last_slice(job)
     if last is None:
         return RewindCost(0, START_S, {}, None)
+    before = ledger.checkpoints(job, limit=1, before=plan.slice_first)
+    since_ms = before[0].latest_log_ms if before else None
     if plan.slice_first > last.number:
-        return RewindCost(0, START_S, last.offsets, last.cut_time_ms)
+        return RewindCost(0, START_S, last.offsets, since_ms)
     first = ledger.slices(job, plan.slice_first, plan.slice_first)[0]
-    before = ledger.slices(job, plan.slice_first - 1, plan.slice_first - 1)
     records = sum(
         offset_next - first.offsets_first.get(stream, {}).get(partition, 0)
         for stream, partitions in last.offsets.items()
         for partition, offset_next in partitions.items()
     )
     rate = max(_records_per_s(ledger, job), REPLAY_RECORDS_PER_S_MIN)
-    since_ms = before[0].cut_time_ms if before else None
     return RewindCost(records, START_S + records / rate, first.offsets_first, since_ms)
 
 

@@ -1,29 +1,22 @@
-"""The arithmetic of event time: which watermark is in force for a slice, and which windows a slice closes. Pure.
+"""The arithmetic of event time: which watermark is in force for a slice, and which windows the slice closes. Pure.
 
-Two thresholds go with each slice n, both in milliseconds of event time, both recorded before the slice is processed:
+* W(n), `SliceRow.watermark_ms`, is recorded before slice n is processed: a record of slice n is late when its event time is
+  below it.
+* C(n), `CheckpointRow.closes_ms`, follows from what slice n brought: windows that end at or before it become final in slice n. It
+  is recorded when the slice is committed, so that a replay reads it.
 
-* `watermark_ms` W(n) decides lateness: a record of slice n is late when its event time is below it.
-* `closes_ms` C(n) is Spark's own watermark while it processes slice n: windows that end at or before it become final in
-  slice n. C(n) <= W(n), so Spark never drops a record that the lateness test accepted.
-
-They differ when event time advances while the feed is silent: W(n+1) includes the silence at once; Spark learns of it
-one slice later, from the tick row of an idle slice.
+One threshold after the other: W(n) <= C(n) <= W(n+1). What slice n closed, no later slice can add to, because a record below C(n)
+is late there. Both follow from the rule in force (`SliceRow.rule`), from how far event time has come in each partition
+(`reached`), and from how long each partition has been silent (`silence_ms`); all are recorded, and no clock is asked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
-from strandline.ledger.states import CheckpointRow, SliceRow
-from strandline.processing.pipelines.event_time import EventTimeRule
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    watermark_ms: int | None
-    closes_ms: int | None
+from strandline.ledger.states import CheckpointRow, EventTimeRule, Offsets, SliceRow
+from strandline.processing.pipelines.event_time import WindowShape
 
 
 def greatest(*values: int | None) -> int | None:
@@ -32,65 +25,62 @@ def greatest(*values: int | None) -> int | None:
     return max(known) if known else None
 
 
-def event_time_reached(rule: EventTimeRule, checkpoint: CheckpointRow | None, cut_time_ms: int) -> int | None:
-    """The event time reached at `cut_time_ms` of log time: the latest event, plus the silence beyond the timeout."""
-    if checkpoint is None or checkpoint.latest_event_ms is None:
-        return None
-    silence_ms = 0
-    if rule.idle_timeout_ms is not None and checkpoint.latest_log_ms is not None:
-        silence_ms = max(0, cut_time_ms - checkpoint.latest_log_ms - rule.idle_timeout_ms)
-    return checkpoint.latest_event_ms + silence_ms
+def watermark_by(rule: EventTimeRule, reached: Offsets, silence_ms: Offsets) -> int | None:
+    """The watermark that these facts give by themselves; None before the first accepted record.
 
-
-def thresholds_after(rule: EventTimeRule, done: SliceRow | None, checkpoint: CheckpointRow | None) -> Thresholds:
-    """The thresholds of the slice that follows `done`, from what the slices up to `done` held.
-
-    W(n+1) = max(W(n), latest event time + max(0, cut time - latest log time - idle timeout) - delay)
-    C(n+1) = max(C(n), latest event time - delay, tick of n - delay)
+    The least event time reached, over the partitions that aren't idle (`newest`: the greatest of all); when all are idle the
+    greatest, and what the shortest of their silences has beyond the timeout; less the delay. A partition that never held an
+    accepted record stands in neither map, and doesn't count.
     """
-    if done is None or checkpoint is None:
-        return Thresholds(None, None)
-    reached_ms = event_time_reached(rule, checkpoint, done.cut_time_ms)
-    seen_by_spark_ms = greatest(checkpoint.latest_event_ms, done.tick_ms)
-    watermark_ms = greatest(done.watermark_ms, _minus(reached_ms, rule.delay_ms), _minus(done.tick_ms, rule.delay_ms))
-    closes_ms = greatest(done.closes_ms, _minus(seen_by_spark_ms, rule.delay_ms))
-    return Thresholds(watermark_ms, closes_ms)
-
-
-def open_until(rule: EventTimeRule, checkpoint: CheckpointRow | None) -> int | None:
-    """The end of the last window of all stages that can hold a record yet; None before the first accepted record."""
-    if checkpoint is None or checkpoint.latest_event_ms is None:
+    places = [(stream, partition) for stream, partitions in reached.items() for partition in partitions]
+    if not places:
         return None
-    latest_ms = checkpoint.latest_event_ms
-    return max(latest_ms // size_ms * size_ms + size_ms for size_ms in rule.window_sizes_ms)
+    at_ms = {place: reached[place[0]][place[1]] for place in places}
+    silent_ms = {place: silence_ms.get(place[0], {}).get(place[1], 0) for place in places}
+    awake = [place for place in places if rule.idle_timeout_ms is None or silent_ms[place] < rule.idle_timeout_ms]
+    if rule.idle_timeout_ms is not None and not awake:
+        event_ms = max(at_ms.values()) + min(silent_ms.values()) - rule.idle_timeout_ms
+    elif rule.watermark == "newest":
+        event_ms = max(at_ms.values())
+    else:
+        event_ms = min(at_ms[place] for place in awake)
+    return event_ms - rule.delay_ms
 
 
-def closes_a_window(rule: EventTimeRule, from_ms: int | None, to_ms: int | None, open_until_ms: int | None) -> bool:
-    """Whether a window that can hold a record ends in (`from_ms`, `to_ms`]."""
-    if to_ms is None or open_until_ms is None:
-        return False
-    to_ms = min(to_ms, open_until_ms)
-    if from_ms is None:
-        return True
-    return any(to_ms // size_ms > from_ms // size_ms for size_ms in rule.window_sizes_ms)
+def watermark_after(rule: EventTimeRule, checkpoint: CheckpointRow | None, silence_ms: Offsets) -> int | None:
+    """W(n+1), after the last checkpoint, by the rule that is in force from now on and the silences of now. It never falls."""
+    if checkpoint is None:
+        return None
+    return greatest(checkpoint.closes_ms, watermark_by(rule, checkpoint.reached, silence_ms))
+
+
+def reached_after(reached: Offsets, latest_event_ms: Mapping[str, Mapping[int, int]]) -> Offsets:
+    """How far event time has come in each partition, after a slice that began at `reached` and whose latest *accepted* event in
+    each partition is given. It never falls."""
+    after = {stream: dict(partitions) for stream, partitions in reached.items()}
+    for stream, partitions in latest_event_ms.items():
+        for partition, event_ms in partitions.items():
+            known = after.setdefault(stream, {})
+            known[partition] = max(event_ms, known.get(partition, event_ms))
+    return after
+
+
+def closes_after(row: SliceRow, reached: Offsets) -> int | None:
+    """C(n): windows that end at or before it become final in slice n. `reached`: `reached_after` the slice. None: none do.
+
+    A drain's last slice has its watermark past every open window, so it closes them all.
+    """
+    return greatest(row.watermark_ms, watermark_by(row.rule, reached, row.silence_ms))
 
 
 def emitted_up_to(
-    sizes_ms: Iterable[tuple[str, int]], closes_ms: int | None, before: Mapping[str, int] = MappingProxyType({})
+    stages: Iterable[tuple[str, WindowShape]],
+    closes_ms: int | None,
+    before: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, int]:
     """Stage -> the end of the last window that is emitted after a slice that closes at `closes_ms`. It never falls below
     `before`, the value of the last checkpoint, whose version may have had shorter windows in a stage of the same name."""
     if closes_ms is None:
         return {}
-    ends = {stage: closes_ms // size_ms * size_ms for stage, size_ms in sizes_ms}
+    ends = {stage: shape.last_end(closes_ms) for stage, shape in stages}
     return {stage: max(end_ms, before.get(stage, end_ms)) for stage, end_ms in ends.items()}
-
-
-def tick_of_batch(last: SliceRow, checkpoint: CheckpointRow | None) -> int | None:
-    """The event time by which a batch that ends with slice `last` advances Spark's watermark. A replay knows the slice's
-    checkpoint and includes its latest event: so the watermark after a merged batch equals that after the single slices."""
-    return greatest(last.tick_ms, checkpoint.latest_event_ms if checkpoint else None)
-
-
-def _minus(value: int | None, subtrahend: int) -> int | None:
-    return None if value is None else value - subtrahend

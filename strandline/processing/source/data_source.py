@@ -68,6 +68,7 @@ def source_of_run(
             start=pipeline.spec.input.start,
             rows_max=checkpoint.records or settings.slice_rows_max,
             rule=pipeline.event_time_rule,
+            windows=pipeline.windows,
             emitter=emitter,
         ),
         plan=plan,
@@ -216,13 +217,14 @@ class SliceStreamReader(DataSourceStreamReader):
         ledger, plan = self._open_ledger(), self._config.plan
         # A rewind begins with windows that are open only in part; a snapshot continues those of the slice before.
         begins_empty = first == plan.slice_first and plan.reaches_back_to_ms is not None
-        before = [] if begins_empty else ledger.slices(last.job, first - 1, first - 1)
+        before = None if begins_empty or first == 1 else ledger.checkpoint(last.job, first - 1)
         checkpoint = ledger.last_checkpoint(last.job) if is_new else None
         return SliceWork(
             number=last.number,
             emits=is_new,
-            from_ms=plan.closes_ms(before[0]) if before else None,
-            to_ms=plan.closes_ms(last),
+            from_ms=plan.closed_ms(before) if before else None,
+            to_ms=None if is_new else plan.closed_ms(ledger.checkpoint(last.job, last.number)),
+            new_slice=last if is_new else None,
             dead_letter_offsets=checkpoint.dead_letter_offsets if checkpoint else {},
             result_offsets=checkpoint.result_offsets if checkpoint else {},
         )
@@ -259,7 +261,7 @@ def spread_pieces(slices: Sequence[SliceRow], parallelism: int) -> list[list[Pie
                 offset_first = row.offsets_first[stream].get(partition, 0)
                 if offset_first < offset_next:
                     offsets = OffsetRange(stream, partition, offset_first, offset_next)
-                    pieces.setdefault((stream, partition), []).append(Piece(offsets, row.watermark_ms))
+                    pieces.setdefault((stream, partition), []).append(Piece.of_slice(row, offsets))
     tasks: list[list[Piece]] = [[] for _ in range(max(1, min(parallelism, len(pieces))))]
     loads = [0] * len(tasks)
     sizes = {

@@ -44,6 +44,8 @@ _NULL = msgspec.Raw(b"null")
 Places = npt.NDArray[np.int64]
 NEVER_LATE = np.iinfo(np.int64).min
 """The watermark of a slice for which no record can be late."""
+NEVER_AHEAD = np.iinfo(np.int64).max
+"""How far ahead of its log time a record may be where none can be too far."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,6 @@ class Decoder:
         fields: Sequence[RecordField],
         event_time_field: str,
         columns_needed: Sequence[str],
-        max_ahead_ms: int | None,
     ) -> None:
         names = [field.name for field in fields]
         unknown = sorted({event_time_field, *columns_needed} - set(names))
@@ -96,17 +97,20 @@ class Decoder:
                 f"the event-time field {event_time_field} is a {fields[self._event_time].type}, not a timestamp"
             )
         self._needed = [(name, names.index(name)) for name in columns_needed]
-        self._max_ahead_ms = max_ahead_ms
         self._validator = RecordValidator(self._fields)
         self._parse = msgspec.json.Decoder(self._validator.row_type).decode
         self._keys = [f'"{name}"'.encode() for name in names]
         self._extracts = [_extract_of(at) for at in range(len(fields))]
 
     def decode(
-        self, values: Sequence[bytes | None], log_times_ms: Sequence[int], watermarks_ms: Micros | int | None
+        self,
+        values: Sequence[bytes | None],
+        log_times_ms: Sequence[int],
+        watermarks_ms: Micros | int | None,
+        max_ahead_ms: Micros | int | None = None,
     ) -> Decoded:
-        """Return the accepted records as columns, and the others with the reason. A watermark may stand for all records, or one
-        for each (`NEVER_LATE`: none).
+        """Return the accepted records as columns, and the others with the reason. A watermark, and how far a record may be ahead
+        of its log time, may stand for all records, or one for each (`NEVER_LATE`, `NEVER_AHEAD`: none).
 
         1. Read each record into a row; one that cannot be read goes to the validator.
         2. Read the timestamps and decimals of all rows.
@@ -124,7 +128,7 @@ class Decoder:
                 rejects.append(RejectedRecord(at, rejection.reason, rejection.message))
                 keep[at] = False
         event_micros = columns.micros[self._event_time]
-        self._reject_by_time(event_micros, keep, log_times_ms, watermarks_ms, rejects)
+        self._reject_by_time(event_micros, keep, log_times_ms, watermarks_ms, max_ahead_ms, rejects)
         rejects.sort(key=lambda reject: reject.index)
         accepted_micros = event_micros[keep]
         return Decoded(
@@ -218,6 +222,7 @@ class Decoder:
         keep: Marks,
         log_times_ms: Sequence[int],
         watermarks_ms: Micros | int | None,
+        max_ahead_ms: Micros | int | None,
         rejects: list[RejectedRecord],
     ) -> None:
         """Clear `keep` and add a reject for each kept row before 1970, too far ahead of its log time, or too late."""
@@ -226,13 +231,14 @@ class Decoder:
             keep[at] = False  # Spark's watermark begins at 1970: Spark would drop earlier records silently
             message = f"{name}: {format_timestamp(event_micros[at])} is before 1970-01-01 UTC; is the unit right?"
             rejects.append(RejectedRecord(at, REASON_SCHEMA, message))
-        if self._max_ahead_ms is not None:
+        if max_ahead_ms is not None:
+            most_ms = np.broadcast_to(np.asarray(max_ahead_ms, np.int64), len(log_times_ms))[: len(keep)]
             # Rounded up, so that one microsecond too many is too many.
             ahead_ms = -(-event_micros // 1000) - np.asarray(log_times_ms, np.int64)[: len(keep)]
-            for at in np.flatnonzero(keep & (ahead_ms > self._max_ahead_ms)).tolist():
+            for at in np.flatnonzero(keep & (ahead_ms > most_ms)).tolist():
                 keep[at] = False
                 message = f"{name}: {format_timestamp(event_micros[at])} is {ahead_ms[at]} ms ahead of its log time"
-                message += f", more than {self._max_ahead_ms} ms"
+                message += f", more than {most_ms[at]} ms"
                 rejects.append(RejectedRecord(at, REASON_FUTURE_EVENT, message))
         if watermarks_ms is not None:
             limits_ms = np.broadcast_to(np.asarray(watermarks_ms, np.int64), len(log_times_ms))[: len(keep)]

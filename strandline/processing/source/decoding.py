@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from strandline.core.record_headers import HEADER_SOURCE
+from strandline.ledger.states import SliceRow
 from strandline.log.range_reader import RangeReader
 from strandline.log.reader import OffsetRange
 from strandline.processing.pipelines.arrow_types import arrow_type
-from strandline.processing.source.decoder import NEVER_LATE, Decoded, Decoder
+from strandline.processing.source.decoder import NEVER_AHEAD, NEVER_LATE, Decoded, Decoder
 from strandline.processing.source.record_fields import RecordField, record_fields
 from strandline.processing.source.topic_fields import TopicFields
 
@@ -35,7 +36,6 @@ class DecodingConfig:
     topic_fields: Mapping[str, int]
     """Fields that records from MQTT take from their topic: name -> level."""
     event_time_field: str
-    max_ahead_ms: int | None
 
     @property
     def column_types(self) -> dict[str, pa.DataType]:
@@ -58,7 +58,6 @@ def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str) -> DecodingConf
         columns=pipeline.columns_needed,
         topic_fields=dict(pipeline.stream.mqtt.fields) if pipeline.stream.mqtt else {},
         event_time_field=pipeline.event_time_field,
-        max_ahead_ms=pipeline.max_ahead_ms,
     )
 
 
@@ -68,16 +67,21 @@ def decoder_of(config: DecodingConfig) -> Decoder:
         fields=config.fields,
         event_time_field=config.event_time_field,
         columns_needed=config.columns,
-        max_ahead_ms=config.max_ahead_ms,
     )
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A range of one partition with the watermark in force for it: the part of one slice."""
+    """A range of one partition, the part of one slice, with what is in force for it."""
 
     offsets: OffsetRange
     watermark_ms: int | None
+    max_ahead_ms: int | None
+
+    @staticmethod
+    def of_slice(row: SliceRow, offsets: OffsetRange) -> Piece:
+        """The part of this slice."""
+        return Piece(offsets, row.watermark_ms, row.rule.max_ahead_ms)
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class DecodedChunk:
 
 
 def decode_pieces(config: DecodingConfig, decoder: Decoder, pieces: Sequence[Piece]) -> Iterator[DecodedChunk]:
-    """Read and decode the pieces in order, in chunks. A chunk may span slices; each record has the watermark of its own."""
+    """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is judged by its own."""
     reader = _log_reader(config.kafka_bootstrap)
     topic_fields = None
     if config.topic_fields:
@@ -103,10 +107,11 @@ def decode_pieces(config: DecodingConfig, decoder: Decoder, pieces: Sequence[Pie
         whole, run = records.offset_range, runs[records.offset_range]
         ends = np.array([piece.offsets.offset_next for piece in run])
         watermarks_ms = np.array([NEVER_LATE if piece.watermark_ms is None else piece.watermark_ms for piece in run])
+        ahead_ms = np.array([NEVER_AHEAD if piece.max_ahead_ms is None else piece.max_ahead_ms for piece in run])
         offsets, values, log_times_ms = records.offsets, records.values, records.log_times_ms
         whole_values = topic_fields.fill_in(values, records.header_values) if topic_fields else values
         of_piece = np.searchsorted(ends, offsets, "right")
-        decoded = decoder.decode(whole_values, log_times_ms, watermarks_ms[of_piece])
+        decoded = decoder.decode(whole_values, log_times_ms, watermarks_ms[of_piece], ahead_ms[of_piece])
         yield DecodedChunk(whole.stream, whole.partition, offsets, values, log_times_ms, decoded)
 
 

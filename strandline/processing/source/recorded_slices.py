@@ -53,7 +53,7 @@ def cut_tasks(slices: Iterable[SliceRow], slice_own: int, rows_max: int) -> list
                         task, room = LogTask([], own), rows_max
                         tasks.append(task)
                     upto = min(offset_next, first + room)
-                    task.pieces.append(Piece(OffsetRange(stream, partition, first, upto), row.watermark_ms))
+                    task.pieces.append(Piece.of_slice(row, OffsetRange(stream, partition, first, upto)))
                     open_tasks[stream, partition, own] = (task, room - (upto - first))
                     first = upto
     return tasks

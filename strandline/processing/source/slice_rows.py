@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 import pyarrow as pa
 
-from strandline.ledger.states import Offsets
+from strandline.ledger.states import Offsets, SliceRow
+from strandline.processing.slices.watermark import closes_after, reached_after
 
 RECORDS, REJECTED, FACTS, WORK = range(4)
 ROWS_SCHEMA = pa.schema(
@@ -52,12 +53,20 @@ class SliceWork(msgspec.Struct, frozen=True):
     emits: bool
     """Whether the slice is new. A replayed one only rebuilds state."""
     from_ms: int | None
-    """Windows that end after it and up to `to_ms` become final."""
+    """Windows that end after it become final, up to `to_ms`, or up to what the new slice closes."""
     to_ms: int | None
     dead_letter_offsets: dict[int, int]
     """Where the dead-letter stream ended at the checkpoint before: partition -> offset."""
     result_offsets: Offsets
     """The same of each stream that the job emits to."""
+    new_slice: SliceRow | None = None
+    """The slice, if what it closes depends on what it holds; None: `to_ms` is known."""
+
+    def closes_ms(self, facts: Iterable[SourceFacts]) -> int | None:
+        """Up to which event time windows become final. `facts`: of every source task."""
+        if self.new_slice is None:
+            return self.to_ms
+        return closes_after(self.new_slice, reached_in(self.new_slice, facts))
 
 
 class SourceFacts(msgspec.Struct):
@@ -69,6 +78,14 @@ class SourceFacts(msgspec.Struct):
     reached_ms: dict[int, int] = {}
     """Partition -> the latest event time of its accepted records."""
     latest_log_ms: int | None = None
+
+
+def reached_in(row: SliceRow, facts: Iterable[SourceFacts]) -> Offsets:
+    """How far event time has come in each partition after the slice. `facts`: of every source task."""
+    reached = row.reached
+    for one in facts:
+        reached = reached_after(reached, dict.fromkeys(row.offsets, one.reached_ms))
+    return reached
 
 
 def encode(value: SliceWork | SourceFacts) -> bytes:

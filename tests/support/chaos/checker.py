@@ -22,8 +22,9 @@ from typing import Any
 from tests.support.chaos.dump import Dump, Record, Row
 
 TEN_SECONDS_MS, MINUTE_MS = 10_000, 60_000
-DELAY_MS = 10_000
+DELAY_MS = IDLE_MS = 10_000
 MAX_AHEAD_MS = 300_000
+RULE = {"delay_ms": DELAY_MS, "idle_timeout_ms": IDLE_MS, "max_ahead_ms": MAX_AHEAD_MS, "watermark": "partitions"}
 STAGES = {"ten_seconds": TEN_SECONDS_MS, "per_minute": MINUTE_MS}
 FIELDS = ("id", "client", "site", "ts", "power", "rated", "count", "cost")
 SHOWN_MAX = 5
@@ -83,7 +84,7 @@ def check_job(dump: Dump, job: str, stream: str) -> JobVerdict:
     """Compare what is there with what has to be there.
 
     1. The slices: one chain over the log from its beginning, committed in order, by epochs that only rise.
-    2. Each record, by its slice: used, or refused and why.
+    2. Each record, by its slice: used, or refused and why. The watermarks and what each slice closes follow from those used.
     3. The dead letters: those refused, each once, with its bytes.
     4. Windows and cascade over those used; the documents: each result of a closed window, once, right, at its place.
     5. The results in the stream: those of the first stage, each once, and the same.
@@ -93,12 +94,13 @@ def check_job(dump: Dump, job: str, stream: str) -> JobVerdict:
     slices, checkpoints = dump.tables["slices"], {row["slice"]: row for row in dump.tables["checkpoints"]}
     _check_slices(dump, slices, checkpoints, stream, verdict)
     judged = list(_judge_all(dump.records, slices, stream, verdict))
+    closers = _closers(_check_thresholds(judged, slices, checkpoints, stream, verdict))
     _check_dead_letters(dump.dead_letters, judged, stream, slices, checkpoints, verdict)
     results = _cascade(judged)
-    _check_documents(dump, job, results, slices, checkpoints, verdict)
+    _check_documents(dump, job, results, closers, slices, checkpoints, verdict)
     if dump.results is not None:
         _check_stream(dump.results, dump.documents, verdict)
-    _check_accounts(judged, results, slices, checkpoints, verdict)
+    _check_accounts(judged, results, closers, checkpoints, verdict)
     verdict.divergence += [event["message"] for event in dump.tables["events"] if "divergence" in str(event["facts"])]
     return verdict
 
@@ -113,8 +115,8 @@ def _check_slices(dump: Dump, slices: list[Row], checkpoints: dict[int, Row], st
         say(f"runs have the epochs {[row['epoch'] for row in dump.tables['runs']]}")
     started_ms = {row["epoch"]: row["started_ms"] for row in dump.tables["runs"]}
     first_offsets = {str(partition): 0 for partition in {record.partition for record in dump.records}}
-    before: Row = {"number": 0, "epoch": 0, "offsets": {stream: first_offsets}, "watermark_ms": None, "closes_ms": None}
-    committed_by, latest_ms, emitted = 0, None, dict.fromkeys(STAGES, 0)
+    before: Row = {"number": 0, "epoch": 0, "offsets": {stream: first_offsets}, "watermark_ms": None}
+    committed_by = 0
     for row in slices:
         name = f"slice {row['number']}"
         if row["number"] != before["number"] + 1:
@@ -125,15 +127,10 @@ def _check_slices(dump: Dump, slices: list[Row], checkpoints: dict[int, Row], st
             say(f"{name} begins at {starts}, the one before ends at {known}")
         if any(ends[partition] < offset for partition, offset in starts.items()):
             say(f"{name} ends at {ends}, before it begins at {starts}")
-        for column in ("watermark_ms", "closes_ms"):
-            if before[column] is not None and (row[column] is None or row[column] < before[column]):
-                say(f"{name} has {column} {row[column]}, the one before {before[column]}")
+        if before["watermark_ms"] is not None and (row["watermark_ms"] or 0) < before["watermark_ms"]:
+            say(f"{name} has watermark_ms {row['watermark_ms']}, the one before {before['watermark_ms']}")
         if row["epoch"] < committed_by:
             say(f"{name} was planned by epoch {row['epoch']}, after epoch {committed_by} had committed")
-        if (row["closes_ms"] or 0) > (row["watermark_ms"] or 0):
-            say(f"{name} closes windows up to {row['closes_ms']} and still takes records from {row['watermark_ms']} on")
-        if latest_ms is not None and (row["watermark_ms"] or 0) < latest_ms - DELAY_MS:
-            say(f"{name} has the watermark {row['watermark_ms']}, though event time had come to {latest_ms}")
         done = checkpoints.get(row["number"])
         if (done is not None) != (row["status"] == "committed"):
             say(f"{name} is {row['status']}, and its checkpoint is {'there' if done else 'not there'}")
@@ -146,11 +143,10 @@ def _check_slices(dump: Dump, slices: list[Row], checkpoints: dict[int, Row], st
             if later is not None and done["committed_ms"] > later:
                 say(f"{name} was committed by epoch {done['epoch']} when epoch {done['epoch'] + 1} had started")
             for stage, size_ms in STAGES.items():
-                closed = None if row["closes_ms"] is None else row["closes_ms"] // size_ms * size_ms
+                closed = None if done["closes_ms"] is None else done["closes_ms"] // size_ms * size_ms
                 if done["emitted"].get(stage) != closed:
                     say(f"{name} says that {stage} emitted up to {done['emitted'].get(stage)}; it closes {closed}")
-                emitted[stage] = closed or emitted[stage]
-            committed_by, latest_ms = done["epoch"], done["latest_event_ms"]
+            committed_by = done["epoch"]
         elif row is not slices[-1]:
             say(f"{name} was never committed, and others follow it")
         before = row
@@ -158,6 +154,53 @@ def _check_slices(dump: Dump, slices: list[Row], checkpoints: dict[int, Row], st
         say(f"a checkpoint says that slice {number} is committed, and there is no such slice")
     if len(checkpoints) != len(dump.tables["checkpoints"]):
         say("a slice has two checkpoints")
+
+
+def _check_thresholds(
+    judged: list[Judged], slices: list[Row], checkpoints: dict[int, Row], stream: str, verdict: JobVerdict
+) -> dict[int, int | None]:
+    """The watermark of each slice, and what it closes, by docs/ledger.md: from the records that were used and the silences that
+    are recorded. Returns slice -> up to where it closes windows, also of a slice that is not committed."""
+    say = verdict.ledger.append
+    used: dict[int, dict[int, int]] = defaultdict(dict)
+    for one in judged:
+        if one.reason in (None, "expression") and one.event_ms is not None:
+            partition = one.record.partition
+            used[one.slice][partition] = max(one.event_ms, used[one.slice].get(partition, one.event_ms))
+    reached: dict[int, int] = {}
+    closed_ms: int | None = None
+    closes_ms: dict[int, int | None] = {}
+    for row in slices:
+        name, number = f"slice {row['number']}", row["number"]
+        silence_ms = {int(partition): ms for partition, ms in row["silence_ms"].get(stream, {}).items()}
+        if row["rule"] != RULE:
+            say(f"{name} has the rule {row['rule']}, the pipeline says {RULE}")
+        if row["reached"].get(stream, {}) != {str(partition): ms for partition, ms in reached.items()}:
+            say(f"{name} says that event time had come to {row['reached']}, it was {reached}")
+        expected_ms = _latest(closed_ms, _watermark(reached, silence_ms))
+        is_past_all = row["kind"] == "drain" and (row["watermark_ms"] or 0) >= (expected_ms or 0)
+        if row["watermark_ms"] != expected_ms and not is_past_all:
+            say(f"{name} has the watermark {row['watermark_ms']}, expected {expected_ms}")
+        for partition, event_ms in used[number].items():
+            reached[partition] = max(event_ms, reached.get(partition, event_ms))
+        closed_ms = closes_ms[number] = _latest(row["watermark_ms"], _watermark(reached, silence_ms))
+        done = checkpoints.get(number)
+        if done is not None and done["closes_ms"] != closed_ms:
+            say(f"{name} closes windows up to {done['closes_ms']}, expected {closed_ms}")
+    return closes_ms
+
+
+def _latest(*moments_ms: int | None) -> int | None:
+    return max((moment_ms for moment_ms in moments_ms if moment_ms is not None), default=None)
+
+
+def _watermark(reached: dict[int, int], silence_ms: dict[int, int]) -> int | None:
+    if not reached:
+        return None
+    awake = [event_ms for partition, event_ms in reached.items() if silence_ms.get(partition, 0) < IDLE_MS]
+    if awake:
+        return min(awake) - DELAY_MS
+    return max(reached.values()) + min(silence_ms[partition] for partition in reached) - IDLE_MS - DELAY_MS
 
 
 # --- What becomes of a record
@@ -313,11 +356,11 @@ def _check_documents(
     dump: Dump,
     job: str,
     results: dict[Key, Result],
+    closers: _closers,
     slices: list[Row],
     checkpoints: dict[int, Row],
     verdict: JobVerdict,
 ) -> None:
-    closers = _closers(slices)
     planned = {row["number"]: row for row in slices}
     expected: dict[str, tuple[Key, int]] = {}
     for key, result in results.items():
@@ -381,14 +424,13 @@ def _check_stream(results: list[Record], documents: list[Row], verdict: JobVerdi
 
 
 class _closers:  # noqa: N801  # reads as the question that it answers
-    """Which slice closes a window: the first whose `closes_ms` is at or after the window's end."""
+    """Which slice closes a window: the first that closes at or after the window's end."""
 
-    def __init__(self, slices: list[Row]) -> None:
+    def __init__(self, closes_ms: dict[int, int | None]) -> None:
         self._reached: list[tuple[int, int]] = []
-        for row in slices:
-            closes_ms = row["closes_ms"]
-            if closes_ms is not None and (not self._reached or closes_ms > self._reached[-1][0]):
-                self._reached.append((closes_ms, row["number"]))
+        for number, up_to_ms in closes_ms.items():
+            if up_to_ms is not None and (not self._reached or up_to_ms > self._reached[-1][0]):
+                self._reached.append((up_to_ms, number))
 
     def of(self, end_ms: int) -> int | None:
         at = bisect_left(self._reached, end_ms, key=lambda reached: reached[0])
@@ -445,7 +487,7 @@ def _document_id(job: str, key: Key) -> str:
 def _check_accounts(
     judged: list[Judged],
     results: dict[Key, Result],
-    slices: list[Row],
+    closers: _closers,
     checkpoints: dict[int, Row],
     verdict: JobVerdict,
 ) -> None:
@@ -461,7 +503,6 @@ def _check_accounts(
             rejected[number][one.reason] += 1
         if one.reason in (None, "expression") and one.event_ms is not None:
             latest_event[number] = max(latest_event.get(number, 0), one.event_ms)
-    closers = _closers(slices)
     closed: dict[int, Counter[str]] = defaultdict(Counter)
     for stage, end_ms, _ in results:
         if (closer := closers.of(end_ms)) is not None:

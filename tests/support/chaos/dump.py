@@ -39,6 +39,9 @@ _JSON_COLUMNS = frozenset(
         "result_offsets",
         "rejected_total",
         "results_total",
+        "rule",
+        "reached",
+        "silence_ms",
     ]
 )
 _STALLED_S = 60.0

@@ -33,6 +33,8 @@ class MadeUpJob:
         self.minutes: dict[tuple[int, str], list[Row]] = defaultdict(list)
         self.latest_ms: int | None = None
         self.latest_log_ms: int | None = None
+        self.reached: dict[str, int] = {}
+        """Partition -> its latest event that was used."""
         self.totals: tuple[Counter[str], Counter[str], Counter[str]] = (Counter(), Counter(), Counter())
         self.begin_run()
 
@@ -58,25 +60,38 @@ class MadeUpJob:
         """Append some records, cut a slice behind them, process and commit it; between any two steps a run may end."""
         slices, checkpoints = self.dump.tables["slices"], self.dump.tables["checkpoints"]
         first = {str(partition): offset for partition, offset in self.offsets.items()}
-        before = slices[-1] if slices else None
+        before = checkpoints[-1] if checkpoints else None
         records = self.append(count)
         self.log_ms += self.chance.randint(200, 900)
-        passed_ms = None if self.latest_ms is None else self.latest_ms - DELAY_MS
-        closes_ms = passed_ms if before is None or before["closes_ms"] is None else max(before["closes_ms"], passed_ms)
+        watermark_ms = None if before is None else before["closes_ms"]
+        silence_ms: dict[str, int] = {}
+        if not count and self.reached and len(slices) % 2:  # for so long that it lets event time run on
+            silence_ms = {partition: 12_000 + int(partition) for partition in self.reached}
+            watermark_ms = max(watermark_ms, max(self.reached.values()) + min(silence_ms.values()) - 2 * DELAY_MS)
         row = {
             "number": len(slices) + 1,
             "epoch": self.epoch,
             "offsets_first": {self.stream: first},
             "offsets": {self.stream: {str(partition): offset for partition, offset in self.offsets.items()}},
-            "watermark_ms": closes_ms,
-            "closes_ms": closes_ms,
+            "watermark_ms": watermark_ms,
+            "rule": {
+                "delay_ms": DELAY_MS,
+                "idle_timeout_ms": 10_000,
+                "max_ahead_ms": 300_000,
+                "watermark": "partitions",
+            },
+            "reached": {self.stream: dict(self.reached)} if self.reached else {},
+            "silence_ms": {self.stream: silence_ms},
+            "kind": "live",
             "status": "committed",
         }
         slices.append(row)
         self.maybe_die()
         rejected = self.take(records, row)
+        passed_ms = min(self.reached.values()) - DELAY_MS if self.reached and not silence_ms else None
+        closes_ms = max((known for known in (watermark_ms, passed_ms) if known is not None), default=None)
         written_by = self.chance.randint(row["epoch"], self.epoch)
-        results = self.emit(row, written_by)
+        results = self.emit(row, closes_ms or 0, written_by)
         self.maybe_die()
         counts: dict[str, Any] = {"records": count, "accepted": count - rejected.total()}
         self.totals[0].update(counts)
@@ -97,6 +112,8 @@ class MadeUpJob:
                 "emitted": {}
                 if closes_ms is None
                 else {"ten_seconds": closes_ms - closes_ms % TEN_MS, "per_minute": closes_ms - closes_ms % MINUTE_MS},
+                "closes_ms": closes_ms,
+                "reached": {self.stream: dict(self.reached)} if self.reached else {},
                 "latest_event_ms": self.latest_ms,
                 "latest_log_ms": self.latest_log_ms,
                 "committed_ms": self.log_ms,
@@ -120,6 +137,8 @@ class MadeUpJob:
                     reason = "late"
                 else:
                     self.latest_ms = max(self.latest_ms or 0, reading["ts"])
+                    partition = str(record.partition)
+                    self.reached[partition] = max(reading["ts"], self.reached.get(partition, 0))
             if reason is not None:
                 rejected[reason] += 1
                 self.bury(record, reason)
@@ -136,9 +155,9 @@ class MadeUpJob:
             Record(0, 2 * len(self.dump.dead_letters), self.log_ms, key, record.value, headers)
         )
 
-    def emit(self, row: Row, epoch: int) -> Counter[str]:
+    def emit(self, row: Row, closes_ms: int, epoch: int) -> Counter[str]:
         results: Counter[str] = Counter()
-        for end_ms, site, client in [key for key in self.tens if key[0] <= (row["closes_ms"] or 0)]:
+        for end_ms, site, client in [key for key in self.tens if key[0] <= closes_ms]:
             members = self.tens.pop((end_ms, site, client))
             loads = [one["power"] / one["rated"] for one in members]
             values: Row = {
@@ -152,7 +171,7 @@ class MadeUpJob:
             self.write("ten_seconds", "ten", end_ms, TEN_MS, {"site": site, "client": client}, values, row, epoch)
             results["ten_seconds"] += 1
             self.minutes[-(-end_ms // MINUTE_MS) * MINUTE_MS, site].append(values)
-        for end_ms, site in [key for key in self.minutes if key[0] <= (row["closes_ms"] or 0)]:
+        for end_ms, site in [key for key in self.minutes if key[0] <= closes_ms]:
             parts = self.minutes.pop((end_ms, site))
             values = {
                 "n": sum(one["n"] for one in parts),

@@ -1,0 +1,68 @@
+"""Where windows begin and end, against a count of all of them one by one; and against the operator that makes them."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.processing.pipelines.event_time import WindowShape, closes_a_window, earliest_event, open_until
+
+SHAPES = [WindowShape(size, every) for size, every in ((10, 10), (10, 5), (10, 4), (7, 3), (7, 1), (12, 6), (30, 10))]
+AROUND = range(-3, 45)
+
+
+def windows_of(shape):
+    """(start, end) of all that lie around."""
+    return [(n * shape.every_ms, n * shape.every_ms + shape.size_ms) for n in range(-100, 200)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_ends_and_starts(shape):
+    windows = windows_of(shape)
+    for at in AROUND:
+        assert shape.last_end(at) == max(end for _, end in windows if end <= at)
+        assert shape.first_start(at) == min(start for start, end in windows if end > at)
+        assert shape.last_end_holding(at) == max(end for start, end in windows if start <= at < end)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_which_time_closes_a_window_that_can_hold_something(shape):
+    ends = [end for _, end in windows_of(shape)]
+    for from_, to, until in product(AROUND, AROUND, (shape.last_end_holding(20), shape.last_end_holding(33))):
+        assert closes_a_window([shape], from_, to, until) == any(from_ < end <= min(to, until) for end in ends)
+    assert closes_a_window([shape], None, 12, 20)
+    assert not closes_a_window([shape], None, None, 20)
+    assert not closes_a_window([shape], None, 12, None)
+
+
+def held_by(windows, event):
+    """Stage -> the windows that an event gets into: a window's result counts in the next stage at its last moment."""
+    found, moments = [], {event}
+    for shape in windows:
+        inside = {(s, e) for s, e in windows_of(shape) for moment in moments if s <= moment < e}
+        found.append(inside)
+        moments = {end - 1 for _, end in inside}
+    return found
+
+
+CASCADES = st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3)
+
+
+@given(CASCADES, st.integers(0, 40))
+def test_open_until_is_the_end_of_the_last_window_of_all_stages(windows, event):
+    assert open_until(windows, event) == max(end for stage in held_by(windows, event) for _, end in stage)
+    assert open_until(windows, None) is None
+
+
+@given(CASCADES, st.data())
+def test_a_rewind_begins_at_the_earliest_event_of_a_window_that_is_not_emitted(windows, data):
+    emitted = [data.draw(st.sampled_from([end for _, end in windows_of(shape) if 0 <= end <= 30])) for shape in windows]
+    needed = [
+        event
+        for event in range(-120, 60)
+        if any(end > done for stage, done in zip(held_by(windows, event), emitted, strict=True) for _, end in stage)
+    ]
+    assert earliest_event(windows, emitted) == min(needed)

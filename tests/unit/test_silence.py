@@ -1,0 +1,99 @@
+"""What counts as silence, and what doesn't."""
+
+import pytest
+
+from strandline.core.errors import LogUnavailable
+from strandline.processing.slices.silence import GAP_MAX_MS, SilenceMeter
+
+
+class Lab:
+    """Two partitions, a clock, and a meter that looks every second."""
+
+    def __init__(self):
+        self.now_ms = 0
+        self.ends, self.written, self.read = {0: 5, 1: 7}, {0: 5, 1: 7}, {0: 5, 1: 7}
+        self.recorded_ms = {}
+        self.answer_takes_ms = 0
+        self.meter = SilenceMeter(lambda: self.now_ms)
+
+    def ask(self):
+        self.now_ms += self.answer_takes_ms
+        return dict(self.ends), dict(self.written)
+
+    def look(self, after_ms=1_000):
+        self.now_ms += after_ms
+        ends, silence_ms = self.meter.look(self.ask, self.read, self.recorded_ms)
+        assert ends == self.ends
+        return silence_ms
+
+    def grow(self, partition, *, read=True):
+        self.ends[partition] += 1
+        self.written[partition] += 1
+        self.read[partition] += read
+
+
+@pytest.fixture
+def lab():
+    return Lab()
+
+
+def test_silence_is_counted_between_looks(lab):
+    assert [lab.look() for _ in range(3)] == [{0: 0, 1: 0}, {0: 1_000, 1: 1_000}, {0: 2_000, 1: 2_000}]
+
+
+def test_a_partition_that_grows_begins_anew(lab):
+    lab.look()
+    lab.look()
+    lab.grow(0)
+    assert [lab.look(), lab.look()] == [{0: 0, 1: 2_000}, {0: 1_000, 1: 3_000}]
+
+
+def test_an_open_transaction_is_no_silence(lab):
+    lab.look()
+    lab.look()
+    lab.written[0] += 3  # behind it nothing can be read
+    assert [lab.look(), lab.look()] == [{0: 0, 1: 2_000}, {0: 0, 1: 3_000}]
+    lab.written[0] += 1  # it is over
+    lab.ends[0] = lab.read[0] = lab.written[0]
+    assert [lab.look(), lab.look()] == [{0: 0, 1: 4_000}, {0: 1_000, 1: 5_000}]
+
+
+def test_what_is_unread_is_no_silence(lab):
+    lab.look()
+    lab.grow(0, read=False)
+    assert [lab.look(), lab.look()] == [{0: 0, 1: 1_000}, {0: 0, 1: 2_000}]
+    lab.read[0] += 1
+    assert [lab.look(), lab.look()] == [{0: 0, 1: 3_000}, {0: 1_000, 1: 4_000}]
+
+
+def test_an_outage_is_no_silence(lab):
+    lab.look()
+    lab.look()
+
+    def fail():
+        raise LogUnavailable("away")
+
+    with pytest.raises(LogUnavailable):
+        lab.meter.look(fail, lab.read, {})
+    assert lab.look(60_000) == {0: 1_000, 1: 1_000}
+    lab.answer_takes_ms = 15_000  # the brokers come back while they are asked
+    assert lab.look() == {0: 2_000, 1: 2_000}
+    lab.answer_takes_ms = 0
+    assert lab.look() == {0: 3_000, 1: 3_000}
+
+
+def test_of_a_long_time_between_two_looks_only_a_part_is_known_to_be_silence(lab):
+    lab.look()
+    assert lab.look(3_600_000) == {0: GAP_MAX_MS, 1: GAP_MAX_MS}
+
+
+def test_a_new_run_goes_on_where_the_partition_still_ends_at_the_recorded_slice(lab):
+    lab.recorded_ms = {0: 20_000, 1: 30_000}
+    lab.grow(1, read=False)
+    assert [lab.look(), lab.look()] == [{0: 20_000, 1: 0}, {0: 21_000, 1: 0}]
+
+
+def test_a_partition_that_was_added_begins_at_zero(lab):
+    lab.look()
+    lab.ends[2] = lab.written[2] = lab.read[2] = 0
+    assert [lab.look(), lab.look()] == [{0: 1_000, 1: 1_000, 2: 0}, {0: 2_000, 1: 2_000, 2: 1_000}]
