@@ -8,8 +8,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-WINDOW_START, WINDOW_END = "window_start_ms", "window_end_ms"
-PROBLEM = "problem"
+WINDOW_START, WINDOW_END = "@window_start_ms", "@window_end_ms"
+PROBLEM = "@problem"
 """Why a result cannot be used; null for a good one."""
 
 

@@ -248,7 +248,7 @@ def by_audit(
 def keep(pipeline: CheckedPipeline, found: Results, stage: str, batch: pa.RecordBatch) -> None:
     by = next(one.by for one in pipeline.stages if one.name == stage)
     for row in batch.to_pylist():
-        key = (row["window_start_ms"], *(row[name] for name in by))
+        key = (row["@window_start_ms"], *(row[name] for name in by))
         assert key not in found[stage], "each window is there once"
         found[stage][key] = row
 

@@ -151,7 +151,7 @@ def run(
                 found[one.stage] += one.rows.to_pylist()
         before = watermark_ms
     for rows_of_stage in found.values():
-        rows_of_stage.sort(key=lambda row: (row["window_start_ms"], str(row.get("machine")), str(row.get("site"))))
+        rows_of_stage.sort(key=lambda row: (row["@window_start_ms"], str(row.get("machine")), str(row.get("site"))))
     return found
 
 
@@ -222,7 +222,9 @@ def sliding(size_ms: int, every_ms: int) -> CheckedPipeline:
 
 
 def plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    return [(row["window_start_ms"], row["machine"], row["n"], row["most"], row["total"], row["power"]) for row in rows]
+    return [
+        (row["@window_start_ms"], row["machine"], row["n"], row["most"], row["total"], row["power"]) for row in rows
+    ]
 
 
 def expected_sliding(rows: Sequence[Record], size_ms: int, every_ms: int) -> list[tuple[Any, ...]]:
@@ -267,16 +269,16 @@ def test_results_are_what_a_plain_loop_computes(rows: list[Record]) -> None:
         windows[row.ts_ms // 10_000 * 10_000, row.machine, row.site].append(row)
     assert len(found["per_ten"]) == len(windows)
     for result in found["per_ten"]:
-        inside = windows[result["window_start_ms"], result["machine"], result["site"]]
-        assert result["window_end_ms"] == result["window_start_ms"] + 10_000
+        inside = windows[result["@window_start_ms"], result["machine"], result["site"]]
+        assert result["@window_end_ms"] == result["@window_start_ms"] + 10_000
         check_window(result, inside)
     minutes: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
     for result in found["per_ten"]:
-        if result["problem"] is None:
-            minutes[result["window_start_ms"] // 60_000 * 60_000, result["machine"]].append(result)
+        if result["@problem"] is None:
+            minutes[result["@window_start_ms"] // 60_000 * 60_000, result["machine"]].append(result)
     assert len(found["per_minute"]) == len(minutes)
     for result in found["per_minute"]:
-        inside_minute = minutes[result["window_start_ms"], result["machine"]]
+        inside_minute = minutes[result["@window_start_ms"], result["machine"]]
         assert result["n"] == sum(one["n"] for one in inside_minute)
         assert result["peak"] == max((one["most"] for one in inside_minute if one["most"] is not None), default=None)
 
@@ -292,7 +294,7 @@ def check_window(result: dict[str, Any], inside: list[Record]) -> None:
     assert result["last_site"] == inside[0].site
     fits = -(2**63) <= sum(counts) < 2**63
     assert result["total"] == (sum(counts) if counts and fits else None)
-    assert (result["problem"] is not None) == (not fits)
+    assert (result["@problem"] is not None) == (not fits)
     assert result["half"] == (float(sum(counts)) / len(counts) if counts else None)
     assert result["cost"] == (sum(costs) if costs else None)
     assert result["dear"] == max(costs, default=None)

@@ -63,7 +63,7 @@ def test_a_variance_of_near_numbers_loses_no_digits(database: Database, tmp_path
 def test_what_has_no_variance_is_no_number(database: Database, tmp_path: Path, values: list[float | None]) -> None:
     found = result_of(database, tmp_path, "double", values, v=("var_pop(x)", "double"))
     assert found["v"] in (INFINITY, -INFINITY) or found["v"] != found["v"]
-    assert found["problem"] is None, "the document refuses it"
+    assert found["@problem"] is None, "the document refuses it"
 
 
 def test_sums_are_exact_and_an_overflow_is_a_dead_letter(database: Database, tmp_path: Path) -> None:
@@ -72,16 +72,16 @@ def test_sums_are_exact_and_an_overflow_is_a_dead_letter(database: Database, tmp
     fits = result_of(
         database, tmp_path / "fits", "decimal(38,4)", [great, great.copy_negate(), Decimal("0.0001"), None], **sums
     )
-    assert (fits["total"], fits["mean"], fits["problem"]) == (Decimal("0.0001"), Decimal("0.00003333"), None)
+    assert (fits["total"], fits["mean"], fits["@problem"]) == (Decimal("0.0001"), Decimal("0.00003333"), None)
     over = result_of(database, tmp_path / "over", "decimal(38,4)", [great] * 5_000, **sums)
     assert (over["total"], over["mean"]) == (None, None)
-    assert "does not fit into a decimal(38,4)" in over["problem"]
+    assert "does not fit into a decimal(38,4)" in over["@problem"]
     whole = {"total": ("sum(x)", "long"), "mean": ("avg(x)", "double")}
     over = result_of(database, tmp_path / "long", "long", [2**63 - 1] * 3, **whole)
     assert (over["total"], over["mean"]) == (None, 2.0**63)
-    assert "does not fit into a long" in over["problem"]
+    assert "does not fit into a long" in over["@problem"]
     least = result_of(database, tmp_path / "least", "long", [-(2**63) + 1, -1, None], **whole)
-    assert (least["total"], least["problem"]) == (-(2**63), None)
+    assert (least["total"], least["@problem"]) == (-(2**63), None)
 
 
 def test_a_directory_may_have_any_name_and_what_duckdb_refuses_is_told(tmp_path: Path) -> None:

@@ -150,9 +150,9 @@ def test_a_column_of_another_type_than_declared_stops_the_write() -> None:
 def test_a_row_without_a_result_stops_the_write() -> None:
     """Its caller makes a dead letter of it; a document would be wrong for ever."""
     batch = stage_batch(SHAPE.fields, [("a", 1, 0.5), ("b", None, None)])
-    good = batch.append_column("problem", pa.array([None, None], pa.string()))
+    good = batch.append_column("@problem", pa.array([None, None], pa.string()))
     assert list(SHAPE.documents(good, 1, 1)) == list(SHAPE.documents(batch, 1, 1))
-    bad = batch.append_column("problem", pa.array([None, "n overflows"]))
+    bad = batch.append_column("@problem", pa.array([None, "n overflows"]))
     with pytest.raises(PermanentError, match=r"1 rows have no result but a problem \(n overflows\)"):
         list(SHAPE.documents(bad, 1, 1))
 
@@ -165,8 +165,8 @@ def test_a_field_may_be_called_problem() -> None:
 
 @pytest.mark.parametrize("column", [pa.array([0], pa.int32()), pa.array([None], pa.int64())])
 def test_a_window_that_is_no_pair_of_int64_stops_the_write(column: pa.Array) -> None:
-    batch = stage_batch(SHAPE.fields, [("a", 1, 0.5)]).set_column(1, "window_end_ms", column)
-    with pytest.raises(PermanentError, match="column window_end_ms arrived as int"):
+    batch = stage_batch(SHAPE.fields, [("a", 1, 0.5)]).set_column(1, "@window_end_ms", column)
+    with pytest.raises(PermanentError, match="column @window_end_ms arrived as int"):
         list(SHAPE.documents(batch, 1, 1))
 
 

@@ -79,8 +79,8 @@ class KeptRows:
         before = len(self.rows)
         for batch in batches:
             self.rows += [
-                {"end": row.pop("window_end_ms") / 1000, **row} | {"problem": None}
-                for row in batch.drop_columns(["window_start_ms"]).to_pylist()
+                {"end": row.pop("@window_end_ms") / 1000, **row} | {"@problem": None}
+                for row in batch.drop_columns(["@window_start_ms"]).to_pylist()
             ]
         return WriteReport(created=len(self.rows) - before)
 

@@ -42,10 +42,10 @@ def rows_of(*ends_ms: int, problems: Mapping[int, str] = {}) -> pa.RecordBatch:
     """A window for each end; its only aggregate is the end."""
     return pa.RecordBatch.from_pydict(
         {
-            "window_start_ms": pa.array([end - 10 for end in ends_ms], pa.int64()),
-            "window_end_ms": pa.array(ends_ms, pa.int64()),
+            "@window_start_ms": pa.array([end - 10 for end in ends_ms], pa.int64()),
+            "@window_end_ms": pa.array(ends_ms, pa.int64()),
             "n": pa.array(ends_ms, pa.int64()),
-            "problem": pa.array([problems.get(end) for end in ends_ms], pa.string()),
+            "@problem": pa.array([problems.get(end) for end in ends_ms], pa.string()),
         }
     )
 

@@ -23,13 +23,14 @@ from strandline.processing.audit.plan import VersionSpan
 from strandline.processing.audit.reconciliation import DEAD_LETTERS, STREAM_STORE, Row, Side
 from strandline.processing.audit.stores import rows_batch
 from strandline.processing.audit.table import Database, Table
-from strandline.processing.audit.window_query import PROBLEM, WINDOW_END, WindowQuery
+from strandline.processing.audit.window_query import WindowQuery
 from strandline.processing.emission.document_shapes import document_shape
 from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.pipelines.stages import Emit, Stage
 from strandline.processing.source.decoding import DecodingConfig, decode_pieces, decoder_of
 from strandline.processing.source.recorded_slices import LogTask
 from strandline.results.document import Document, DocumentShape
+from strandline.results.writer import PROBLEM, WINDOW_END
 
 
 @dataclass(frozen=True)

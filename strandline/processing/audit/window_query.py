@@ -17,11 +17,8 @@ from strandline.processing.audit.table import Database, Table
 from strandline.processing.operators.aggregate_calls import AggregateCall, AggregateCalls, CallValues
 from strandline.processing.operators.casting import EXACT, arrow_type, is_decimal, rounded_decimals
 from strandline.processing.pipelines.stages import Stage
+from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
-WINDOW_START = "window_start_ms"
-WINDOW_END = "window_end_ms"
-PROBLEM = "problem"
-"""Why a result is a dead letter; null for a good one."""
 _TIME = "time_ms"
 _UNSCALED = pa.decimal128(38, 0)
 _HALF = 10**19

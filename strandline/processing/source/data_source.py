@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # the workers load this module too, and need neither SQL nor 
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
     from strandline.processing.pipelines.job_run import JobRun
 
+_TASK_RECORDS_MIN = 5_000
+"""A second task costs more than it saves below so many records."""
 _POLL_S = 0.02
 """How often the planner looks for new records while there are none."""
 
@@ -262,11 +264,12 @@ def spread_pieces(slices: Sequence[SliceRow], parallelism: int) -> list[list[Pie
                 if offset_first < offset_next:
                     offsets = OffsetRange(stream, partition, offset_first, offset_next)
                     pieces.setdefault((stream, partition), []).append(Piece.of_slice(row, offsets))
-    tasks: list[list[Piece]] = [[] for _ in range(max(1, min(parallelism, len(pieces))))]
-    loads = [0] * len(tasks)
     sizes = {
         place: sum(p.offsets.offset_next - p.offsets.offset_first for p in parts) for place, parts in pieces.items()
     }
+    enough = 1 + sum(sizes.values()) // _TASK_RECORDS_MIN
+    tasks: list[list[Piece]] = [[] for _ in range(max(1, min(parallelism, len(pieces), enough)))]
+    loads = [0] * len(tasks)
     for place in sorted(pieces, key=lambda place: (-sizes[place], place)):
         lightest = loads.index(min(loads))
         tasks[lightest] += pieces[place]

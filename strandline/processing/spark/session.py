@@ -65,6 +65,7 @@ def start_spark(settings: Settings, job: str, scratch: Path, java_options: str |
         # What Spark keeps for its own web page, which is off: at two batches a second this adds up.
         "spark.sql.maxPlanStringLength": "1000",
         "spark.sql.ui.retainedExecutions": "4",
+        "spark.ui.liveUpdate.period": "-1",
         "spark.ui.retainedJobs": "4",
         "spark.ui.retainedStages": "4",
         "spark.ui.retainedTasks": "100",
