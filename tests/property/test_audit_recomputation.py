@@ -116,7 +116,7 @@ class Log:
             for partition, lines in sorted(records.items()):
                 first = reached[partition]
                 reached[partition] += len(lines)
-                piece = Piece(OffsetRange("machines", partition, first, reached[partition]), watermark_ms)
+                piece = Piece(OffsetRange("machines", partition, first, reached[partition]), watermark_ms, None)
                 yield piece, lines, list(range(first, reached[partition]))
 
 

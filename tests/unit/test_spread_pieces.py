@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.ledger.states import SliceKind, SliceRow, SliceStatus
+from strandline.ledger.states import SliceRow
 from strandline.processing.source.data_source import spread_pieces
+from tests.support.ledgers import a_slice
 
 
 def slice_of(number: int, firsts: dict[int, int], ends: dict[int, int], watermark_ms: int) -> SliceRow:
-    return SliceRow(
-        job="j",
-        number=number,
-        epoch=1,
-        version=1,
-        offsets_first={"s": firsts},
-        offsets={"s": ends},
-        cut_time_ms=0,
-        watermark_ms=watermark_ms,
-        closes_ms=None,
-        tick_ms=None,
-        kind=SliceKind.LIVE,
-        status=SliceStatus.PLANNED,
-        planned_ms=0,
-    )
+    return a_slice(number, offsets_first={"s": firsts}, offsets={"s": ends}, watermark_ms=watermark_ms)
 
 
 @pytest.mark.parametrize(("records", "tasks"), [(1, 1), (1_000, 1), (2_000, 2), (100_000, 4)])
