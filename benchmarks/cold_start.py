@@ -36,7 +36,7 @@ def measure_here(with_archive: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="strandline-bench-") as scratch:
         began = time.monotonic()
         spark = start_spark(Settings(), "cold", Path(scratch), java_options=None if with_archive else "")
-        warm_up(spark, _NO_KAFKA, Path(scratch), lambda: False)
+        warm_up(spark, _NO_KAFKA, Path(scratch) / "checkpoint", lambda: False)
         took_s = time.monotonic() - began
         print(json.dumps({"seconds": took_s, "jvm_cpu_s": cpu_by_role(os.getpid())["jvm"]}), flush=True)
         spark.stop()

@@ -5,6 +5,7 @@
     - LogUnavailable       Kafka did not answer or did not confirm
     - IndexUnavailable     Elasticsearch did not answer
     - LedgerUnavailable    the ledger's database did not answer
+    - SparkUnavailable     the Spark cluster's master did not answer, or the job has no executor
   x PermanentError         trying again cannot help
     - InvalidDocument      a stream or pipeline document is wrong; has a list of problems, each with its line
     - InvalidSettings      do not start
@@ -45,6 +46,10 @@ class IndexUnavailable(TransientError):
 
 class LedgerUnavailable(TransientError):
     code = "ledger_unavailable"
+
+
+class SparkUnavailable(TransientError):
+    code = "spark_unavailable"
 
 
 class PermanentError(StrandlineError):

@@ -84,6 +84,15 @@ class Settings(BaseSettings):
     """Where a job's Spark runs: `local[*,4]` is all cores of this machine and four tries of a task, or any Spark master URL."""
     spark_driver_memory: str = "1g"
     """Heap of a job's Spark driver (with `local`, of the whole job)."""
+    spark_driver_host: str | None = None
+    """The name or address under which the executors of a cluster reach a job's Spark driver, which runs on this machine.
+    Default: the address from which this machine reaches the master of a `spark://` URL."""
+    spark_cores: int = Field(default=2, ge=1)
+    """Cores of a cluster that each job, standby and backfill takes; a job's state is cut into as many parts. With
+    `local` the master says how many."""
+    spark_checkpoint_dir: Path | None = None
+    """A directory for Spark's checkpoints that this machine and those of a cluster's executors share, at the same path. A
+    cluster needs it."""
     audit_memory_mb: int = Field(default=1024, ge=256)
     """How much memory the database of an audit may take; what is beyond it goes below the scratch directory."""
     slice_rows_max: int = Field(default=1_000_000, ge=1)

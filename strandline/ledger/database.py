@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -86,6 +87,12 @@ def without_secrets(url: str) -> str:
         parsed.drivername, parsed.username, None, parsed.host, parsed.port, parsed.database, query
     )
     return open_part.render_as_string(hide_password=False)
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file of a ledger in SQLite; None for one in PostgreSQL. Raises InvalidSettings for a URL that can't name a ledger."""
+    parsed = _parse(url)
+    return Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
 
 
 def now_ms() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ import msgspec
 import pyarrow as pa
 import stamina
 
-from strandline.core.errors import Divergence, IndexUnavailable
+from strandline.core.errors import Divergence, IndexUnavailable, InvalidSettings
+from strandline.core.settings import Settings
+from strandline.core.urls import without_credentials
 from strandline.results.bulk import Bulk, cut_bulks
 from strandline.results.bulk_answer import BulkItem, ItemOutcome, read_bulk_answer
 from strandline.results.comparison import differences
@@ -27,7 +30,9 @@ _DIFFERENCES_SHOWN_MAX = 3
 class ElasticsearchWriter:
     """A ResultWriter over Elasticsearch. Pickles; connects on the first write, once for each process.
 
-    Between writes it holds no state: whatever an attempt left behind, the next one finds by its ids.
+    Between writes it holds no state: whatever an attempt left behind, the next one finds by its ids. What is pickled holds no
+    user and no password: where it is unpickled they come from STRANDLINE_ELASTICSEARCH_URL in that process's environment, or
+    InvalidSettings is raised.
     """
 
     url: str
@@ -42,6 +47,15 @@ class ElasticsearchWriter:
     wait_first_s: float = 0.1
     """Before the first retry; doubles with each further one, with jitter."""
     wait_max_s: float = 5.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        shown = without_credentials(self.url)
+        return {**vars(self), "url": shown, "has_credentials": shown != self.url}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if state.pop("has_credentials"):
+            state["url"] = _url_of_environment(state["url"])
+        vars(self).update(state)
 
     def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
         """Write the rows of a stage as ResultWriter promises."""
@@ -186,6 +200,17 @@ class ElasticsearchWriter:
             f"index {documents[0].index} has not taken {len(documents)} of {bulk_size} documents within "
             f"{self.deadline_s:g} s; its last answer was {why}; check Elasticsearch's health, disk and index blocks"
         )
+
+
+def _url_of_environment(shown: str) -> str:
+    """The URL with user and password, of which `shown` is the rest."""
+    own = Settings().elasticsearch_url
+    if without_credentials(own) != shown or own == shown:
+        raise InvalidSettings(
+            f"On {socket.gethostname()} STRANDLINE_ELASTICSEARCH_URL does not name {shown} with a user and a password: it must "
+            "be in the environment of this process and, on a cluster, of the Spark worker on each machine."
+        )
+    return own
 
 
 def _refuse(item: BulkItem) -> Refused:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from strandline.core.errors import InvalidSettings, LedgerUnavailable
 from strandline.ledger.database import without_secrets
 from strandline.ledger.ledger import Ledger
 from strandline.processing.source.data_source import open_ledger
@@ -15,6 +18,25 @@ WITH_PASSWORD = "postgresql+psycopg://strand:s3%40cret@db:5432/ledger?sslmode=re
 def test_the_address_holds_no_password() -> None:
     assert without_secrets(WITH_PASSWORD) == ADDRESS == without_secrets(ADDRESS)
     assert without_secrets("sqlite:////data/ledger.sqlite") == "sqlite:////data/ledger.sqlite"
+
+
+def test_a_file_that_this_machine_has_not_is_no_new_ledger(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match="on a cluster it must be in PostgreSQL"):
+        open_ledger(f"sqlite:///{tmp_path}/ledger.sqlite")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_ledger_that_refuses_says_that_the_environment_does_not_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(url: str) -> Ledger:
+        raise LedgerUnavailable("Could not look: no password supplied.")
+
+    monkeypatch.setattr(Ledger, "open", refuse)
+    monkeypatch.setenv("STRANDLINE_LEDGER_URL", "sqlite:///other.sqlite")
+    with pytest.raises(LedgerUnavailable, match=r"no password supplied\. STRANDLINE_LEDGER_URL .* does not name it"):
+        open_ledger(ADDRESS)
+    monkeypatch.setenv("STRANDLINE_LEDGER_URL", WITH_PASSWORD)
+    with pytest.raises(LedgerUnavailable, match=r"no password supplied\.$"):
+        open_ledger(ADDRESS)
 
 
 @pytest.mark.parametrize(

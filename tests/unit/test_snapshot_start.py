@@ -73,7 +73,7 @@ class Stage:
         return self.ledger.begin_run(JOB, 1)
 
     def keep(self, run: RunRow) -> None:
-        manifest = SnapshotManifest(JOB, 1, pyspark.__version__, shuffle_partitions())
+        manifest = SnapshotManifest(JOB, 1, pyspark.__version__, shuffle_partitions(self.settings))
         checkpoint = made(self.snapshots, run.epoch, 1, manifest=manifest)
         made_by = checkpoint.parent / "made-by.json"
         made_by.write_text(

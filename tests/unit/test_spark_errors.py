@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.core.errors import Divergence, LogTruncated, LogUnavailable, RecordTooLarge, StrandlineError
+from strandline.core.errors import (
+    Divergence,
+    InvalidSettings,
+    LogTruncated,
+    LogUnavailable,
+    RecordTooLarge,
+    StrandlineError,
+)
 from strandline.processing.spark.errors import typed_error
 
 OF_AN_EXECUTOR = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted due to stage failure
@@ -25,11 +32,26 @@ Caused by: java.io.EOFException
 """
 
 
-@pytest.mark.parametrize("kind", [LogUnavailable, LogTruncated, RecordTooLarge, Divergence])
+@pytest.mark.parametrize("kind", [LogUnavailable, InvalidSettings, LogTruncated, RecordTooLarge, Divergence])
 def test_our_own_error_comes_back_as_what_it_was(kind: type[StrandlineError]) -> None:
     error = typed_error(RuntimeError(OF_AN_EXECUTOR.format(name=kind.__name__, sentence="Kafka: it is gone.")))
     assert type(error) is kind
     assert str(error) == "Kafka: it is gone."
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "/opt/python: Error while finding module specification for 'strandline.processing.spark.worker_daemon' "
+        "(ModuleNotFoundError: No module named 'strandline')",
+        "/opt/python: No module named strandline.processing.spark.worker_daemon",
+        'java.io.IOException: Cannot run program "/opt/venv/bin/python": error=2, No such file or directory',
+    ],
+)
+def test_an_executor_without_strandline_is_told_with_the_remedy(said: str) -> None:
+    error = typed_error(RuntimeError(OF_A_KILLED_WORKER + said))
+    assert type(error) is InvalidSettings
+    assert "install it on each machine" in str(error)
 
 
 def test_anything_else_is_an_error_with_its_own_name_in_the_text() -> None:

@@ -9,11 +9,12 @@ from typing import Literal
 import structlog
 from pyspark.sql.streaming.query import StreamingQuery
 
-from strandline.core.errors import LedgerUnavailable, StrandlineError
+from strandline.core.errors import LedgerUnavailable, SparkUnavailable, StrandlineError
 from strandline.ledger.states import Desired, JobState, SliceStatus
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.run.watchdog import Watchdog
 from strandline.processing.slices.planner import is_drained
+from strandline.processing.spark.cluster import ExecutorWatch
 
 log = structlog.get_logger()
 
@@ -23,16 +24,25 @@ Ending = Literal[JobState.STOPPED, JobState.DRAINED, "interrupted", "replaced"]
 """The state to move the job to, or why its state stays: the process was told to end, or the job has a new version."""
 
 
-def watch_query(query: StreamingQuery, run: JobRun, watchdog: Watchdog, stop_now: threading.Event) -> Ending:
+def watch_query(
+    query: StreamingQuery, run: JobRun, watchdog: Watchdog, executors: ExecutorWatch, stop_now: threading.Event
+) -> Ending:
     """Wait until the run shall end, stop the query, and say how the run ended.
 
-    While the ledger is away this waits too: the watchdog says when that is too long. Raises what the query failed of, and Fenced.
+    While the ledger is away this waits too: the watchdog says when that is too long. Raises what the query failed of, Fenced, and
+    SparkUnavailable when a cluster leaves the job without executors.
     """
     run.ledger.move_job(run.job, JobState.RUNNING, epoch=run.epoch)
     while True:
         if not query.isActive:
             raise query.exception() or StrandlineError(f"the Spark query of job {run.job} ended by itself")
         watchdog.beat()
+        try:
+            executors.require_some()
+        except SparkUnavailable:
+            watchdog.disarm()
+            query.stop()
+            raise
         end: Ending | None = None
         try:
             end = "interrupted" if stop_now.is_set() else wanted_end(run)

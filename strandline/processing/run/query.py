@@ -26,6 +26,7 @@ from strandline.processing.run.watchdog import Watchdog
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.source.data_source import LogSource, log_source, source_of_run
 from strandline.processing.source.source_task import TaskConfig
+from strandline.processing.spark.cluster import ExecutorWatch
 from strandline.processing.spark.errors import typed_error
 from strandline.processing.spark.session import keys_of_buckets
 
@@ -36,7 +37,7 @@ class RunQuery:
 
     run: JobRun
     spark: SparkSession
-    scratch: Path
+    temporary_checkpoint: Path
     writer_of: WriterFactory
     first_committed: Callable[[], None]
     """Called once, after the run's first commit."""
@@ -44,12 +45,11 @@ class RunQuery:
     stop_now: threading.Event
 
     def run_to_end(self, plan: RewindPlan, checkpoint: Path | None) -> Ending:
-        """Start the query and watch it to its end. Spark's checkpoint is `checkpoint`, or one that is deleted at the end.
+        """Start the query and watch it to its end. Spark's checkpoint is `checkpoint`, or the temporary one, which is deleted.
 
         Raises StrandlineError: the committer's typed error where there is one, since Spark passes on only its text.
         """
         run, spark = self.run, self.spark
-        temporary = self.scratch / "checkpoint"
         committer: SliceCommitter | None = None
         try:
             keys = keys_of_buckets(spark)
@@ -69,17 +69,17 @@ class RunQuery:
             failpoint("run.before_query")
             query = (
                 outcomes.writeStream.foreachBatch(committer)
-                .option("checkpointLocation", str(checkpoint or temporary))
+                .option("checkpointLocation", str(checkpoint or self.temporary_checkpoint))
                 .queryName(run.job)
                 .start()
             )
-            return watch_query(query, run, self.watchdog, self.stop_now)
+            return watch_query(query, run, self.watchdog, ExecutorWatch(spark, run.settings), self.stop_now)
         except (PySparkException, Py4JError) as error:
             cause = committer.error if committer else None
             raise cause or typed_error(error) from error
         finally:
             self.watchdog.disarm()
-            shutil.rmtree(temporary, ignore_errors=True)
+            shutil.rmtree(self.temporary_checkpoint, ignore_errors=True)
 
     def _keyed_task(self, plan: RewindPlan, source: TaskConfig) -> KeyedTask:
         run, settings = self.run, self.run.settings

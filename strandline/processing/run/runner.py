@@ -33,6 +33,7 @@ from strandline.processing.run.snapshot_choice import SnapshotChoice
 from strandline.processing.run.start import RunStart
 from strandline.processing.run.watchdog import Watchdog, end_process_group
 from strandline.processing.slices.rewind import RewindPlan
+from strandline.processing.spark.cluster import scratch_checkpoint
 from strandline.processing.spark.session import start_spark
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
 
@@ -143,7 +144,9 @@ class Runner:
             scratch = self._scratch / str(row.epoch)
             scratch.mkdir(parents=True, exist_ok=True)
             spark = self._session(scratch)
-            query = RunQuery(run, spark, scratch, self._writer_of, snapshots.keep_newest, watchdog, self._stop_now)
+            temporary = scratch_checkpoint(settings, scratch, f"{self._job}/{row.epoch}")
+            _remove_older(temporary)
+            query = RunQuery(run, spark, temporary, self._writer_of, snapshots.keep_newest, watchdog, self._stop_now)
             return query.run_to_end(plan, checkpoint)
 
         return RunStart(ledger, pipeline, snapshots, partial(prepare_run, run), run_query, self._is_java_alive).run()
@@ -202,3 +205,10 @@ class Runner:
         except (Fenced, LedgerUnavailable) as unsaid:
             log.error("could not say in the ledger how the run ended", job=self._job, epoch=epoch, error=str(unsaid))
         return EXIT_AWAY if isinstance(error, TransientError) else EXIT_TRY_AGAIN
+
+
+def _remove_older(checkpoint: Path) -> None:
+    """Remove what older runs left beside this run's checkpoint: each is named by its epoch."""
+    for one in checkpoint.parent.glob("[0-9]*"):
+        if one.name.isdecimal() and checkpoint.name.isdecimal() and int(one.name) < int(checkpoint.name):
+            shutil.rmtree(one, ignore_errors=True)

@@ -11,6 +11,7 @@ from strandline.core.errors import BadRecord, Fenced, LogTruncated, StrandlineEr
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.run.snapshots import Snapshot, SnapshotBounds, SnapshotManifest, Snapshots
 from strandline.processing.slices.rewind import plan_of_job, require_log_holds, rewind_cost, whole_plan_of_job
+from strandline.processing.spark.cluster import snapshot_directory
 from strandline.processing.spark.session import shuffle_partitions
 
 log = structlog.get_logger()
@@ -33,9 +34,8 @@ class SnapshotChoice:
         self._index = run.index
         self._run = run.row
         self._pipeline = run.pipeline
-        manifest = SnapshotManifest(run.job, run.version, pyspark.__version__, shuffle_partitions())
-        root = run.settings.snapshot_dir or run.settings.data_dir / "snapshots"
-        self._snapshots = Snapshots(root, manifest, run.row)
+        manifest = SnapshotManifest(run.job, run.version, pyspark.__version__, shuffle_partitions(run.settings))
+        self._snapshots = Snapshots(snapshot_directory(run.settings), manifest, run.row)
         self._is_wanted = run.pipeline.spec.recovery == "snapshot"
 
     def choose(self) -> Snapshot | None:

@@ -6,6 +6,7 @@ import json
 import os
 import select
 import shutil
+import socket
 import sys
 from collections.abc import Callable
 
@@ -16,6 +17,7 @@ from strandline.core.errors import StrandlineError
 from strandline.core.settings import Settings
 from strandline.processing.run.exit_codes import EXIT_DONE, EXIT_TRY_AGAIN
 from strandline.processing.spark.class_archive_maker import provide_archive
+from strandline.processing.spark.cluster import scratch_checkpoint
 from strandline.processing.spark.session import start_spark
 from strandline.processing.spark.warm_up import warm_up
 
@@ -36,7 +38,11 @@ def stand_by(settings: Settings, run_job: Callable[[str, int, SparkSession], int
     try:
         provide_archive(settings, _is_job_waiting)
         spark = start_spark(settings, "standby", scratch)
-        warm_up(spark, settings.kafka_bootstrap, scratch, _is_job_waiting)
+        # No job can have this name.
+        checkpoint = scratch_checkpoint(settings, scratch, f".standby-{socket.gethostname()}-{os.getpid()}")
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        warm_up(spark, settings.kafka_bootstrap, checkpoint, _is_job_waiting)
+        shutil.rmtree(checkpoint, ignore_errors=True)
         log.info("standing by")
         line = sys.stdin.readline()
         if not line:

@@ -7,6 +7,7 @@ and yields blobs for the buckets; see `slice_rows`.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from strandline.core.errors import InvalidSettings, LedgerUnavailable
 from strandline.ledger.states import SliceRow
 from strandline.log.index import LogIndex
 from strandline.log.reader import OffsetRange
@@ -237,13 +239,29 @@ def open_ledger(url: str) -> Ledger:
 
     A password never goes through Spark: it comes from STRANDLINE_LEDGER_URL in this process's environment, where that names the
     same ledger. The imports are here because a worker that only reads the log starts sooner without SQL.
+
+    Raises LedgerUnavailable, and InvalidSettings when it is a file that this machine hasn't.
     """
     from strandline.core.settings import Settings
-    from strandline.ledger.database import without_secrets
+    from strandline.ledger.database import sqlite_file, without_secrets
     from strandline.ledger.ledger import Ledger
 
     own_url = Settings().ledger_url
-    return Ledger.open(own_url if without_secrets(own_url) == url else url)
+    is_named = without_secrets(own_url) == url
+    file = sqlite_file(url)
+    if file is not None and not file.exists():
+        raise InvalidSettings(
+            f"There is no ledger {file} on {socket.gethostname()}: on a cluster it must be in PostgreSQL."
+        )
+    try:
+        return Ledger.open(own_url if is_named else url)
+    except LedgerUnavailable as error:
+        if is_named:
+            raise
+        raise LedgerUnavailable(
+            f"{error} STRANDLINE_LEDGER_URL in the environment of this process on {socket.gethostname()} does not name it: if it "
+            "needs a password, set it there, on a cluster for the Spark worker on each machine."
+        ) from error
 
 
 def _rows(row: SliceRow) -> int:

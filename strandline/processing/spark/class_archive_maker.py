@@ -65,9 +65,12 @@ def make_archive(settings: Settings) -> Path:
         new.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(prefix="strandline-classes-") as scratch:
             spark = start_spark(
-                settings, "classes", Path(scratch), java_options=f'"-XX:ArchiveClassesAtExit={new}" {QUIET}'
+                settings.model_copy(update={"spark_master": "local[*]"}),
+                "classes",
+                Path(scratch),
+                java_options=f'"-XX:ArchiveClassesAtExit={new}" {QUIET}',
             )
-            warm_up(spark, settings.kafka_bootstrap, Path(scratch), lambda: False)
+            warm_up(spark, settings.kafka_bootstrap, Path(scratch) / "checkpoint", lambda: False)
             spark.stop()
             _end_java()
         if not new.exists():

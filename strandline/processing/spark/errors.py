@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 from strandline.core.errors import (
     BadRecord,
@@ -10,6 +11,7 @@ from strandline.core.errors import (
     Divergence,
     Fenced,
     IndexUnavailable,
+    InvalidSettings,
     LedgerUnavailable,
     LogTruncated,
     LogUnavailable,
@@ -24,12 +26,15 @@ _RAISED = re.compile(r"(?!(?:org|java|scala|py4j|pyspark)\.)(?:(?:\w+\.)+\w+|\w*
 _BAD_RECORD = re.compile(rf".*\b{BadRecord.__name__}: (?P<reason>\w+) at (?P<step>\S+): (?P<message>.*)")
 """As `BadRecord` says it."""
 _OF_SPARK = re.compile(r"(?:Caused by: )?org\.apache\.spark\.SparkException: (\S.*)")
+_OF_AN_EXECUTORS_MACHINE = re.compile(r"No module named '?strandline\b|Cannot run program \"[^\"]*python[^\"]*\"")
 _TOLD_AS_TEXT: dict[str, type[StrandlineError]] = {
     kind.__name__: kind
     for kind in (
         LogUnavailable,
         IndexUnavailable,
+        InvalidSettings,
         LedgerUnavailable,
+        InvalidSettings,
         PermanentError,
         NotFound,
         Conflict,
@@ -44,6 +49,11 @@ _TOLD_AS_TEXT: dict[str, type[StrandlineError]] = {
 
 def typed_error(error: Exception) -> StrandlineError:
     """The error that made a Spark query fail, with the type that it was raised with."""
+    if (found := _OF_AN_EXECUTORS_MACHINE.search(str(error))) is not None:
+        return InvalidSettings(
+            f"An executor can't start Strandline ({found[0]}): install it on each machine of the cluster as on the job's driver, "
+            f"with the same Python at the same path ({sys.executable})."
+        )
     sentence = sentence_of(error)
     name, _, message = sentence.partition(": ")
     if (bad := _BAD_RECORD.match(sentence)) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -10,33 +11,43 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from strandline.core.errors import StrandlineError
+from strandline.core.errors import InvalidSettings, SparkUnavailable, StrandlineError
 from strandline.core.settings import Settings
 from strandline.processing.source.slice_rows import bucket_keys
 from strandline.processing.spark import worker_daemon
 from strandline.processing.spark.class_archive import use_archive
+from strandline.processing.spark.cluster import ExecutorWatch, cluster_settings, is_cluster
 from strandline.processing.spark.errors import sentence_of
+
+_ON_THIS_MACHINE = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # Shuffle files lie on this machine and are read once or never: compression and checksums don't pay.
+    "spark.shuffle.compress": "false",
+    "spark.shuffle.spill.compress": "false",
+    "spark.shuffle.checksum.enabled": "false",
+}
 
 
 def start_spark(settings: Settings, job: str, scratch: Path, java_options: str | None = None) -> SparkSession:
     """A Spark session for one job. State lives in memory: it is rebuilt from the log, never from a disk.
 
-    `java_options` replace those for the class archive. Raises StrandlineError.
+    On a cluster it has executors when this returns. `java_options` replace those for the class archive. Raises StrandlineError.
     """
+    # The executors of a cluster use the same path: the planner process, beside the driver, is started by the name that they get.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    of_master = cluster_settings(settings) if is_cluster(settings) else _ON_THIS_MACHINE
     # Spark looks up the machine's name before it reads its settings, and dies where the name has no address.
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["SPARK_LOCAL_HOSTNAME"] = "localhost"
+    os.environ["SPARK_LOCAL_HOSTNAME"] = of_master["spark.driver.host"]
+    os.environ["SPARK_LOCAL_IP"] = _address_of(of_master["spark.driver.host"])
     settings_of_spark = {
         "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(shuffle_partitions()),
+        "spark.sql.shuffle.partitions": str(shuffle_partitions(settings)),
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # our idle slices do this, and are recorded
         "spark.sql.streaming.minBatchesToRetain": "2",
         "spark.sql.streaming.metricsEnabled": "false",
@@ -47,10 +58,6 @@ def start_spark(settings: Settings, job: str, scratch: Path, java_options: str |
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.python.daemon.module": worker_daemon.MODULE,
         "spark.sql.adaptive.enabled": "false",
-        # Shuffle files and state lie on this machine and are read once or never: compression and checksums don't pay.
-        "spark.shuffle.compress": "false",
-        "spark.shuffle.spill.compress": "false",
-        "spark.shuffle.checksum.enabled": "false",
         # Spark's default starts a process to set the mode of each file, and more to rename it: dozens in a batch. It also writes
         # Hadoop's checksums beside them, which nothing compares: the file system that adds them ignores them when it reads.
         "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
@@ -73,6 +80,7 @@ def start_spark(settings: Settings, job: str, scratch: Path, java_options: str |
         "spark.driver.extraJavaOptions": f'"-XX:ErrorFile={settings.data_dir}/logs/java-crash-%p.log" '
         f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch} "
         + (use_archive(settings.cache_dir) if java_options is None else java_options),
+        **of_master,
     }
     builder = SparkSession.builder.appName(f"strandline-{job}").master(settings.spark_master)
     for name, value in settings_of_spark.items():
@@ -80,18 +88,35 @@ def start_spark(settings: Settings, job: str, scratch: Path, java_options: str |
     try:
         spark = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
+        if is_cluster(settings):
+            raise SparkUnavailable(
+                f"The Spark cluster {settings.spark_master} did not take job {job}: {sentence_of(error)} The reason is in the "
+                "job's runner log, the master's log, or what the executors said (`work/APPLICATION/EXECUTOR/stderr` of a worker)."
+            ) from error
         raise StrandlineError(
             f"Spark could not be started for job {job}: {sentence_of(error)} The output of its Java process is in the job's "
             "runner log. Check that `java -version` says 17 or newer and that memory is free "
             f"(STRANDLINE_SPARK_DRIVER_MEMORY={settings.spark_driver_memory})."
         ) from error
     spark.sparkContext.setLogLevel("ERROR")
+    try:
+        ExecutorWatch(spark, settings).require_some(within_s=0)  # it has waited for them
+    except SparkUnavailable:
+        spark.stop()
+        raise
     return spark
 
 
-def shuffle_partitions() -> int:
-    """Into how many parts a job's state is cut: one for each core."""
-    return len(os.sched_getaffinity(0))
+def shuffle_partitions(settings: Settings) -> int:
+    """Into how many parts a job's state is cut: one for each core that the job has."""
+    return settings.spark_cores if is_cluster(settings) else len(os.sched_getaffinity(0))
+
+
+def _address_of(host: str) -> str:
+    try:
+        return socket.gethostbyname(host)
+    except OSError as error:
+        raise InvalidSettings(f"STRANDLINE_SPARK_DRIVER_HOST={host} has no address on this machine: {error}") from error
 
 
 def keys_of_buckets(spark: SparkSession) -> tuple[int, ...]:

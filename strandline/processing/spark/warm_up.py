@@ -69,8 +69,8 @@ _PIPELINE: dict[str, object] = {
 }
 
 
-def warm_up(spark: SparkSession, kafka_bootstrap: str, scratch: Path, is_awaited: Callable[[], bool]) -> None:
-    """Run the small query to its end, or until a job `is_awaited`."""
+def warm_up(spark: SparkSession, kafka_bootstrap: str, checkpoint: Path, is_awaited: Callable[[], bool]) -> None:
+    """Run the small query to its end, or until a job `is_awaited`. Its `checkpoint` directory is left behind."""
     began = time.monotonic()
     if is_awaited():
         return
@@ -91,7 +91,7 @@ def warm_up(spark: SparkSession, kafka_bootstrap: str, scratch: Path, is_awaited
             _keyed_task(pipeline, source), OUTCOME_DDL, STATE_DDL, "append", GroupStateTimeout.NoTimeout
         )
     )
-    query = outcomes.writeStream.foreachBatch(process).option("checkpointLocation", str(scratch / "warm-up")).start()
+    query = outcomes.writeStream.foreachBatch(process).option("checkpointLocation", str(checkpoint)).start()
     while len(batches) < BATCHES and query.isActive and not is_awaited():
         time.sleep(0.02)
     failure = query.exception()

@@ -11,6 +11,8 @@ import importlib
 
 from pyspark.daemon import manager
 
+from strandline.processing.spark.executor_check import require_expected
+
 MODULE = "strandline.processing.spark.worker_daemon"
 _NEEDED_BY_WORKERS = (
     "pyspark.worker",
@@ -22,6 +24,7 @@ _NEEDED_BY_WORKERS = (
 )
 
 if __name__ == "__main__":
+    require_expected()
     for needed in _NEEDED_BY_WORKERS:
         importlib.import_module(needed)
     # PySpark collects garbage after each task; what is imported here needs no look again.

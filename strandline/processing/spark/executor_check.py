@@ -1,0 +1,76 @@
+"""What an executor's machine must have, looked at before its first task: the driver's releases and directories.
+
+It runs where another release may be installed, before anything that the driver sent is read. Imports nothing of Strandline but
+its version and errors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import sys
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from strandline import __version__
+from strandline.core.errors import InvalidSettings
+
+VARIABLE = "STRANDLINE_EXECUTOR_EXPECTED"
+"""The environment variable that tells an executor's Python processes what the driver expects. No operator sets it."""
+MARK = ".strandline-shared"
+"""The file by which an executor knows a directory as the driver's."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the driver expects of an executor's machine."""
+
+    versions: dict[str, str]
+    """Program -> release."""
+    marks: dict[str, str]
+    """Shared directory -> the content of its MARK."""
+
+    def text(self) -> str:
+        """As it stands in VARIABLE."""
+        return json.dumps(asdict(self))
+
+
+def versions_here() -> dict[str, str]:
+    """What must be the same on all machines. Of Python the first two numbers count."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"Strandline": __version__, "Python": python, "PySpark": version("pyspark"), "PyArrow": version("pyarrow")}
+
+
+def require_expected() -> None:
+    """Raise InvalidSettings unless this machine has what the driver of the job expects. Without a driver elsewhere: nothing."""
+    text = os.environ.get(VARIABLE)
+    if text is None:
+        return
+    expected = Expected(**json.loads(text))
+    host = socket.gethostname()
+    here = versions_here()
+    different = [
+        f"{name} {here.get(name, 'none')} instead of {wanted}"
+        for name, wanted in expected.versions.items()
+        if here.get(name) != wanted
+    ]
+    if different:
+        raise InvalidSettings(
+            f"The executor on {host} has {', '.join(different)} in {sys.prefix}: install there what the job's driver has."
+        )
+    for directory, mark in expected.marks.items():
+        if not _is_shared(Path(directory), mark):
+            raise InvalidSettings(
+                f"The executor on {host} can't use the driver's directory {directory}: it must be one directory that all "
+                "machines of the cluster share, and that the user of the executors may write to."
+            )
+
+
+def _is_shared(directory: Path, mark: str) -> bool:
+    try:
+        return (directory / MARK).read_text(encoding="ascii") == mark and os.access(directory, os.W_OK)
+    except OSError:
+        return False

@@ -1,0 +1,189 @@
+"""A standalone Spark cluster on loopback: a master and workers as processes, with ports and directories of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pyspark
+
+from strandline.services.embedded.artifacts import find_java
+from strandline.services.processes.child_process import Child, Program, start, stop
+from strandline.services.processes.pids import PidFile
+from tests.support.waiting import wait_until
+
+_SPARK_HOME = Path(pyspark.__file__).parent
+_LOGGING = """\
+rootLogger.level = info
+rootLogger.appenderRef.stdout.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1}: %m%n%ex
+"""
+
+
+@dataclass
+class SparkCluster:
+    """Its processes are told apart by their recorded pids."""
+
+    directory: Path
+    master_port: int
+    workers: int
+    secrets: dict[str, str] = field(default_factory=dict)
+    """What the environment of the workers holds, and of no driver."""
+    _children: dict[str, Child] = field(default_factory=dict)
+
+    @property
+    def master(self) -> str:
+        """As STRANDLINE_SPARK_MASTER has it."""
+        return f"spark://127.0.0.1:{self.master_port}"
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        """What its machines share, if they were several."""
+        return self.directory / "shared"
+
+    def start(self) -> None:
+        self.start_master()
+        for number in range(1, self.workers + 1):
+            self.start_worker(number)
+
+    def stop(self) -> None:
+        for name in reversed(list(self._children)):
+            self._stop(name)
+
+    def start_master(self) -> None:
+        """Start the master; one that was started before, with what it knew then."""
+        recovery = self.directory / "recovery"
+        self._start(
+            "master",
+            "org.apache.spark.deploy.master.Master",
+            ["--host", "127.0.0.1", "--port", str(self.master_port), "--webui-port", "0"],
+            ["spark.deploy.recoveryMode=FILESYSTEM", f"spark.deploy.recoveryDirectory={recovery}"],
+            "elected leader! New state: ALIVE|Recovery complete",
+        )
+
+    def start_worker(self, number: int) -> None:
+        """Start a worker of one core, and wait until the master knows it."""
+        self._start(
+            f"worker-{number}",
+            "org.apache.spark.deploy.worker.Worker",
+            [
+                "--host",
+                "127.0.0.1",
+                "--cores",
+                "1",
+                "--memory",
+                "1g",
+                "--webui-port",
+                "0",
+                "--work-dir",
+                str(self.directory / f"work-{number}"),
+                self.master,
+            ],
+            [],
+            "Successfully registered with master",
+        )
+
+    def kill_master(self) -> None:
+        self._kill("master")
+
+    def kill_worker(self, number: int) -> None:
+        """Kill a worker alone; its executors find that out by themselves."""
+        self._kill(f"worker-{number}")
+
+    def kill_executor(self, number: int) -> None:
+        """Kill the executors of a worker with their Python processes; the worker starts others."""
+        for executor in self.executors(number):
+            for process in [executor, *executor.children(recursive=True)]:
+                process.kill()
+
+    def executors(self, number: int) -> list[psutil.Process]:
+        """The executors that a worker has now."""
+        children = psutil.Process(self._children[f"worker-{number}"].pid).children()
+        return [one for one in children if one.name() == "java"]
+
+    def log(self, name: str) -> Path:
+        return self.directory / "logs" / f"{name}.log"
+
+    def _start(self, name: str, main: str, arguments: list[str], options: list[str], ready: str) -> None:
+        log = self.log(name)
+        log.unlink(missing_ok=True)
+        program = Program(
+            name=name,
+            arguments=[
+                str(find_java()),
+                "-Xmx256m",
+                "-XX:+UseSerialGC",
+                "-XX:TieredStopAtLevel=1",
+                *(f"-D{option}" for option in options),
+                f"-Dlog4j2.configurationFile={self._logging()}",
+                "-cp",
+                f"{_SPARK_HOME}/jars/*",
+                main,
+                *arguments,
+            ],
+            log=log,
+            is_ready=lambda: re.search(ready, log.read_text(encoding="utf-8")) is not None,
+            environment=self._environment(),
+            directory=self.directory,
+        )
+        self._children[name] = start(program, PidFile(self.directory), lambda: None)
+
+    def _environment(self) -> dict[str, str]:
+        """That of another machine: nothing of what drivers know."""
+        kept = {
+            name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME", "JDK_JAVA_OPTIONS") if name in os.environ
+        }
+        repository = str(Path(__file__).parents[2])
+        return {
+            **kept,
+            "SPARK_HOME": str(_SPARK_HOME),
+            "PYTHONPATH": repository,
+            "SPARK_SCALA_VERSION": "2.13",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            **self.secrets,
+        }
+
+    def _logging(self) -> Path:
+        file = self.directory / "log4j2.properties"
+        file.write_text(_LOGGING, encoding="utf-8")
+        return file
+
+    def _kill(self, name: str) -> None:
+        child = self._children.pop(name)
+        psutil.Process(child.pid).kill()
+        wait_until(child.is_alive, lambda alive: not alive, f"the end of {name}")
+        PidFile(self.directory).remove(name, child.pid)
+
+    def _stop(self, name: str) -> None:
+        child = self._children.pop(name)
+        stop(name, child.pid, PidFile(self.directory), timeout_s=20)
+        child.kill_tree()  # and reap it
+
+
+@contextmanager
+def spark_cluster(workers: int = 2, secrets: dict[str, str] | None = None) -> Iterator[SparkCluster]:
+    """A cluster that runs inside."""
+    with tempfile.TemporaryDirectory(prefix="strandline-cluster-") as directory:
+        cluster = SparkCluster(Path(directory), _free_port(), workers, secrets or {})
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
