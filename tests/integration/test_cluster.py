@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from strandline.ledger.states import Desired, JobState
+from benchmarks.cluster.spark_cluster import SparkCluster, spark_cluster
+from strandline.ledger.states import BackfillState, Desired, JobState
 from strandline.processing.run.exit_codes import EXIT_DONE, EXIT_FAILED
+from strandline.processing.slices.rewind import RUN_BEGINS
 from tests.support.audit_lab import AuditLab
-from tests.support.spark_cluster import SparkCluster, spark_cluster
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
@@ -27,7 +28,7 @@ RECORDS_A_SECOND = 200
 USER = "canary-user:canary-password@"
 
 
-def documents_text(name: str) -> str:
+def documents_text(name: str, recovery: str) -> str:
     return f"""
 stream: {name}
 partitions: 2
@@ -35,6 +36,7 @@ schema: {{device: string, ts: {{type: timestamp, unit: ms}}, value: double}}
 ---
 pipeline: {name}
 input: {{stream: {name}}}
+recovery: {recovery}
 event_time: {{field: ts, delay: 1s, max_ahead: null}}
 steps:
   - window: {{name: second, tumbling: 1s, by: [device], aggregate: {{n: count(*), mean: avg(value)}}}}
@@ -44,10 +46,14 @@ steps:
 """
 
 
+NewJob = Callable[..., "ClusterJob"]
+"""Makes the job of this name, with this recovery."""
+
+
 class ClusterJob:
     """A job whose drivers are processes of their own, started again as a control service would."""
 
-    def __init__(self, lab: AuditLab, cluster: SparkCluster, name: str, directory: Path) -> None:
+    def __init__(self, lab: AuditLab, cluster: SparkCluster, name: str, directory: Path, recovery: str) -> None:
         self.lab = lab
         self.name = name
         self.codes: list[int] = []
@@ -64,12 +70,22 @@ class ClusterJob:
             "STRANDLINE_SPARK_CHECKPOINT_DIR": str(cluster.checkpoint_dir),
             **self.secrets,
         }
-        lab.apply(documents_text(name))
+        lab.apply(documents_text(name, recovery))
 
     def start(self) -> None:
+        self._driver = self._start("strandline.processing.run.process")
+
+    def backfill(self, from_ms: int) -> BackfillState:
+        """Compute the windows that end after this time anew, on the cluster."""
+        row = self.lab.request_backfill(self.name, from_ms)
+        process = self._start("strandline.processing.backfill.process", "--generation", str(row.generation))
+        process.wait()
+        return self.lab.ledger.backfill(self.name, row.generation).state
+
+    def _start(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
-            self._driver = subprocess.Popen(
-                [sys.executable, "-m", "strandline.processing.run.process", "--job", self.name],
+            return subprocess.Popen(
+                [sys.executable, "-m", module, "--job", self.name, *arguments],
                 env={**os.environ, **self._environment},
                 stdout=log,
                 stderr=log,
@@ -165,11 +181,11 @@ def cluster(secrets: dict[str, str]) -> Iterator[SparkCluster]:
 
 
 @pytest.fixture
-def new_job(audit_lab: AuditLab, cluster: SparkCluster, tmp_path: Path) -> Iterator[Callable[[str], ClusterJob]]:
+def new_job(audit_lab: AuditLab, cluster: SparkCluster, tmp_path: Path) -> Iterator[NewJob]:
     jobs: list[ClusterJob] = []
 
-    def make(name: str) -> ClusterJob:
-        jobs.append(ClusterJob(audit_lab, cluster, name, tmp_path))
+    def make(name: str, recovery: str = "rewind") -> ClusterJob:
+        jobs.append(ClusterJob(audit_lab, cluster, name, tmp_path, recovery))
         return jobs[-1]
 
     yield make
@@ -183,7 +199,7 @@ def drain(job: ClusterJob) -> None:
 
 
 def test_a_job_runs_in_the_executors_and_one_that_is_killed_costs_no_run(
-    cluster: SparkCluster, new_job: Callable[[str], ClusterJob]
+    cluster: SparkCluster, new_job: NewJob
 ) -> None:
     job = new_job("cluster-small")
     job.lab.ledger.set_desired(job.name, Desired.RUNNING)
@@ -211,9 +227,7 @@ def test_a_job_runs_in_the_executors_and_one_that_is_killed_costs_no_run(
 
 @pytest.mark.long
 @pytest.mark.parametrize("rounds", [2])
-def test_executor_worker_and_master_killed_under_load(
-    cluster: SparkCluster, new_job: Callable[[str], ClusterJob], rounds: int
-) -> None:
+def test_executor_worker_and_master_killed_under_load(cluster: SparkCluster, new_job: NewJob, rounds: int) -> None:
     job = new_job("cluster-kills")
     job.lab.ledger.set_desired(job.name, Desired.RUNNING)
     job.start()
@@ -238,9 +252,7 @@ def test_executor_worker_and_master_killed_under_load(
 
 
 @pytest.mark.long
-def test_a_master_that_has_forgotten_the_job_costs_a_run(
-    cluster: SparkCluster, new_job: Callable[[str], ClusterJob]
-) -> None:
+def test_a_master_that_has_forgotten_the_job_costs_a_run(cluster: SparkCluster, new_job: NewJob) -> None:
     """Such a master has the executors of an unknown job killed; the driver isn't told, and asks for no others."""
     job = new_job("cluster-forgotten")
     job.lab.ledger.set_desired(job.name, Desired.RUNNING)
@@ -258,9 +270,29 @@ def test_a_master_that_has_forgotten_the_job_costs_a_run(
     job.require_clean_audit()
 
 
+@pytest.mark.long
+def test_a_driver_that_is_killed_goes_on_from_a_snapshot_and_a_backfill_has_executors_too(
+    cluster: SparkCluster, new_job: NewJob
+) -> None:
+    job = new_job("cluster-snapshot", recovery="snapshot")
+    job.lab.ledger.set_desired(job.name, Desired.RUNNING)
+    job.start()
+    with job.under_load():
+        job.wait_for_slices(8, 180)
+        job.kill()
+        job.start()
+        job.wait_for_slices(3, 180)
+    drain(job)
+    began = [one.facts["way"] for one in job.lab.ledger.events(job.name) if one.kind == RUN_BEGINS]
+    assert sorted(began) == ["rewind", "snapshot"]
+    job.require_clean_audit()
+    assert job.backfill(BASE_MS) is BackfillState.COMPLETE, job.log_tail()
+    job.require_clean_audit()
+
+
 @pytest.mark.parametrize("secrets", [{}], indirect=False)
 def test_an_executor_without_the_secrets_says_what_is_missing(
-    cluster: SparkCluster, new_job: Callable[[str], ClusterJob], secrets: dict[str, str]
+    cluster: SparkCluster, new_job: NewJob, secrets: dict[str, str]
 ) -> None:
     job = new_job("cluster-no-secrets")
     job.send(100)

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,6 @@ import pyspark
 from strandline.services.embedded.artifacts import find_java
 from strandline.services.processes.child_process import Child, Program, start, stop
 from strandline.services.processes.pids import PidFile
-from tests.support.waiting import wait_until
 
 _SPARK_HOME = Path(pyspark.__file__).parent
 _LOGGING = """\
@@ -109,8 +109,11 @@ class SparkCluster:
 
     def executors(self, number: int) -> list[psutil.Process]:
         """The executors that a worker has now."""
-        children = psutil.Process(self._children[f"worker-{number}"].pid).children()
+        children = psutil.Process(self.worker_pid(number)).children()
         return [one for one in children if one.name() == "java"]
+
+    def worker_pid(self, number: int) -> int:
+        return self._children[f"worker-{number}"].pid
 
     def log(self, name: str) -> Path:
         return self.directory / "logs" / f"{name}.log"
@@ -162,7 +165,8 @@ class SparkCluster:
     def _kill(self, name: str) -> None:
         child = self._children.pop(name)
         psutil.Process(child.pid).kill()
-        wait_until(child.is_alive, lambda alive: not alive, f"the end of {name}")
+        while child.is_alive():
+            time.sleep(0.02)
         PidFile(self.directory).remove(name, child.pid)
 
     def _stop(self, name: str) -> None:

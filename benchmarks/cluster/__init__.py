@@ -1,0 +1,1 @@
+"""Jobs on a standalone Spark cluster."""
