@@ -84,7 +84,8 @@ def measure(records: int, keys: int) -> tuple[float, float, int]:
         watermark_ms = (first + SLICE_RECORDS) * EVENT_STEP_MS - DELAY_MS
         began = time.process_time()
         for bucket in range(BUCKETS):
-            states[bucket], found = cascade.step(states[bucket], chunks[bucket], Time(before, watermark_ms))
+            stepped = cascade.step(states[bucket], chunks[bucket], Time(before, watermark_ms))
+            states[bucket], found = stepped.state, stepped.results
             results += sum(one.rows.num_rows for one in found)
         step_s += time.process_time() - began
         before = watermark_ms

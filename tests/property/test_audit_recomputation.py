@@ -203,7 +203,8 @@ def by_operators(pipeline: CheckedPipeline, log: Log) -> tuple[Results, dict[str
             rejected |= {f"machines/{partition}/{offsets[at]}": reason for at, reason in of_piece.items()}
             event_us = decoded.event_time.take(pa.array(stepped.rows)).cast(pa.int64())
             chunks += [chunk for _, chunk in cascade.cut(partition, 0, event_us, stepped.columns)]
-        state, results = cascade.step(state, chunks, Time(watermark_ms, after_ms))
+        stepped = cascade.step(state, chunks, Time(watermark_ms, after_ms))
+        state, results = stepped.state, stepped.results
         for one in results:
             keep(pipeline, found, one.stage, one.rows)
     return found, rejected

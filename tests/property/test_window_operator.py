@@ -131,7 +131,7 @@ def run(
     """Every stage's results over slices, each with the watermark after it. Rows of a slice are cut into chunks."""
     cascade = Cascade(checked.stages, checked.stream.types, buckets)
     states: dict[int, bytes | None] = dict.fromkeys(range(buckets))
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    found: dict[str, list[dict[str, Any]]] = {stage.name: [] for stage in checked.stages}
     before: int | None = None
     for rows, watermark_ms in slices:
         chunks: dict[int, list[Chunk]] = defaultdict(list)
@@ -144,14 +144,26 @@ def run(
                 event_us = pa.array(np.array([row.ts_ms * 1000 for row in part], np.int64)[stepped.rows])
                 for bucket, chunk in cascade.cut(partition, sequence, event_us, stepped.columns):
                     chunks[bucket].append(chunk)
+        parts: dict[int, list[bytes]] = defaultdict(list)
         for bucket in range(buckets):
             time = Time(before, watermark_ms)
-            states[bucket], results = cascade.step(states[bucket], list(reversed(chunks[bucket])), time)
-            for one in results:
+            stepped = cascade.step(states[bucket], list(reversed(chunks[bucket])), time)
+            states[bucket] = stepped.state
+            for one in stepped.results:
                 found[one.stage] += one.rows.to_pylist()
+            for target, part in stepped.parts:
+                parts[target].append(part)
+        for of_bucket in parts.values():
+            merged = cascade.merge(list(reversed(of_bucket)))
+            found[merged.stage] += merged.rows.to_pylist()
         before = watermark_ms
     for rows_of_stage in found.values():
-        rows_of_stage.sort(key=lambda row: (row["@window_start_ms"], str(row.get("machine")), str(row.get("site"))))
+        rows_of_stage.sort(
+            key=lambda row: (
+                row["@window_start_ms"],
+                *(str(row.get(name)) for name in ("machine", "site")),
+            )
+        )
     return found
 
 
@@ -193,6 +205,45 @@ def test_results_do_not_depend_on_slices_buckets_or_chunks(
     merged = [row for rows, _ in history for row in rows]
     at_once = run(CASCADE, [(merged, END)], 1, 10**6)
     assert digest(run(CASCADE, history, buckets, chunk_rows)) == digest(at_once)
+
+
+WIDE = [
+    pipeline({"name": "all", "tumbling": "10s", "by": [], "aggregate": MINUTE}),
+    pipeline(
+        {"name": "per_ten", "tumbling": "10s", "by": ["machine", "site"], "aggregate": MINUTE},
+        {"name": "all", "tumbling": "1m", "by": [], "aggregate": HOUR},
+    ),
+    pipeline(
+        {"name": "per_five", "tumbling": "5s", "by": ["machine", "site"], "aggregate": MINUTE},
+        {"name": "per_ten", "tumbling": "10s", "by": ["site"], "aggregate": HOUR},
+        {"name": "all", "tumbling": "30s", "by": [], "aggregate": {"n": "sum(n)", "power": "sum(power)"}},
+    ),
+    pipeline(
+        {"name": "per_five", "tumbling": "5s", "by": ["machine"], "aggregate": MINUTE},
+        {"name": "per_ten", "tumbling": "10s", "by": [], "aggregate": HOUR},
+        {"name": "all", "tumbling": "20s", "by": [], "aggregate": {"power": "sum(power)"}},
+    ),
+]
+"""Last stages that group by none of the fields of the stages before; the last pipeline regroups twice."""
+
+
+@settings(max_examples=60)
+@given(histories(), st.sampled_from(WIDE), st.integers(2, 5), st.integers(1, 7))
+def test_a_last_stage_that_regroups_widely_does_not_depend_on_buckets(
+    history: list[tuple[list[Record], int | None]], checked: CheckedPipeline, buckets: int, chunk_rows: int
+) -> None:
+    """Its windows are merged from parts, and their sums of doubles are added in the same order all the same."""
+    merged = [row for rows, _ in history for row in rows]
+    at_once = run(checked, [(merged, END)], 1, 10**6)
+    assert digest(run(checked, history, buckets, chunk_rows)) == digest(at_once)
+    counted = sum(row["n"] for row in at_once[checked.stages[0].name])
+    assert counted == len(merged), "each record is in a window of the first stage"
+
+
+def test_which_last_stages_are_split() -> None:
+    cascades = [Cascade(one.stages, one.stream.types, 4) for one in [CASCADE, *WIDE]]
+    assert [cascade.is_split for cascade in cascades] == [False, True, True, True, False]
+    assert not Cascade(WIDE[0].stages, WIDE[0].stream.types, 1).is_split
 
 
 @settings(max_examples=40)
@@ -327,7 +378,7 @@ def test_state_holds_no_more_than_what_is_open() -> None:
         rows = [Record(0, (second + at) * 1000, f"m{(second + at) % 7}", "north", 1.0, 1, None) for at in range(5)]
         event_us = pa.array([row.ts_ms * 1000 for row in rows], pa.int64())
         chunks = [chunk for _, chunk in cascade.cut(0, 0, event_us, chunk_columns(rows))]
-        state, _ = cascade.step(state, chunks, Time(second * 1000 - 5000, second * 1000))
+        state = cascade.step(state, chunks, Time(second * 1000 - 5000, second * 1000)).state
         sizes.append(len(state))
     assert max(sizes[len(sizes) // 2 :]) <= max(sizes[: len(sizes) // 10])
 

@@ -141,12 +141,17 @@ class Engine:
             )
             for key, *row in rows:
                 found[key].append(tuple(row))
-        outcomes = []
+        outcomes, parts = [], []
         for bucket, key in enumerate(self.source.bucket_keys):
             rows_of_bucket = found[key]
             random.Random(work.number).shuffle(rows_of_bucket)
-            self.states[bucket], outcome = self.keyed.process(bucket, rows_of_bucket, self.states[bucket])
-            outcomes.append(outcome)
+            done = self.keyed.process(bucket, rows_of_bucket, self.states[bucket])
+            self.states[bucket] = done.state
+            outcomes.append(done.outcome)
+            parts += done.parts
+        for bucket in sorted({target for target, _ in parts}, reverse=True):
+            of_bucket = [part for target, part in reversed(parts) if target == bucket]
+            outcomes.append(self.keyed.emit_merged(bucket, of_bucket, work))
         return outcomes
 
     def digest(self) -> dict[str, list[str]]:

@@ -17,7 +17,7 @@ from strandline.ledger.database import without_secrets
 from strandline.ledger.states import BackfillRow
 from strandline.processing.backfill.plan import Chunk
 from strandline.processing.emission.document_shapes import document_shape, letter_shape
-from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters, rows_of
+from strandline.processing.emission.keyed_task import OUTCOME, KeyedTask, RecordLetters, rows_of
 from strandline.processing.emission.stage_emission import BackfillEmission
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stages import Stage
@@ -53,8 +53,10 @@ class ChunkTask:
         import pandas
 
         rows = [(WORK, 0, 0, encode(self.work)), *rows_of([frame])]
-        _, outcome = self.keyed.process(self.keyed.bucket_keys.index(key[0]), rows, None)
-        return pandas.DataFrame({"outcome": [msgspec.json.encode(outcome)]})
+        done = self.keyed.process(self.keyed.bucket_keys.index(key[0]), rows, None)
+        return pandas.DataFrame(
+            [(key[0], OUTCOME, msgspec.json.encode(done.outcome))], columns=["bucket", "kind", "blob"]
+        )
 
 
 def chunk_task(

@@ -162,7 +162,10 @@ class Backfill:
     ) -> list[BucketOutcome]:
         """Compute a chunk's windows and write them; return what each bucket did."""
         settings, events_ms = self._settings, (chunk.events_from_ms, chunk.up_to_ms)
-        source = task_config(pipeline, settings.kafka_bootstrap, keys_of_buckets(spark), events_ms)
+        keys = keys_of_buckets(spark)
+        if task_config(pipeline, settings.kafka_bootstrap, keys).cascade.is_split:
+            keys = keys[:1]  # one bucket needs no merge, and gives the same results
+        source = task_config(pipeline, settings.kafka_bootstrap, keys, events_ms)
         spark.dataSource.register(chunk_source(self._job, without_secrets(settings.ledger_url), chunk, source))
         before = self._ledger.checkpoint(self._job, row.slice).dead_letter_offsets
         task = chunk_task(row, pipeline, chunk, before, source, settings)
@@ -170,7 +173,7 @@ class Backfill:
         # Spark counts the parameters, and takes no object for a function.
         outcomes = rows.groupBy("bucket").applyInPandas(lambda key, frame: task(key, frame), OUTCOME_DDL)
         # The one action: the tasks write their results while the plan runs, and each bucket tells in one small row.
-        return [msgspec.json.decode(one[0], type=BucketOutcome) for one in outcomes.collect()]
+        return [msgspec.json.decode(one["blob"], type=BucketOutcome) for one in outcomes.collect()]
 
     def _require_log(self, row: BackfillRow, pipeline: CheckedPipeline) -> None:
         stream = pipeline.spec.input.stream

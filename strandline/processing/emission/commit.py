@@ -70,7 +70,7 @@ class SliceCommitter:
         number = slice_of_offset(json.loads(execution.availableOffsets().values().head().json()))
         failpoint("slice.before_action")
         # The only action: another one would run the whole batch again, from the log on. It brings one small row a bucket.
-        found = [msgspec.json.decode(row[0], type=BucketOutcome) for row in outcomes.collect()]
+        found = [msgspec.json.decode(row["blob"], type=BucketOutcome) for row in outcomes.collect()]
         failpoint("slice.written")
         facts = add_facts(one for outcome in found for one in outcome.facts)
         if number <= self._plan.slice_committed:

@@ -6,7 +6,7 @@ from Spark's state store: one blob. What it did goes back to the driver as one s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from strandline.processing.emission.fencing import require_current_epoch
 from strandline.processing.emission.stage_emission import StageEmission
 from strandline.processing.emission.transactional_ids import id_of_rejected_records
 from strandline.processing.operators.blobs import unpack
-from strandline.processing.operators.cascade import Cascade, Chunk, cascade_of
+from strandline.processing.operators.cascade import Cascade, Chunk, StageResults, cascade_of
 from strandline.processing.operators.windows import Time
 from strandline.processing.pipelines.stages import Stage
 from strandline.processing.source.slice_rows import (
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql.streaming.state import GroupState
 
-OUTCOME_DDL = "outcome binary"
+OUTCOME, PART = 10, 11
+"""What a bucket gives: what it did, and its part of windows that other buckets have parts of, too."""
+OUTCOME_DDL = "bucket int, kind int, blob binary"
 STATE_DDL = "blob binary"
 _LETTERS_BYTES = 16 << 20
 """So many bytes of rejected records are held at most before they are written."""
@@ -84,6 +86,18 @@ class RecordLetters:
 
 
 @dataclass(frozen=True)
+class BucketDone:
+    """What came of one slice in one bucket."""
+
+    state: bytes
+    outcome: BucketOutcome
+    parts: list[tuple[int, bytes]]
+    """(bucket that merges it, part) of windows of which other buckets have parts, too."""
+    work: bytes
+    """What was to be done, as it came."""
+
+
+@dataclass(frozen=True)
 class KeyedTask:
     """Computes and emits the buckets of one run; travels pickled to the executors."""
 
@@ -106,13 +120,37 @@ class KeyedTask:
         import pandas
 
         before: bytes | None = state.get[0] if state.exists else None
-        after, outcome = self.process(self.bucket_keys.index(key[0]), rows_of(frames), before)
-        if after != before:
-            state.update((after,))
-        yield pandas.DataFrame({"outcome": [msgspec.json.encode(outcome)]})
+        done = self.process(self.bucket_keys.index(key[0]), rows_of(frames), before)
+        if done.state != before:
+            state.update((done.state,))
+        given = [(key[0], OUTCOME, msgspec.json.encode(done.outcome))]
+        for bucket, part in done.parts:
+            given += [(self.bucket_keys[bucket], WORK, done.work), (self.bucket_keys[bucket], PART, part)]
+        yield pandas.DataFrame(given, columns=["bucket", "kind", "blob"])
 
-    def process(self, bucket: int, rows: Iterable[BucketRow], state: bytes | None) -> tuple[bytes, BucketOutcome]:
-        """Do one slice's work for one bucket; return its new state and what to tell the driver.
+    def merge(self, key: tuple[int], frame: pd.DataFrame) -> pd.DataFrame:
+        """Called by Spark for one bucket with what all buckets give: emit windows of which they hold parts, and hand on what they
+        did. Keeps no state."""
+        import pandas
+
+        rows = list(zip(frame["kind"].tolist(), frame["blob"].tolist(), strict=True))
+        outcomes = [blob for kind, blob in rows if kind == OUTCOME]
+        parts = [blob for kind, blob in rows if kind == PART]
+        if parts:
+            work = decode_work(next(blob for kind, blob in rows if kind == WORK))
+            outcome = self.emit_merged(self.bucket_keys.index(key[0]), parts, work)
+            outcomes.append(msgspec.json.encode(outcome))
+        given = [(key[0], OUTCOME, blob) for blob in outcomes]
+        return pandas.DataFrame(given, columns=["bucket", "kind", "blob"])
+
+    def emit_merged(self, bucket: int, parts: Sequence[bytes], work: SliceWork) -> BucketOutcome:
+        """Emit the last stage's windows of which these are the parts. Raises StrandlineError."""
+        outcome = BucketOutcome()
+        self._emit(self.emissions[-1], self.cascade.merge(parts), work, bucket, outcome)
+        return outcome
+
+    def process(self, bucket: int, rows: Iterable[BucketRow], state: bytes | None) -> BucketDone:
+        """Do one slice's work for one bucket.
 
         1. Take in the rows, in whatever order they come. Dead letters of rejected records are written as they arrive.
         2. Step the operators.
@@ -124,6 +162,7 @@ class KeyedTask:
         outcome = BucketOutcome()
         rejected: list[bytes] = []
         work: SliceWork | None = None
+        order = b""
         facts: list[SourceFacts] = []
         held = 0
         writer: DeadLetterWriter | None = None
@@ -131,7 +170,7 @@ class KeyedTask:
             if kind == RECORDS:
                 chunks.append(Chunk(partition, sequence, blob))
             elif kind == WORK:
-                work = decode_work(blob)
+                work, order = decode_work(blob), blob
             elif kind == FACTS:
                 facts.append(decode_facts(blob))
             elif kind == REJECTED:
@@ -148,17 +187,25 @@ class KeyedTask:
             failpoint("commit.before_dead_letters")
             writer = writer or self.letters.writer(bucket)
             outcome.letters += writer.write(_letters(rejected), work.dead_letter_offsets)
-        after, results = self.cascade.step(state, chunks, Time(work.from_ms, work.closes_ms(facts)))
-        if work.emits:
-            for emission, of_stage in zip(self.emissions, results, strict=True):
-                emitted = emission.emit(of_stage, work, bucket)
-                if emitted.results:
-                    outcome.results[emission.stage] = emitted.results
-                if emitted.refused:
-                    outcome.letters += emitted.refused
-                    outcome.refused[emission.stage] = emitted.refused
-                    outcome.samples[emission.stage] = emitted.sample
-        return after, outcome
+        stepped = self.cascade.step(state, chunks, Time(work.from_ms, work.closes_ms(facts)))
+        if not work.emits:
+            return BucketDone(stepped.state, outcome, [], order)
+        for emission, results in zip(
+            self.emissions, stepped.results, strict=False
+        ):  # without a last stage that is split
+            self._emit(emission, results, work, bucket, outcome)
+        return BucketDone(stepped.state, outcome, stepped.parts, order)
+
+    def _emit(
+        self, emission: StageEmission, results: StageResults, work: SliceWork, bucket: int, outcome: BucketOutcome
+    ) -> None:
+        emitted = emission.emit(results, work, bucket)
+        if emitted.results:
+            outcome.results[emission.stage] = emitted.results
+        if emitted.refused:
+            outcome.letters += emitted.refused
+            outcome.refused[emission.stage] = emitted.refused
+            outcome.samples[emission.stage] = emitted.sample
 
 
 def rows_of(frames: Iterable[pd.DataFrame]) -> Iterator[BucketRow]:

@@ -1,7 +1,12 @@
 """All windows of a pipeline in one operator: each stage's results are the next one's rows, within one bucket. Pure.
 
 A bucket holds all records of its keys, where the key is made of the fields by which every stage groups: so a whole cascade runs
-in it, and no result crosses to another bucket. Without such a field there is one bucket.
+in it, and no result crosses to another bucket.
+
+Where only the last stage groups by none of these fields, it is *split*: each bucket keeps its own part of the stage's windows,
+and when they close, the parts of all buckets are merged. A part is that of a virtual bucket (or, in the first stage, of an input
+partition), and parts are merged in their order: so results don't depend on the number of buckets. Where an earlier stage
+groups by none of these fields there is one bucket.
 """
 
 from __future__ import annotations
@@ -14,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from strandline.processing.operators.blobs import pack, unpack
-from strandline.processing.operators.keys import Codes, buckets_of
+from strandline.processing.operators.keys import Codes, virtual_buckets_of
 from strandline.processing.operators.row_steps import RowProblem, RowSteps
-from strandline.processing.operators.windows import Rows, Time, WindowOperator, WindowState
+from strandline.processing.operators.windows import ClosedWindows, Rows, Time, WindowOperator, WindowState
 from strandline.processing.pipelines.stages import Stage
 from strandline.results.writer import PROBLEM, WINDOW_END
 
@@ -31,6 +36,17 @@ class StageResults:
     rows: pa.RecordBatch
     failed: pa.RecordBatch
     """Those of them that the next stage can't use, because a step before it gives no value; `problem` says why."""
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What one step gave."""
+
+    state: bytes
+    results: list[StageResults]
+    """Of each stage, but for a last one that is split."""
+    parts: list[tuple[int, bytes]]
+    """Of a last stage that is split: (bucket that merges it, part)."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +74,13 @@ class Cascade:
             self._steps.append(steps)
             self.operators.append(WindowOperator(stage, steps.types))
             types = stage.field_types
-        self._bucket_by = [name for name in stages[-1].by if all(name in stage.by for stage in stages)]
+        self._is_wide = False
+        self._bucket_by = _common_fields(stages)
+        if not self._bucket_by:
+            self._bucket_by = _common_fields(stages[:-1])
+            self._is_wide = len(stages) == 1 or bool(self._bucket_by)
+        self.is_split = self._is_wide and buckets > 1
+        """Whether results of the last stage come from `merge`, not from `step`."""
 
     @property
     def record_steps(self) -> RowSteps:
@@ -81,6 +103,9 @@ class Cascade:
         rows = first.rows(partition, event_us.to_numpy(zero_copy_only=False), columns)
         if not len(rows.panes):
             return
+        if self._is_wide and len(self.operators) == 1:
+            yield partition % self.buckets, Chunk(partition, sequence, self._pack(rows, np.arange(len(rows.panes))))
+            return
         bucket_of_row = self._buckets_of(rows.key_table)[rows.keys]
         for bucket in np.unique(bucket_of_row).tolist():
             chosen = np.flatnonzero(bucket_of_row == bucket)
@@ -89,26 +114,47 @@ class Cascade:
     def _buckets_of(self, keys: pa.RecordBatch) -> Codes:
         if not self._bucket_by:
             return np.zeros(keys.num_rows, np.int64)
-        return buckets_of(keys.select(self._bucket_by), self.buckets)
+        return virtual_buckets_of(keys.select(self._bucket_by)) % self.buckets
 
-    def step(self, state: bytes | None, chunks: Sequence[Chunk], time: Time) -> tuple[bytes, list[StageResults]]:
+    def step(self, state: bytes | None, chunks: Sequence[Chunk], time: Time) -> Stepped:
         """(state, chunks of new rows, time) -> (state, results).
 
         1. Fold the chunks into the first stage, by partition and sequence, whatever their order here.
         2. Each further stage takes the results of the one before it, through its steps.
+        3. If the last stage is split, cut what it closes by the bucket that merges it.
         """
         states = self._unpack_state(state)
         rows = [self._rows(chunk) for chunk in sorted(chunks, key=lambda one: (one.partition, one.sequence))]
         results: list[StageResults] = []
         after: list[WindowState] = []
+        parts: list[tuple[int, bytes]] = []
         for at, operator in enumerate(self.operators):
-            kept, closed = operator.step(states[at], rows, time)
+            kept, windows = operator.step_in_part(states[at], rows, time)
             after.append(kept)
+            if self.is_split and at + 1 == len(self.operators):
+                parts = [part for one in windows for part in self._cut_windows(one)]
+                break
+            closed = operator.finish(windows)
             failed = closed.slice(0, 0)
             if at + 1 < len(self.operators):
                 rows, failed = self._rows_of_results(at + 1, closed)
             results.append(StageResults(operator.stage.name, closed, failed))
-        return pack([part for one in after for part in (one.keys, one.groups)]), results
+        return Stepped(pack([part for one in after for part in (one.keys, one.groups)]), results, parts)
+
+    def merge(self, parts: Sequence[bytes]) -> StageResults:
+        """The results of a last stage that is split, from the parts that all buckets have cut for one bucket, in any order."""
+        operator = self.operators[-1]
+        closed = operator.finish_parts([ClosedWindows(*unpack(part)) for part in parts])
+        return StageResults(operator.stage.name, closed, closed.slice(0, 0))
+
+    def _cut_windows(self, closed: ClosedWindows) -> Iterator[tuple[int, bytes]]:
+        """(bucket that merges, part) of closed windows."""
+        bucket_of_key = virtual_buckets_of(closed.keys) % self.buckets
+        numbers = closed.groups.column(1).to_numpy()
+        bucket_of_row = bucket_of_key[numbers]
+        for bucket in np.unique(bucket_of_row).tolist():
+            part = closed.groups.take(pa.array(np.flatnonzero(bucket_of_row == bucket)))
+            yield bucket, pack([closed.keys, part])
 
     def _rows_of_results(self, at: int, results: pa.RecordBatch) -> tuple[list[Rows], pa.RecordBatch]:
         """One stage's results as rows of the next, and those that fail on the way. A result that is a dead letter has no place in
@@ -122,7 +168,11 @@ class Cascade:
             return [], failed
         # A window's results belong to its last microsecond.
         last_us = stepped.columns[WINDOW_END].to_numpy(zero_copy_only=False) * 1000 - 1
-        return [operator.rows(0, last_us, stepped.columns)], failed
+        part: int | Codes = 0
+        if self._is_wide and at + 1 == len(self.operators):
+            names = list(self._bucket_by)
+            part = virtual_buckets_of(pa.RecordBatch.from_arrays([stepped.columns[name] for name in names], names))
+        return [operator.rows(part, last_us, stepped.columns)], failed
 
     def _unpack_state(self, state: bytes | None) -> list[WindowState]:
         if state is None:
@@ -151,6 +201,10 @@ class Cascade:
         table, rows = unpack(chunk.blob)
         keys = rows.column(1).to_numpy(zero_copy_only=False).astype(np.int64)
         return Rows(chunk.partition, rows.column(0).to_numpy(zero_copy_only=False), keys, table, rows.columns[2:])
+
+
+def _common_fields(stages: Sequence[Stage]) -> list[str]:
+    return [name for name in stages[-1].by if all(name in stage.by for stage in stages)] if stages else []
 
 
 def _failed(results: pa.RecordBatch, problems: Sequence[RowProblem]) -> pa.RecordBatch:

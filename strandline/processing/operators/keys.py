@@ -62,13 +62,19 @@ def key_ranks(table: pa.RecordBatch) -> Codes:
     return ranks
 
 
-def buckets_of(table: pa.RecordBatch, buckets: int) -> Codes:
-    """For each key the virtual bucket that it belongs to, 0 to `buckets` - 1. The same on every machine and in every version."""
-    if buckets == 1 or not table.num_columns:
+VIRTUAL_BUCKETS = 256
+"""A bucket holds one or more of them. Where partial results of several buckets are merged, they are merged in the order of the
+virtual buckets, so it doesn't matter how many buckets there are."""
+
+
+def virtual_buckets_of(table: pa.RecordBatch) -> Codes:
+    """For each key the virtual bucket that it belongs to, from 0. The same on every machine and in every version."""
+    if not table.num_columns:
         return np.zeros(table.num_rows, np.int64)
     texts = [_text(column).to_pylist() for column in table.columns]
     numbers = [
-        zlib.crc32("\x1f".join(_part(text) for text in row).encode()) % buckets for row in zip(*texts, strict=True)
+        zlib.crc32("\x1f".join(_part(text) for text in row).encode()) % VIRTUAL_BUCKETS
+        for row in zip(*texts, strict=True)
     ]
     return np.array(numbers, np.int64)
 

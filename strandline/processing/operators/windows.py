@@ -37,7 +37,8 @@ _MERGED_ROWS_MAX = 4_000_000
 class Rows:
     """New rows of one input partition, in their order."""
 
-    partition: int
+    partition: int | Codes
+    """Of all rows, or of each."""
     panes: Codes
     """The number of each row's pane."""
     keys: Codes
@@ -53,6 +54,15 @@ class WindowState:
 
     keys: pa.RecordBatch
     groups: pa.RecordBatch
+
+
+@dataclass(frozen=True)
+class ClosedWindows:
+    """Windows with their partial results: a row a (window, key, partition), ordered by window, the key's values and partition."""
+
+    keys: pa.RecordBatch
+    groups: pa.RecordBatch
+    """As in the state, with the window's number in place of the pane's."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +115,7 @@ class WindowOperator:
         keys = pa.RecordBatch.from_pylist([], schema=self.key_schema) if len(self.key_schema) else no_columns(0)
         return WindowState(keys, pa.RecordBatch.from_pylist([], schema=self.state_schema))
 
-    def rows(self, partition: int, event_us: Codes, columns: dict[str, pa.Array]) -> Rows:
+    def rows(self, partition: int | Codes, event_us: Codes, columns: dict[str, pa.Array]) -> Rows:
         """Records or results of one partition as rows of this stage: their panes, keys and arguments."""
         count = len(event_us)
         encoded = encode_keys([columns[name] for name in self.stage.by], self.key_schema, count)
@@ -116,21 +126,53 @@ class WindowOperator:
         """Fold new rows in, and take out the windows that become final.
 
         Each partition's rows stand in their order in `rows`; partitions may alternate. Results are ordered by window, then key.
+        """
+        kept, closed = self.step_in_part(state, rows, time)
+        return kept, self.finish(closed)
+
+    def step_in_part(
+        self, state: WindowState, rows: Sequence[Rows], time: Time
+    ) -> tuple[WindowState, list[ClosedWindows]]:
+        """As `step`, where other buckets hold other partitions of the same keys: `finish` makes results of what all buckets give.
 
         1. Number the keys of the state and of the rows together.
         2. Fold the rows into their groups.
-        3. Finish the windows that end in `time`.
+        3. Take out the windows that end in `time`.
         4. Keep the panes that a later window needs, and their keys.
         """
         numbers, keys = merge_keys([state.keys, *[one.key_table for one in rows]], self.key_schema)
         groups = self._fold(state.groups, numbers, rows, keys.num_rows)
-        results = self._results(groups, keys, time)
+        closed = list(self._closed_windows(groups, keys, time))
         kept = groups
         if time.to_ms is not None:
             # Groups stand in the order of their panes, so what is over is the beginning.
             over = int(np.searchsorted(_column(groups, 0), self._oldest_pane_needed(time.to_ms)))
             kept = groups.slice(over)
-        return self._without_unused_keys(keys, kept), results
+        return self._without_unused_keys(keys, kept), closed
+
+    def finish(self, closed: Sequence[ClosedWindows]) -> pa.RecordBatch:
+        """The results of windows, each whole in one item. Ordered by window, then key, if the items are."""
+        batches = [self._finish(one) for one in closed]
+        if not batches:
+            return pa.RecordBatch.from_pylist([], schema=self.result_schema)
+        return pa.concat_batches(batches) if len(batches) > 1 else batches[0]
+
+    def finish_parts(self, parts: Sequence[ClosedWindows]) -> pa.RecordBatch:
+        """The results of windows of which each item may hold some partitions. Ordered by window, then key."""
+        if not parts:
+            return self.finish([])
+        numbers, keys = merge_keys([one.keys for one in parts], self.key_schema)
+        columns = [pa.concat_arrays([one.groups.column(at) for one in parts]) for at in range(len(self.state_schema))]
+        local = [number[_column(one.groups, 1)] for number, one in zip(numbers, parts, strict=True)]
+        columns[1] = pa.array(np.concatenate(local))
+        groups = pa.RecordBatch.from_arrays(columns, schema=self.state_schema)
+        ranks = key_ranks(keys)
+        places = _Places.of(
+            _column(groups, 0), ranks[_column(groups, 1)], _column(groups, 2).astype(np.int64), len(ranks)
+        )
+        order = np.empty(places.count, np.int64)
+        order[places.codes] = np.arange(places.count)
+        return self._finish(ClosedWindows(keys, groups.take(pa.array(order))))
 
     def _oldest_pane_needed(self, closed_ms: int) -> int:
         """The first pane of the first window that ends after `closed_ms`."""
@@ -141,11 +183,13 @@ class WindowOperator:
         self, state: pa.RecordBatch, numbers: list[Codes], rows: Sequence[Rows], key_count: int
     ) -> pa.RecordBatch:
         panes = np.concatenate([_column(state, 0), *[one.panes for one in rows]])
-        keys = np.concatenate(
-            [numbers[0][_column(state, 1)], *[number[one.keys] for number, one in zip(numbers[1:], rows, strict=True)]]
-        )
+        of_rows = [number[one.keys] for number, one in zip(numbers[1:], rows, strict=True)]
+        keys = np.concatenate([numbers[0][_column(state, 1)], *of_rows])
         partitions = np.concatenate(
-            [_column(state, 2).astype(np.int64), *[np.full(len(one.panes), one.partition, np.int64) for one in rows]]
+            [
+                _column(state, 2).astype(np.int64),
+                *[np.broadcast_to(np.asarray(one.partition, np.int64), len(one.panes)) for one in rows],
+            ]
         )
         places = _Places.of(panes, keys, partitions, key_count)
         arguments = [
@@ -164,13 +208,7 @@ class WindowOperator:
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.state_schema)
 
-    def _results(self, groups: pa.RecordBatch, keys: pa.RecordBatch, time: Time) -> pa.RecordBatch:
-        batches = list(self._closed_windows(groups, keys, time))
-        if not batches:
-            return pa.RecordBatch.from_pylist([], schema=self.result_schema)
-        return pa.concat_batches(batches) if len(batches) > 1 else batches[0]
-
-    def _closed_windows(self, groups: pa.RecordBatch, keys: pa.RecordBatch, time: Time) -> Iterator[pa.RecordBatch]:
+    def _closed_windows(self, groups: pa.RecordBatch, keys: pa.RecordBatch, time: Time) -> Iterator[ClosedWindows]:
         """The windows that end in `time`, in pieces of bounded size, by window and key."""
         if time.to_ms is None or not groups.num_rows:
             return
@@ -213,8 +251,8 @@ class WindowOperator:
         ranks: Codes,
         starts: tuple[int, int],
         shape: tuple[int, int],
-    ) -> pa.RecordBatch:
-        """The windows numbered from `starts[0]` to before `starts[1]`: panes merged in their order, then partitions in theirs."""
+    ) -> ClosedWindows:
+        """The windows numbered from `starts[0]` to before `starts[1]`, their panes merged in the order of time."""
         step, over = shape
         panes = _column(groups, 0)
         taken, windows = [], []
@@ -235,19 +273,25 @@ class WindowOperator:
             order = np.empty(places.count, np.int64)
             order[places.codes] = np.arange(places.count)
             partials = [column.take(pa.array(order)) for column in partials]
-        whole = _Places.of(places.panes, places.keys, np.zeros(places.count, np.int64), len(ranks))
-        if whole.count < places.count:
-            partials = self.aggregates.merge(partials, whole.codes, whole.count)
-        return self._finish(whole, partials, keys, ranks)
-
-    def _finish(
-        self, places: _Places, partials: Sequence[pa.Array], keys: pa.RecordBatch, ranks: Codes
-    ) -> pa.RecordBatch:
-        values, problem = self.aggregates.finish(partials, places.count)
         by_rank = np.empty(len(ranks), np.int64)
         by_rank[ranks] = np.arange(len(ranks))
-        key_rows = pa.array(by_rank[places.keys])
-        starts = places.panes * self.every_ms
+        columns = [places.panes, by_rank[places.keys], places.partitions.astype(np.int32)]
+        return ClosedWindows(
+            keys, pa.RecordBatch.from_arrays([*map(pa.array, columns), *partials], schema=self.state_schema)
+        )
+
+    def _finish(self, closed: ClosedWindows) -> pa.RecordBatch:
+        """The results of windows that are whole: partitions are merged in their order."""
+        keys, groups = closed.keys, closed.groups
+        windows, numbers, partials = _column(groups, 0), _column(groups, 1), groups.columns[3:]
+        is_first = np.ones(len(windows), np.bool_)
+        is_first[1:] = (windows[1:] != windows[:-1]) | (numbers[1:] != numbers[:-1])
+        firsts = np.flatnonzero(is_first)
+        if len(firsts) < len(windows):
+            partials = self.aggregates.merge(partials, np.cumsum(is_first) - 1, len(firsts))
+        values, problem = self.aggregates.finish(partials, len(firsts))
+        key_rows = pa.array(numbers[firsts])
+        starts = windows[firsts] * self.every_ms
         columns = [
             pa.array(starts),
             pa.array(starts + self.size_ms),

@@ -11,14 +11,13 @@ from pathlib import Path
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.state import GroupStateTimeout
 
 from strandline.core.failpoints import failpoint
 from strandline.core.stream import StreamSpec
 from strandline.ledger.database import without_secrets
 from strandline.processing.emission.commit import SliceCommitter
 from strandline.processing.emission.document_shapes import WriterFactory, stage_emissions
-from strandline.processing.emission.keyed_task import OUTCOME_DDL, STATE_DDL, KeyedTask, RecordLetters
+from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.processing.run.ending import Ending, watch_query
@@ -28,6 +27,7 @@ from strandline.processing.source.data_source import LogSource, log_source, sour
 from strandline.processing.source.source_task import TaskConfig
 from strandline.processing.spark.cluster import ExecutorWatch
 from strandline.processing.spark.errors import typed_error
+from strandline.processing.spark.keyed_query import keyed_query
 from strandline.processing.spark.session import keys_of_buckets
 
 
@@ -58,14 +58,8 @@ class RunQuery:
             config = source_of_run(run, plan, emitter, spark.sparkContext.defaultParallelism, keys)
             spark.dataSource.register(log_source(config))
             committer = self._committer(plan)
-            outcomes = (
-                spark.readStream.format(LogSource.name())
-                .load()
-                .groupBy("bucket")
-                .applyInPandasWithState(
-                    self._keyed_task(plan, config.task), OUTCOME_DDL, STATE_DDL, "append", GroupStateTimeout.NoTimeout
-                )
-            )
+            rows = spark.readStream.format(LogSource.name()).load()
+            outcomes = keyed_query(rows, self._keyed_task(plan, config.task))
             failpoint("run.before_query")
             query = (
                 outcomes.writeStream.foreachBatch(committer)

@@ -16,12 +16,11 @@ import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import StructType
 
 from strandline.core.stream import StreamSpec
 from strandline.processing.emission.document_shapes import letter_shape
-from strandline.processing.emission.keyed_task import OUTCOME_DDL, STATE_DDL, KeyedTask, RecordLetters
+from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters
 from strandline.processing.emission.stage_emission import StageEmission
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
@@ -30,6 +29,7 @@ from strandline.processing.source.data_source import LogPartition, task_config
 from strandline.processing.source.decoding import DecodedChunk, decoder_of
 from strandline.processing.source.slice_rows import ROWS_SCHEMA, SliceWork, batches_of, encode
 from strandline.processing.source.source_task import SourceTask, TaskConfig
+from strandline.processing.spark.keyed_query import keyed_query
 from strandline.processing.spark.session import keys_of_buckets
 
 log = structlog.get_logger()
@@ -83,14 +83,7 @@ def warm_up(spark: SparkSession, kafka_bootstrap: str, checkpoint: Path, is_awai
         outcomes.collect()
         batches.append(batch)
 
-    outcomes = (
-        spark.readStream.format(WarmSource.name())
-        .load()
-        .groupBy("bucket")
-        .applyInPandasWithState(
-            _keyed_task(pipeline, source), OUTCOME_DDL, STATE_DDL, "append", GroupStateTimeout.NoTimeout
-        )
-    )
+    outcomes = keyed_query(spark.readStream.format(WarmSource.name()).load(), _keyed_task(pipeline, source))
     query = outcomes.writeStream.foreachBatch(process).option("checkpointLocation", str(checkpoint)).start()
     while len(batches) < BATCHES and query.isActive and not is_awaited():
         time.sleep(0.02)
