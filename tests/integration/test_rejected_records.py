@@ -24,7 +24,7 @@ key: device
 PIPELINE = """
 pipeline: {job}
 input: {{stream: refusals}}
-event_time: {{field: ts, delay: 10s, max_ahead: 5m}}
+event_time: {{field: ts, delay: 10s, max_ahead: 5m, watermark: newest}}
 {extra}
 steps:
   - derive: {{load: power / rated}}
