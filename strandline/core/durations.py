@@ -54,6 +54,12 @@ def format_retention(retention_ms: int) -> str:
     return _FOREVER if retention_ms == FOREVER_MS else format_duration(retention_ms)
 
 
+def format_windows(size_ms: int, every_ms: int) -> str:
+    """Return the size of windows, and for sliding ones how far apart they begin: `1m`, `1m every 5s`."""
+    size = format_duration(size_ms)
+    return size if size_ms == every_ms else f"{size} every {format_duration(every_ms)}"
+
+
 def format_about(duration_ms: int) -> str:
     """Return a duration for people, truncated to the largest unit that counts at least two: `47h`."""
     units_ms = (86_400_000, 3_600_000, 60_000)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from random import Random
 from typing import Any, NamedTuple
@@ -126,13 +127,17 @@ def chunk_columns(rows: Sequence[Record]) -> dict[str, pa.Array]:
 
 
 def run(
-    checked: CheckedPipeline, slices: Sequence[tuple[Sequence[Record], int | None]], buckets: int, chunk_rows: int
+    checked: CheckedPipeline,
+    slices: Sequence[tuple[Sequence[Record], int | None]],
+    buckets: int,
+    chunk_rows: int,
+    before: int | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Every stage's results over slices, each with the watermark after it. Rows of a slice are cut into chunks."""
+    """Every stage's results over slices, each with the watermark after it. Rows of a slice are cut into chunks. `before`: the
+    watermark before the first of the slices."""
     cascade = Cascade(checked.stages, checked.stream.types, buckets)
     states: dict[int, bytes | None] = dict.fromkeys(range(buckets))
     found: dict[str, list[dict[str, Any]]] = {stage.name: [] for stage in checked.stages}
-    before: int | None = None
     for rows, watermark_ms in slices:
         chunks: dict[int, list[Chunk]] = defaultdict(list)
         for partition in range(3):
@@ -259,8 +264,6 @@ def test_sliding_windows_do_not_depend_on_slices(
 
 
 def sliding(size_ms: int, every_ms: int) -> CheckedPipeline:
-    from dataclasses import replace
-
     checked = pipeline(
         {
             "name": "slide",
@@ -269,6 +272,7 @@ def sliding(size_ms: int, every_ms: int) -> CheckedPipeline:
             "aggregate": {"n": "count(*)", "most": "max(power)", "total": "sum(count)", "power": "sum(power)"},
         }
     )
+    # A document may not say windows with gaps between them; the operator takes them.
     return replace(checked, stages=(replace(checked.stages[0], slide_ms=every_ms),))
 
 

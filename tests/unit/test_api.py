@@ -390,6 +390,7 @@ def test_check_judges_and_changes_nothing(api: Api) -> None:
 
     good = check(BOTH + HOUR)
     assert (good["valid"], good["reach_ms"]) == (True, 3_660_000)
+    assert (good["stages"][0]["size_ms"], good["stages"][0]["every_ms"]) == (60_000, 60_000)
     assert good["stages"][0]["by"] == {"turbine": "string"}
     assert good["stages"][0]["aggregates"] == {"n": "long", "peak": "double"}
     bad = check(PIPELINE)

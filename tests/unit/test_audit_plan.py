@@ -14,6 +14,7 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.plan import AuditPlan, plan_audit
+from strandline.processing.backfill.plan import Load
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
@@ -31,8 +32,8 @@ VERSIONS = {
 ALL = EndRange()
 
 
-def pipeline(version: int) -> CheckedPipeline:
-    stream, document = read_documents(f"{STREAM}---\n{VERSIONS[version]}", "test.yaml")
+def pipeline(version: int, text: str | None = None) -> CheckedPipeline:
+    stream, document = read_documents(f"{STREAM}---\n{text or VERSIONS[version]}", "test.yaml")
     return check(PipelineSpec.parse(document), StreamSpec.parse(stream), document)
 
 
@@ -66,11 +67,12 @@ def plan(
     starts: dict[int, int] | None = None,
     letters: dict[int, int] | None = None,
     results: dict[int, int] | None = None,
+    by: Load = pipeline,
 ) -> AuditPlan:
     return plan_audit(
         ledger,
         "power",
-        pipeline,
+        by,
         {"turbines": starts or {0: 0, 1: 0}},
         letters or {0: 0},
         asked,
@@ -111,14 +113,14 @@ def test_a_range_reads_the_slices_that_its_windows_need(ledger: Ledger) -> None:
 
 
 def test_sliding_windows_reach_back_over_the_beginning_of_the_next(ledger: Ledger) -> None:
-    """Windows of two minutes, each minute, in windows of an hour: the first of an hour may begin two minutes before it."""
+    """Windows of two minutes, each minute, in windows of an hour: the first of an hour begins a minute before it."""
     (span,) = plan(ledger, EndRange(HOUR_MS, 3 * HOUR_MS)).spans[:1]
     first, second = span.pipeline.stages
     sliding = replace(first, size_ms=2 * MINUTE_MS, slide_ms=MINUTE_MS)
     pipeline = replace(span.pipeline, stages=(sliding, second))
     per_minute, per_hour = EndRange(90 * MINUTE_MS, None), EndRange(2 * HOUR_MS, None)
     assert replace(span, pipeline=pipeline, windows={"per_minute": per_minute}).events_from_ms == 89 * MINUTE_MS
-    assert replace(span, pipeline=pipeline, windows={"per_hour": per_hour}).events_from_ms == 118 * MINUTE_MS + 1
+    assert replace(span, pipeline=pipeline, windows={"per_hour": per_hour}).events_from_ms == 119 * MINUTE_MS
 
 
 def test_a_range_after_all_that_was_emitted_holds_nothing(ledger: Ledger) -> None:
@@ -135,6 +137,14 @@ def test_where_the_log_lost_its_beginning_only_windows_without_lost_records_are_
     assert not found.is_whole
     assert found.incomplete.endswith("--from 1970-01-01T02:00:00.000Z")
     assert plan(ledger, EndRange(2 * HOUR_MS), starts={0: 31, 1: 0}).incomplete == ""
+
+
+def test_where_the_log_lost_its_beginning_sliding_windows_lose_as_much_as_they_overlap(ledger: Ledger) -> None:
+    """The latest lost event, just before 2:00, is in windows of 50 minutes up to 2:30; the hour of their results ends at 3:00."""
+    slides = PIPELINE.replace("tumbling: 1m", "sliding: {size: 50m, every: 20m}") + HOUR
+    found = plan(ledger, starts={0: 31, 1: 0}, by=lambda number: pipeline(number, slides))
+    assert (found.scope["per_minute"].after_ms, found.scope["per_hour"].after_ms) == (150 * MINUTE_MS, 3 * HOUR_MS)
+    assert [(span.events_from_ms, span.slice_first) for span in found.spans] == [(2 * HOUR_MS, 5)]
 
 
 def test_where_dead_letters_are_lost_only_windows_of_later_slices_are_audited(ledger: Ledger) -> None:

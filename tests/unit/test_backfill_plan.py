@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from strandline.processing.backfill.plan import (
     Backfilled,
     BackfillPlan,
     Chunk,
+    Load,
     complete_backfills,
     generations_by_store,
     next_chunk,
@@ -44,8 +45,8 @@ VERSIONS = {
 }
 
 
-def load(version: int) -> CheckedPipeline:
-    stream, document = read_documents(f"{STREAM}---\n{VERSIONS[version]}", "test.yaml")
+def load(version: int, text: str | None = None) -> CheckedPipeline:
+    stream, document = read_documents(f"{STREAM}---\n{text or VERSIONS[version]}", "test.yaml")
     return check(PipelineSpec.parse(document), StreamSpec.parse(stream), document)
 
 
@@ -72,21 +73,25 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def plan(
-    ledger: Ledger, from_ms: int = 0, to_ms: int | None = None, starts: dict[int, int] | None = None
+    ledger: Ledger,
+    from_ms: int = 0,
+    to_ms: int | None = None,
+    starts: dict[int, int] | None = None,
+    by: Load = load,
 ) -> BackfillPlan:
-    return plan_backfill(ledger, "power", load, lambda _: starts or {0: 0, 1: 0}, from_ms, to_ms)
+    return plan_backfill(ledger, "power", by, lambda _: starts or {0: 0, 1: 0}, from_ms, to_ms)
 
 
-def asked(ledger: Ledger, from_ms: int = 0, to_ms: int | None = None) -> BackfillRow:
-    found = plan(ledger, from_ms, to_ms)
+def asked(ledger: Ledger, from_ms: int = 0, to_ms: int | None = None, by: Load = load) -> BackfillRow:
+    found = plan(ledger, from_ms, to_ms, by=by)
     return ledger.request_backfill(
         "power", found.version, (from_ms, to_ms), found.windows, found.slice_committed, found.records
     )
 
 
-def chunks(ledger: Ledger, row: BackfillRow, records_max: int) -> list[Chunk]:
+def chunks(ledger: Ledger, row: BackfillRow, records_max: int, by: Load = load) -> list[Chunk]:
     found = []
-    while (chunk := next_chunk(ledger, row, load(row.version), records_max)) is not None:
+    while (chunk := next_chunk(ledger, row, by(row.version), records_max)) is not None:
         found.append(chunk)
         row = replace(row, done_ms=chunk.up_to_ms)
         assert len(found) < 100
@@ -145,6 +150,65 @@ def test_a_log_that_lost_the_beginning_says_from_when_it_could_begin(ledger: Led
     assert plan(ledger, 2 * HOUR_MS, starts={0: 31, 1: 0}).slice_first == 5
     with pytest.raises(LogTruncated):
         plan(ledger, 2 * HOUR_MS - 1, starts={0: 31, 1: 0})
+
+
+def sliding(size: str, every: str) -> Load:
+    """The same versions, but the second one's first windows slide."""
+    shape = f"sliding: {{size: {size}, every: {every}}}"
+    return lambda number: load(number, {2: PIPELINE.replace("tumbling: 1m", shape) + HOUR}.get(number))
+
+
+def test_sliding_windows_are_taken_by_their_ends(ledger: Ledger) -> None:
+    """Windows of 50 minutes that begin every 20: of 1:07:30 it is 1:00, and the first one that ends after that begins at 0:20;
+    the last one up to 2:13 ends at 2:10. The hour from 1:00 on holds the same ones."""
+    found = plan(ledger, HOUR_MS + 15 * HALF_HOUR_MS // 60, 2 * HOUR_MS + 13 * MINUTE_MS, by=sliding("50m", "20m"))
+    assert found.windows == {
+        "per_minute": WindowRange(HOUR_MS, 2 * HOUR_MS + 10 * MINUTE_MS),
+        "per_hour": WindowRange(HOUR_MS, 2 * HOUR_MS),
+    }
+    assert (found.slice_first, found.records) == (1, 30 * 6)
+
+
+def test_a_log_that_lost_the_beginning_of_sliding_windows_says_from_when_it_could_begin(ledger: Ledger) -> None:
+    """The latest lost event, just before 2:00, is in windows up to 2:30. The hour that holds their results ends at 3:00."""
+    slides, starts = sliding("50m", "20m"), {0: 31, 1: 0}
+    with pytest.raises(LogTruncated, match=r"--from 1970-01-01T03:00:00.000Z$"):
+        plan(ledger, 0, starts=starts, by=slides)
+    assert plan(ledger, 3 * HOUR_MS, starts=starts, by=slides).slice_first == 5
+    with pytest.raises(LogTruncated):
+        plan(ledger, 3 * HOUR_MS - 1, starts=starts, by=slides)
+
+
+@pytest.mark.parametrize("records_max", [1, 60, 100, 10_000])
+@pytest.mark.parametrize("shape", [("50m", "20m"), ("20m", "5m"), ("1h", "1m"), ("7m", "3m")])
+def test_chunks_of_sliding_windows_read_every_record_of_them(
+    ledger: Ledger, shape: tuple[str, str], records_max: int
+) -> None:
+    by = sliding(*shape)
+    row = asked(ledger, HOUR_MS, by=by)
+    found = chunks(ledger, row, records_max, by)
+    for stage, window in row.windows.items():
+        parts = [chunk.windows[stage] for chunk in found if stage in chunk.windows]
+        assert (parts[0].after_ms, parts[-1].up_to_ms) == window
+        assert all(one.up_to_ms == other.after_ms for one, other in pairwise(parts))
+    first, second = (stage.shape for stage in by(2).stages)
+    for chunk, event_ms in product(found, range(0, 6 * HOUR_MS, MINUTE_MS)):
+        ends = {
+            "per_minute": set(
+                range(first.last_end(event_ms) + first.every_ms, event_ms + first.size_ms + 1, first.every_ms)
+            )
+        }
+        ends["per_hour"] = {-(-end // second.size_ms) * second.size_ms for end in ends["per_minute"]}
+        if any(one.after_ms < end <= one.up_to_ms for stage, one in chunk.windows.items() for end in ends[stage]):
+            assert chunk.events_from_ms <= event_ms
+            assert chunk.slice_first <= event_ms // HALF_HOUR_MS + 1 <= chunk.slice_last
+
+
+def test_long_windows_that_slide_by_little_do_not_make_every_chunk_read_all_again(ledger: Ledger) -> None:
+    by = sliding("3h", "1m")
+    found = chunks(ledger, asked(ledger, by=by), 1, by)
+    assert len(found) > 1
+    assert sum(chunk.slice_last - chunk.slice_first + 1 for chunk in found) <= 3 * SLICES
 
 
 @pytest.mark.parametrize("records_max", [1, 60, 100, 10_000])

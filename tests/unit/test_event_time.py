@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.processing.pipelines.event_time import WindowShape, closes_a_window, earliest_event, open_until
+from strandline.processing.pipelines.event_time import (
+    WindowShape,
+    closes_a_window,
+    earliest_event,
+    first_event,
+    last_ends,
+    open_until,
+)
 
 SHAPES = [WindowShape(size, every) for size, every in ((10, 10), (10, 5), (10, 4), (7, 3), (7, 1), (12, 6), (30, 10))]
 AROUND = range(-3, 45)
@@ -49,6 +56,16 @@ def held_by(windows, event):
 
 
 CASCADES = st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3)
+
+
+@given(CASCADES, st.integers(0, 40))
+def test_which_windows_of_a_cascade_hold_an_event_or_its_results(windows, event):
+    held = held_by(windows, event)
+    assert list(last_ends(windows, event)) == [max(end for _, end in of_stage) for of_stage in held]
+    for after in AROUND:
+        first = first_event(windows, after)
+        assert event >= first or all(end <= after for _, end in held[-1])
+        assert any(end > after for _, end in held_by(windows, first)[-1]), "and not earlier than it must be"
 
 
 @given(CASCADES, st.integers(0, 40))

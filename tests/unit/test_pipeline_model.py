@@ -170,6 +170,17 @@ def test_the_same_pipeline_can_be_built_in_python() -> None:
     assert pipeline.columns_needed == ("ts",)
 
 
+def test_sliding_windows_become_stages_that_overlap() -> None:
+    pipeline = checked(changed("tumbling: 1m\n", "sliding: {size: 1m, every: 5s}\n"))
+    assert [(stage.size_ms, stage.slide_ms, stage.every_ms) for stage in pipeline.stages] == [
+        (60_000, 5_000, 5_000),
+        (3_600_000, None, 3_600_000),
+    ]
+    stored = pipeline.spec.as_document()
+    assert stored["steps"][2]["window"]["sliding"] == {"size": "1m", "every": "5s"}  # type: ignore[index]
+    assert check(PipelineSpec.from_document(stored), stream()).stages == pipeline.stages
+
+
 def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> None:
     """`cost` of the second window is the first one's sum, not the stream's field: the stream isn't asked for `wind`."""
     text = changed("peak: max(load)\n", "peak: max(load)\n        wind: count(*)\n").replace("sum(n)", "sum(wind)")
@@ -262,6 +273,26 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
             "tumbling: 1h",
             "tumbling: 90s",
             ":20: steps[4].window.tumbling: 1m30s of window 'hourly' is not a multiple of 1m",
+        ),
+        ("tumbling: 1m\n", "sliding: {size: 1m, every: 0s}\n", ":9: steps[2].window.sliding.every: windows that all"),
+        ("tumbling: 1m\n", "sliding: {size: 1m, every: 61s}\n", ":9: steps[2].window.sliding.every: 1m1s is more than"),
+        ("tumbling: 1m\n", "sliding: {size: 1m}\n", "steps[2].window.sliding.every: is missing"),
+        ("tumbling: 1m\n", "sliding: {size: 1m, every: 5s}\n      tumbling: 1m\n", "exactly one of: tumbling, sliding"),
+        ("      tumbling: 1m\n", "", "steps[2].window: a window has exactly one of: tumbling, sliding"),
+        (
+            "tumbling: 1h",
+            "sliding: {size: 90s, every: 1m}",
+            ":20: steps[4].window.sliding.size: 1m30s of window 'hourly' is not a multiple of 1m",
+        ),
+        (
+            "tumbling: 1h",
+            "sliding: {size: 1h, every: 30s}",
+            ":20: steps[4].window.sliding.every: 30s of window 'hourly' is not a multiple of 1m",
+        ),
+        (
+            "tumbling: 1m\n",
+            "sliding: {size: 1m, every: 7s}\n",
+            "1h of window 'hourly' is not a multiple of the 7s between the beginnings of window 'per_minute'",
         ),
         ("tumbling: 1h", "tumbling: 30s", "30s of window 'hourly' is not a multiple of 1m of window 'per_minute'"),
         (

@@ -58,6 +58,8 @@ def test_the_same_in_other_words_is_no_change():
     ("change", "what"),
     [
         (("tumbling: 1m", "tumbling: 2m"), "window minute from 1m to 2m"),
+        (("tumbling: 1m", "sliding: {size: 1m, every: 5s}"), "window minute from 1m to 1m every 5s"),
+        (("tumbling: 1h", "sliding: {size: 1h, every: 1m}"), "window hour from 1h to 1h every 1m"),
         (("load < 10", "load < 11"), "the steps before window minute"),
         (("power * 2", "power * 3"), "the steps before window minute"),
         (("peak: max(load)", "peak: min(load)"), "the aggregates of window minute"),
@@ -121,7 +123,15 @@ def test_what_the_readers_of_a_stream_of_results_rely_on_stays():
     assert changed("n: count(*), peak", "peak")["no field n in stream minute any more"] is Effect.FORBIDDEN
     assert changed("n: count(*)", "n: avg(load)")["field n in stream minute from long to double"] is Effect.FORBIDDEN
     assert changed("g: 1m", "g: 2m")["longer windows in stream minute, from 1m to 2m"] is Effect.FORBIDDEN
-    for safe in (("g: 1m", "g: 30s"), ("peak: max", "low: min(load), peak: max"), ("stream: minute", "stream: other")):
+    slides = "sliding: {size: 90s, every: 30s}"
+    assert changed("tumbling: 1m", slides)["longer windows in stream minute, from 1m to 1m30s"] is Effect.FORBIDDEN
+    more_often = ("tumbling: 1m", "sliding: {size: 1m, every: 5s}")
+    for safe in (
+        ("g: 1m", "g: 30s"),
+        more_often,
+        ("peak: max", "low: min(load), peak: max"),
+        ("stream: minute", "stream: other"),
+    ):
         assert Effect.FORBIDDEN not in changed(*safe).values()
 
 

@@ -22,7 +22,7 @@ from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.reconciliation import STREAM_STORE
 from strandline.processing.backfill.plan import Backfilled, generations_by_store
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, aliases_of
-from strandline.processing.pipelines.stages import Stage
+from strandline.processing.pipelines.event_time import WindowShape, first_event, last_ends
 from strandline.results.document import format_timestamp
 from strandline.results.generations import Generation, newer_than
 
@@ -54,7 +54,7 @@ class VersionSpan:
     def events_from_ms(self) -> int:
         """The earliest event time that a window of the span can hold."""
         return min(
-            _first_event(self.windows[stage.name].after_ms, self.pipeline.stages[: at + 1])
+            _first_event(self.windows[stage.name].after_ms, self.pipeline.windows[: at + 1])
             for at, stage in enumerate(self.pipeline.stages)
             if stage.name in self.windows
         )
@@ -142,9 +142,9 @@ def plan_audit(
         # Every record before that slice has an event time of at most this.
         lost_up_to_ms = ledger.checkpoint(job, slice_held - 1).latest_event_ms or 0
         for pipeline in [one.pipeline for one in versions] + [one.pipeline for one in backfills]:
-            for at, stage in enumerate(pipeline.stages):
-                past_ms = _past(lost_up_to_ms, pipeline.stages[: at + 1])
-                floors[stage.name] = max(floors.get(stage.name, 0), past_ms)
+            # A window that ends later than these holds no record up to then.
+            for stage, end_ms in zip(pipeline.stages, last_ends(pipeline.windows, lost_up_to_ms), strict=True):
+                floors[stage.name] = max(floors.get(stage.name, 0), end_ms)
         spans = spans_above(floors)
     floor_ms = max(floors.values(), default=0)
     is_cut = bool(floors) and (asked.after_ms is None or asked.after_ms < floor_ms)
@@ -323,24 +323,10 @@ def _holds_a_window(ends: EndRange) -> bool:
     return (ends.after_ms or 0) < (ends.up_to_ms or 0)
 
 
-def _first_event(after_ms: int | None, stages: Sequence[Stage]) -> int:
+def _first_event(after_ms: int | None, windows: Sequence[WindowShape]) -> int:
     """No record before it is in a window of the last of these stages that ends after `after_ms`. None: any window, and no record
     is from before 1970."""
-    if after_ms is None:
-        return 0
-    last = stages[-1]
-    return ((after_ms - last.size_ms) // last.every_ms + 1) * last.every_ms - _overhang_ms(stages)
-
-
-def _past(limit_ms: int, stages: Sequence[Stage]) -> int:
-    """A window of the last of these stages that ends after it holds no record up to `limit_ms`."""
-    last = stages[-1]
-    return (limit_ms + _overhang_ms(stages)) // last.every_ms * last.every_ms + last.size_ms
-
-
-def _overhang_ms(stages: Sequence[Stage]) -> int:
-    """How far the results that a window of the last stage takes can begin before it: sliding windows overlap its beginning."""
-    return sum(stage.size_ms - 1 for stage in stages[:-1] if stage.every_ms != stage.size_ms)
+    return 0 if after_ms is None else first_event(windows, after_ms)
 
 
 def _subtract(totals: Totals, before: Totals) -> Totals:

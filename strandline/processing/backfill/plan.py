@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from strandline.core.errors import Conflict, LogTruncated
 from strandline.ledger.states import BackfillRow, BackfillState, Offsets, WindowRange
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, aliases_of
+from strandline.processing.pipelines.event_time import first_event, last_ends
 from strandline.results.document import format_timestamp
 from strandline.results.generations import Generation
 
@@ -98,7 +99,7 @@ def plan_backfill(
         up_to_ms = last.emitted.get(stage.name, 0)
         up_to_ms = up_to_ms if to_ms is None else min(up_to_ms, to_ms)
         step_ms = steps_ms[stage.name]
-        window = WindowRange(from_ms // step_ms * step_ms, up_to_ms // stage.size_ms * stage.size_ms)
+        window = WindowRange(from_ms // step_ms * step_ms, stage.shape.last_end(up_to_ms))
         if window.after_ms < window.up_to_ms:
             windows[stage.name] = window
     if not windows:
@@ -135,7 +136,8 @@ def require_records(
         # Every record before that slice has an event time of at most this.
         lost_up_to_ms = ledger.checkpoint(job, slice_held - 1).latest_event_ms or 0
         steps_ms = _steps(ledger, job, load, pipeline, slice_committed)
-        possible_ms = max(lost_up_to_ms // steps_ms[stage] * steps_ms[stage] + steps_ms[stage] for stage in windows)
+        ends_ms = zip(pipeline.stages, last_ends(pipeline.windows, lost_up_to_ms), strict=True)
+        possible_ms = max(_up(end_ms, steps_ms[stage.name]) for stage, end_ms in ends_ms if stage.name in windows)
         raise LogTruncated(
             f"the log no longer holds all records of windows that begin at {_time(events_from_ms)}: retention has taken "
             f"slices before {slice_held} of job {job}, and these need slice {slice_first}. A backfill can begin --from "
@@ -159,33 +161,35 @@ def stores_of(row: BackfillRow, pipeline: CheckedPipeline) -> list[str]:
 
 
 def _steps(ledger: Ledger, job: str, load: Load, pipeline: CheckedPipeline, slice_last: int) -> dict[str, int]:
-    """Stage -> the least common multiple of its window sizes in all versions that have written to its aliases."""
-    sizes_ms: dict[str, set[int]] = defaultdict(set)
+    """Stage -> how far apart the times are at which windows of every version begin that has written to its aliases."""
+    every_ms: dict[str, set[int]] = defaultdict(set)
     for _, version in ledger.version_changes(job, slice_last):
         past = load(version)
         aliases = aliases_of(past)
         for stage in past.stages:
             for alias in aliases[stage.name]:
-                sizes_ms[alias].add(stage.size_ms)
+                every_ms[alias].add(stage.every_ms)
     return {
-        stage: math.lcm(*(size_ms for alias in aliases for size_ms in sizes_ms[alias]))
+        stage: math.lcm(*(one_ms for alias in aliases for one_ms in every_ms[alias]))
         for stage, aliases in aliases_of(pipeline).items()
         if aliases
     }
 
 
 def next_chunk(ledger: Ledger, row: BackfillRow, pipeline: CheckedPipeline, records_max: int) -> Chunk | None:
-    """The next chunk of a backfill; None when all is done. It holds about `records_max` records, but at least one window of
-    each stage. It ends where windows of all stages end, so that few slices are read for two chunks.
+    """The next chunk of a backfill; None when all is done. It holds about `records_max` records, but spans no less than the
+    longest window: so where windows slide, a chunk reads at most as much again as the one before has read. It ends where
+    windows of all stages begin, so that few slices are read for two chunks.
     """
     after_ms = min(one.after_ms for one in row.windows.values()) if row.done_ms is None else row.done_ms
     end_ms = max(one.up_to_ms for one in row.windows.values())
     if after_ms >= end_ms:
         return None
-    step_ms = math.lcm(*(stage.size_ms for stage in pipeline.stages))
+    step_ms = math.lcm(*(stage.every_ms for stage in pipeline.stages))
+    least_ms = _up(max(stage.size_ms for stage in pipeline.stages), step_ms)
     first = _first_slice(ledger, row, _events_from(_clip(row, after_ms, end_ms), pipeline))
-    # The slice that closes one more window of each stage, however many records that takes.
-    closing = ledger.first_slice_closing(row.job, after_ms // step_ms * step_ms + step_ms) or row.slice
+    # The slice that closes so much, however many records that takes.
+    closing = ledger.first_slice_closing(row.job, after_ms // step_ms * step_ms + least_ms) or row.slice
     up_to_ms, last = end_ms, max(closing, _slice_with(ledger, row, first, records_max))
     if last < row.slice:
         closes_ms = ledger.checkpoint(row.job, last).closes_ms
@@ -206,9 +210,12 @@ def _clip(row: BackfillRow, after_ms: int, up_to_ms: int) -> dict[str, WindowRan
 
 
 def _events_from(windows: Mapping[str, WindowRange], pipeline: CheckedPipeline) -> int:
-    """The start of the first window. A window of a later stage holds whole windows of the stages before."""
-    sizes_ms = {stage.name: stage.size_ms for stage in pipeline.stages}
-    return min(one.after_ms // sizes_ms[stage] * sizes_ms[stage] for stage, one in windows.items())
+    """The earliest event time that one of these windows can hold."""
+    return min(
+        first_event(pipeline.windows[: at + 1], windows[stage.name].after_ms)
+        for at, stage in enumerate(pipeline.stages)
+        if stage.name in windows
+    )
 
 
 def _first_slice(ledger: Ledger, row: BackfillRow, event_ms: int) -> int:
@@ -253,6 +260,10 @@ def generations_by_store(backfills: Sequence[Backfilled]) -> dict[str, list[Gene
             for alias in aliases if stage in one.windows else ():
                 stores[alias].append(Generation(one.generation, *one.windows[stage]))
     return dict(stores)
+
+
+def _up(time_ms: int, step_ms: int) -> int:
+    return -(-time_ms // step_ms) * step_ms
 
 
 def _time(time_ms: int) -> str:

@@ -139,7 +139,8 @@ class _Check:
         self.stages.append(
             Stage(
                 name=window.name,
-                size_ms=window.tumbling,
+                size_ms=window.size_ms,
+                slide_ms=window.sliding.every if window.sliding is not None else None,
                 by=tuple(window.by),
                 by_types=tuple(kind or "" for kind in by_types.values()),
                 aggregates=tuple(column for column in aggregates.values() if column),
@@ -228,12 +229,21 @@ class _Check:
                 sinks.add((emit.kind, emit.name))
 
     def _cascade(self, path: Path, window: WindowSpec, before: WindowSpec) -> None:
-        if before.tumbling and window.tumbling % before.tumbling:
-            self._add(
-                (*path, "tumbling"),
-                f"{format_duration(window.tumbling)} of window '{window.name}' is not a multiple of "
-                f"{format_duration(before.tumbling)} of window '{before.name}' before it, whose windows would straddle",
-            )
+        """A result counts in the windows that hold its own window's last moment. Those begin and end where windows before them
+        begin, so each of them holds equally many."""
+        lengths: list[tuple[Path, int]] = [(("tumbling",), window.size_ms)]
+        if window.sliding is not None:
+            lengths = [(("sliding", "size"), window.size_ms), (("sliding", "every"), window.every_ms)]
+        every = format_duration(before.every_ms)
+        if before.sliding is not None:
+            every = f"the {every} between the beginnings"
+        for inner, length_ms in lengths:
+            if before.every_ms and length_ms % before.every_ms:
+                self._add(
+                    (*path, *inner),
+                    f"{format_duration(length_ms)} of window '{window.name}' is not a multiple of "
+                    f"{every} of window '{before.name}' before it, whose windows would straddle",
+                )
 
     def _retention(self) -> None:
         needed_ms = self.pipeline.event_time.delay + sum(stage.size_ms for stage in self.stages)

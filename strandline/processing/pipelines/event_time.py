@@ -5,7 +5,7 @@ All in milliseconds of event time. An event at the last millisecond before a win
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 
@@ -29,18 +29,20 @@ class WindowShape:
         return event_ms // self.every_ms * self.every_ms + self.size_ms
 
 
-def open_until(windows: Iterable[WindowShape], latest_event_ms: int | None) -> int | None:
-    """The end of the last window of all stages that can hold something yet; None before the first accepted record.
+def last_ends(windows: Iterable[WindowShape], event_ms: int) -> Iterator[int]:
+    """For each stage the end of the last window that holds an event at `event_ms`, or a result that comes of it.
 
     `windows` in the order of the stages: a result of one counts in the next as an event of its window's last moment.
     """
-    if latest_event_ms is None:
-        return None
-    until_ms = event_ms = latest_event_ms
     for shape in windows:
         end_ms = shape.last_end_holding(event_ms)
-        until_ms, event_ms = max(until_ms, end_ms), end_ms - 1
-    return until_ms
+        yield end_ms
+        event_ms = end_ms - 1
+
+
+def open_until(windows: Iterable[WindowShape], latest_event_ms: int | None) -> int | None:
+    """The end of the last window of all stages that can hold something yet; None before the first accepted record."""
+    return None if latest_event_ms is None else max(last_ends(windows, latest_event_ms), default=latest_event_ms)
 
 
 def closes_a_window(
@@ -53,16 +55,17 @@ def closes_a_window(
     return from_ms is None or any(shape.last_end(last_ms) > from_ms for shape in windows)
 
 
-def earliest_event(windows: Sequence[WindowShape], emitted_ms: Sequence[int]) -> int:
-    """The earliest event time that a window not yet emitted can hold. `emitted_ms`: for each stage the end of the last
-    window that it has emitted.
+def first_event(windows: Sequence[WindowShape], after_ms: int) -> int:
+    """The earliest event time that a window of the last of these stages can hold, if it ends after `after_ms`.
 
     What a later stage's window holds are windows of the stage before, which may begin before it: so it is asked of each in turn.
     """
-    earliest_ms = []
-    for stage, emitted in enumerate(emitted_ms):
-        event_ms = windows[stage].first_start(emitted)
-        for shape in reversed(windows[:stage]):
-            event_ms = shape.first_start(event_ms)
-        earliest_ms.append(event_ms)
-    return min(earliest_ms)
+    for shape in reversed(windows):
+        after_ms = shape.first_start(after_ms)
+    return after_ms
+
+
+def earliest_event(windows: Sequence[WindowShape], emitted_ms: Sequence[int]) -> int:
+    """The earliest event time that a window not yet emitted can hold. `emitted_ms`: for each stage the end of the last
+    window that it has emitted."""
+    return min(first_event(windows[: stage + 1], emitted) for stage, emitted in enumerate(emitted_ms))

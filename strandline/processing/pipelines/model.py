@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.json_schema import models_json_schema
 
 from strandline.core.documents import Path
+from strandline.core.durations import format_duration
 from strandline.core.stream import FIELD_NAMES_SCHEMA, DocumentModel, Duration, FieldName, Name, StreamSpec, names_alike
 from strandline.ledger.states import WatermarkPolicy
 from strandline.results.document import check_emit_name
@@ -63,23 +64,46 @@ class EventTimeSpec(DocumentModel):
             )
 
 
-class WindowSpec(DocumentModel):
-    """A tumbling window: equal pieces of event time, counted from 1970-01-01 UTC."""
+class SlidingSpec(DocumentModel):
+    """Windows that overlap."""
 
+    size: Duration
+    """How long each is."""
+    every: Duration
+    """How far apart they begin, counted from 1970-01-01 UTC."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if self.every == 0:
+            yield ("every",), "windows that all begin at once; expected at least 1ms"
+        elif self.every > self.size:
+            yield (
+                ("every",),
+                f"{format_duration(self.every)} is more than the size of {format_duration(self.size)}: records between two "
+                "windows would be in none",
+            )
+
+
+class WindowSpec(DocumentModel):
+    """Windows of event time: tumbling, which follow each other, or sliding, which overlap. Counted from 1970-01-01 UTC."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["tumbling"]}, {"required": ["sliding"]}]})
     NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {
-        "sliding": "sliding windows are not supported yet; only 'tumbling' is",
-        "session": "session windows are not supported yet; only 'tumbling' is",
+        "session": "session windows are not supported yet; only tumbling and sliding ones are",
     }
     name: FieldName
     """The stage's name: in results, status and dead letters."""
-    tumbling: Duration
-    """The size."""
+    tumbling: Duration | None = None
+    """The size; instead of sliding."""
+    sliding: SlidingSpec | None = None
+    """{size, every}; instead of tumbling."""
     by: list[str] = Field(default_factory=list)
     """The fields that make the key; none means one result a window."""
     aggregate: dict[FieldName, ExpressionText] = Field(min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA)
     """Result field -> expression with an aggregate function."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if (self.tumbling is None) == (self.sliding is None):
+            yield (), "a window has exactly one of: tumbling, sliding"
         if self.tumbling == 0:
             yield ("tumbling",), "a window of no length holds nothing; expected at least 1ms"
         places: list[tuple[str, Path]] = [(name, ("by", number)) for number, name in enumerate(self.by)]
@@ -93,6 +117,16 @@ class WindowSpec(DocumentModel):
             paths.setdefault(name, path)
         for name, message in names_alike(paths):
             yield paths[name], message
+
+    @property
+    def size_ms(self) -> int:
+        """How long a window is."""
+        return self.sliding.size if self.sliding is not None else self.tumbling or 0
+
+    @property
+    def every_ms(self) -> int:
+        """How far apart windows begin."""
+        return self.sliding.every if self.sliding is not None else self.size_ms
 
 
 EmitKind = Literal["elasticsearch", "stream"]

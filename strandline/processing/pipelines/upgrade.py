@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from strandline.core.described import Described
-from strandline.core.durations import format_duration
+from strandline.core.durations import format_duration, format_windows
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stages import Stage
 
@@ -93,11 +93,11 @@ def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chan
 
 
 def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
-    if old.size_ms != new.size_ms:
+    if old.shape != new.shape:
         yield Change(
-            f"window {old.name} from {format_duration(old.size_ms)} to {format_duration(new.size_ms)}",
+            f"window {old.name} from {_windows(old)} to {_windows(new)}",
             Effect.REWIND,
-            "windows of the new size that are not closed yet are computed whole; the last ones of the old size overlap them",
+            "the new windows that end after the last emitted one are computed whole; the last old ones overlap them",
         )
     if old.by != new.by:
         yield Change(f"the key of window {old.name}", Effect.REWIND, "open windows are computed by the new key")
@@ -140,6 +140,10 @@ def _of_stream(name: str, before: Stage, after: Stage) -> Iterator[Change]:
         yield Change(
             f"longer windows in stream {name}, from {format_duration(before.size_ms)} to {format_duration(after.size_ms)}",
             Effect.FORBIDDEN,
-            "the first long window would begin before the last old one ends, and its result would be late for readers; "
-            "emit to another stream",
+            "the first long window could begin before the last old one, and its result would be late for readers that go by "
+            "when windows begin; emit to another stream",
         )
+
+
+def _windows(stage: Stage) -> str:
+    return format_windows(stage.size_ms, stage.every_ms)

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from strandline.core.durations import format_about, format_duration, format_retention
+from strandline.core.durations import format_about, format_retention, format_windows
 
 Answer = dict[str, Any]
 _STATE_STYLES = {"running": "green", "failed": "red", "stopped": "dim", "drained": "dim"}
@@ -202,7 +202,7 @@ def stages_table(stages: list[Answer]) -> Table:
         (
             (
                 stage["name"],
-                format_duration(stage["size_ms"]),
+                format_windows(stage["size_ms"], stage["every_ms"]),
                 _typed(stage["by"]),
                 _typed(stage["aggregates"]),
                 ", ".join(stage["emits"]) or "-",

@@ -54,6 +54,7 @@ def _stages(pipeline: CheckedPipeline) -> list[StageView]:
         StageView(
             name=stage.name,
             size_ms=stage.size_ms,
+            every_ms=stage.every_ms,
             by=dict(zip(stage.by, stage.by_types, strict=True)),
             aggregates={column.name: column.type for column in stage.aggregates},
             emits=[f"{emit.kind}: {emit.name}" for emit in stage.emits],

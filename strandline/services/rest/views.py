@@ -130,6 +130,9 @@ class StageView(View):
 
     name: str
     size_ms: int
+    """How long its windows are."""
+    every_ms: int
+    """How far apart they begin: less than `size_ms` where they slide."""
     by: dict[str, str]
     """Key field -> type."""
     aggregates: dict[str, str]

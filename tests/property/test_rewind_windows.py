@@ -1,0 +1,82 @@
+"""A rewind from any checkpoint, by the same version or one with other windows: what it computes are just the windows that are not
+emitted, each whole. Real are the plan, the arithmetic of time and the operators."""
+
+from __future__ import annotations
+
+from itertools import accumulate, product
+from typing import Any
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.slices.rewind import plan_rewind
+from strandline.processing.slices.watermark import emitted_up_to
+from tests.property.test_window_operator import END, Record, digest, histories, pipeline, run
+from tests.support.ledgers import a_checkpoint
+
+FIRST = ["10s", "15s", "30s", "20s/5s", "25s/10s", "15s/10s", "30s/10s"]
+SECOND = ["", "1m", "30s", "1m/30s", "90s/30s"]
+
+
+def windows_of(name: str, text: str, by: list[str], aggregate: dict[str, str]) -> dict[str, Any]:
+    size, _, every = text.partition("/")
+    shape = {"sliding": {"size": size, "every": every}} if every else {"tumbling": size}
+    return {"name": name, **shape, "by": by, "aggregate": aggregate}
+
+
+def version(first: str, second: str, by: list[str]) -> CheckedPipeline:
+    stages = [windows_of("first", first, ["machine"], {"n": "count(*)", "power": "sum(power)"})]
+    if second:
+        stages.append(windows_of("second", second, by, {"n": "sum(n)", "power": "sum(power)"}))
+    return pipeline(*stages)
+
+
+VERSIONS = [version(*shapes) for shapes in product(FIRST, SECOND, [["machine"], []])]
+Found = dict[str, list[dict[str, Any]]]
+
+
+def later(found: Found, than_ms: dict[str, int]) -> Found:
+    """The results of windows that end later."""
+    return {
+        stage: [row for row in rows if row["@window_end_ms"] > than_ms.get(stage, 0)] for stage, rows in found.items()
+    }
+
+
+@settings(max_examples=150)
+@given(histories(), st.sampled_from(VERSIONS), st.none() | st.sampled_from(VERSIONS), st.data())
+def test_a_rewind_computes_just_what_is_not_emitted(
+    history: list[tuple[list[Record], int | None]], old: CheckedPipeline, upgrade: CheckedPipeline | None, data: Any
+) -> None:
+    new, whole = upgrade or old, [([row for rows, _ in history for row in rows], END)]
+    assume(len(history) > 1)
+    number = data.draw(st.integers(1, len(history) - 1), label="the last committed slice")
+    closed_ms = [closes for _, closes in history]
+    stages = [(stage.name, stage.shape) for stage in old.stages]
+    checkpoint = a_checkpoint(
+        number, closes_ms=closed_ms[number - 1], emitted=emitted_up_to(stages, closed_ms[number - 1])
+    )
+    reached = list(accumulate((max((row.ts_ms for row in rows), default=0) for rows, _ in history[:number]), max))
+
+    def first_slice_reaching(event_ms: int) -> int | None:
+        return next((at for at, latest_ms in enumerate(reached, 1) if latest_ms >= event_ms), None)
+
+    plan = plan_rewind(checkpoint, first_slice_reaching, {stage.name: stage.shape for stage in new.stages})
+    closes_ms = [plan.closed_ms(a_checkpoint(at, closes_ms=one)) for at, one in enumerate(closed_ms, 1)]
+    slices = list(zip((rows for rows, _ in history), closes_ms, strict=True))
+    before = closes_ms[plan.slice_first - 2] if plan.slice_first > 1 else None
+
+    replayed = run(new, slices[plan.slice_first - 1 : number], 2, 7, before)
+    assert not any(later(replayed, plan.emitted).values()), "a replay emits nothing"
+    emitted = run(old, history[:number], 1, 100)
+    found = later(run(new, slices[plan.slice_first - 1 :], 2, 7, before), plan.emitted)
+    at_once = run(new, whole, 1, 10**6)
+    assert digest(found) == digest(later(at_once, plan.emitted)), "each window that is left, and whole"
+    if upgrade is None:
+        both = {stage: emitted[stage] + rows for stage, rows in found.items()}
+        assert digest(both) == digest(at_once), "and no other"
+    for was, now in zip(old.stages, new.stages, strict=False):
+        # Who reads the results as a stream may go by the ends of windows, or by when they begin.
+        for edge in ("@window_end_ms", "@window_start_ms") if now.size_ms <= was.size_ms else ("@window_end_ms",):
+            last = max((row[edge] for row in emitted.get(was.name, [])), default=-END)
+            assert all(row[edge] > last for row in found.get(now.name, [])), "no result is late for readers"
