@@ -55,7 +55,7 @@ input: {{stream: s}}
 event_time: {{field: ts, delay: {delay}ms, watermark: {watermark}, idle_timeout: {idle}, max_ahead: {ahead}s}}
 steps:
   - where: power < {below}
-  - window: {{name: short, tumbling: {short}s, by: [device], aggregate: {{n: count(*), total: sum(power)}}}}
+  - window: {{name: short, {short}, by: [device], aggregate: {{n: count(*), total: sum(power)}}}}
     emit: [{{elasticsearch: short}}, {{stream: shorts}}]
   - window: {{name: minute, tumbling: 1m, by: [device], aggregate: {{n: sum(n), total: sum(total)}}}}
     emit: [{{elasticsearch: minute}}]
@@ -66,6 +66,14 @@ Step = Generator[str]
 Key = tuple[str, int, int, str]
 """Of a result: stage, window start and end, device."""
 Results = dict[Key, tuple[int, int]]
+Sums = dict[Key, list[int]]
+"""Of windows that are open: records, power."""
+MINUTE = WindowShape(60_000, 60_000)
+SHORTS = [
+    WindowShape(*shape)
+    for shape in ((10_000, 10_000), (15_000, 15_000), (20_000, 20_000), (20_000, 5_000), (15_000, 10_000))
+]
+"""Of the last, no window ends where one begins."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +87,11 @@ class Record:
 
 @dataclass(frozen=True)
 class Version:
-    """What a version of the pipeline does; short window in ms."""
+    """What a version of the pipeline does."""
 
     below: int
-    short_ms: int
+    short: WindowShape
+    """Tumbling or sliding."""
     delay_ms: int
     watermark: str
     idle: str
@@ -90,7 +99,7 @@ class Version:
 
     @property
     def windows(self) -> dict[str, WindowShape]:
-        return {"short": WindowShape(self.short_ms, self.short_ms), "minute": WindowShape(60_000, 60_000)}
+        return {"short": self.short, "minute": MINUTE}
 
 
 @dataclass
@@ -172,9 +181,22 @@ def documents_of(version: Version) -> list[YamlDocument]:
         watermark=version.watermark,
         ahead=version.ahead_s,
         below=version.below,
-        short=version.short_ms // 1_000,
+        short=_window_text(version.short),
     )
     return read_documents(text, "simulation.yaml")
+
+
+def _window_text(shape: WindowShape) -> str:
+    if shape.size_ms == shape.every_ms:
+        return f"tumbling: {shape.size_ms}ms"
+    return f"sliding: {{size: {shape.size_ms}ms, every: {shape.every_ms}ms}}"
+
+
+def windows_holding(shape: WindowShape, event_ms: int) -> list[tuple[int, int]]:
+    """(start, end) of each, the first one first."""
+    last = event_ms // shape.every_ms * shape.every_ms
+    starts = range(last, event_ms - shape.size_ms, -shape.every_ms)
+    return [(start, start + shape.size_ms) for start in reversed(starts)]
 
 
 def spread(all_of_them: dict[Any, Any], slots: int, number: Callable[[Any], int]) -> dict[int, dict[Any, Any]]:
@@ -192,33 +214,25 @@ class Operators:
 
     version: Version
     closed_ms: int | None = None
-    short: dict[tuple[int, str], list[int]] = field(default_factory=dict)
-    minute: dict[tuple[int, str], list[int]] = field(default_factory=dict)
+    short: Sums = field(default_factory=dict)
+    minute: Sums = field(default_factory=dict)
 
     def step(self, rows: list[Record], to_ms: int | None) -> list[tuple[Key, tuple[int, int]]]:
         for row in rows:
-            start = row.event_ms // self.version.short_ms * self.version.short_ms
-            if self.closed_ms is not None and start + self.version.short_ms <= self.closed_ms:
-                raise AssertionError(f"an accepted record comes to a closed window: {row}, closed {self.closed_ms}")
-            if row.power < self.version.below:
-                sums = self.short.setdefault((start, row.device), [0, 0])
-                sums[0] += 1
-                sums[1] += row.power
+            for start, end in windows_holding(self.version.short, row.event_ms):
+                if self.closed_ms is not None and end <= self.closed_ms:
+                    raise AssertionError(f"an accepted record comes to a closed window: {row}, closed {self.closed_ms}")
+                if row.power < self.version.below:
+                    add(self.short, ("short", start, end, row.device), 1, row.power)
         self.closed_ms = to_ms
-        out = []
-        for (start, device), (n, total) in self._close(self.short, self.version.short_ms):
-            out.append((("short", start, start + self.version.short_ms, device), (n, total)))
-            sums = self.minute.setdefault((start // 60_000 * 60_000, device), [0, 0])
-            sums[0] += n
-            sums[1] += total
-        for (start, device), (n, total) in self._close(self.minute, 60_000):
-            out.append((("minute", start, start + 60_000, device), (n, total)))
-        return out
+        shorts = list(self._close(self.short))
+        for (_, _, short_end, device), (n, total) in shorts:
+            for start, end in windows_holding(MINUTE, short_end - 1):
+                add(self.minute, ("minute", start, end, device), n, total)
+        return [*shorts, *self._close(self.minute)]
 
-    def _close(
-        self, open_: dict[tuple[int, str], list[int]], size_ms: int
-    ) -> Iterator[tuple[tuple[int, str], tuple[int, int]]]:
-        for key in sorted(key for key in open_ if self.closed_ms is not None and key[0] + size_ms <= self.closed_ms):
+    def _close(self, open_: Sums) -> Iterator[tuple[Key, tuple[int, int]]]:
+        for key in sorted(key for key in open_ if self.closed_ms is not None and key[2] <= self.closed_ms):
             n, total = open_.pop(key)
             yield key, (n, total)
 
@@ -258,7 +272,7 @@ class World:
         """What the runs' monotonic clocks show; `now_ms` is the log's time, and the runs' wall clocks are off by days."""
         delay_ms, idle = self.chance.choice([2_000, 5_000, 20_000]), self.chance.choice(["null", "5s", "30s"])
         watermark = self.chance.choice(["partitions", "partitions", "newest"])
-        self.versions = [Version(90, 10_000, delay_ms, watermark, idle)]
+        self.versions = [Version(90, self.chance.choice(SHORTS), delay_ms, watermark, idle)]
         self.lags_ms = [self.chance.choice([0, 0, 1_000, 3 * delay_ms]) for _ in self.log.records]
         """How far event time in each partition is behind."""
         self.fed = list(range(len(self.log.records)))
@@ -381,7 +395,7 @@ class World:
             self.versions.append(
                 Version(
                     self.chance.choice([50, 90]),
-                    self.chance.choice([10_000, 15_000, 20_000]),
+                    self.chance.choice(SHORTS),
                     self.chance.choice([1_000, self.versions[-1].delay_ms, 30_000]),
                     self.chance.choice(["partitions", "newest"]),
                     self.chance.choice(["null", "5s", "30s"]),
@@ -791,23 +805,36 @@ def expected_index(world: World, slices: list[SliceRow], accepted: list[Record])
         if checkpoint.closes_ms is None:
             continue
         version = world.versions[checkpoint.version - 1]
-        for stage, size_ms in (("short", version.short_ms), ("minute", 60_000)):
-            from_ms, to_ms = emitted_ms.get(stage), checkpoint.closes_ms // size_ms * size_ms
-            from_ms = from_ms // size_ms * size_ms if from_ms is not None else None
-            if from_ms is not None and to_ms <= from_ms:
-                continue
-            emitted_ms[stage] = max(to_ms, emitted_ms.get(stage, to_ms))
-            sums: dict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0])
-            for record in accepted:
-                start = record.event_ms // size_ms * size_ms
-                is_closed_here = (from_ms is None or start + size_ms > from_ms) and start + size_ms <= to_ms
-                if is_closed_here and record.power < version.below:
-                    sums[start, record.device][0] += 1
-                    sums[start, record.device][1] += record.power
-            expected |= {
-                (stage, start, start + size_ms, device): (n, total) for (start, device), (n, total) in sums.items()
-            }
+        due = {
+            stage: (emitted_ms.get(stage, 0), last_end(shape, checkpoint.closes_ms))
+            for stage, shape in version.windows.items()
+        }
+        emitted_ms = {stage: max(bounds) for stage, bounds in due.items()}
+        sums: Sums = {}
+        for record in accepted if any(from_ms < to_ms for from_ms, to_ms in due.values()) else ():
+            for stage, start, end in windows_of(version, record.event_ms):
+                if due[stage][0] < end <= due[stage][1] and record.power < version.below:
+                    add(sums, (stage, start, end, record.device), 1, record.power)
+        expected |= {key: (n, total) for key, (n, total) in sums.items()}
     return expected
+
+
+def last_end(shape: WindowShape, at_ms: int) -> int:
+    return (at_ms - shape.size_ms) // shape.every_ms * shape.every_ms + shape.size_ms
+
+
+def windows_of(version: Version, event_ms: int) -> Iterator[tuple[str, int, int]]:
+    """(stage, start, end) of each window in which an event counts, as often as it counts there."""
+    for start, end in windows_holding(version.short, event_ms):
+        yield "short", start, end
+        for first, last in windows_holding(MINUTE, end - 1):
+            yield "minute", first, last
+
+
+def add(sums: Sums, key: Key, n: int, total: int) -> None:
+    held = sums.setdefault(key, [0, 0])
+    held[0] += n
+    held[1] += total
 
 
 def uncovered(world: World, accepted: list[Record]) -> list[str]:
@@ -816,12 +843,18 @@ def uncovered(world: World, accepted: list[Record]) -> list[str]:
     for stage, start, end, device in world.index:
         spans[stage].append((start, end, device))
     below = min(version.below for version in world.versions)
+    shorts = [version.short for version in world.versions]
+    # A short window that slides may lie in the minute after its record's, and in that one only.
+    beyond_ms = {"short": 0, "minute": max((one.size_ms for one in shorts if one.size_ms > one.every_ms), default=0)}
     return [
         f"{record} is in no window of stage {stage}"
         for stage in ("short", "minute")
         for record in accepted
         if record.power < below
-        and not any(start <= record.event_ms < end and device == record.device for start, end, device in spans[stage])
+        and not any(
+            start - beyond_ms[stage] <= record.event_ms < end and device == record.device
+            for start, end, device in spans[stage]
+        )
     ]
 
 
