@@ -56,6 +56,12 @@ steps:
       by: [device]
       aggregate: {{n: count(*), peak: max(temp), low: min(temp), cost: sum(cost)}}
     emit: [{{elasticsearch: {job}-tens}}]
+  - window:
+      name: halves
+      sliding: {{size: 30s, every: 10s}}
+      by: [device]
+      aggregate: {{n: sum(n), peak: max(peak), cost: sum(cost)}}
+    emit: [{{elasticsearch: {job}-halves}}]
   - window: {{name: minute, tumbling: 1m, aggregate: {{n: sum(n), peak: max(peak), cost: sum(cost)}}}}
     emit: [{{elasticsearch: {job}-minute}}]
 """
@@ -142,7 +148,7 @@ def give_slices_of(lab: AuditLab, cut_first: str, job: str) -> None:
 def digest(lab: AuditLab, job: str) -> str:
     """Of all documents of the job, without what names the job, the version and the run."""
     documents = []
-    for stage in ("tens", "minute"):
+    for stage in ("tens", "halves", "minute"):
         for document in lab.documents(f"{job}-{stage}").values():
             origin = document.pop("strandline")
             documents.append(json.dumps([stage, origin["emission"], document], sort_keys=True))
@@ -167,6 +173,8 @@ def test_the_same_slices_give_the_same_documents(
     assert digest(audit_lab, job) == digest(audit_lab, log)
     assert rejected(audit_lab, job) == rejected(audit_lab, log)
     assert len(audit_lab.ledger.runs(job)) == restarts + 1
+    report = audit_lab.audit(job)
+    assert (report["outcome"], report["differences"]) == ("clean", 0), report
 
 
 @pytest.mark.parametrize(
