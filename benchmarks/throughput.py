@@ -22,11 +22,9 @@ from benchmarks.peers.spark_connector import connector_jars
 from benchmarks.process_tree import WatchedTree
 from benchmarks.works import DELAY_MS, STREAM, STREAM_TEXT, Readings, Work
 from strandline.core.documents import read_documents
-from strandline.core.errors import InvalidDocument
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.log.topics import Topics
-from strandline.processing.pipelines.model import PipelineSpec
 from strandline.services.embedded.addresses import settings_environment
 from strandline.services.embedded.stack import Stack
 
@@ -92,9 +90,6 @@ def measure_throughput(stack: Stack, plan: Plan, console: Console) -> Throughput
         expected = {side: work.expected(readings, ends_ms.get(side)) for side in plan.sides}
         for repetition in range(plan.repetitions):
             for side in plan.sides:
-                if side == STRANDLINE and (reason := _refusal(work)):
-                    console.print(f"{work.name}, {SIDES[side]}: left out, {reason}", markup=False)
-                    continue
                 results = expected[side].results
                 run = _run_side(_Start(side, work, results, class_paths.get(side, "")), plan, stack)
                 if not run.outcome.agrees(expected[side]):
@@ -106,15 +101,6 @@ def measure_throughput(stack: Stack, plan: Plan, console: Console) -> Throughput
                     "CPU-s/M; results right"
                 )
     return Throughput(plan, runs)
-
-
-def _refusal(work: Work) -> str:
-    """Why a pipeline document cannot say this work; empty when it can."""
-    try:
-        PipelineSpec.parse(read_documents(work.pipeline_text("work"), "work.yaml")[0])
-    except InvalidDocument as error:
-        return str(error)
-    return ""
 
 
 @dataclass(frozen=True)
