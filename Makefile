@@ -41,6 +41,8 @@ run: $(VENV)/.run-ready
 WITHOUT_SERVERS := unit property simulation
 WITH_SERVERS := contract migration integration fault
 WORKERS ?= 3
+# With 2, two processes with servers of their own share the tests with servers: two thirds of the time, and twice the memory.
+SERVER_WORKERS ?= 1
 KINDS = $(or $(KIND),$(WITHOUT_SERVERS) $(WITH_SERVERS))
 PYTEST = $(BIN)/python -m pytest $(if $(RANDOM),-p randomly $(if $(filter-out 1,$(RANDOM)),--randomly-seed=$(RANDOM),),)
 # $(call run-tests,OPTIONS): every kind that is asked for, also when one before it failed.
@@ -48,7 +50,7 @@ run-tests = $(foreach kind,$(filter-out $(WITHOUT_SERVERS) $(WITH_SERVERS),$(KIN
 	failed=0; \
 	$(if $(filter $(WITHOUT_SERVERS),$(KINDS)),$(PYTEST) $(1) -n $(WORKERS) --dist loadfile \
 		$(addprefix tests/,$(filter $(WITHOUT_SERVERS),$(KINDS))) || failed=1;) \
-	$(if $(filter $(WITH_SERVERS),$(KINDS)),$(PYTEST) $(1) $(addprefix tests/,$(filter $(WITH_SERVERS),$(KINDS))) || failed=1;) \
+	$(if $(filter $(WITH_SERVERS),$(KINDS)),$(PYTEST) $(1) $(if $(filter-out 1,$(SERVER_WORKERS)),-n $(SERVER_WORKERS) --dist loadfile,) $(addprefix tests/,$(filter $(WITH_SERVERS),$(KINDS))) || failed=1;) \
 	exit $$failed
 
 test: $(VENV)/.test-ready

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import ssl
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,8 +54,10 @@ def secured(tmp_path):
     for file in (key, passwords):
         file.chmod(0o644)  # Mosquitto leaves root behind before it reads them
     tmp_path.chmod(0o755)
-    for directory in tmp_path.parents[:2]:
-        os.chmod(directory, 0o755)
+    temporary = Path(tempfile.gettempdir())
+    for directory in tmp_path.parents:
+        if directory.is_relative_to(temporary) and directory != temporary:
+            directory.chmod(0o755)
     tls_port = free_port()
     more = f"password_file {passwords}\nlistener {tls_port} 127.0.0.1\ncertfile {certificate}\nkeyfile {key}\n"
     broker = Mosquitto(tmp_path, more=more, allow_anonymous=False)
