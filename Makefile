@@ -17,7 +17,7 @@ help:
 	@echo "make docs    build the docs as a site, into build/site"
 	@echo "make bench   two works side by side with plain Spark, Hazelcast Jet and Flink, and the latency from answer to result"
 	@echo "             (BENCH='--repetitions 1 --side strandline --side jet --work W1': a part of it)"
-	@echo "make chaos KILLS=100   kill every part of a running job again and again; check every result"
+	@echo "make chaos KILLS=100   break every part of a running job and what it stands on, some at a time; check every result"
 	@echo "make chaos-ingest KILLS=50   break gateways and Kafka under load; count what was lost or written twice"
 	@echo "make bench-ingest   what each gateway takes, what a record costs it, how soon it acknowledges"
 	@echo "make bench-failover   seconds without results when a runner, its JVM or the leading control service is killed"
@@ -37,20 +37,21 @@ $(VENV)/.test-ready: requirements-dev.lock pyproject.toml scripts/make-environme
 run: $(VENV)/.run-ready
 	@$(BIN)/strandline example
 
-# Tests without servers wait as much as they compute, so several workers share them. Tests with servers share those of one process.
+# Tests without servers wait as much as they compute, so several workers share them.
 WITHOUT_SERVERS := unit property simulation
 WITH_SERVERS := contract migration integration fault
 WORKERS ?= 3
-# With 2, two processes with servers of their own share the tests with servers: two thirds of the time, and twice the memory.
-SERVER_WORKERS ?= 1
+# Two processes, each with servers of its own, share the tests with servers: two thirds of the time, and twice the memory.
+SERVER_WORKERS ?= 2
 KINDS = $(or $(KIND),$(WITHOUT_SERVERS) $(WITH_SERVERS))
 PYTEST = $(BIN)/python -m pytest $(if $(RANDOM),-p randomly $(if $(filter-out 1,$(RANDOM)),--randomly-seed=$(RANDOM),),)
+SHARED = $(if $(filter-out 1,$(SERVER_WORKERS)),-n $(SERVER_WORKERS) --dist loadfile --no-loadscope-reorder,)
 # $(call run-tests,OPTIONS): every kind that is asked for, also when one before it failed.
 run-tests = $(foreach kind,$(filter-out $(WITHOUT_SERVERS) $(WITH_SERVERS),$(KINDS)),echo "no kind of test is called '$(kind)'" >&2; exit 2;) \
 	failed=0; \
 	$(if $(filter $(WITHOUT_SERVERS),$(KINDS)),$(PYTEST) $(1) -n $(WORKERS) --dist loadfile \
 		$(addprefix tests/,$(filter $(WITHOUT_SERVERS),$(KINDS))) || failed=1;) \
-	$(if $(filter $(WITH_SERVERS),$(KINDS)),$(PYTEST) $(1) $(if $(filter-out 1,$(SERVER_WORKERS)),-n $(SERVER_WORKERS) --dist loadfile,) $(addprefix tests/,$(filter $(WITH_SERVERS),$(KINDS))) || failed=1;) \
+	$(if $(filter $(WITH_SERVERS),$(KINDS)),$(PYTEST) $(1) $(SHARED) $(addprefix tests/,$(filter $(WITH_SERVERS),$(KINDS))) || failed=1;) \
 	exit $$failed
 
 test: $(VENV)/.test-ready
@@ -66,10 +67,10 @@ check: $(VENV)/.test-ready
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 docs: $(VENV)/.test-ready
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "the docs are in build/site/index.html"
 
 format: $(VENV)/.test-ready

@@ -24,17 +24,28 @@ from strandline.core.errors import StrandlineError
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small run: does it work, are its results right")
-    parser.add_argument("--repetitions", type=int, help="processes of each side (default 3)")
     parser.add_argument(
-        "--side", action="append", choices=SIDES, help="this side alone, without latency; may be repeated"
+        "--quick", action="store_true", help="a small run, which shows that all works and gives right results"
     )
-    parser.add_argument("--work", action="append", choices=WORKS, help="this work alone; may be repeated")
-    parser.add_argument("--records", type=int, help="records of a run, of which the first third is its cold part")
+    parser.add_argument(
+        "--repetitions", type=int, help="how often each side runs, in a new process each time (default 3)"
+    )
+    parser.add_argument(
+        "--side",
+        action="append",
+        choices=SIDES,
+        help="measure only this side, and no latency; may be given several times",
+    )
+    parser.add_argument(
+        "--work", action="append", choices=WORKS, help="measure only this work; may be given several times"
+    )
+    parser.add_argument(
+        "--records", type=int, help="how many records a run has; the first third of them is its cold part"
+    )
     parser.add_argument(
         "--output",
         type=Path,
-        help=f"where the tables go (default {RESULTS.name}; nowhere when it is only a part of the whole)",
+        help=f"the file for the tables (default {RESULTS.name}; none where only a part of all is measured)",
     )
     options = parser.parse_args()
     records, seconds, warm_up_s = (120_000, 10, 10) if options.quick else (6_000_000, 60, 30)
@@ -65,7 +76,8 @@ def main() -> None:
 
 
 def _measure(plan: Plan, live_s: tuple[int, int] | None, console: Console) -> tuple[Throughput, Latency | None]:
-    """Each on a stack of its own. `live_s`: how long to warm up and then to measure latency; None for not at all."""
+    """Measure throughput, then latency, each on a stack of its own. `live_s`: how long to warm up, and how long to measure
+    latency; None: don't measure it."""
     with tempfile.TemporaryDirectory(prefix="strandline-bench-") as directory:
         stack = new_stack(Path(directory) / "throughput", console)
         try:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.process_tree import tree_cpu_s, tree_memory_mb
+from benchmarks.process_tree import WatchedTree, tree_memory_mb
 from benchmarks.report import RESULTS, machine_text, markdown, put_part, show, written_by
 from benchmarks.servers import new_stack
 from benchmarks.works import STREAM_TEXT, W1, Readings
@@ -85,7 +85,7 @@ def _run_job(settings: Settings, topics: Topics, url: str) -> None:
 
 def _audit(settings: Settings) -> Measured:
     began_s = time.monotonic()
-    cpu_s, report, peaks = 0.0, None, [0.0]
+    report, peaks = None, [0.0]
     with subprocess.Popen(
         audit_command(JOB, None, None),
         env=settings_environment(settings),
@@ -96,10 +96,11 @@ def _audit(settings: Settings) -> Measured:
         assert process.stdout is not None
         watcher = threading.Thread(target=_watch_memory, args=(process, peaks))
         watcher.start()
-        for line in process.stdout:
-            cpu_s = max(cpu_s, tree_cpu_s(process.pid))
-            if line.startswith('{"report"'):
-                report, seconds = json.loads(line)["report"], time.monotonic() - began_s
+        with WatchedTree(process.pid) as tree:
+            for line in process.stdout:
+                if line.startswith('{"report"'):
+                    report, seconds = json.loads(line)["report"], time.monotonic() - began_s
+                    cpu_s = tree.cpu_s()
     if report is None or report["outcome"] != "clean":
         raise RuntimeError(f"the audit is not clean: {report}")
     documents = sum(one["counts"]["same"] for one in report["stores"] if one["stage"])

@@ -20,7 +20,8 @@ import httpx
 import numpy as np
 from rich.console import Console
 
-from strandline.results.document import document_id, index_name
+from strandline.results.document import document_id
+from strandline.results.names import index_name
 from strandline.services.client import ControlClient
 from strandline.services.embedded.stack import Stack
 

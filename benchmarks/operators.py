@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from strandline.core.stream import StreamSpec
 from strandline.processing.operators.cascade import Cascade, Chunk
-from strandline.processing.operators.windows import Time
+from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
@@ -84,7 +84,7 @@ def measure(records: int, keys: int) -> tuple[float, float, int]:
         watermark_ms = (first + SLICE_RECORDS) * EVENT_STEP_MS - DELAY_MS
         began = time.process_time()
         for bucket in range(BUCKETS):
-            stepped = cascade.step(states[bucket], chunks[bucket], Time(before, watermark_ms))
+            stepped = cascade.step(states[bucket], chunks[bucket], Closing(before, watermark_ms))
             states[bucket], found = stepped.state, stepped.results
             results += sum(one.rows.num_rows for one in found)
         step_s += time.process_time() - began
@@ -100,7 +100,7 @@ class AgreeingIndex:
 
     def __call__(self, *_: object, body: bytes, **__: object) -> bytes:
         began = time.process_time()
-        actions = [line[:-2] + b',"status":201}}' for line in body.split(b"\n")[:-1:2]]
+        actions = [line[:-2].replace(b'.write"', b'"', 1) + b',"status":201}}' for line in body.split(b"\n")[:-1:2]]
         answer = b'{"items":[' + b",".join(actions) + b"]}"
         self.own_s += time.process_time() - began
         return answer

@@ -79,6 +79,10 @@ class WatchedTree:
             totals["python"] += max(0.0, accounted_s - sum(totals.values()))
             return totals
 
+    def cpu_s(self) -> float:
+        """CPU-seconds of all that ever was in the tree."""
+        return sum(self.cpu_by_role().values())
+
     def _keep_looking(self) -> None:
         while not self._ended.wait(_LOOK_EVERY_S):
             self.cpu_by_role()

@@ -37,6 +37,9 @@ class SummingWriter:
     every_ms: int
     value: str
 
+    def prepare(self, next_end_ms: int | None) -> None:
+        """Nothing has to be there."""
+
     def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
         report = WriteReport()
         with (Path(self.directory) / str(os.getpid())).open("a", encoding="utf-8") as file:
@@ -60,7 +63,7 @@ def run(
     ledger.set_desired(JOB, Desired.DRAINED)
     writer = SummingWriter(str(sums), work.every_ms, work.value)
     with telling_mark(lambda: ledger.totals(JOB).records, mark):
-        code = Runner(settings, JOB, spark, writer_of=lambda shape: writer).run()
+        code = Runner(settings, JOB, spark, writer_of=lambda shape, index: writer).run()
     totals = ledger.totals(JOB)
     if code != 0 or totals.accepted != totals.records:
         raise SystemExit(f"the run failed: exit {code}, {totals}")

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.process_tree import tree_cpu_s
+from benchmarks.process_tree import WatchedTree
 from benchmarks.works import STREAM_TEXT, W1, Readings
 from strandline.core.documents import read_documents
 from strandline.core.logs import configure_logs
@@ -83,9 +83,10 @@ def main() -> None:
     def run(guarantee: str, number: int) -> tuple[float, float]:
         job = f"w1-{guarantee.replace('_', '-')}-{number}"
         _apply(settings, ledger, job, guarantee)
-        began_s, spent_s = time.monotonic(), tree_cpu_s(os.getpid())
-        code = Runner(settings, job, spark).run()
-        took_s, spent_s = time.monotonic() - began_s, tree_cpu_s(os.getpid()) - spent_s
+        with WatchedTree(os.getpid()) as tree:
+            began_s, before_s = time.monotonic(), tree.cpu_s()
+            code = Runner(settings, job, spark).run()
+            took_s, spent_s = time.monotonic() - began_s, tree.cpu_s() - before_s
         totals = ledger.totals(job)
         if code != 0 or totals.accepted != options.records or totals.results["minute"] != expected.results:
             raise SystemExit(f"the pass failed: exit {code}, {totals}, expected {expected}")

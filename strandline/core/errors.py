@@ -15,7 +15,9 @@
     - RecordTooLarge       Kafka answers, and its topic takes no record of this size: raise the topic's limit
     - Fenced               a newer epoch owns this job: stop now
     - Divergence           the results store holds another value under the same id: alarm, never overwrite
+    - IndexMisconfigured   Elasticsearch answers, and takes no results the way it is set up: an operator has to mend that
     - LogTruncated         the log no longer holds offsets that a rewind needs
+    - ReplayMismatch       recorded slices, read again, hold something else than when they were committed
     - StackError           a part of the embedded stack could not be fetched, started or stopped
 """
 
@@ -123,8 +125,21 @@ class Divergence(PermanentError):
     code = "divergence"
 
 
+class IndexMisconfigured(PermanentError):
+    """A closed or read-only index, a lost right, a missing pipeline: nothing is wrong with the results, and none is given up."""
+
+    code = "index_misconfigured"
+
+
 class LogTruncated(PermanentError):
     code = "log_truncated"
+
+
+class ReplayMismatch(PermanentError):
+    """Slices that were read again hold something else than when they were committed: what follows from them would be wrong.
+    Nothing was emitted."""
+
+    code = "replay_mismatch"
 
 
 class StackError(PermanentError):

@@ -13,6 +13,8 @@ WHOLE_RANGES = {"integer": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
 """The least and the greatest value of the types of whole numbers."""
 PRECISION_MAX = 38
 """The digits of the longest decimal."""
+NULL = "null"
+"""The type of a bare null in an expression; no field has it."""
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
 
 
@@ -40,6 +42,15 @@ def digits_of(name: str) -> tuple[int, int] | None:
 def kind_of(name: str) -> str:
     """Return the type without a decimal's digits: `decimal`, or the type itself."""
     return name.partition("(")[0]
+
+
+def is_decimal(name: str) -> bool:
+    return kind_of(name) == "decimal"
+
+
+def decimal_digits(name: str) -> tuple[int, int]:
+    """Return precision and scale of a number type; a whole number is a decimal that holds all its type can hold."""
+    return digits_of(name) or ((20, 0) if name == "long" else (10, 0))
 
 
 def is_number(name: str) -> bool:

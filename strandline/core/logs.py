@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+from typing import TextIO, cast
 
 import structlog
 
 
-def configure_logs(*, as_json: bool = False, level: int = logging.INFO) -> None:
+class LossyStream:
+    """Takes lines for `stream`. One that can't be written, as on a full disk, is lost and no error: no service may end by it.
+    As soon as lines can be written again, one says how many were lost."""
+
+    def __init__(self, stream: TextIO, as_json: bool) -> None:
+        self._stream = stream
+        self._as_json = as_json
+        self._lost = 0
+        self._why = ""
+
+    def write(self, line: str) -> None:
+        """Write one line, with its end, or several."""
+        try:
+            if self._lost:
+                told = f"{self._lost} log lines could not be written: {self._why}"
+                told = json.dumps({"event": told, "level": "warning"}) if self._as_json else told
+                self._stream.write(f"{told}\n")
+                self._stream.flush()
+                self._lost = 0
+            self._stream.write(line)
+            self._stream.flush()
+        except OSError as error:
+            self._lost += 1
+            self._why = str(error)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+def configure_logs(*, as_json: bool) -> None:
     """Send structlog's lines to stderr. Call once, at the start of a process."""
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=False)
@@ -21,8 +52,8 @@ def configure_logs(*, as_json: bool = False, level: int = logging.INFO) -> None:
             structlog.processors.format_exc_info,
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, LossyStream(sys.stderr, as_json))),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(

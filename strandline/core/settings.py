@@ -60,8 +60,9 @@ class Settings(BaseSettings):
     http_connections_max: int = Field(default=10_000, ge=1)
     """Connections that the HTTP gateway keeps open; over it the one that has waited longest for a request is closed.
     Less if the system allows the process fewer open files."""
-    record_bytes_max: int = Field(default=1_000_000, ge=1024)
-    """A larger single record is refused with 413; stays below the broker's `message.max.bytes`."""
+    record_bytes_max: int = Field(default=1_000_000, ge=1024, le=40_000_000)
+    """A larger single record is refused with 413. The limits of topics and producers follow from it. With the largest value,
+    a record with its key still fits into one request to a broker (`socket.request.max.bytes`, 100 MiB)."""
     streams_look_s: float = Field(default=2.0, gt=0)
     """How often a gateway looks for streams that are new or changed."""
     confirm_timeout_s: float = Field(default=1.5, gt=0)
@@ -71,7 +72,12 @@ class Settings(BaseSettings):
     """How much a gateway may keep in its spool, below the data directory, while Kafka is away."""
     lease_s: float = Field(default=8.0, ge=1, le=300)
     """How long a control service leads a job without being heard. A job whose leader died goes on under another one after
-    this time; a runner that has not been heard for so long is replaced."""
+    this time; a runner that gives no sign of life for so long is replaced (for its first sign it has 120 s)."""
+    slices_kept_days_min: int = Field(default=1, ge=0)
+    """How many days the ledger keeps slices at least, also when nothing needs them any more."""
+    slices_kept_days_max: int = Field(default=31, ge=1)
+    """How many days the ledger keeps slices at most that no rewind and no reader of a stream of results needs: audits and
+    backfills reach back so far, or as far as the streams still hold the records, if that is less."""
     standbys: int = Field(default=1, ge=0, le=8)
     """Started and warmed Spark sessions that a control service keeps for the next start of a job; 0 for none."""
     scratch_dir: Path | None = None
@@ -98,7 +104,12 @@ class Settings(BaseSettings):
     slice_rows_max: int = Field(default=1_000_000, ge=1)
     """A slice is cut before it would hold clearly more records than this."""
     slice_interval_ms: int = Field(default=200, ge=0)
-    """The shortest time between two live slices of a job; more means fewer, larger Spark batches."""
+    """The shortest time from the plan of one new slice of a job to the next, unless its pipeline sets `checkpoint.every`; more
+    means fewer, larger Spark batches."""
+    log_bytes_max: int = Field(default=20 * 1024 * 1024, ge=64 * 1024)
+    """A process's log that is larger is moved to `NAME.log.1` and begun anew."""
+    logs_kept: int = Field(default=3, ge=0, le=100)
+    """So many older logs of a process are kept, and so many of what JVMs that crashed left."""
     log_json: bool = False
     """Log lines as JSON objects, one a line, instead of text for people."""
 

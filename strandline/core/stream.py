@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -268,6 +268,13 @@ class StreamSpec(DocumentModel):
         """Field name -> type, in the order of the schema."""
         return {name: field.type for name, field in self.fields.items()}
 
+    def decoding_changes(self, other: StreamSpec) -> list[str]:
+        """What `other` says otherwise of how records become rows. Empty: each record is decoded as by this document."""
+        own_levels, other_levels = (dict(one.mqtt.fields) if one.mqtt else {} for one in (self, other))
+        changes = ["format"] if self.format != other.format else []
+        changes += [f"schema.{name}" for name in _differing(self.fields, other.fields)]
+        return changes + [f"mqtt.fields.{name}" for name in _differing(own_levels, other_levels)]
+
     def entrances(self) -> Iterator[tuple[Path, str]]:
         """Yield what only one stream may have, because it decides where a record goes: path, and what it is."""
         for number, topic in enumerate(self.mqtt.topics if self.mqtt else ()):
@@ -287,6 +294,11 @@ class StreamSpec(DocumentModel):
         for name in self.mqtt.fields if self.mqtt else ():
             if name not in self.fields:
                 yield ("mqtt", "fields", name), f"is not a field of the schema{did_you_mean(name, self.fields)}"
+
+
+def _differing(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
+    """The names that only one of them has, or to which they give different values."""
+    return [name for name in {**one, **other} if one.get(name) != other.get(name)]
 
 
 def _normal_type(text: str) -> str:

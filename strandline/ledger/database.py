@@ -15,6 +15,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
+from sqlalchemy.dialects import postgresql, sqlite
 
 from strandline.core.errors import Conflict, InvalidSettings, LedgerUnavailable
 
@@ -34,8 +35,11 @@ class Database:
         engine = _sqlite_engine(parsed) if self.is_sqlite else _postgresql_engine(parsed)
         self._readers = engine
         self._writers = engine.execution_options(is_writing=True)
+        self._is_closed = False
 
     def close(self) -> None:
+        """Close all connections. One that another thread uses now is closed when its transaction ends."""
+        self._is_closed = True
         self._readers.dispose()
 
     @contextmanager
@@ -66,8 +70,14 @@ class Database:
         if not self.is_sqlite:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
 
+    def insert_new(self, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+        """An insert that leaves a row alone that is there, after waiting for a transaction that is about to make it."""
+        insert = sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
+        return insert.on_conflict_do_nothing()
+
     @contextmanager
     def _seam(self, action: str) -> Iterator[None]:
+        pool = self._readers.pool
         try:
             yield
         except (exc.IntegrityError, exc.DataError, OverflowError) as error:
@@ -77,6 +87,9 @@ class Database:
                 f"Could not {action}: the ledger's database at {self.address} says {_first_line(error)!r}; "
                 "whether it was done is unknown: see that the database is up and has space, then repeat it."
             ) from error
+        finally:
+            if self._is_closed:  # meanwhile: the connection went back to a pool that nobody closes any more
+                pool.dispose()
 
 
 def without_secrets(url: str) -> str:

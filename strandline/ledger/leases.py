@@ -1,9 +1,9 @@
 """Leases in the ledger: which control service leads which job.
 
 Leases use the *database's* clock, which all control services share; the clocks of two services are never compared. Each
-grant has a higher epoch than the one before. A leader names the epoch of its lease with every write about the job; after a
-takeover the ledger refuses the old leader's writes (Fenced). So two services may briefly both believe that they lead, but
-only one can write.
+grant has a higher epoch than the one before. A leader names the epoch of its lease when it moves the job, and its runner
+when it begins a run; after a takeover the ledger refuses both to the old leader (Fenced). So two services may briefly both
+believe that they lead, but only one can move the job or have it run.
 
 Invariants, each kept by a transaction that holds the job's row:
 - a job has one lease at most, and its epoch never falls;

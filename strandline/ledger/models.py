@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 
 from strandline.ledger.states import (
@@ -19,6 +21,7 @@ from strandline.ledger.states import (
     Desired,
     EventTimeRule,
     JobState,
+    Offsets,
     SliceKind,
     SliceStatus,
     WindowRange,
@@ -64,14 +67,6 @@ class ChoiceText(sa.types.TypeDecorator[StrEnum]):
         return None if value is None else self.choices(value)
 
 
-def _partition_keys(value: dict[str, Any]) -> dict[int, Any]:
-    return {int(partition): number for partition, number in value.items()}
-
-
-def _offset_keys(value: dict[str, dict[str, int]]) -> dict[str, dict[int, int]]:
-    return {stream: _partition_keys(partitions) for stream, partitions in value.items()}
-
-
 class JsonText(sa.types.TypeDecorator[dict[Any, Any]]):
     """A JSON object as ASCII text. `restore` turns keys back into numbers, which JSON can't have as keys."""
 
@@ -92,6 +87,35 @@ class JsonText(sa.types.TypeDecorator[dict[Any, Any]]):
         return self.restore(found) if self.restore else found
 
 
+class NumberMap(sa.types.TypeDecorator[dict[Any, Any]]):
+    """A JSON object whose innermost keys are partitions, and so numbers: a map of offsets, or the partitions of one stream. A
+    rewind reads hundreds of thousands of them."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def __init__(self, kind: Any) -> None:
+        """`kind`: the type of the map."""
+        super().__init__()
+        self.kind = kind
+        self._decode = msgspec.json.Decoder(kind).decode
+
+    def process_bind_param(self, value: dict[Any, Any] | None, dialect: sa.Dialect) -> str | None:
+        return None if value is None else json.dumps(value, separators=(",", ":"))
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> dict[Any, Any] | None:
+        return None if value is None else self._decode(value)
+
+
+_OFFSETS = NumberMap(Offsets)
+_OF_PARTITIONS = NumberMap(dict[int, int])
+
+
+@lru_cache(maxsize=64)
+def _rule(text: str) -> EventTimeRule:
+    return EventTimeRule(**json.loads(text))
+
+
 class RuleText(sa.types.TypeDecorator[EventTimeRule]):
     """The rule of event time as a JSON object."""
 
@@ -102,7 +126,7 @@ class RuleText(sa.types.TypeDecorator[EventTimeRule]):
         return None if value is None else json.dumps(vars(value), separators=(",", ":"))
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> EventTimeRule | None:
-        return None if value is None else EventTimeRule(**json.loads(value))
+        return None if value is None else _rule(value)
 
 
 def _ranges(value: dict[str, Any]) -> dict[str, WindowRange]:
@@ -179,6 +203,24 @@ job_versions = sa.Table(
     sa.CheckConstraint("version >= 1", name="version"),
 )
 
+inputs = sa.Table(
+    "inputs",
+    metadata,
+    sa.Column("job", PlainText, sa.ForeignKey("jobs.name"), primary_key=True),
+    sa.Column("stream", PlainText, sa.ForeignKey("streams.name"), primary_key=True),
+    _json("document"),
+    _number("recorded_ms"),
+)
+
+places = sa.Table(
+    "places",
+    metadata,
+    sa.Column("kind", PlainText, primary_key=True),
+    sa.Column("name", PlainText, primary_key=True),
+    sa.Column("job", PlainText, sa.ForeignKey("jobs.name"), nullable=False),
+    _text("stage"),
+)
+
 control_services = sa.Table(
     "control_services",
     metadata,
@@ -232,16 +274,17 @@ slices = sa.Table(
     sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
     _number("epoch"),
     _number("version"),
-    _json("offsets_first", _offset_keys),
-    _json("offsets", _offset_keys),
+    sa.Column("offsets_first", _OFFSETS, nullable=False),
+    sa.Column("offsets", _OFFSETS, nullable=False),
     _number("cut_time_ms"),
     _number("watermark_ms", nullable=True),
     sa.Column("rule", RuleText, nullable=False, server_default="{}"),
-    sa.Column("reached", JsonText(_offset_keys), nullable=False, server_default="{}"),
-    sa.Column("silence_ms", JsonText(_offset_keys), nullable=False, server_default="{}"),
+    sa.Column("reached", _OFFSETS, nullable=False, server_default="{}"),
+    sa.Column("silence_ms", _OFFSETS, nullable=False, server_default="{}"),
     sa.Column("kind", ChoiceText(SliceKind), nullable=False),
     sa.Column("status", ChoiceText(SliceStatus), nullable=False),
     _number("planned_ms"),
+    sa.Column("checksums", _OFFSETS, nullable=False, server_default="{}"),
     sa.ForeignKeyConstraint(["job", "epoch"], ["runs.job", "runs.epoch"]),
     sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),
     sa.CheckConstraint("number >= 1", name="number"),
@@ -270,15 +313,17 @@ checkpoints = sa.Table(
     _number("accepted"),
     _json("rejected"),
     _json("results"),
-    _json("dead_letter_offsets", _partition_keys),
+    sa.Column("dead_letter_offsets", _OF_PARTITIONS, nullable=False),
     _number("committed_ms"),
     _number("records_total"),
     _number("accepted_total"),
     _json("rejected_total"),
     _json("results_total"),
-    sa.Column("result_offsets", JsonText(_offset_keys), nullable=False, server_default="{}"),
+    sa.Column("result_offsets", _OFFSETS, nullable=False, server_default="{}"),
     _number("closes_ms", nullable=True),
-    sa.Column("reached", JsonText(_offset_keys), nullable=False, server_default="{}"),
+    sa.Column("reached", _OFFSETS, nullable=False, server_default="{}"),
+    sa.Column("refused", JsonText(), nullable=False, server_default="{}"),
+    sa.Column("refused_total", JsonText(), nullable=True),
     sa.ForeignKeyConstraint(["job", "slice"], ["slices.job", "slices.number"]),
     sa.ForeignKeyConstraint(["job", "epoch"], ["runs.job", "runs.epoch"]),
     sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),
@@ -309,7 +354,6 @@ backfills = sa.Table(
     _number("updated_ms"),
     _number("ended_ms", nullable=True),
     sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),
-    sa.ForeignKeyConstraint(["job", "slice"], ["slices.job", "slices.number"]),
     sa.CheckConstraint("generation >= 2", name="generation"),
     sa.CheckConstraint("epoch >= 0", name="epoch"),
     sa.CheckConstraint("records >= 0 AND records_done >= 0", name="counts"),
@@ -322,6 +366,14 @@ one_open_backfill = sa.Index(
     unique=True,
     sqlite_where=sa.text(_is_open),
     postgresql_where=sa.text(_is_open),
+)
+
+result_indices = sa.Table(
+    "result_indices",
+    metadata,
+    sa.Column("job", PlainText, sa.ForeignKey("jobs.name"), primary_key=True),
+    sa.Column("name", PlainText, primary_key=True),
+    _number("made_ms"),
 )
 
 events = sa.Table(

@@ -1,7 +1,7 @@
 """Progress in the ledger: the runs of each job, how the log is cut into slices, and checkpoints.
 
 Invariants, each kept by a transaction that holds the job's row:
-- slices and checkpoints of a job are numbered from 1 without gaps;
+- slices and checkpoints of a job are numbered from 1 without gaps; the oldest may have been removed (`compaction.py`);
 - at most one slice is planned and not yet committed, and it is the last one;
 - a row is written only under the job's newest epoch, so epochs never fall in the order of commits;
 - a run that has ended writes no slice and no checkpoint any more.
@@ -18,17 +18,17 @@ import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, Fenced, NotFound
 from strandline.core.failpoints import failpoint
-from strandline.ledger.database import Part
+from strandline.ledger.compaction import Compaction
 from strandline.ledger.models import checkpoints, jobs, runs, slices
 from strandline.ledger.registry import lock_job, refuse_old_epoch, refuse_old_lease
 from strandline.ledger.states import CheckpointRow, Offsets, RunRow, SliceRow, SliceStatus, Totals
 
 _CHECKPOINT = [checkpoints.c[field.name] for field in fields(CheckpointRow)]
 _TOTALS = [checkpoints.c[f"{field.name}_total"] for field in fields(Totals)]
-_NO_TOTALS = Totals(records=0, accepted=0, rejected={}, results={})
+_NO_TOTALS = Totals(records=0, accepted=0, rejected={}, results={}, refused={})
 
 
-class Progress(Part):
+class Progress(Compaction):
     """Runs, slices and checkpoints. Each method is one transaction."""
 
     def begin_run(self, job: str, pid: int, *, present_version: bool = False, lease: int | None = None) -> RunRow:
@@ -58,9 +58,13 @@ class Progress(Part):
             connection.execute(sa.insert(runs).values(vars(run)))
             return run
 
-    def end_run(self, job: str, epoch: int, outcome: str, message: str = "") -> RunRow:
-        """Record how a run ended; the first record stays. Raises NotFound."""
+    def end_run(self, job: str, epoch: int, outcome: str, message: str = "", *, lease: int | None = None) -> RunRow:
+        """Record how a run ended; the first record stays. With `lease`, the leader under the lease of that epoch says so.
+        Raises NotFound; Fenced when another leader owns the job."""
         with self._database.writing(f"end run {epoch} of job {job}") as connection:
+            if lease is not None:
+                lock_job(connection, job)
+                refuse_old_lease(connection, job, lease)
             of_run = (runs.c.job == job) & (runs.c.epoch == epoch)
             connection.execute(
                 sa.update(runs)
@@ -73,7 +77,7 @@ class Progress(Part):
             return RunRow(*row)
 
     def set_run_slots(self, job: str, epoch: int, slots: int) -> None:
-        """Record from how many slots the run's tasks may write, before the first one does: a later run fences each of them.
+        """Record how many buckets the run has, before a task of one writes: a later run fences the slots of each of them.
 
         Raises Fenced when a newer run owns the job; NotFound.
         """
@@ -117,6 +121,12 @@ class Progress(Part):
             )
             return [SliceRow(*row) for row in rows]
 
+    def slice_versions(self, job: str, first: int, last: int) -> set[int]:
+        """The versions of the existing slices from number `first` to `last`."""
+        wanted = sa.select(slices.c.version).where(slices.c.job == job, slices.c.number.between(first, last))
+        with self._database.reading(f"read the versions of slices {first} to {last} of job {job}") as connection:
+            return set(connection.execute(wanted.distinct()).scalars())
+
     def slice_count(self, job: str) -> int:
         with self._database.reading(f"count the slices of job {job}") as connection:
             # Numbers have no gaps, and the largest is found without reading the others.
@@ -154,10 +164,10 @@ class Progress(Part):
         return found[0] if found else None
 
     def checkpoint(self, job: str, slice: int) -> CheckpointRow:
-        """Raises NotFound when that slice is not committed."""
+        """Raises NotFound when that slice is not committed, or was removed."""
         found = self.checkpoints(job, limit=1, before=slice + 1)
         if not found or found[0].slice != slice:
-            raise NotFound(f"Slice {slice} of job {job} is not committed.")
+            raise NotFound(f"Slice {slice} of job {job} is not committed, or so old that it was removed.")
         return found[0]
 
     def checkpoints(self, job: str, limit: int = 100, before: int | None = None) -> list[CheckpointRow]:
@@ -182,22 +192,40 @@ class Progress(Part):
 
     def first_slice_closing(self, job: str, event_ms: int) -> int | None:
         """The lowest committed slice that closed windows that end at `event_ms`; None if none has yet."""
-        with self._database.reading(f"find where job {job} closed event time {event_ms}") as connection:
-            closing = (checkpoints.c.job == job) & (checkpoints.c.closes_ms >= event_ms)
-            return connection.execute(sa.select(sa.func.min(checkpoints.c.slice)).where(closing)).scalar()
+        last = self.last_checkpoint(job)
+        if last is None or last.closes_ms is None or last.closes_ms < event_ms:
+            return None
+
+        def has_closed(number: int) -> bool:  # what is closed never falls
+            closes_ms = self.checkpoint(job, number).closes_ms
+            return closes_ms is not None and closes_ms >= event_ms
+
+        def first_above(floor: int) -> int:
+            numbers = range(max(1, floor), last.slice + 1)
+            return numbers[bisect_left(numbers, True, key=has_closed)]
+
+        return self.above_floor(job, first_above)
 
     def first_slice_from(self, job: str, up_to: int, log_starts: Offsets) -> int:
-        """The lowest slice, at most `up_to` + 1, that begins at or after `log_starts` in each of its partitions."""
+        """The lowest slice, at most `up_to` + 1, that begins at or after `log_starts` in each of its partitions, and that the
+        ledger still holds. Raises NotFound when the ledger holds no slice of that job up to `up_to`."""
 
         def is_held(number: int) -> bool:  # where slices begin never falls
-            return _begins_at_or_after(self.slices(job, number, number)[0], log_starts)
+            found = self.slices(job, number, number)
+            if not found:
+                raise NotFound(f"Job {job} has no slice {number}, or it is so old that it was removed.")
+            return _begins_at_or_after(found[0], log_starts)
 
-        return 1 + bisect_left(range(1, up_to + 1), True, key=is_held)
+        def first_above(floor: int) -> int:
+            return floor + 1 + bisect_left(range(floor + 1, up_to + 1), True, key=is_held)
+
+        return self.above_floor(job, first_above)
 
     def version_changes(self, job: str, up_to: int) -> list[tuple[int, int]]:
-        """The versions of the committed slices up to `up_to`: (first slice, version) of each run of equal versions, in order."""
+        """The versions of the committed slices up to `up_to` that can be replayed: (first slice, version) of each run of
+        equal versions, in order."""
         before = sa.func.lag(checkpoints.c.version).over(order_by=checkpoints.c.slice).label("before")
-        of_job = (checkpoints.c.job == job) & (checkpoints.c.slice <= up_to)
+        of_job = (checkpoints.c.job == job) & checkpoints.c.slice.between(self.floor(job) + 1, up_to)
         all_of_them = sa.select(checkpoints.c.slice, checkpoints.c.version, before).where(of_job).subquery()
         changed = all_of_them.c.before.is_(None) | (all_of_them.c.before != all_of_them.c.version)
         with self._database.reading(f"read the versions that job {job} was run in") as connection:
@@ -207,13 +235,18 @@ class Progress(Part):
             return [(int(row.slice), int(row.version)) for row in rows]
 
     def totals(self, job: str, up_to: int | None = None) -> Totals:
-        """The sums over all committed slices, or those up to number `up_to`, in constant time; zeros if there are none."""
+        """The sums over all committed slices, or those up to number `up_to`, in constant time; zeros if there are none.
+
+        Raises NotFound where that slice was removed.
+        """
         newest = sa.select(*_TOTALS).where(checkpoints.c.job == job).order_by(checkpoints.c.slice.desc()).limit(1)
         if up_to is not None:
             newest = newest.where(checkpoints.c.slice <= up_to)
         with self._database.reading(f"read the totals of job {job}") as connection:
             row = connection.execute(newest).first()
-            return Totals(*row) if row else _NO_TOTALS
+        if row is None and up_to and up_to < self.floor(job):
+            raise NotFound(f"Slice {up_to} of job {job} is so old that it was removed.")
+        return Totals(*row) if row else _NO_TOTALS
 
 
 def _refuse_ended_run(connection: sa.Connection, job: str, epoch: int) -> None:
@@ -290,6 +323,7 @@ def _add(totals: Totals, row: CheckpointRow) -> Totals:
         accepted=totals.accepted + row.accepted,
         rejected=_add_counts(totals.rejected, row.rejected),
         results=_add_counts(totals.results, row.results),
+        refused=None if totals.refused is None else _add_counts(totals.refused, row.refused),
     )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, Fenced, NotFound
 from strandline.ledger.database import Part
-from strandline.ledger.models import job_versions, jobs, leases, streams
-from strandline.ledger.states import JOB_MOVES, Desired, JobRow, JobState, JobVersionRow, StreamRow
+from strandline.ledger.models import inputs, job_versions, jobs, leases, places, result_indices, slices, streams
+from strandline.ledger.states import JOB_MOVES, Desired, JobBase, JobRow, JobState, JobVersionRow, Place, StreamRow
 
 
 class Registry(Part):
@@ -48,10 +49,21 @@ class Registry(Part):
             if changed.rowcount == 0:
                 raise _no_stream(name)
 
-    def submit_job(self, name: str, text: str, document: dict[str, Any]) -> JobRow:
-        """Register a job (version 1, wanted running), or give it a new version.
+    def submit_job(
+        self,
+        name: str,
+        text: str,
+        document: dict[str, Any],
+        emits_to: Collection[Place] = (),
+        together: Collection[str] = (),
+        base: JobBase | None = None,
+    ) -> JobRow:
+        """Register a job (version 1, wanted running), or give it a new version. From then on it alone emits to `emits_to`, and to
+        no other place.
 
-        The same document as the present version changes nothing; what is desired of a known job is left as it is.
+        The same document as the present version changes nothing; what is desired of a known job is left as it is. `together`:
+        jobs that are submitted after this one and may give it a place. `base`: what the new version was checked against. Raises
+        Conflict when any other job emits to a place, or when the job is not as in `base` any more.
         """
         with self._database.writing(f"submit job {name}") as connection:
             now_ms = self._clock_ms()
@@ -59,17 +71,47 @@ class Registry(Part):
             if known is None:
                 fresh = JobRow(name, 1, Desired.RUNNING, JobState.CREATED, "", 0, now_ms, now_ms, 0)
                 connection.execute(sa.insert(jobs).values(vars(fresh)))
-                version = 1
-            elif _version(connection, name, known.version).document == document:
+            self._take_places(connection, name, emits_to, together)
+            version = 1 if known is None else known.version + 1
+            if known is not None and _version(connection, name, known.version).document == document:
                 return JobRow(*known)
-            else:
-                version = known.version + 1
+            if base is not None:
+                _refuse_other_base(connection, name, version - 1, base)
+            if known is not None:
                 connection.execute(
                     sa.update(jobs).where(jobs.c.name == name).values(version=version, updated_ms=now_ms)
                 )
             row = JobVersionRow(name, version, text, document, now_ms)
             connection.execute(sa.insert(job_versions).values(vars(row)))
             return read_job(connection, name)
+
+    def places(self, job: str) -> list[Place]:
+        """Where the job emits to, by kind and name."""
+        wanted = sa.select(places.c.kind, places.c.name, places.c.stage).where(places.c.job == job)
+        with self._database.reading(f"read where job {job} emits to") as connection:
+            return [Place(*row) for row in connection.execute(wanted.order_by(places.c.kind, places.c.name))]
+
+    def _take_places(
+        self, connection: sa.Connection, job: str, emits_to: Collection[Place], together: Collection[str]
+    ) -> None:
+        """Make these the places of the job. Another transaction that takes one of them waits for this one, or this for it."""
+        connection.execute(sa.delete(places).where(places.c.job == job))
+        for kind, name, stage in sorted(emits_to):
+            this = (places.c.kind == kind) & (places.c.name == name)
+            fresh = {"kind": kind, "name": name, "job": job, "stage": stage}
+            owner = None
+            while owner is None:  # a row that stood in the way may be gone when it is read
+                connection.execute(self._database.insert_new(places).values(fresh))
+                owner = connection.execute(
+                    sa.select(places.c.job, places.c.stage).where(this).with_for_update()
+                ).first()
+            if owner.job != job and owner.job in together:
+                connection.execute(sa.update(places).where(this).values(job=job, stage=stage))
+            elif tuple(owner) != (job, stage):
+                raise Conflict(
+                    f"stage {stage} of {job} can't emit to {kind} {name}, because stage {owner.stage} of {owner.job} "
+                    "does; choose another name"
+                )
 
     def job(self, name: str) -> JobRow:
         """Raises NotFound."""
@@ -81,10 +123,42 @@ class Registry(Part):
         with self._database.reading("list the jobs") as connection:
             return [JobRow(*row) for row in connection.execute(sa.select(jobs).order_by(jobs.c.name))]
 
+    def add_result_index(self, job: str, name: str) -> None:
+        """Record that the job made an index for results; doing it again changes nothing. Raises NotFound."""
+        with self._database.writing(f"note that job {job} made index {name}") as connection:
+            lock_job(connection, job)
+            if name not in _result_indices(connection, job):
+                row = {"job": job, "name": name, "made_ms": self._clock_ms()}
+                connection.execute(sa.insert(result_indices).values(row))
+
+    def result_indices(self, job: str) -> set[str]:
+        """The indices that the job made, those included that are gone."""
+        with self._database.reading(f"list the indices of job {job}") as connection:
+            return _result_indices(connection, job)
+
     def job_version(self, name: str, version: int | None = None) -> JobVersionRow:
         """One version of a job, by default the present one. Raises NotFound."""
         with self._database.reading(f"read job {name}") as connection:
             return _version(connection, name, read_job(connection, name).version if version is None else version)
+
+    def record_input(self, job: str, stream: str, document: dict[str, Any]) -> dict[str, Any]:
+        """Record by which document of its stream a job's first run decodes records; return the one that is recorded.
+
+        Only the first call for a job and stream records something. Raises NotFound.
+        """
+        with self._database.writing(f"note how job {job} reads stream {stream}") as connection:
+            lock_job(connection, job)
+            _stream(connection, stream)
+            known = _input(connection, job, stream)
+            if known is None:
+                row = {"job": job, "stream": stream, "document": document, "recorded_ms": self._clock_ms()}
+                connection.execute(sa.insert(inputs).values(row))
+            return document if known is None else known
+
+    def input_document(self, job: str, stream: str) -> dict[str, Any] | None:
+        """The document by which the job's first run decoded the stream's records; None before that run."""
+        with self._database.reading(f"read how job {job} reads stream {stream}") as connection:
+            return _input(connection, job, stream)
 
     def set_desired(self, name: str, desired: Desired) -> JobRow:
         """Record what the operator wants of the job; the control service acts on it. Raises NotFound."""
@@ -162,6 +236,24 @@ def refuse_old_lease(connection: sa.Connection, job: str, epoch: int) -> None:
         )
 
 
+def read_floor(connection: sa.Connection, job: str) -> int:
+    """The number of the last slice of the job that can't be replayed any more; 0 while all can be."""
+    oldest = connection.execute(sa.select(sa.func.min(slices.c.number)).where(slices.c.job == job)).scalar() or 1
+    return int(oldest) if oldest > 1 else 0
+
+
+def _refuse_other_base(connection: sa.Connection, job: str, version: int, base: JobBase) -> None:
+    """Raises Conflict unless the job, whose row is locked, is still as it was when its new version was checked."""
+    if version != base.version:
+        raise Conflict(f"Job {job} has just got version {version} by another application; apply the documents again.")
+    if read_floor(connection, job) != base.floor:
+        raise Conflict(f"Old slices of job {job} have just been removed; apply the documents again.")
+
+
+def _result_indices(connection: sa.Connection, job: str) -> set[str]:
+    return set(connection.execute(sa.select(result_indices.c.name).where(result_indices.c.job == job)).scalars())
+
+
 def _stream(connection: sa.Connection, name: str) -> StreamRow:
     row = connection.execute(sa.select(streams).where(streams.c.name == name)).first()
     if row is None:
@@ -175,6 +267,12 @@ def _version(connection: sa.Connection, name: str, version: int) -> JobVersionRo
     if row is None:
         raise NotFound(f"Job {name} has no version {version}.")
     return JobVersionRow(*row)
+
+
+def _input(connection: sa.Connection, job: str, stream: str) -> dict[str, Any] | None:
+    of_input = (inputs.c.job == job) & (inputs.c.stream == stream)
+    document: dict[str, Any] | None = connection.execute(sa.select(inputs.c.document).where(of_input)).scalar()
+    return document
 
 
 def _no_stream(name: str) -> NotFound:

@@ -6,6 +6,7 @@ reached and of silence have milliseconds in place of offsets.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
@@ -14,6 +15,15 @@ from strandline.core.described import Described
 
 Offsets = dict[str, dict[int, int]]
 """stream -> partition -> offset, or milliseconds."""
+
+
+def offset_count(firsts: Mapping[str, Mapping[int, int]], ends: Mapping[str, Mapping[int, int]]) -> int:
+    """How many offsets there are from `firsts` to before `ends`. A partition that `firsts` lacks begins at 0."""
+    return sum(
+        end - firsts.get(stream, {}).get(partition, 0)
+        for stream, partitions in ends.items()
+        for partition, end in partitions.items()
+    )
 
 
 class Desired(StrEnum):
@@ -173,6 +183,25 @@ class JobVersionRow:
     created_ms: int
 
 
+class JobBase(NamedTuple):
+    """What a new version of a job was checked against."""
+
+    version: int
+    """The job's present version; 0 while there is no such job."""
+    floor: int
+    """The last slice that could not be replayed any more."""
+
+
+class Place(NamedTuple):
+    """Where a stage emits to."""
+
+    kind: str
+    """`elasticsearch` or `stream`."""
+    name: str
+    """The alias or the stream."""
+    stage: str
+
+
 @dataclass(frozen=True)
 class RunRow:
     job: str
@@ -184,7 +213,7 @@ class RunRow:
     outcome: str | None
     message: str
     slots: int = 0
-    """The greatest number of slots that its tasks write from; 0 before they may write."""
+    """How many buckets it has; each writes to Kafka under slots (transactional ids) of its own. 0 before they may write."""
 
 
 WatermarkPolicy = Literal["partitions", "newest"]
@@ -215,9 +244,9 @@ class SliceRow(Described):
     """The run that planned it; a later run may commit it."""
     version: int
     offsets_first: Offsets
-    """The first offset of each partition: equal to `offsets` of the slice before."""
+    """Where the slice begins in each partition: equal to `offsets` of the slice before."""
     offsets: Offsets
-    """The offset after the last one (offset_next) of each partition."""
+    """Where the slice ends in each partition: the offset after its last one, at which the next slice begins."""
     cut_time_ms: int
     watermark_ms: int | None
     """The watermark in force: a record with an earlier event time is late. Null: no record can be late yet."""
@@ -230,6 +259,8 @@ class SliceRow(Described):
     kind: SliceKind
     status: SliceStatus
     planned_ms: int
+    checksums: Offsets = field(default_factory=dict)
+    """stream -> partition -> the checksum of the record batch that holds the last record before `offsets`, where there is one."""
 
 
 @dataclass(frozen=True)
@@ -260,6 +291,8 @@ class CheckpointRow:
     """Windows that end at or before it became final in this slice or before: never falls."""
     reached: Offsets = field(default_factory=dict)
     """stream -> partition -> the latest accepted event (ms) up to and with this slice: never falls."""
+    refused: dict[str, int] = field(default_factory=dict)
+    """stage -> results of this slice that a store refused; each has a dead letter (reason `result`)."""
 
 
 class WindowRange(NamedTuple):
@@ -314,7 +347,10 @@ class Totals(Described):
     rejected: dict[str, int]
     """Reason -> records."""
     results: dict[str, int]
-    """Stage -> results."""
+    """Stage -> results, those refused included."""
+    refused: dict[str, int] | None = None
+    """Stage -> results that a store refused; each has a dead letter (reason `result`). Null: an earlier release, which did not
+    count them, committed some of these slices."""
 
 
 @dataclass(frozen=True)

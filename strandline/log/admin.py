@@ -101,9 +101,13 @@ class KafkaAdmin:
 
     def describe(self, topic: str) -> TopicDescription:
         """Raises NotFound when there is no such topic."""
-        futures = self._client.describe_topics(TopicCollection([topic]), request_timeout=self.timeout_s)
-        described = self._result(futures[topic], topic, f"topic {topic} could not be described")
-        return TopicDescription(topic, str(described.topic_id), len(described.partitions))
+
+        def ask() -> TopicDescription:
+            futures = self._client.describe_topics(TopicCollection([topic]), request_timeout=self.timeout_s)
+            described = self._result(futures[topic], topic, f"topic {topic} could not be described")
+            return TopicDescription(topic, str(described.topic_id), len(described.partitions))
+
+        return self._until_answered(ask)
 
     def create(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> bool:
         """Return whether this call created the topic; False when it is there already."""
@@ -181,13 +185,26 @@ class KafkaAdmin:
     def _listed(
         self, topic: str, partitions: Iterable[int], spec: OffsetSpec, isolation: IsolationLevel
     ) -> dict[int, Any]:
+        partitions = list(partitions)
+
+        def ask() -> dict[int, Any]:
+            try:
+                return self._ask_offsets(topic, partitions, spec, isolation)
+            except NotFound as error:
+                self.describe(topic)  # raises NotFound when it is so
+                raise LogUnavailable(
+                    f"the offsets of topic {topic} could not be read: a broker does not know all its partitions yet"
+                ) from error
+
+        return self._until_answered(ask)
+
+    def _until_answered(self, ask: Callable[[], T]) -> T:
         """Ask until there is an answer, for as long as the timeout, each time by a new client: after a restart of a broker
         the old one's metadata is stale, and every answer an error."""
-        partitions = list(partitions)
         deadline = time.monotonic() + self.timeout_s
         while True:
             try:
-                return self._ask_offsets(topic, partitions, spec, isolation)
+                return ask()
             except LogUnavailable:
                 if time.monotonic() > deadline:
                     raise

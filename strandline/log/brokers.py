@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from aiokafka.conn import AIOKafkaConnection, collect_hosts
-from aiokafka.errors import KafkaError, LeaderNotAvailableError, NoBrokersAvailable, NoError, for_code
+from aiokafka.errors import (
+    KafkaError,
+    LeaderNotAvailableError,
+    NoBrokersAvailable,
+    NoError,
+    RequestTimedOutError,
+    for_code,
+)
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
@@ -42,15 +48,14 @@ class Answer(NamedTuple):
     aborted: list[tuple[int, int]]
     """The aborted transactions among the records: producer id and first offset."""
     records: bytes
-    """Whole record batches, of which the first may begin before the offset that was asked for; then part of one, maybe."""
+    """Whole record batches. The first may begin before the offset that was asked for; part of one more may follow the last."""
 
 
 class Brokers:
-    """Fetches from leaders. Any failure raises KafkaError, OSError or TimeoutError; `close` before asking again."""
+    """Fetches from the leaders of partitions. A failure raises KafkaError, OSError or TimeoutError; after it, `close` before the
+    next fetch."""
 
-    def __init__(
-        self, bootstrap: str, request_timeout_s: float, security: Mapping[str, Any] = MappingProxyType({})
-    ) -> None:
+    def __init__(self, bootstrap: str, request_timeout_s: float, security: Mapping[str, Any]) -> None:
         """`security`: options of aiokafka's connections, as `security_protocol`, `ssl_context` and `sasl_mechanism`."""
         self._bootstrap = bootstrap
         self._options = {"client_id": "strandline", "request_timeout_ms": int(request_timeout_s * 1_000), **security}
@@ -58,7 +63,8 @@ class Brokers:
         self._leaders: dict[Place, tuple[str, int]] = {}
 
     async def fetch(self, asked: Sequence[Asked], bytes_max: int) -> list[Answer]:
-        """Ask the leader of the first partition, for all those asked next to it that it leads too; one answer for each.
+        """Ask the leader of the first partition: for this one, and for those right behind it in `asked` that it leads as well.
+        Return an answer for each of these; the caller asks for the others again.
 
         The first partition that has records gives at least one whole batch, however large; all others keep to `bytes_max`.
         """
@@ -76,6 +82,8 @@ class Brokers:
             for topic, parts in answer.topics
             for part in parts
         }
+        if any(one.place not in found for one in asked[:count]):  # so it answers while it holds this client to a quota
+            raise RequestTimedOutError(f"{address[0]}:{address[1]} left out partitions that it was asked for")
         return [found[one.place] for one in asked[:count]]
 
     async def close(self) -> None:
@@ -124,6 +132,6 @@ class Brokers:
 
 
 async def _end(connections: Sequence[AIOKafkaConnection]) -> None:
-    """Close them, and wait a moment for it: a broker that is silent may not answer the end of an encrypted connection."""
+    """Close the connections, but wait for that only a moment: a silent broker may never answer the end of an encrypted one."""
     if connections:
         await asyncio.wait([connection.close() for connection in connections], timeout=_CLOSE_WAIT_S)

@@ -2,35 +2,72 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
 
 from strandline.core.errors import LogUnavailable
-from strandline.log.admin import KafkaAdmin
+from strandline.log.admin import KafkaAdmin, TopicDescription
+from strandline.log.batch_checksums import BatchChecksums
 
+_TIMEOUT_S = 15.0
+PARTITIONS_AGE_MAX_S = 2.0
+"""Partitions that are added to a topic are seen after so long, at the latest."""
 _SETTLED_TIMEOUT_S = 60.0
 _SETTLED_POLL_S = 0.01
 
 
 class LogIndex:
-    """Where records stand, for one run of a job. Asks the brokers at each call; only the partitions are remembered.
+    """Where records stand, for one run of a job. Asks the brokers at each call; only the partitions are remembered for a moment.
+    To be closed, or used in a `with`, where `checksums` is called: it keeps connections.
 
     Every method raises NotFound when there is no such topic, and LogUnavailable when the brokers don't answer in time.
     """
 
-    def __init__(self, bootstrap: str, timeout_s: float = 15.0) -> None:
-        self._admin = KafkaAdmin(bootstrap, timeout_s=timeout_s)
-        self._partitions: dict[str, list[int]] = {}
+    def __init__(self, bootstrap: str) -> None:
+        self._admin = KafkaAdmin(bootstrap, timeout_s=_TIMEOUT_S)
+        self._bootstrap = bootstrap
+        self._topics: dict[str, TopicDescription] = {}
+        self._described_s: dict[str, float] = {}
+        self._checksums: BatchChecksums | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections that are kept; the next call of `checksums` makes new ones."""
+        if self._checksums is not None:
+            self._checksums.close()
+            self._checksums = None
 
     def topic_id(self, stream: str) -> str:
         """The topic's id. A topic that was deleted and made again has another one under the same name."""
-        return self._admin.describe(stream).topic_id
+        return self._describe(stream).topic_id
+
+    def settings(self, stream: str) -> dict[str, str]:
+        """All settings of the topic, by name."""
+        return self._admin.config(stream)
 
     def partitions(self, stream: str) -> list[int]:
-        """The partition numbers. They are remembered: a run keeps those it began with, a new run sees added ones."""
-        if stream not in self._partitions:
-            self._partitions[stream] = list(range(self._admin.describe(stream).partitions))
-        return self._partitions[stream]
+        """The partition numbers, as they were PARTITIONS_AGE_MAX_S ago or later."""
+        if time.monotonic() - self._described_s.get(stream, -math.inf) > PARTITIONS_AGE_MAX_S:
+            self._describe(stream)
+        return list(range(self._topics[stream].partitions))
+
+    def _describe(self, stream: str) -> TopicDescription:
+        known, found = self._topics.get(stream), self._admin.describe(stream)
+        # A topic never loses partitions: a broker that knows of fewer is behind.
+        if known is None or known.topic_id != found.topic_id or known.partitions < found.partitions:
+            self._topics[stream] = found
+        self._described_s[stream] = time.monotonic()
+        return found
 
     def starts(self, stream: str) -> dict[int, int]:
         """Per partition the first offset held."""
@@ -73,3 +110,10 @@ class LogIndex:
         """Per partition the first offset whose log time is at or after `log_time_ms`, but at most `ends`."""
         found = self._admin.offsets_at(stream, self.partitions(stream), log_time_ms)
         return {p: min(found[p], end) if found.get(p, -1) >= 0 else end for p, end in ends.items()}
+
+    def checksums(self, stream: str, offsets: Mapping[int, int]) -> dict[int, int]:
+        """Per partition the checksum of the record batch that holds this offset: another one is another record. A partition that
+        holds no such offset is left out."""
+        if self._checksums is None:
+            self._checksums = BatchChecksums(self._bootstrap, _TIMEOUT_S)
+        return self._checksums.at(stream, offsets)

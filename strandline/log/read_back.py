@@ -94,7 +94,7 @@ class ReadBack(Generic[Ticket]):
         *,
         writer_id: bytes,
         timeout_s: float,
-        make_consumer: Callable[[dict[str, Any]], Consumer] = Consumer,
+        make_consumer: Callable[[dict[str, Any]], Consumer],
     ) -> None:
         self._writer_id = writer_id
         self._timeout_s = timeout_s

@@ -28,6 +28,14 @@ class OffsetRange:
     partition: int
     offset_first: int
     offset_next: int
+    checksum: int | None = None
+    """Of the record batch that holds the last offset, as it was when the range was recorded; None: not known. A RangeReader
+    compares it with what it reads."""
+
+    @property
+    def offset_count(self) -> int:
+        """As many records as it holds at most."""
+        return self.offset_next - self.offset_first
 
 
 class LogReader:
@@ -64,7 +72,7 @@ class LogReader:
         self._consumer.assign([partition])
         try:
             offset_last = offset_range.offset_next - 1
-            left = offset_range.offset_next - offset_range.offset_first
+            left = offset_range.offset_count
             deadline = time.monotonic() + self._timeout_s
             done = False
             while not done:
@@ -129,6 +137,6 @@ def offset_of(message: Message) -> int:
 def _read_failure(error: KafkaError, place: str) -> Exception:
     if error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
         return LogTruncated(
-            f"{place} no longer holds an offset that the job needs ({error.str()}); raise the retention"
+            f"{place} no longer holds an offset that is needed ({error.str()}): retention removed it, or the log was cut off"
         )
     return LogUnavailable(f"reading {place} failed: {error.str()}")

@@ -15,7 +15,8 @@ from aiokafka.record.default_records import DefaultRecordBatch
 
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _RECORD_COUNT = struct.Struct(">i")
-_MAGIC_AT, _ATTRIBUTES_LOW_AT, _HEAD_BYTES = 16, 22, 61
+_CHECKSUM = struct.Struct(">I")
+_MAGIC_AT, _CHECKSUM_AT, _ATTRIBUTES_LOW_AT, _HEAD_BYTES = 16, 17, 22, 61
 _MAGIC = 2
 """The format since Kafka 0.11."""
 _CODEC_BITS = 7
@@ -42,6 +43,8 @@ class RecordBatch:
         has_log_time = self._parsed.timestamp_type == _LOG_APPEND_TIME
         self.log_time_ms: int | None = self._parsed.max_timestamp if has_log_time else None
         """When the broker appended it, where the topic keeps that; None where each record has a time of its own."""
+        self.checksum: int = _CHECKSUM.unpack_from(data, _CHECKSUM_AT)[0]
+        """Of its log time, its producer and all its records. Every replica holds the same batch."""
 
     @property
     def has_holes(self) -> bool:
@@ -69,21 +72,24 @@ class RecordBatch:
 
 def committed_batches(
     data: bytes, aborted: Sequence[tuple[int, int]], offset_end: int
-) -> tuple[list[RecordBatch], int | None]:
-    """The batches in `data` that begin before `offset_end`, without markers of transactions and without aborted records, and
-    the offset up to which `data` tells all; None where it holds no batch. A batch that was cut off at the end is left out.
+) -> tuple[list[RecordBatch], int | None, int | None]:
+    """The batches in `data` that begin before `offset_end`, without markers of transactions and without aborted records; the
+    offset up to which `data` tells all, None where it holds no batch; and the checksum of the batch of any kind that holds the
+    last offset before `offset_end`, None where `data` does not hold it. A batch that was cut off at the end is left out.
 
     `aborted`: the producer id and first offset of each aborted transaction. Raises CorruptRecordException.
     """
     to_come = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
     aborting: set[int] = set()
     kept: list[RecordBatch] = []
-    offset_next = None
+    offset_next = checksum_last = None
     for offset, raw in _batches(data):
         if offset >= offset_end:
-            return kept, offset
+            return kept, offset, checksum_last
         batch = RecordBatch(raw)
         offset_next = batch.offset_next
+        if offset_next >= offset_end:
+            checksum_last = batch.checksum
         while to_come and to_come[-1][1] < offset_next:
             aborting.add(to_come.pop()[0])
         if batch.is_control_batch:
@@ -91,7 +97,16 @@ def committed_batches(
                 aborting.discard(batch.producer_id)
         elif not (batch.is_transactional and batch.producer_id in aborting):
             kept.append(batch)
-    return kept, offset_next
+    return kept, offset_next, checksum_last
+
+
+def checksum_at(data: bytes, offset: int) -> int | None:
+    """The checksum of the batch in `data` that holds the offset; None if no whole batch does. Raises CorruptRecordException."""
+    for _, raw in _batches(data):
+        batch = RecordBatch(raw)
+        if batch.offset_next > offset:
+            return batch.checksum if batch.offset_first <= offset else None
+    return None
 
 
 def _batches(data: bytes) -> Iterator[tuple[int, memoryview]]:

@@ -56,7 +56,7 @@ class Topics:
                 f"write partitions: {present.partitions}, or register a stream of another name"
             )
         config = self._admin.config(spec.stream)
-        _check_is_log_of_arrivals(spec.stream, config)
+        require_log_of_arrivals(spec.stream, config)
         changes = {}
         if _retention_grows(spec, int(config["retention.ms"])):
             changes["retention.ms"] = str(spec.retention_ms)
@@ -66,6 +66,10 @@ class Topics:
     def ensure_room_for_records(self, topic: str) -> None:
         """Have a present topic take the largest record, and change nothing else of it. Raises Conflict."""
         self._change_config(topic, self._room_for_records(self._admin.config(topic)))
+
+    def require_log_of_arrivals(self, topic: str) -> None:
+        """Raise Conflict if a present topic is no log of arrivals, NotFound when there is no such topic."""
+        require_log_of_arrivals(topic, self._admin.config(topic))
 
     def ensure_dead_letter_topic(self, job: str) -> TopicDescription:
         """Create the job's dead-letter topic, or have the present one take the dead letter of the largest record. Its retention
@@ -79,7 +83,7 @@ class Topics:
             return made
         present = self._wait_until_writable(topic)
         config = self._admin.config(topic)
-        _check_is_log_of_arrivals(topic, config)
+        require_log_of_arrivals(topic, config)
         self._change_config(topic, self._room_for_records(config))
         return present
 
@@ -141,12 +145,14 @@ class Topics:
             self._admin.change_config(topic, changes)
 
 
-def _check_is_log_of_arrivals(topic: str, config: Mapping[str, str]) -> None:
+def require_log_of_arrivals(topic: str, config: Mapping[str, str]) -> None:
+    """Raise Conflict if the topic with these settings is compacted, or stamped with the senders' time."""
     policy, stamp = config["cleanup.policy"], config["message.timestamp.type"]
     if policy != "delete" or stamp != "LogAppendTime":
         raise Conflict(
-            f"topic {topic} exists with cleanup.policy={policy} and message.timestamp.type={stamp}, Strandline needs "
-            f"delete and LogAppendTime, and what such a topic has lost can't be had back; use another name"
+            f"topic {topic} has cleanup.policy={policy} and message.timestamp.type={stamp}, Strandline needs delete and "
+            "LogAppendTime, and what such a topic has lost can't be had back: use another name. If it was changed a moment ago, "
+            "put both settings back and start its jobs again: a replay ends with an error where records are missing"
         )
 
 

@@ -1,6 +1,6 @@
 """Transactions: how dead letters and results get into Kafka, each once.
 
-A *slot* is a numbered place from which a run's tasks write, with a transactional id of its own. Initialising the id fences
+A *slot* is one transactional id, under which one bucket writes one kind of records to one topic. Initialising the id fences
 its previous holder and aborts its open transaction. No record is written twice, because
 
 * an attempt that has fenced a slot first checks that its run is still the present one, then reads the topic from the last
@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from confluent_kafka import KafkaException, Message, Producer
 
-from strandline.core.errors import LogUnavailable, RecordTooLarge
+from strandline.core.errors import Divergence, LogUnavailable, RecordTooLarge
 from strandline.core.failpoints import failpoint
 from strandline.log.index import LogIndex
 from strandline.log.reader import LogReader, OffsetRange
@@ -66,6 +66,9 @@ class SlotConfig:
     """The largest record that gateways take; the producer's limit follows from it."""
     settings: Mapping[str, str | int] = field(default_factory=dict)
     """Further settings of the producer."""
+    differences: Callable[[bytes, bytes], list[str]] | None = None
+    """A sentence for each difference between the value in the topic and the one to be written under the same identity. None: the
+    identity says all."""
 
 
 class TransactionSlot:
@@ -77,7 +80,7 @@ class TransactionSlot:
         self._id = transactional_id
         self._written_before = written_before
         self._producer: Producer | None = None
-        self._there: set[str] = set()
+        self._there: dict[str, tuple[int, int]] = {}
 
     def write(self, entries: Sequence[Entry]) -> int:
         """Write those that are not in the topic, in one transaction; return how many that were.
@@ -85,10 +88,12 @@ class TransactionSlot:
         1. The first time: fence the slot, check that the run is still the present one, and read what is there. From then on
            another attempt can write under the slot only after fencing this one. The check is made before the fencing too, so
            that a run that is over does not fence the present one.
-        2. Leave out what is there; write and commit the rest.
+        2. Compare what is there with what was to be written, where the config says how.
+        3. Leave out what is there; write and commit the rest.
 
-        Raises LogUnavailable and Fenced. Raises RecordTooLarge when the topic refuses a record, or several that were sent
-        together, as too large: then nothing is written, and another call may be made with less.
+        Raises LogUnavailable and Fenced; Divergence when another value is there: then nothing is written. Raises RecordTooLarge
+        when the topic refuses a record, or several that were sent together, as too large: then nothing is written, and another
+        call may be made with less.
         """
         config = self._config
         if self._producer is None:
@@ -99,25 +104,51 @@ class TransactionSlot:
             config.require_present(config.epoch)
             self._there = self._read_there()
             self._producer = producer
+        self._require_equal({entry.identity: entry for entry in entries if entry.identity in self._there})
         missing = [entry for entry in entries if entry.identity not in self._there]
         if missing:
             self._write_transaction(self._producer, missing)
         return len(missing)
 
-    def _read_there(self) -> set[str]:
-        """The identities in the topic since the last checkpoint.
+    def _read_there(self) -> dict[str, tuple[int, int]]:
+        """The identities in the topic since the last checkpoint, and where each stands: (partition, offset).
 
         Reading to the end waits for open transactions of other slots, since records of this slot may stand behind them.
         """
         config = self._config
         index, reader = _readers(config.bootstrap, config.epoch)
         starts, ends = index.starts(config.topic), index.ends_with_open(config.topic)
-        there: set[str] = set()
+        there: dict[str, tuple[int, int]] = {}
         for partition, end in ends.items():
             first = max(self._written_before.get(partition, 0), starts[partition])
             for messages in reader.read(OffsetRange(config.topic, partition, first, end)):
-                there.update(map(config.identity_of, messages))
+                there.update((config.identity_of(one), (partition, one.offset() or 0)) for one in messages)
         return there
+
+    def _require_equal(self, entries: Mapping[str, Entry]) -> None:
+        """Raise Divergence unless the topic holds these entries, which are there, with the same values.
+
+        They are read once more, which only a run that takes over a slice has to do: to keep all values would take memory.
+        """
+        config = self._config
+        if config.differences is None or not entries:
+            return
+        _, reader = _readers(config.bootstrap, config.epoch)
+        places = [self._there[identity] for identity in entries]
+        diverging: list[str] = []
+        for partition in sorted({partition for partition, _ in places}):
+            offsets = [offset for one, offset in places if one == partition]
+            for messages in reader.read(OffsetRange(config.topic, partition, min(offsets), max(offsets) + 1)):
+                for message in messages:
+                    entry = entries.get(config.identity_of(message))
+                    different = config.differences(message.value() or b"", entry.value or b"") if entry else []
+                    if different:
+                        diverging.append(f"partition {partition}, offset {message.offset()}: {'; '.join(different)}")
+        if diverging:
+            raise Divergence(
+                f"{len(diverging)} results differ from what stream {config.topic} holds; nothing was written. First at "
+                f"{diverging[0]}. Recompute the window from the log to see which is right"
+            )
 
     def _write_transaction(self, producer: Producer, entries: Sequence[Entry]) -> None:
         config = self._config

@@ -1,4 +1,8 @@
-"""Bulk requests: documents as the lines that Elasticsearch's `_bulk` takes, cut to a bounded size."""
+"""Bulk requests: documents as the lines that Elasticsearch's `_bulk` takes, cut to a bounded size.
+
+They go to the write alias of their index (sent with `require_alias`), so that no request makes an index by itself: one that
+was deleted, or whose template was, would come back without its documents or without its mapping.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from strandline.results.document import Document, DocumentColumns
+from strandline.results.names import write_alias
 from strandline.results.text_columns import bytes_between, join_texts, text_ends
 
 _ACTION = b'{"create":{"_index":"'
 _BEFORE_ID = b'","_id":"'
+_WRITE_BEFORE_ID = write_alias("").encode() + _BEFORE_ID
 _CREATED = b',"status":201}},'
 
 
@@ -31,18 +37,22 @@ class Bulk:
 
     @staticmethod
     def of(documents: Sequence[Document]) -> Bulk:
-        places = [b'%b%b%b%b"' % (_ACTION, one.index.encode(), _BEFORE_ID, one.id.encode()) for one in documents]
-        lines = [b"%b}}\n%b\n" % (place, one.source) for place, one in zip(places, documents, strict=True)]
-        items = b"".join(place + _CREATED for place in places)
-        return Bulk(len(documents), b"".join(lines), _answer(items), lambda: list(documents))
+        lines = [
+            b'%b%b%b%b"}}\n%b\n' % (_ACTION, one.index.encode(), _WRITE_BEFORE_ID, one.id.encode(), one.source)
+            for one in documents
+        ]
+        items = [
+            b'%b%b%b%b"%b' % (_ACTION, one.index.encode(), _BEFORE_ID, one.id.encode(), _CREATED) for one in documents
+        ]
+        return Bulk(len(documents), b"".join(lines), _answer(b"".join(items)), lambda: list(documents))
 
 
 def cut_bulks(columns: DocumentColumns, documents_max: int, bytes_max: int) -> Iterator[Bulk]:
     """Yield bulks of at most so many documents and bytes; a document larger than that goes alone. None of the rows may have a
     problem."""
-    places = join_texts([_ACTION, columns.indices(), _BEFORE_ID, columns.ids.cast(pa.binary()), b'"'])
-    lines = join_texts([places, b"}}\n", *columns.pieces, b"\n"])
-    items = join_texts([places, _CREATED])
+    indices, ids = columns.indices(), columns.ids.cast(pa.binary())
+    lines = join_texts([_ACTION, indices, _WRITE_BEFORE_ID, ids, b'"}}\n', *columns.pieces, b"\n"])
+    items = join_texts([_ACTION, indices, _BEFORE_ID, ids, b'"', _CREATED])
     ends = text_ends(lines)
     first = 0
     while first < len(columns):

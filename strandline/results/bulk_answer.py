@@ -1,4 +1,9 @@
-"""Reads a bulk answer: sorts each item alone, by its status and error type, never by the text of a message."""
+"""Reads a bulk answer: sorts each item alone, by its status and error type; by the text of a reason only where one type is said
+of documents and of the store alike.
+
+Only what speaks of the document itself refuses it. Any other answer speaks of the store, however it numbers it: such an answer
+never makes a dead letter.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from typing import Any
 
 from strandline.core.errors import IndexUnavailable, PermanentError
 from strandline.results.document import Document
+from strandline.results.names import write_alias
 
 
 class ItemOutcome(Enum):
@@ -17,8 +23,12 @@ class ItemOutcome(Enum):
     """The id is taken; compare the two documents."""
     RETRY = "retry"
     """The store could not accept it now; the document may be right."""
+    NO_INDEX = "no index"
+    """The index is not there, or its write alias is not."""
     REFUSED = "refused"
     """The store will never accept this document."""
+    STOPPED = "stopped"
+    """The store takes no documents there the way it is set up, and waiting does not change that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +40,18 @@ class BulkItem:
     reason: str = ""
 
 
-STORE_STATE_STATUSES = frozenset({401, 403, 404, 408, 429})
-"""Not the document's fault, though some are 4xx: a lost right, a write block, a missing index, a full queue. An operator
-can mend these, and then the store accepts the document; so don't write dead letters."""
-STORE_STATE_TYPES = frozenset({"index_closed_exception", "validation_exception", "cluster_block_exception"})
-"""The same, with status 400: a closed index, the cluster's limit of shards reached, a block."""
+_PASSING_STATUSES = frozenset({408, 429})
+"""A full queue, a disk above its flood stage: with all that is 500 or more, what may pass by itself."""
+_DOCUMENT_TYPES = frozenset(
+    {
+        "document_parsing_exception",  # a value that the field's type does not take, an immense term, broken JSON
+        "mapper_parsing_exception",  # the same, by servers before 8.8
+        "strict_dynamic_mapping_exception",  # a field that the mapping does not name
+    }
+)
+_IMMENSE_TERM = "Document contains at least one immense term"
+"""How a reason of `illegal_argument_exception` begins that speaks of the document; others of that type say that a pipeline is
+missing."""
 
 
 def read_bulk_answer(answer: Any, documents: Sequence[Document]) -> list[BulkItem]:
@@ -57,24 +74,29 @@ def _read_item(item: Any, document: Document) -> BulkItem:
         identity, index = result["_id"], result["_index"]
     except (TypeError, KeyError, ValueError) as error:
         raise IndexUnavailable(f"a bulk answer has an item that is not readable: {item!r:.200}") from error
-    if identity != document.id or index != document.index:
+    # What does not come as far as the index tells of the alias that it was sent to.
+    places = (document.index,) if status == 201 else (document.index, write_alias(document.index))
+    if identity != document.id or index not in places:
         raise PermanentError(
             f"document {document.id} was sent to index {document.index} but the answer tells of {identity} in {index}; "
             f"remove the alias, data stream or ingest pipeline that leads it elsewhere"
         )
     cause = result.get("error") or {}
     error_type, reason = str(cause.get("type", "")), _reason(cause)
-    return BulkItem(document, _outcome(status, error_type), status, error_type, reason)
+    return BulkItem(document, _outcome(status, error_type, reason), status, error_type, reason)
 
 
-def _outcome(status: int, error_type: str) -> ItemOutcome:
+def _outcome(status: int, error_type: str, reason: str) -> ItemOutcome:
     if status == 201:
         return ItemOutcome.CREATED
     if status == 409:
         return ItemOutcome.EXISTS
-    if status >= 500 or status in STORE_STATE_STATUSES or error_type in STORE_STATE_TYPES:
+    if status >= 500 or status in _PASSING_STATUSES:
         return ItemOutcome.RETRY
-    return ItemOutcome.REFUSED
+    if error_type == "index_not_found_exception":
+        return ItemOutcome.NO_INDEX
+    speaks_of_it = error_type == "illegal_argument_exception" and reason.startswith(_IMMENSE_TERM)
+    return ItemOutcome.REFUSED if error_type in _DOCUMENT_TYPES or speaks_of_it else ItemOutcome.STOPPED
 
 
 def _reason(error: dict[str, Any]) -> str:

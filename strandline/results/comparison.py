@@ -16,18 +16,18 @@ _ATTEMPT_FIELDS = frozenset({"version", "epoch", "emission"})
 """They say which run wrote the document, and are not part of the result."""
 
 
-def differences(held: dict[str, Any], computed: dict[str, Any]) -> list[str]:
-    """Return a sentence for each field in which the two results differ; none when they are equal.
+def differences(held: dict[str, Any], computed: dict[str, Any], place: str = "the index") -> list[str]:
+    """Return a sentence for each field in which the two results differ; none when they are equal. `place` holds `held`.
 
     Leaves out which run wrote them (`strandline.version`, `.epoch`, `.emission`).
     """
-    return _differences(result_of(held), result_of(computed), "", _is_same)
+    return _differences(result_of(held), result_of(computed), "", _is_same, place)
 
 
 def differences_beyond_rounding(held: dict[str, Any], computed: dict[str, Any]) -> list[str]:
-    """Return what `differences` does, where two numbers of which one is a double may differ as another order of adding makes
-    them: a second opinion by another engine."""
-    return _differences(result_of(held), result_of(computed), "", _is_close)
+    """Return the same as `differences`, but take two numbers, one of them a double, for equal when they differ by no more than
+    rounding: another engine adds them in another order."""
+    return _differences(result_of(held), result_of(computed), "", _is_close, "the index")
 
 
 def result_of(document: dict[str, Any]) -> dict[str, Any]:
@@ -40,19 +40,19 @@ def result_of(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _differences(
-    held: dict[str, Any], computed: dict[str, Any], prefix: str, is_same: Callable[[Any, Any], bool]
+    held: dict[str, Any], computed: dict[str, Any], prefix: str, is_same: Callable[[Any, Any], bool], place: str
 ) -> list[str]:
     found = []
     for name in sorted(held.keys() | computed.keys()):
         path = prefix + name
         if name not in held:
-            found.append(f"{path} is missing in the index, this run computed {computed[name]!r}")
+            found.append(f"{path} is missing in {place}, this run computed {computed[name]!r}")
         elif name not in computed:
-            found.append(f"{path} is {held[name]!r} in the index, this run did not compute it")
+            found.append(f"{path} is {held[name]!r} in {place}, this run did not compute it")
         elif isinstance(held[name], dict) and isinstance(computed[name], dict):
-            found += _differences(held[name], computed[name], f"{path}.", is_same)
+            found += _differences(held[name], computed[name], f"{path}.", is_same, place)
         elif not is_same(held[name], computed[name]):
-            found.append(f"{path} is {held[name]!r} in the index, this run computed {computed[name]!r}")
+            found.append(f"{path} is {held[name]!r} in {place}, this run computed {computed[name]!r}")
     return found
 
 

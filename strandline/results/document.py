@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -34,37 +33,13 @@ import pyarrow.compute as pc
 
 from strandline.core.errors import InvalidDocument, PermanentError, Problem
 from strandline.core.field_types import SIMPLE_TYPES, digits_of
+from strandline.results.names import WINDOW_FIELDS, check_emit_name, check_field_name, index_name, index_stem
 from strandline.results.text_columns import TIME_OUT_OF_RANGE, decimal_text, id_parts, join_texts, read_column
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START, Refused
 
 KeyValue = str | int | float | bool | Decimal | datetime | None
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_EMIT_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
-_LIKE_AN_INDEX = re.compile(r".*-\d{4}\.\d{2}")
-_LIKE_A_GENERATION = re.compile(r".*\.g\d+")
-_EMIT_NAME_LENGTH_MAX = 200
-"""Elasticsearch allows an index name 255 bytes; the month and the template's name need some of them."""
-RESERVED_NAMES = frozenset({"@timestamp", "window", "strandline"})
-WINDOW_FIELDS = ("window_start", "window_end")
-"""Where a document in a stream holds the window's times once more: a stream's schema is flat."""
-METADATA_NAMES = frozenset(
-    [
-        "_id",
-        "_index",
-        "_source",
-        "_routing",
-        "_ignored",
-        "_ignored_source",
-        "_field_names",
-        "_nested_path",
-        "_seq_no",
-        "_version",
-        "_doc_count",
-        "_tier",
-    ]
-)
-"""What Elasticsearch keeps for itself. Were one missing here, it would refuse the template."""
 _ROWS_AT_ONCE = 5_000
 """Fewer cost more each, since each step has a price by the call; more cost more again, since they leave the processor's cache."""
 _encode = msgspec.json.Encoder().encode
@@ -79,51 +54,6 @@ class Document:
     """The JSON, on one line."""
 
 
-def check_emit_name(emit_name: str) -> None:
-    """Raise ValueError, with what is expected, unless the name can be an alias and the stem of monthly indices."""
-    if not _EMIT_NAME.fullmatch(emit_name) or len(emit_name) > _EMIT_NAME_LENGTH_MAX:
-        raise ValueError(
-            f"{emit_name!r} cannot name an index; use lower-case letters, digits, '.', '_' and '-', a letter or digit "
-            f"first, at most {_EMIT_NAME_LENGTH_MAX} characters"
-        )
-    if _LIKE_AN_INDEX.fullmatch(emit_name):
-        raise ValueError(f"{emit_name!r} ends like a monthly index (-yyyy.MM), with which it could collide; rename it")
-    if _LIKE_A_GENERATION.fullmatch(emit_name):
-        raise ValueError(
-            f"{emit_name!r} ends like a generation of a backfill (.gN), with which it could collide; rename it"
-        )
-
-
-def check_field_name(name: str) -> None:
-    """Raise ValueError unless a by field or an aggregate may have this name in a document."""
-    if name in RESERVED_NAMES or name in METADATA_NAMES or "." in name or not name:
-        raise ValueError(
-            f"{name!r} cannot name a result: @timestamp, window and strandline are the platform's own, names such as _id "
-            f"are Elasticsearch's, and a dot would make an object; rename the field"
-        )
-
-
-def index_stem(emit_name: str, generation: int) -> str:
-    """Return what the indices of a generation have in common: the emit name, from the second generation on with `.gN`."""
-    return emit_name if generation == 1 else f"{emit_name}.g{generation}"
-
-
-def generation_of(emit_name: str, index: str) -> int | None:
-    """Return the generation to which an index of this emit belongs; None for an index of something else."""
-    found = re.fullmatch(rf"{re.escape(emit_name)}(?:\.g(\d+))?-\d{{4}}\.\d{{2}}", index)
-    return None if found is None else int(found[1] or 1)
-
-
-def index_name(stem: str, window_end_ms: int) -> str:
-    """Return the index of a window: `{stem}-{yyyy.MM}`, the UTC month of its (exclusive) end.
-
-    An id is unique only within an index, so the index follows from the window, never from the time of writing.
-    Raises OverflowError for a window end outside the years 1 to 9999.
-    """
-    end = _EPOCH + timedelta(milliseconds=window_end_ms)
-    return f"{stem}-{end.year:04d}.{end.month:02d}"
-
-
 def document_id(job: str, stage: str, window_start_ms: int, window_end_ms: int, key: tuple[KeyValue, ...]) -> str:
     """Return the 22-character id of a result; equal inputs give equal ids in every run, process and version.
 
@@ -135,17 +65,13 @@ def document_id(job: str, stage: str, window_start_ms: int, window_end_ms: int, 
     since 1970 UTC.
     """
     digest = _window_digest(job, stage, window_start_ms, window_end_ms, len(key))
-    return _finish_id(digest, key)
+    digest.update(b"".join(_part(value) for value in key))
+    return base64.urlsafe_b64encode(digest.digest()[:16])[:22].decode("ascii")
 
 
 def _window_digest(job: str, stage: str, window_start_ms: int, window_end_ms: int, key_length: int) -> hashlib._Hash:
     parts: tuple[KeyValue, ...] = (job, stage, window_start_ms, window_end_ms, key_length)
     return hashlib.sha256(b"".join(_part(part) for part in parts))
-
-
-def _finish_id(digest: hashlib._Hash, key: Iterable[KeyValue]) -> str:
-    digest.update(b"".join(_part(value) for value in key))
-    return base64.urlsafe_b64encode(digest.digest()[:16])[:22].decode("ascii")
 
 
 def _part(value: KeyValue) -> bytes:

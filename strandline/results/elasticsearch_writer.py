@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,17 +19,22 @@ from strandline.core.urls import without_credentials
 from strandline.results.bulk import Bulk, cut_bulks
 from strandline.results.bulk_answer import BulkItem, ItemOutcome, read_bulk_answer
 from strandline.results.comparison import differences
-from strandline.results.document import Document, DocumentShape
+from strandline.results.document import Document, DocumentColumns, DocumentShape
 from strandline.results.elasticsearch_client import NDJSON, RequestRefused, decode, request, request_bytes
+from strandline.results.index_settings import INDEX_SETTINGS_DEFAULT, IndexSettings
+from strandline.results.month_indices import MadeIndices, MonthIndices
+from strandline.results.remedies import stopped_by_item, stopped_by_request
 from strandline.results.writer import Refused, WriteReport
 
 _ANSWER_FIELDS = "items.*.status,items.*._id,items.*._index,items.*.error"
 _DIFFERENCES_SHOWN_MAX = 3
+_SURE: set[tuple[str, bytes, int]] = set()
+"""(URL, index, epoch): what this process has made sure of in that run."""
 
 
 @dataclass(frozen=True)
 class ElasticsearchWriter:
-    """A ResultWriter over Elasticsearch. Pickles; connects on the first write, once for each process.
+    """A StoreWriter over Elasticsearch. Pickles; connects on the first write, once for each process.
 
     Between writes it holds no state: whatever an attempt left behind, the next one finds by its ids. What is pickled holds no
     user and no password: where it is unpickled they come from STRANDLINE_ELASTICSEARCH_URL in that process's environment, or
@@ -37,6 +43,10 @@ class ElasticsearchWriter:
 
     url: str
     shape: DocumentShape
+    index: IndexSettings = INDEX_SETTINGS_DEFAULT
+    """Of the indices that it makes."""
+    made: MadeIndices | None = None
+    """Which indices the job made. None: all are there, and it makes none."""
     documents_max: int = 2_000
     """Documents in one bulk request."""
     bytes_max: int = 5_000_000
@@ -63,8 +73,14 @@ class ElasticsearchWriter:
         for piece in self._cut_pieces(batches):
             documents, refused = self.shape.columns(piece, epoch, emission).sorted_out()
             report.refused += refused
+            self._make_sure(documents, epoch)
             self.write(cut_bulks(documents, self.documents_max, self.bytes_max), report)
         return report
+
+    def prepare(self, next_end_ms: int | None) -> None:
+        """Set up what a run writes to, as StoreWriter promises."""
+        if (indices := self._indices) is not None:
+            self._retried(partial(indices.make_sure, next_end_ms))
 
     def write(self, bulks: Iterable[Bulk], report: WriteReport) -> None:
         """Return when every document is durable in the index or refused, which `report` then tells.
@@ -73,7 +89,8 @@ class ElasticsearchWriter:
         2. Where the id is taken, fetch what is there and compare: equal is done, different is an alarm.
         3. Send again what the store could not take now, and only that, until the deadline.
 
-        Raises IndexUnavailable, Divergence, or PermanentError when the store refuses whole requests.
+        Raises IndexUnavailable, Divergence; IndexMisconfigured when an answer speaks neither of a document nor of something that
+        passes by itself, with what an operator can do. What was written by then stays, and is found again by the next attempt.
         """
         for bulk in bulks:
             self._write_bulk(bulk, report)
@@ -95,30 +112,53 @@ class ElasticsearchWriter:
         if waiting:
             yield pa.concat_batches(waiting)
 
-    def _write_bulk(self, bulk: Bulk, report: WriteReport) -> None:
-        """Bring every document of the bulk to an end. Two variables hold what is still open, also when a step fails."""
-        to_create: Bulk | None = bulk
-        to_compare = list[Document]()
-        deadline = time.monotonic() + self.deadline_s
-        for attempt in stamina.retry_context(
+    def _make_sure(self, documents: DocumentColumns, epoch: int) -> None:
+        """Make sure of the indices that this process has not met in this run. A window's end decides, so months are few."""
+        if (indices := self._indices) is None:
+            return
+        for name in documents.indices().unique().to_pylist():
+            if (self.url, name, epoch) not in _SURE:
+                self._retried(partial(indices.make_sure_of, name.decode()))
+                _SURE.add((self.url, name, epoch))
+
+    @property
+    def _indices(self) -> MonthIndices | None:
+        """Nothing that is pickled: it holds the URL with its password."""
+        return MonthIndices(self.url, self.shape, self.index, self.made) if self.made is not None else None
+
+    def _retried(self, step: Callable[[], None]) -> None:
+        for attempt in self._attempts():
+            with attempt:
+                step()
+
+    def _attempts(self) -> Iterable[stamina.Attempt]:
+        return stamina.retry_context(
             on=IndexUnavailable,
             attempts=None,
             timeout=self.deadline_s,
             wait_initial=self.wait_first_s,
             wait_max=self.wait_max_s,
             wait_jitter=self.wait_first_s,
-        ):
+        )
+
+    def _write_bulk(self, bulk: Bulk, report: WriteReport) -> None:
+        """Bring every document of the bulk to an end. Two variables hold what is still open, also when a step fails."""
+        to_create: Bulk | None = bulk
+        to_compare = list[Document]()
+        deadline = time.monotonic() + self.deadline_s
+        for attempt in self._attempts():
             with attempt:
                 retry: list[BulkItem] = []
                 again: list[Document] = []
                 if to_create:
                     created, items = self._create(to_create, deadline)
-                    retry = [item for item in items if item.outcome is ItemOutcome.RETRY]
+                    retry = [item for item in items if item.outcome in (ItemOutcome.RETRY, ItemOutcome.NO_INDEX)]
                     again = [item.document for item in retry]
                     to_create = Bulk.of(again) if again else None
                     to_compare += [item.document for item in items if item.outcome is ItemOutcome.EXISTS]
                     report.created += created
                     report.refused += [_refuse(item) for item in items if item.outcome is ItemOutcome.REFUSED]
+                    self._stop_at(items)
                 if to_compare:
                     equal, gone, unread = self._compare(to_compare, deadline)
                     report.already += equal
@@ -135,7 +175,11 @@ class ElasticsearchWriter:
         """
         timeout_s = self._timeout_s(deadline)
         # The server gives up waiting for a shard before we give up waiting for the server, so that it can say why.
-        parameters = {"filter_path": _ANSWER_FIELDS, "timeout": f"{int(timeout_s * 500)}ms"}
+        parameters = {
+            "filter_path": _ANSWER_FIELDS,
+            "timeout": f"{int(timeout_s * 500)}ms",
+            "require_alias": "true",
+        }
         try:
             answer = request_bytes(
                 self.url,
@@ -148,7 +192,7 @@ class ElasticsearchWriter:
             )
         except RequestRefused as error:
             if error.status != 413:
-                raise
+                raise stopped_by_request(error, bulk.read()[0].index, self.shape.emit_name) from error
             documents = bulk.read()
             if len(documents) == 1:
                 return 0, [BulkItem(documents[0], ItemOutcome.REFUSED, error.status, error.error_type, str(error))]
@@ -167,9 +211,11 @@ class ElasticsearchWriter:
         Reads by id, which sees a write at once, not only after a refresh. Raises Divergence.
         """
         wanted = [{"_index": document.index, "_id": document.id} for document in documents]
-        answer = request(
-            self.url, "POST", "/_mget", timeout_s=self._timeout_s(deadline), body=msgspec.json.encode({"docs": wanted})
-        )
+        body = msgspec.json.encode({"docs": wanted})
+        try:
+            answer = request(self.url, "POST", "/_mget", timeout_s=self._timeout_s(deadline), body=body)
+        except RequestRefused as error:
+            raise stopped_by_request(error, documents[0].index, self.shape.emit_name) from error
         found = answer.get("docs", []) if isinstance(answer, dict) else []
         if len(found) != len(documents):
             raise IndexUnavailable(
@@ -190,6 +236,15 @@ class ElasticsearchWriter:
                 f"{len(diverging)} results differ from what the index holds; nothing was overwritten. {diverging[0]}"
             )
         return equal, gone, unread
+
+    def _stop_at(self, items: list[BulkItem]) -> None:
+        """Raise IndexMisconfigured when the store takes one of the documents no more than it would take any other."""
+        if (indices := self._indices) is not None:
+            for index in {item.document.index for item in items if item.outcome is ItemOutcome.NO_INDEX}:
+                indices.make_sure_of(index)
+        stopped = next((item for item in items if item.outcome is ItemOutcome.STOPPED), None)
+        if stopped is not None:
+            raise stopped_by_item(stopped, self.shape.emit_name)
 
     def _timeout_s(self, deadline: float) -> float:
         return max(min(self.request_timeout_s, deadline - time.monotonic()), 1.0)

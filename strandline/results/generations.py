@@ -11,14 +11,14 @@ older indices keep theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from strandline.core.errors import Conflict
-from strandline.results.document import generation_of, index_stem
 from strandline.results.elasticsearch_client import RequestRefused, request
 from strandline.results.mapping import template_path
+from strandline.results.names import generation_of, index_stem
 
 _TIMEOUT_S = 60.0
 
@@ -87,11 +87,11 @@ def swap_aliases(url: str, stores: Mapping[str, Sequence[Generation]]) -> None:
 
 def _marked(url: str, store: str) -> dict[str, set[str]]:
     """Index -> its aliases, for each index of the store. Sets a first mark if the store has none."""
-    held = _indices(url, store)
+    held = indices_of(url, store)
     if held and not _marks(store, held):
-        first = {"actions": [{"add": _mark(store, next(iter(held)), 1)}]}
+        first = {"actions": [{"add": _mark(store, _newest(store, held), 1)}]}
         request(url, "POST", "/_aliases", timeout_s=_TIMEOUT_S, body=first)
-        held = _indices(url, store)
+        held = indices_of(url, store)
     return held
 
 
@@ -106,7 +106,12 @@ def _move_marks(store: str, held: Mapping[str, set[str]], newest: int) -> list[d
             f"alias {store} shows generation {present} already; this swap, to generation {newest}, is overtaken"
         )
     removed = [{"remove": {"index": i, "alias": _mark_name(store, n), "must_exist": True}} for i, n in marks]
-    return [*removed, {"add": _mark(store, next(iter(held)), newest)}]
+    return [*removed, {"add": _mark(store, _newest(store, held), newest)}]
+
+
+def _newest(store: str, held: Iterable[str]) -> str:
+    """The index for a mark: the last that a lifecycle policy deletes, and none of a backfill that may be discarded."""
+    return max(held, key=lambda index: (generation_of(store, index) == 1, index))
 
 
 def _marks(store: str, held: Mapping[str, set[str]]) -> list[tuple[str, int]]:
@@ -134,14 +139,14 @@ def discard_generation(url: str, store: str, generation: int) -> None:
     Raises IndexUnavailable, RequestRefused.
     """
     assert generation > 1, "the first generation is the job's own"
-    for index in _indices(url, store):
+    for index in indices_of(url, store):
         if generation_of(store, index) == generation:
             _delete(url, f"/{index}")
     _delete(url, template_path(index_stem(store, generation)))
 
 
-def _indices(url: str, store: str) -> dict[str, set[str]]:
-    """Index -> its aliases, for the store's indices of all generations."""
+def indices_of(url: str, store: str) -> dict[str, set[str]]:
+    """Index -> its aliases, for the store's indices of all generations. Raises IndexUnavailable, RequestRefused."""
     parameters = {"expand_wildcards": "all", "ignore_unavailable": "true"}
     held = request(url, "GET", f"/{store}-*,{store}.g*-*/_alias", timeout_s=_TIMEOUT_S, parameters=parameters)
     return {index: set(held[index]["aliases"]) for index in sorted(held) if generation_of(store, index) is not None}

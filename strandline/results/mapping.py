@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from strandline.core.errors import Conflict
 from strandline.core.field_types import kind_of
-from strandline.results.document import DocumentShape, index_stem
+from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_client import RequestRefused, request
+from strandline.results.index_settings import INDEX_SETTINGS_DEFAULT, IndexSettings
+from strandline.results.names import index_stem, write_alias
 
 _DATE = {"type": "date", "format": "strict_date_optional_time||epoch_millis"}
 FIELD_MAPPINGS: dict[str, dict[str, Any]] = {
@@ -26,6 +29,9 @@ FIELD_MAPPINGS: dict[str, dict[str, Any]] = {
 _PRIORITY_MIN = 500
 """Above Elastic's own templates (100 to about 300)."""
 _TIMEOUT_S = 30.0
+_INDEX_PLACEHOLDER = "{index}"
+_HIDDEN = {"is_hidden": True}
+"""A search for `turbine-*` does not go by the write aliases."""
 
 
 def build_mapping(shape: DocumentShape) -> dict[str, Any]:
@@ -44,24 +50,59 @@ def build_mapping(shape: DocumentShape) -> dict[str, Any]:
 
 
 def ensure_index_template(
-    url: str, emit_name: str, mapping: dict[str, Any], *, generation: int = 1, shards: int = 1, replicas: int = 0
-) -> None:
-    """Make sure that every index of the emit, present and to come, takes documents of this mapping under the alias.
+    url: str,
+    emit_name: str,
+    mapping: dict[str, Any],
+    *,
+    generation: int = 1,
+    settings: IndexSettings = INDEX_SETTINGS_DEFAULT,
+    first: str | None = None,
+) -> list[str]:
+    """Make sure that the indices of the emit from `first` on, present and to come, take documents of this mapping under the
+    alias. Return the names of all that are there.
+
+    `first`: the first index to which anything may still be written (None: the newest that is there). An older one may be
+    read-only, and then gets no new fields.
 
     The indices of a later generation than the first get no alias: nobody sees them before they are complete.
 
     1. Compare with the indices that exist: a field that has another type there is a Conflict, and nothing is changed.
-    2. Put the template, from which the first document of a month makes its index.
-    3. Add to the existing indices the fields that they lack (again comparing: one may have been made in between).
+    2. Put the template, from which the index of a month is made.
+    3. Add to the existing indices the fields and aliases that they lack.
 
     Doing it again, or twice at the same time, changes nothing. Raises Conflict and IndexUnavailable.
     """
     stem = index_stem(emit_name, generation)
-    aliases: dict[str, Any] = {emit_name: {}} if generation == 1 else {}
-    _find_lacking(url, stem, mapping)
-    _put(url, template_path(stem), _build_template(stem, aliases, mapping, shards, replicas))
-    for index in _find_lacking(url, stem, mapping):
-        _put(url, f"/{index}/_mapping", mapping)
+    held = _held(url, stem)
+    lacking = _find_lacking(held, mapping)
+    _put(url, template_path(stem), _build_template(stem, emit_name, generation, mapping, settings))
+    first = first if first is not None else max(held, default="")
+    for index in lacking:
+        _add_fields(url, index, mapping, is_written=index >= first)
+    actions = list(_lacking_aliases(held, emit_name, generation, first))
+    if actions:
+        _put(url, "/_aliases", {"actions": actions}, method="POST")
+    return sorted(held)
+
+
+def make_index(
+    url: str, index: str, emit_name: str, mapping: dict[str, Any], *, generation: int, settings: IndexSettings
+) -> None:
+    """Make the index of a month, by no template but by what this says: another template could win over ours.
+
+    Several may make it at once. Raises RequestRefused and IndexUnavailable.
+    """
+    # Elasticsearch puts the name of the index here only where it makes an index from a template.
+    aliases = {
+        name.replace(_INDEX_PLACEHOLDER, index): settings
+        for name, settings in _aliases_of_each(emit_name, generation).items()
+    }
+    body = {"settings": settings.as_settings(), "mappings": mapping, "aliases": aliases}
+    try:
+        request(url, "PUT", f"/{index}", timeout_s=_TIMEOUT_S, body=body)
+    except RequestRefused as error:
+        if error.error_type != "resource_already_exists_exception":
+            raise
 
 
 def template_path(stem: str) -> str:
@@ -70,39 +111,43 @@ def template_path(stem: str) -> str:
 
 
 def _build_template(
-    stem: str, aliases: dict[str, Any], mapping: dict[str, Any], shards: int, replicas: int
+    stem: str, emit_name: str, generation: int, mapping: dict[str, Any], settings: IndexSettings
 ) -> dict[str, Any]:
     return {
         "index_patterns": [f"{stem}-*"],
         # The pattern of `turbine` matches the indices of `turbine-minute` too: the longer name has to win.
         "priority": _PRIORITY_MIN + len(stem),
         "template": {
-            # Without coercion 3.7 in a long field is refused, not cut to 3.
-            "settings": {
-                "index.number_of_shards": shards,
-                "index.number_of_replicas": replicas,
-                "index.mapping.coerce": False,
-            },
+            "settings": settings.as_settings(),
             "mappings": mapping,
-            "aliases": aliases,
+            "aliases": _aliases_of_each(emit_name, generation),
         },
         "_meta": {"description": f"Results emitted as {stem}", "managed_by": "strandline"},
     }
 
 
-def _find_lacking(url: str, emit_name: str, mapping: dict[str, Any]) -> list[str]:
-    """Return the existing indices that lack a field of the mapping. Raises Conflict where a field has another type."""
+def _aliases_of_each(emit_name: str, generation: int) -> dict[str, Any]:
+    """The aliases of an index from its beginning, as a template says them."""
+    shown: dict[str, Any] = {emit_name: {}} if generation == 1 else {}
+    return shown | {write_alias(_INDEX_PLACEHOLDER): _HIDDEN}
+
+
+def _held(url: str, stem: str) -> dict[str, Any]:
+    """The existing monthly indices of a stem, with their mappings and aliases. Raises Conflict."""
     parameters = {"expand_wildcards": "all", "ignore_unavailable": "true"}
-    held = request(url, "GET", f"/{emit_name},{emit_name}-*/_mapping", timeout_s=_TIMEOUT_S, parameters=parameters)
-    if emit_name in held:
-        raise Conflict(
-            f"an index is named {emit_name}, so it cannot be the alias of the results; emit under another name"
-        )
-    own = re.compile(re.escape(emit_name) + r"-\d{4}\.\d{2}")
+    found: dict[str, Any] = request(url, "GET", f"/{stem},{stem}-*", timeout_s=_TIMEOUT_S, parameters=parameters)
+    if stem in found:
+        raise Conflict(f"an index is named {stem}, so it cannot be the alias of the results; emit under another name")
+    own = re.compile(re.escape(stem) + r"-\d{4}\.\d{2}")
+    return {name: found[name] for name in sorted(found) if own.fullmatch(name)}
+
+
+def _find_lacking(held: dict[str, Any], mapping: dict[str, Any]) -> list[str]:
+    """Return the existing indices that lack a field of the mapping. Raises Conflict where a field has another type."""
     wanted = _flatten(mapping["properties"])
     lacking = []
-    for index in sorted(name for name in held if own.fullmatch(name)):
-        present = _flatten(held[index]["mappings"].get("properties", {}))
+    for index, one in held.items():
+        present = _flatten(one["mappings"].get("properties", {}))
         for path, type_name in wanted.items():
             if present.get(path, type_name) != type_name:
                 raise Conflict(
@@ -112,6 +157,35 @@ def _find_lacking(url: str, emit_name: str, mapping: dict[str, Any]) -> list[str
         if not wanted.keys() <= present.keys():
             lacking.append(index)
     return lacking
+
+
+def _add_fields(url: str, index: str, mapping: dict[str, Any], *, is_written: bool) -> None:
+    try:
+        request(url, "PUT", f"/{index}/_mapping", timeout_s=_TIMEOUT_S, body=mapping)
+    except RequestRefused as error:
+        if is_written or error.error_type != "cluster_block_exception":
+            raise Conflict(str(error)) from error
+
+
+def _lacking_aliases(held: dict[str, Any], emit_name: str, generation: int, first: str) -> Iterator[dict[str, Any]]:
+    """The actions that give existing indices the aliases that they lack, for writing from `first` on. Raises Conflict."""
+    is_filtered = any(_is_of_backfill(emit_name, *alias) for one in held.values() for alias in one["aliases"].items())
+    for index, one in held.items():
+        if index >= first and write_alias(index) not in one["aliases"]:
+            yield {"add": {"index": index, "alias": write_alias(index), **_HIDDEN}}
+        if generation > 1 or emit_name in one["aliases"]:
+            continue
+        if is_filtered:
+            raise Conflict(
+                f"index {index} is no longer in the alias {emit_name}, and a backfill decides which of its windows that shows; "
+                f"compute one anew (strandline job backfill): when it is complete, the alias is set for every index"
+            )
+        yield {"add": {"index": index, "alias": emit_name}}
+
+
+def _is_of_backfill(emit_name: str, alias: str, settings: dict[str, Any]) -> bool:
+    """Whether a backfill has set an alias: as its mark, or with a filter."""
+    return alias.startswith(f"{emit_name}.shown.") or (alias == emit_name and "filter" in settings)
 
 
 def _flatten(properties: dict[str, Any], prefix: str = "") -> dict[str, str]:
@@ -124,8 +198,8 @@ def _flatten(properties: dict[str, Any], prefix: str = "") -> dict[str, str]:
     return types
 
 
-def _put(url: str, path: str, body: dict[str, Any]) -> None:
+def _put(url: str, path: str, body: dict[str, Any], method: str = "PUT") -> None:
     try:
-        request(url, "PUT", path, timeout_s=_TIMEOUT_S, body=body)
+        request(url, method, path, timeout_s=_TIMEOUT_S, body=body)
     except RequestRefused as error:
         raise Conflict(str(error)) from error

@@ -49,11 +49,23 @@ class ResultWriter(Protocol):
     def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
         """Return only when every row is durable in the store or refused by it; doing it again changes nothing.
 
-        A batch has the columns `window_start_ms` and `window_end_ms` (int64: milliseconds since 1970 UTC), the by fields and
-        the aggregates by their names; others are ignored. A row with a text in a column `problem` has no result: leave it
+        A batch has the columns `@window_start_ms` and `@window_end_ms` (int64: milliseconds since 1970 UTC), the by fields and
+        the aggregates by their names; others are ignored. A row with a text in a column `@problem` has no result: leave it
         out before.
 
         Raises IndexUnavailable when the store did not confirm in time (what was written stays and is found again by the
         next attempt), Divergence when it holds another value under the same id.
+        """
+        ...
+
+
+class StoreWriter(ResultWriter, Protocol):
+    """A ResultWriter over a store that has to be set up."""
+
+    def prepare(self, next_end_ms: int | None) -> None:
+        """Called in the driver before a run's first write: set the store up, or raise what would make every write fail.
+
+        `next_end_ms`: where the first window ends that may still give a result. None: any window may.
+        Raises IndexUnavailable, IndexMisconfigured, Conflict.
         """
         ...

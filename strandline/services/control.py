@@ -27,13 +27,16 @@ from strandline.ledger.ledger import Ledger
 from strandline.log.admin import KafkaAdmin
 from strandline.log.kafka_status import KafkaStatus
 from strandline.log.topics import Topics
+from strandline.processing.slices.old_slices import SlicesKept
 from strandline.results.generations import discard_generation
 from strandline.services.rest.api import create_app
 from strandline.services.rest.apply_documents import Applier, ensure_templates
 from strandline.services.rest.dependencies import Dependencies
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
+from strandline.services.supervision.housekeeping import Housekeeping
 from strandline.services.supervision.leadership import ServiceIdentity
+from strandline.services.supervision.old_slices import OldSlices
 from strandline.services.supervision.outside import TIMEOUT_S, Outside
 from strandline.services.supervision.supervisor import SupervisionTimes, Supervisor
 
@@ -59,7 +62,7 @@ def serve(settings: ControlSettings) -> None:
     3. Serve; the supervisor starts and ends with the app.
     """
     settings.data_dir.mkdir(parents=True, exist_ok=True)
-    with _only_one(settings.data_dir) as name, _listen(settings) as listener:
+    with _only_one(settings.data_dir) as name, _listen(settings) as listener, Housekeeping(settings):
         ledger = Ledger.open(settings.ledger_url)
         try:
             app = create_app(_dependencies(settings, ledger, name), (settings.control_host, *settings.control_names))
@@ -91,11 +94,15 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         record_bytes_max=settings.record_bytes_max,
     )
     log = KafkaStatus(settings.kafka_bootstrap)
+
+    def log_starts(stream: str) -> dict[int, int]:
+        return log.range(stream).offset_first
+
     applier = Applier(
         ledger,
         topics,
         lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline),
-        lambda stream: log.range(stream).offset_first,
+        log_starts,
     )
     service = ServiceIdentity(name, _address(settings), str(settings.data_dir.resolve()))
     outside = Outside(KafkaAdmin(settings.kafka_bootstrap, timeout_s=TIMEOUT_S), settings.elasticsearch_url)
@@ -111,10 +118,13 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         ledger,
         settings.data_dir,
         supervisor.leads,
-        lambda stream: log.range(stream).offset_first,
+        log_starts,
         partial(discard_generation, settings.elasticsearch_url),
+        outside_answers=outside.answers,
     )
-    return Dependencies(ledger, log, applier, supervisor, AuditJobs(ledger, settings.data_dir), backfills)
+    kept = SlicesKept(settings.slices_kept_days_min, settings.slices_kept_days_max)
+    old_slices = OldSlices(ledger, supervisor.leads, log_starts, kept)
+    return Dependencies(ledger, log, applier, supervisor, AuditJobs(ledger, settings.data_dir), backfills, old_slices)
 
 
 def _address(settings: Settings) -> str:

@@ -15,7 +15,7 @@ from strandline.results.bulk_answer import BulkItem, read_bulk_answer
 from strandline.results.document import Document, DocumentShape
 from strandline.results.elasticsearch_client import request
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
-from strandline.results.mapping import build_mapping, ensure_index_template
+from tests.support.made_indices import writer_with_indices
 from tests.support.refusing_index import RefusingIndex
 from tests.support.stage_batches import stage_batch
 
@@ -29,8 +29,9 @@ def writer(request: pytest.FixtureRequest) -> Iterator[ElasticsearchWriter]:
     shape = DocumentShape(emit_name, "job", "stage", 1, FIELDS[:1], FIELDS[1:])
     if request.param == "elasticsearch":
         url = request.getfixturevalue("elasticsearch")
-        ensure_index_template(url, emit_name, build_mapping(shape))
-        yield ElasticsearchWriter(url, shape, documents_max=100)
+        writer = writer_with_indices(url, shape, documents_max=100)
+        writer.prepare(None)
+        yield writer
         remove(url, emit_name)
     else:
         double = RefusingIndex()

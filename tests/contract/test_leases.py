@@ -158,6 +158,7 @@ def test_what_an_old_leader_writes_is_refused(ledger: Ledger, ledger_url: str) -
     writes: list[Callable[[], object]] = [
         lambda: ledger.move_job("power", JobState.FAILED, lease=old.epoch),
         lambda: ledger.begin_run("power", 2, lease=old.epoch),
+        lambda: ledger.end_run("power", 1, "died", lease=old.epoch),
     ]
     for write in writes:
         with pytest.raises(Fenced, match="another control service leads the job"):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
@@ -18,13 +22,16 @@ from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import (
     JOB_MOVES,
+    BackfillState,
     Desired,
     EventRow,
     EventTimeRule,
     JobState,
+    Place,
     SliceKind,
     SliceStatus,
     Totals,
+    WindowRange,
 )
 from tests.support.ledgers import a_checkpoint, a_slice, run_sql
 
@@ -90,6 +97,24 @@ class TestStreams:
         assert ledger.streams() == []
 
 
+class TestInputs:
+    def test_the_document_of_a_jobs_first_run_stays(self, running: Ledger) -> None:
+        running.put_stream("turbines", {"n": 1})
+        assert running.input_document("power", "turbines") is None
+        assert running.record_input("power", "turbines", {"n": 1}) == {"n": 1}
+        assert running.record_input("power", "turbines", {"n": 2}) == {"n": 1}
+        assert running.input_document("power", "turbines") == {"n": 1}
+        running.submit_job("other", "", {})
+        assert running.record_input("other", "turbines", {"n": 2}) == {"n": 2}
+
+    def test_unknown_ones_are_not_found(self, running: Ledger) -> None:
+        with pytest.raises(NotFound):
+            running.record_input("power", "nowhere", {})
+        running.put_stream("turbines", {})
+        with pytest.raises(NotFound):
+            running.record_input("none", "turbines", {})
+
+
 class TestJobs:
     def test_a_new_job_is_wanted_running(self, ledger: Ledger) -> None:
         row = ledger.submit_job("power", "pipeline: power # as given", {"pipeline": "power"})
@@ -135,7 +160,7 @@ class TestJobs:
                 call()
         assert ledger.last_slice("none") is None
         assert ledger.last_checkpoint("none") is None
-        assert ledger.totals("none") == Totals(0, 0, {}, {})
+        assert ledger.totals("none") == Totals(0, 0, {}, {}, {})
 
     def test_only_the_moves_of_the_table_are_legal(self, ledger: Ledger, database: Database) -> None:
         ledger.submit_job("power", "", {})
@@ -156,6 +181,91 @@ class TestJobs:
         with pytest.raises(Fenced):
             running.move_job("power", JobState.RUNNING, epoch=1)
         assert running.move_job("power", JobState.RUNNING, epoch=2).state is JobState.RUNNING
+
+
+INDEX = Place("elasticsearch", "minutes", "per_minute")
+RESULTS = Place("stream", "minutes", "per_minute")
+
+
+class TestPlaces:
+    def test_a_job_has_the_places_of_its_present_version(self, ledger: Ledger) -> None:
+        ledger.submit_job("power", "", {"a": 1}, [RESULTS, INDEX])
+        assert ledger.places("power") == [INDEX, RESULTS]
+        ledger.submit_job("power", "", {"a": 2}, [INDEX])
+        ledger.submit_job("heat", "", {"a": 1}, [RESULTS])
+        assert (ledger.places("power"), ledger.places("heat")) == ([INDEX], [RESULTS])
+
+    def test_one_place_has_one_stage_and_the_refused_submission_changes_nothing(self, ledger: Ledger) -> None:
+        ledger.submit_job("power", "", {"a": 1}, [INDEX])
+        free = Place("stream", "free", "per_minute")
+        with pytest.raises(Conflict, match="emit to elasticsearch minutes, because stage per_minute of power does"):
+            ledger.submit_job("heat", "", {}, [INDEX, free])
+        with pytest.raises(Conflict, match="because stage per_hour of power does"):
+            ledger.submit_job("power", "", {"a": 2}, [INDEX, INDEX._replace(stage="per_hour")])
+        assert [(row.name, row.version) for row in ledger.jobs()] == [("power", 1)]
+        assert (ledger.places("power"), ledger.places("heat")) == ([INDEX], [])
+
+    def test_a_place_that_a_release_before_left_out_is_filled_in(self, ledger: Ledger) -> None:
+        ledger.submit_job("power", "", {"a": 1})
+        assert ledger.submit_job("power", "", {"a": 1}, [INDEX]).version == 1
+        assert ledger.places("power") == [INDEX]
+
+    def test_jobs_that_are_submitted_together_may_swap_their_places(self, ledger: Ledger) -> None:
+        ledger.submit_job("power", "", {"a": 1}, [INDEX])
+        ledger.submit_job("heat", "", {"a": 1}, [RESULTS])
+        for job, place in (("power", RESULTS), ("heat", INDEX)):
+            ledger.submit_job(job, "", {"a": 2}, [place], together={"power", "heat"})
+        assert (ledger.places("power"), ledger.places("heat")) == ([RESULTS], [INDEX])
+
+    def test_of_many_that_take_a_place_at_once_one_gets_it(self, ledger: Ledger, ledger_url: str) -> None:
+        """Each from a connection of its own, as two control services would: round after round."""
+        racers = [Ledger.open(ledger_url) for _ in range(4)]
+        meeting = Barrier(len(racers))
+
+        def take(number: int, round: int) -> bool:
+            meeting.wait(60)
+            try:
+                racers[number].submit_job(f"{round}-{number}", "", {}, [Place("stream", str(round), "s"), INDEX])
+            except Conflict:
+                return False
+            return True
+
+        ledger.submit_job("power", "", {})
+        with ThreadPoolExecutor(len(racers)) as pool:
+            for round in range(10):
+                taken = list(pool.map(take, range(len(racers)), [round] * len(racers)))
+                owners = [row.name for row in ledger.jobs() if ledger.places(row.name)]
+                assert (taken.count(True), len(owners)) == (1, 1), "a refused application left nothing"
+                ledger.submit_job(owners[0], "", {"free": True})
+        for racer in racers:
+            racer.close()
+
+
+class TestResultIndices:
+    def test_an_index_is_remembered_once_however_many_make_it(self, ledger: Ledger) -> None:
+        for job in ("power", "wind"):
+            ledger.submit_job(job, "", {"pipeline": job})
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda _: ledger.add_result_index("power", "minute-2026.01"), range(16)))
+        ledger.add_result_index("power", "minute-2026.02")
+        assert ledger.result_indices("power") == {"minute-2026.01", "minute-2026.02"}
+        assert ledger.result_indices("wind") == set()
+
+    def test_an_unknown_job_makes_none(self, ledger: Ledger) -> None:
+        with pytest.raises(NotFound):
+            ledger.add_result_index("power", "minute-2026.01")
+
+
+class TestRefused:
+    def test_refusals_that_an_earlier_release_did_not_count_make_the_total_unknown(
+        self, running: Ledger, ledger_url: str
+    ) -> None:
+        commit_slices(running, 1, 1)
+        run_sql(ledger_url, "UPDATE checkpoints SET refused_total = NULL")
+        running.plan_slice(a_slice(2))
+        running.commit_checkpoint(a_checkpoint(2, refused={"hourly": 1}))
+        assert running.totals("power").refused is None
+        assert running.checkpoint("power", 2).refused == {"hourly": 1}
 
 
 class TestRuns:
@@ -356,12 +466,13 @@ class TestCheckpoints:
     def test_totals_add_up(self, running: Ledger) -> None:
         commit_slices(running, 1, 2)
         running.plan_slice(a_slice(3))
-        running.commit_checkpoint(a_checkpoint(3, rejected={"schema": 4}, results={"hourly": 1}))
+        running.commit_checkpoint(a_checkpoint(3, rejected={"schema": 4}, results={"hourly": 1}, refused={"hourly": 1}))
         assert running.totals("power") == Totals(
             records=90,
             accepted=84,
             rejected={"late": 2, "decode": 2, "schema": 4},
             results={"per_minute": 10, "hourly": 1},
+            refused={"hourly": 1},
         )
 
     def test_first_slice_reaching_an_event_time(self, running: Ledger) -> None:
@@ -380,6 +491,100 @@ class TestCheckpoints:
         assert (running.slice_count("other"), running.slice_count("power")) == (1, 3)
         assert running.totals("other").records == 30
         assert running.first_slice_reaching("other", 2) is None
+
+
+class TestOldSlices:
+    def test_they_go_from_the_oldest_on_a_few_at_a_time(self, running: Ledger) -> None:
+        commit_slices(running, 1, 10)
+        totals = running.totals("power")
+        assert running.floor("power") == 0
+        removed = []
+        while gone := running.raise_floor("power", 1, 8, limit=3):
+            removed.append((gone, running.floor("power")))
+        assert removed == [(3, 4), (3, 7), (1, 8)]
+        assert [row.number for row in running.slices("power", 1, 99)] == [8, 9, 10]
+        assert [row.slice for row in running.checkpoints("power")] == [10, 9, 8]
+        assert running.raise_floor("power", 1, 3, limit=3) == 0
+        assert (running.totals("power"), running.slice_count("power")) == (totals, 10)
+        running.plan_slice(a_slice(11))
+        running.commit_checkpoint(a_checkpoint(11))
+
+    def test_what_was_so_after_the_floor_is_known_and_nothing_before_it(self, running: Ledger) -> None:
+        commit_slices(running, 1, 6)
+        after, sums = running.checkpoint("power", 4), running.totals("power", 4)
+        running.raise_floor("power", 1, 4, limit=9)
+        assert (running.checkpoint("power", 4), running.totals("power", 4)) == (after, sums)
+        for call in (running.checkpoint, running.totals):
+            with pytest.raises(NotFound, match="was removed"):
+                call("power", 3)
+        assert running.first_slice_from("power", 6, {"turbines": {0: 0, 1: 0}}) == 5
+        assert running.first_slice_from("power", 6, {"turbines": {0: 50, 1: 100}}) == 6
+        assert running.version_changes("power", 6) == [(5, 1)]
+        assert [running.first_slice_reaching("power", at_ms) for at_ms in (0, 4_000, 4_001)] == [4, 4, 5]
+        assert [running.first_slice_closing("power", at_ms) for at_ms in (0, 3_900, 3_901)] == [4, 4, 5]
+
+    def test_the_last_committed_slice_and_the_planned_one_stay_above_the_floor(self, running: Ledger) -> None:
+        assert running.raise_floor("power", 1, 9, limit=9) == 0
+        commit_slices(running, 1, 3)
+        running.plan_slice(a_slice(4))
+        assert running.raise_floor("power", 1, 9, limit=9) == 1
+        assert (running.floor("power"), running.last_slice("power")) == (2, a_slice(4))
+
+    def test_an_open_backfill_keeps_them_and_an_ended_one_does_not(self, running: Ledger) -> None:
+        commit_slices(running, 1, 9)
+        row = running.request_backfill("power", 1, (0, None), {"per_minute": WindowRange(0, 60_000)}, 3, 90)
+        assert running.raise_floor("power", 1, 8, limit=9) == 0
+        running.move_backfill("power", row.generation, BackfillState.CANCELLED)
+        assert running.raise_floor("power", 1, 8, limit=9) == 7
+        assert running.backfill("power", row.generation).slice == 3
+
+    def test_a_floor_that_was_worked_out_for_another_version_is_not_taken(self, running: Ledger) -> None:
+        commit_slices(running, 1, 9)
+        running.submit_job("power", "with larger windows", {"pipeline": "power", "windows": "larger"})
+        assert running.raise_floor("power", 1, 8, limit=9) == 0
+        assert running.raise_floor("power", 2, 8, limit=9) == 7
+        with pytest.raises(NotFound, match="no job"):
+            running.raise_floor("nobody", 1, 8, limit=9)
+
+    def test_a_search_that_meets_slices_that_go_begins_again_above_them(
+        self, running: Ledger, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        commit_slices(running, 1, 6)
+        running.raise_floor("power", 1, 4, limit=9)
+        floor = running.floor
+        for search, found in (
+            (lambda: running.first_slice_from("power", 6, {"turbines": {0: 0, 1: 0}}), 5),
+            (lambda: running.first_slice_closing("power", 0), 4),
+        ):
+            before = iter([0])  # the search begins before they go
+            monkeypatch.setattr(running, "floor", lambda job, before=before: next(before, floor(job)))
+            assert search() == found
+
+    def test_a_search_among_slices_that_never_were_says_so(self, running: Ledger) -> None:
+        with pytest.raises(NotFound, match="has no slice"):
+            running.first_slice_from("power", 3, {})
+
+    def test_other_jobs_keep_theirs(self, running: Ledger) -> None:
+        running.submit_job("other", "", {})
+        running.begin_run("other", pid=9)
+        for number in (1, 2, 3):
+            running.plan_slice(a_slice(number, job="other"))
+            running.commit_checkpoint(a_checkpoint(number, job="other"))
+        commit_slices(running, 1, 9)
+        running.raise_floor("power", 1, 8, limit=9)
+        assert len(running.slices("other", 1, 9)) == 3
+
+    def test_the_file_uses_freed_pages_again(self, tmp_path: Path) -> None:
+        path = tmp_path / "l.sqlite"
+        with closing(Ledger.open(f"sqlite:///{path}")) as ledger:
+            ledger.submit_job("power", "", {})
+            ledger.begin_run("power", pid=1)
+            sizes = []
+            for first in (1, 61, 121):
+                commit_slices(ledger, first, first + 59)
+                sizes.append(path.stat().st_size)
+                ledger.raise_floor("power", 1, first + 57, limit=60)
+        assert max(sizes) < 1.1 * sizes[0]
 
 
 class TestEvents:
@@ -437,7 +642,7 @@ def test_any_sql_client_reads_slices_and_checkpoints(running: Ledger, ledger_url
     "broken",
     [
         "INSERT INTO slices SELECT job, 3, epoch, version, offsets_first, offsets, 0, NULL, kind, status, 0, rule, reached,"
-        " silence_ms FROM slices WHERE number = 2",
+        " silence_ms, checksums FROM slices WHERE number = 2",
         "UPDATE slices SET status = 'perhaps'",
         "UPDATE jobs SET state = 'perhaps'",
         "UPDATE jobs SET epoch = -1",
@@ -518,6 +723,18 @@ def test_a_lost_connection_is_unavailable_and_the_next_call_makes_a_new_one(
     assert running.job("power").message == ""
 
 
+def test_a_connection_that_is_in_use_while_the_others_are_closed_is_closed_when_it_is_given_back(
+    database: Database,
+) -> None:
+    with database.reading("look") as connection:
+        raw = connection.connection.dbapi_connection
+        assert raw is not None
+        database.close()
+        assert connection.execute(sa.text("SELECT 1")).scalar() == 1
+    with pytest.raises((sqlite3.ProgrammingError, psycopg.OperationalError), match="closed"):
+        raw.cursor()
+
+
 def test_sqlite_keeps_a_rollback_journal_and_syncs_in_full(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'l.sqlite'}")
     with database.writing("ask") as connection:
@@ -532,8 +749,8 @@ def test_sqlite_keeps_a_rollback_journal_and_syncs_in_full(tmp_path: Path) -> No
 class TestWhatAnAuditAsks:
     def test_totals_up_to_a_slice(self, running: Ledger) -> None:
         commit_slices(running, 1, 3)
-        assert running.totals("power", 2) == Totals(60, 56, {"late": 2, "decode": 2}, {"per_minute": 10})
-        assert running.totals("power", 0) == Totals(0, 0, {}, {})
+        assert running.totals("power", 2) == Totals(60, 56, {"late": 2, "decode": 2}, {"per_minute": 10}, {})
+        assert running.totals("power", 0) == Totals(0, 0, {}, {}, {})
 
     def test_where_versions_change(self, running: Ledger) -> None:
         for number, version in enumerate((1, 1, 2, 2, 1), start=1):

@@ -1,4 +1,4 @@
-"""Kill after kill under a running job: `make chaos KILLS=100`, or `python -m tests.fault.job_ladder --help`.
+"""Fault after fault under a running job: `make chaos KILLS=100`, or `python -m tests.fault.job_ladder --help`.
 
 Real processes, a seeded nemesis, a history of what senders were told, and at the end an independent recomputation of
 everything the job left behind. Prints its progress and a table; with any violation the exit code is 1.
@@ -10,28 +10,38 @@ import argparse
 import contextlib
 import itertools
 import math
+import random
 import shutil
 import signal
 import statistics
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.table import Table
 
 from strandline.core.errors import StrandlineError
 from strandline.core.failpoints import FAILPOINTS
 from tests.support.chaos.checker import JobVerdict, check_job
+from tests.support.chaos.checking.pace import IDLE_MS, PACES
 from tests.support.chaos.job_stack import JobStack
-from tests.support.chaos.nemesis import FLOW_LIMIT_S, Fault, Nemesis, Progress
+from tests.support.chaos.nemesis import TOGETHER_MAX, Nemesis, Progress, Round
+from tests.support.chaos.work import RATE, draw_awake, draw_speed
 from tests.support.faults.checker import Verdict
+from tests.support.waiting import wait_until
 
-_GIVEN_UP = (AssertionError, StrandlineError, OSError)
+REST_AFTER = 3
+"""Of so many rounds the second is followed by a rest of the senders, so that partitions become idle."""
+REST_TIMEOUT_S = 120.0
+_SLICES = "SELECT number, silence_ms FROM slices WHERE job = '{job}' AND number > {after} ORDER BY number"
+_GIVEN_UP = (AssertionError, StrandlineError, KafkaException, OSError)
 """What a run ends with when something doesn't come back: what was found until then is still told."""
 
 
@@ -39,11 +49,13 @@ _GIVEN_UP = (AssertionError, StrandlineError, OSError)
 class Outcome:
     """What a run showed."""
 
-    faults: list[Fault] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
     job: JobVerdict | None = None
     ingested: Verdict | None = None
     reached: set[str] = field(default_factory=set)
     """The failpoints to which the job came before the first of them was armed."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """The kinds of faults that can't be done on this machine, and why."""
     failure: str = ""
     """Why the run ended before its time."""
 
@@ -51,9 +63,9 @@ class Outcome:
     def violations(self) -> list[str]:
         found = [self.failure] if self.failure else []
         found += [
-            f"fault {one.number}, {one.kind} of {one.target}: results only after {one.recovery_s:.1f} s"
-            for one in self.faults
-            if one.recovery_s > FLOW_LIMIT_S
+            f"{one}: results only {one.recovery_s:.1f} s later, the limit is {one.limit_s:.0f} s"
+            for one in self.rounds
+            if one.is_slow
         ]
         found += [] if self.job is None else self.job.violations
         return found + ([] if self.ingested is None else self.ingested.violations)
@@ -61,32 +73,47 @@ class Outcome:
 
 def run(
     directory: Path,
-    kills: int,
+    kills: float | None,
     seed: int,
     say: Progress,
     *,
-    only: list[str] | None = None,
+    speed: int | None = None,
+    rate: int = RATE,
+    rounds: float = math.inf,
+    only: Sequence[str] = (),
+    together_max: int = TOGETHER_MAX,
     ledger: str = "sqlite",
     recovery: str = "rewind",
     failpoints: Sequence[str] = (),
     faults_max_s: float = math.inf,
 ) -> Outcome:
-    """One run: start, kill at random, kill at the failpoints, drain, judge. A dump and the history stay in `directory`.
+    """One run: start, break at random, kill at the failpoints, drain, judge. A dump and the history stay in `directory`.
 
-    `faults_max_s`: no fault is begun later than so long after the first results.
+    `kills`: None for every kind of fault once. `speed`: seconds of event time in a second; drawn by the seed where it is None.
+    `rate`: records/s.
+    `rounds`, `only`, `together_max`: as the nemesis takes them. `faults_max_s`: no fault is begun later than so long after the
+    first results.
     """
     outcome = Outcome()
-    stack = JobStack(directory, seed, ledger=ledger, recovery=recovery)
+    speed = draw_speed(seed) if speed is None else speed
+    say(f"event time runs at {speed}x")
+    stack = JobStack(directory, seed, speed=speed, rate=rate, ledger=ledger, recovery=recovery, kinds=only)
+    outcome.left_out = stack.left_out
+    for name, why in stack.left_out.items():
+        say(f"{name} is left out: {why}")
     with contextlib.closing(stack):
         stack.arm("*=note")
         stack.start()
         say("results flow; the faults begin")
-        nemesis, began_s = Nemesis(stack, seed, only=only), time.monotonic()
+        nemesis, began_s = Nemesis(stack, seed, only=only, together_max=together_max), time.monotonic()
+        rests = random.Random(seed)
         try:
-            for fault in itertools.chain(nemesis.break_things(kills), nemesis.fail_at(failpoints)):
-                outcome.faults.append(fault)
-                held = f" for {fault.pause_s:g} s" if fault.pause_s else ""
-                say(f"fault {fault.number}: {fault.kind} {fault.target}{held}: results after {fault.flow_s:.1f} s")
+            faults = nemesis.break_things(len(nemesis.names) if kills is None else kills, rounds)
+            for one in itertools.chain(faults, nemesis.fail_at(failpoints)):
+                outcome.rounds.append(one)
+                say(f"{one}: results {one.recovery_s:.1f} s later")
+                if len(outcome.rounds) % REST_AFTER == 2:
+                    _rest(stack, rests, say)
                 if time.monotonic() - began_s > faults_max_s:
                     say(f"no more faults after {faults_max_s:g} s")
                     break
@@ -106,15 +133,46 @@ def run(
     return outcome
 
 
+def _rest(stack: JobStack, chance: random.Random, say: Progress) -> None:
+    """Have the senders rest, all or all but one, until a slice is recorded in which a partition is idle."""
+    assert stack.load is not None
+    awake = draw_awake(chance)
+    last = max((row["number"] for row in stack.ask_ledger(_SLICES.format(job=stack.job, after=0))), default=0)
+    began_s = time.monotonic()
+    stack.load.begin_rest(awake)
+    try:
+        wait_until(
+            lambda: stack.ask_ledger(_SLICES.format(job=stack.job, after=last)),
+            lambda rows: any(
+                max(row["silence_ms"].get(stack.stream, {}).values(), default=0) >= IDLE_MS for row in rows
+            ),
+            "idle: a partition",
+            REST_TIMEOUT_S,
+        )
+    finally:
+        stack.load.end_rest()
+    say(f"the senders{'' if awake is None else f', all but {awake},'} rested for {time.monotonic() - began_s:.1f} s")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Kill parts of a running job again and again, and check every result.")
-    parser.add_argument("--kills", type=int, default=100)
+    parser = argparse.ArgumentParser(
+        description="Break a running job and all around it again and again, and check every result."
+    )
+    how_long = parser.add_mutually_exclusive_group()
+    how_long.add_argument("--kills", type=int, default=100, help="so many faults; pauses and lost answers don't count")
+    how_long.add_argument("--rounds", type=int, metavar="N", help="so many rounds instead")
+    how_long.add_argument("--each-kind-once", action="store_true", help="every kind of fault once instead")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="draws the same faults again")
     parser.add_argument(
         "--failpoints", type=int, default=0, metavar="TIMES", help="then kill at every failpoint, so often"
     )
     parser.add_argument("--failpoint", action="append", choices=FAILPOINTS, metavar="NAME", help="only this one")
-    parser.add_argument("--only", action="append", help="only this target (see the table for names)")
+    parser.add_argument("--speed", type=int, choices=sorted(PACES), help="of event time; else the seed draws it")
+    parser.add_argument("--rate", type=int, default=RATE, metavar="N", help=f"records/s that are sent (default {RATE})")
+    parser.add_argument(
+        "--only", action="append", default=[], help="only this one (see the table for names); may be repeated"
+    )
+    parser.add_argument("--single", action="store_true", help="one fault at a time, for how long each takes")
     parser.add_argument("--ledger", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--recovery", choices=["rewind", "snapshot"], default="rewind", help="the job's")
     parser.add_argument(
@@ -130,16 +188,22 @@ def main() -> int:
     def say(text: str) -> None:
         console.print(f"{time.monotonic() - began_s:7.1f} s  {text}", markup=False)
 
-    say(f"seed {options.seed}, {options.kills} kills")
+    kills = None if options.each_kind_once else math.inf if options.rounds else options.kills
+    said = {None: "every kind of fault once", math.inf: f"{options.rounds} rounds"}.get(kills, f"{kills} faults")
+    say(f"seed {options.seed}, {said}")
     directory = Path(tempfile.mkdtemp(prefix="strandline-chaos-"))
     try:
         points = (options.failpoint or FAILPOINTS) * options.failpoints
         outcome = run(
             directory,
-            options.kills,
+            kills,
             options.seed,
             say,
+            speed=options.speed,
+            rate=options.rate,
+            rounds=options.rounds or math.inf,
             only=options.only,
+            together_max=1 if options.single else TOGETHER_MAX,
             ledger=options.ledger,
             recovery=options.recovery,
             failpoints=points,
@@ -156,16 +220,18 @@ def main() -> int:
 
 
 def _print(outcome: Outcome, seed: int) -> None:
-    table = Table("fault", "target", "times", "median s", "worst s", f"over {FLOW_LIMIT_S:g} s")
-    kinds = sorted({(fault.kind, fault.target) for fault in outcome.faults})
-    for kind, target in [*kinds, ("kill", "all"), ("pause", "all"), ("lose", "all")]:
-        some = [one for one in outcome.faults if one.kind == kind and target in (one.target, "all")]
-        if some:
-            took_s = [one.recovery_s for one in some]
-            slow = sum(one > FLOW_LIMIT_S for one in took_s)
-            table.add_row(
-                kind, target, str(len(some)), f"{statistics.median(took_s):.1f}", f"{max(took_s):.1f}", str(slow)
-            )
+    """A round counts for each fault in it, so a kind's times hold what came with it too; `--single` tells them apart."""
+    table = Table("what was done", "times", "median s", "worst s", "over the limit")
+    kinds: dict[str, list[Round]] = defaultdict(list)
+    for one in outcome.rounds:
+        for fault in one.faults:
+            kinds[fault.name].append(one)
+    for name in sorted(kinds):
+        _add_row(table, name, kinds[name])
+    table.add_section()
+    for count in sorted({len(one.faults) for one in outcome.rounds}):
+        _add_row(table, f"rounds of {count}", [one for one in outcome.rounds if len(one.faults) == count])
+    _add_row(table, "all rounds", outcome.rounds)
     console = Console(width=160, highlight=False)
     console.print(table)
     for name, verdict in (("senders and log", outcome.ingested), ("job", outcome.job)):
@@ -173,10 +239,17 @@ def _print(outcome: Outcome, seed: int) -> None:
     if outcome.failure:
         console.print(f"the run ended early: {outcome.failure}", markup=False)
     console.print(f"failpoints reached: {len(outcome.reached)} of {len(FAILPOINTS)}", markup=False)
-    kills = sum(fault.kind == "kill" for fault in outcome.faults)
+    faults = sum(len(one.faults) for one in outcome.rounds)
     if outcome.job is not None:
-        counts = ", ".join(f"{len(getattr(outcome.job, kind))} {kind}" for kind in JobVerdict.KINDS)
-        console.print(f"{kills} kills with seed {seed}: {counts}", markup=False)
+        counts = ", ".join(f"{len(getattr(outcome.job, kind))} {kind.replace('_', ' ')}" for kind in JobVerdict.KINDS)
+        console.print(f"{faults} faults in {len(outcome.rounds)} rounds with seed {seed}: {counts}", markup=False)
+
+
+def _add_row(table: Table, name: str, rounds: Sequence[Round]) -> None:
+    if rounds:
+        took_s = [one.recovery_s for one in rounds]
+        slow = sum(one.is_slow for one in rounds)
+        table.add_row(name, str(len(rounds)), f"{statistics.median(took_s):.1f}", f"{max(took_s):.1f}", str(slow))
 
 
 def _keep(directory: Path, kept: Path) -> None:

@@ -31,7 +31,7 @@ def pipeline_text(job: str, guarantee: str) -> str:
     return f"""
 pipeline: {job}
 input: {{stream: {STREAM}}}
-event_time: {{field: ts, delay: 6s, max_ahead: null}}
+event_time: {{field: ts, delay: 6s, max_ahead: null, idle_timeout: null}}
 guarantee: {guarantee}
 steps:
   - window: {{name: counted, tumbling: {WINDOW_MS}ms, by: [device], aggregate: {{n: count(*)}}}}

@@ -8,9 +8,20 @@ import pytest
 
 from strandline.core.failpoints import FAILPOINTS
 from tests.fault.job_ladder import run
-from tests.support.chaos.nemesis import FLOW_LIMIT_S
 
 TARGETS = ["runner-jvm", "python-worker", "control", "kafka", "elasticsearch"]
+KINDS = [
+    "power-cut",
+    "foreign-transaction",
+    "index-refusals",
+    "index-cut",
+    "kafka-delay",
+    "template-deleted",
+    "partitions-added",
+    "stop-and-start",
+    "clock-step",
+    "disk-full",
+]
 CHOSEN = ["emit.written", "commit.before_checkpoint"]
 """Where a kill leaves the most half done: results out, and everything out, and nothing committed."""
 
@@ -23,7 +34,24 @@ def test_killed_again_and_again_every_result_is_there_once_and_right(tmp_path: P
     assert outcome.failure == ""
     assert outcome.ingested is not None and outcome.ingested.violations == []
     assert outcome.job is not None and outcome.job.violations == []
-    assert outcome.job.epochs > len(CHOSEN) and min(outcome.job.late, outcome.job.refused, outcome.job.expected) > 0
-    assert {fault.target for fault in outcome.faults if fault.kind == "kill"} == {*TARGETS, *CHOSEN}
+    found = outcome.job
+    assert found.epochs > len(CHOSEN) and min(found.late, found.refused, found.expected, found.unusable, found.idle) > 0
+    faults = [fault for one in outcome.rounds for fault in one.faults]
+    assert {fault.target for fault in faults if fault.kind == "kill"} == {*TARGETS, *CHOSEN}
     assert outcome.reached == set(FAILPOINTS)
-    print(f"results after {sorted(round(fault.recovery_s, 1) for fault in outcome.faults)} s, limit {FLOW_LIMIT_S:g} s")
+    print(f"results after {sorted(round(one.recovery_s, 1) for one in outcome.rounds)} s")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2_400)
+def test_under_every_kind_of_fault_some_at_a_time_every_result_is_there_once_and_right(tmp_path: Path) -> None:
+    """Each kind once, up to three of them together: 0 violations, and none is left out but what the machine can't do."""
+    said: list[str] = []
+    outcome = run(tmp_path, None, 8, said.append)
+    print("\n".join(said))
+    assert outcome.violations == []
+    assert outcome.job is not None and min(outcome.job.late, outcome.job.refused, outcome.job.expected) > 0
+    done = {fault.kind for one in outcome.rounds for fault in one.faults}
+    left_out = {name.replace("-", " ") for name in outcome.left_out}
+    assert {"kill", *(name.replace("-", " ") for name in KINDS)} <= done | left_out
+    assert any(len(one.faults) > 1 for one in outcome.rounds)

@@ -40,7 +40,7 @@ key: device
 PIPELINE = """
 pipeline: {job}
 input: {{stream: {job}-in}}
-event_time: {{field: ts, delay: 10s, max_ahead: null}}
+event_time: {{field: ts, delay: 10s, max_ahead: null, idle_timeout: null}}
 steps:
   - where: power < {below}
   - window: {{name: tens, tumbling: 10s, by: [device], aggregate: {{n: count(*), total: sum(power * {times})}}}}
@@ -269,7 +269,7 @@ schema: {schema}
 ---
 pipeline: {job}
 input: {{stream: {job}-in}}
-event_time: {{field: ts, delay: 1s, max_ahead: null}}
+event_time: {{field: ts, delay: 1s, max_ahead: null, idle_timeout: null}}
 steps:
   - window: {{name: tens, tumbling: 10s, by: [device], aggregate: {{total: sum(weight)}}}}
     emit: [{{elasticsearch: {job}-tens}}]

@@ -99,3 +99,11 @@ def test_a_standby_that_is_awaited_does_not_wait_for_it(cache: Path) -> None:
     provide_archive(Settings(), lambda: time.monotonic() > began + 1)
     assert time.monotonic() < began + 30
     assert find_archive(cache) is None
+
+
+def test_a_standby_on_a_busy_machine_gives_it_up(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(class_archive_maker, "_PROVIDE_S", 1.0)
+    began = time.monotonic()
+    provide_archive(Settings(), lambda: False)
+    assert time.monotonic() < began + 30
+    assert find_archive(cache) is None

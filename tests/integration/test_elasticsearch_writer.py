@@ -7,18 +7,22 @@ import pickle
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from strandline.core.errors import Conflict, IndexUnavailable
+from strandline.core.errors import Conflict, IndexMisconfigured, IndexUnavailable
 from strandline.results.bulk import Bulk
-from strandline.results.document import METADATA_NAMES, Document, DocumentShape, document_id
+from strandline.results.document import Document, DocumentShape, document_id
 from strandline.results.elasticsearch_client import request
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
-from strandline.results.mapping import build_mapping, ensure_index_template
+from strandline.results.index_settings import IndexSettings
+from strandline.results.mapping import ensure_index_template
+from strandline.results.names import METADATA_NAMES
+from strandline.results.writer import WriteReport
+from tests.support.made_indices import MadeInMemory, writer_with_indices
 from tests.support.stage_batches import MAY_1_NOON_MS, MINUTE_MS, stage_batch
 
 BY = (("device", "string"), ("site", "integer"), ("since", "timestamp"), ("on", "boolean"))
@@ -33,6 +37,7 @@ class Emit:
 
     url: str
     name: str
+    made: MadeInMemory = field(default_factory=MadeInMemory)
 
     def shape(
         self, by: tuple[tuple[str, str], ...] = BY, aggregates: tuple[tuple[str, str], ...] = AGGREGATES
@@ -40,8 +45,9 @@ class Emit:
         return DocumentShape(self.name, "job", "stage", 1, by, aggregates)
 
     def ensure(self, shape: DocumentShape) -> ElasticsearchWriter:
-        ensure_index_template(self.url, self.name, build_mapping(shape))
-        return ElasticsearchWriter(self.url, shape, deadline_s=20)
+        writer = writer_with_indices(self.url, shape, self.made, deadline_s=20)
+        writer.prepare(None)
+        return writer
 
     def call(self, method: str, path: str, body: Any = None, **parameters: str) -> Any:
         return request(self.url, method, path, timeout_s=30, body=body, parameters=parameters)
@@ -185,25 +191,6 @@ def test_what_the_index_cannot_take_is_refused_with_its_reason_and_its_neighbour
     assert "many" in reasons["wrong-type"]
 
 
-@pytest.mark.parametrize("way", ["close", "block"])
-def test_a_shut_index_puts_results_off_and_refuses_none(emit: Emit, way: str) -> None:
-    shape = emit.shape(BY[:1], AGGREGATES[:1])
-    writer = emit.ensure(shape)
-    batch = stage_batch(shape.fields, [("a", 1)])
-    later = stage_batch(shape.fields, [("b", 1)])
-    index = f"{emit.name}-2024.05"
-    writer.write_batches([batch], 1, 1)
-    emit.call("POST", f"/{index}/_close") if way == "close" else emit.call("PUT", f"/{index}/_block/write")
-    with pytest.raises(IndexUnavailable, match=r"not taken 1 of 1 documents.*(index_closed|cluster_block)_exception"):
-        replace(writer, deadline_s=0.5).write_batches([later], 1, 1)
-    if way == "close":
-        emit.call("POST", f"/{index}/_open")
-    else:
-        emit.call("PUT", f"/{index}/_settings", {"index.blocks.write": None})
-    report = writer.write_batches([batch, later], 2, 1)
-    assert (report.created, report.already) == (1, 1)
-
-
 def test_ensuring_twice_and_at_once_is_ensuring_once(emit: Emit) -> None:
     shape = emit.shape()
     with ThreadPoolExecutor(8) as threads:
@@ -263,9 +250,168 @@ def test_a_name_that_an_index_has_cannot_be_an_alias(emit: Emit) -> None:
 
 def test_settings_of_the_index_come_from_the_template(emit: Emit) -> None:
     shape = emit.shape(BY[:1], AGGREGATES[:1])
-    ensure_index_template(emit.url, emit.name, build_mapping(shape), shards=2, replicas=0)
-    ElasticsearchWriter(emit.url, shape).write_batches([stage_batch(shape.fields, [("a", 1)])], 1, 1)
+    batch = stage_batch(shape.fields, [("a", 1)])
+    wanted = IndexSettings(shards=2, replicas="0-2", refresh_interval_ms=7_000)
+    writer_with_indices(emit.url, shape, emit.made, wanted).write_batches([batch], 1, 1)
     index = f"{emit.name}-2024.05"
     settings = emit.call("GET", f"/{index}/_settings")[index]["settings"]["index"]
-    assert (settings["number_of_shards"], settings["number_of_replicas"]) == ("2", "0")
-    assert emit.call("GET", f"/{index}/_alias")[index]["aliases"].keys() == {emit.name}
+    assert (settings["number_of_shards"], settings["auto_expand_replicas"]) == ("2", "0-2")
+    assert settings["refresh_interval"] == "7000ms"
+    assert emit.call("GET", f"/{index}/_alias")[index]["aliases"].keys() == {emit.name, f"{index}.write"}
+    fixed = IndexSettings(replicas=3)
+    june = stage_batch(shape.fields, [("a", 1)], starts_ms=[MAY_1_NOON_MS + 31 * DAY_MS])
+    writer_with_indices(emit.url, shape, emit.made, fixed).write_batches([june], 2, 2)
+    settings = emit.call("GET", f"/{emit.name}-2024.06/_settings")[f"{emit.name}-2024.06"]["settings"]["index"]
+    assert (settings["number_of_shards"], settings["number_of_replicas"]) == ("1", "3")
+    template = emit.template()[0]["index_template"]["template"]["settings"]["index"]
+    assert template["number_of_replicas"] == "3", "an upgrade counts for what is made from then on"
+
+
+def test_an_index_takes_a_replica_as_soon_as_there_is_a_node_for_it(emit: Emit) -> None:
+    shape = emit.shape(BY[:1], AGGREGATES[:1])
+    emit.ensure(shape).write_batches([stage_batch(shape.fields, [("a", 1)])], 1, 1)
+    index = f"{emit.name}-2024.05"
+    settings = emit.call("GET", f"/{index}/_settings")[index]["settings"]["index"]
+    assert (settings["auto_expand_replicas"], settings["number_of_replicas"]) == ("0-1", "0")
+
+
+@pytest.mark.parametrize(
+    ("setting", "remedy"),
+    [
+        ({"index.blocks.write": True}, r"cluster_block_exception.*; lift the block: PUT /{index}/_settings"),
+        ({"index.blocks.read_only": True}, r"cluster_block_exception.*; lift the block: PUT /{index}/_settings"),
+        (
+            {"index.default_pipeline": "gone"},
+            r"pipeline with id \[gone\] does not exist; make the ingest pipeline, or take it",
+        ),
+        (
+            {"index.final_pipeline": "gone"},
+            r"pipeline with id \[gone\] does not exist; make the ingest pipeline, or take it",
+        ),
+    ],
+    ids=str,
+)
+def test_what_an_operator_has_set_stops_the_emission_and_refuses_nothing(
+    emit: Emit, setting: dict[str, Any], remedy: str
+) -> None:
+    shape = emit.shape(BY[:1], AGGREGATES[:1])
+    writer = emit.ensure(shape)
+    batch, later = (stage_batch(shape.fields, [(name, 1)]) for name in "ab")
+    index = f"{emit.name}-2024.05"
+    writer.write_batches([batch], 1, 1)
+    emit.call("PUT", f"/{index}/_settings", setting)
+    with pytest.raises(IndexMisconfigured, match=remedy.format(index=index)):
+        writer.write_batches([later], 1, 2)
+    emit.call("PUT", f"/{index}/_settings", dict.fromkeys(setting))
+    assert writer.write_batches([later], 2, 2).created == 1
+
+
+def test_a_closed_index_stops_the_emission_and_refuses_nothing(emit: Emit) -> None:
+    shape = emit.shape(BY[:1], AGGREGATES[:1])
+    writer = emit.ensure(shape)
+    batch, later = (stage_batch(shape.fields, [(name, 1)]) for name in "ab")
+    index = f"{emit.name}-2024.05"
+    writer.write_batches([batch], 1, 1)
+    emit.call("POST", f"/{index}/_close")
+    for epoch in (1, 2):
+        with pytest.raises(IndexMisconfigured, match=f"index_closed_exception.*; open it: POST /{index}/_open"):
+            writer.write_batches([later], epoch, 2)
+    emit.call("POST", f"/{index}/_open", wait_for_active_shards="1")
+    report = writer.write_batches([batch, later], 3, 2)
+    assert (report.created, report.already) == (1, 1)
+
+
+def test_a_full_disk_puts_results_off_until_it_has_room(emit: Emit) -> None:
+    shape = emit.shape(BY[:1], AGGREGATES[:1])
+    writer = emit.ensure(shape)
+    index = f"{emit.name}-2024.05"
+    writer.write_batches([stage_batch(shape.fields, [("a", 1)])], 1, 1)
+    # What Elasticsearch sets above its flood stage, and takes back below.
+    emit.call("PUT", f"/{index}/_settings", {"index.blocks.read_only_allow_delete": True})
+    later = stage_batch(shape.fields, [("b", 1)])
+    with pytest.raises(IndexUnavailable, match=r"not taken 1 of 1 documents.*429 cluster_block_exception"):
+        replace(writer, deadline_s=0.5).write_batches([later], 1, 2)
+    emit.call("PUT", f"/{index}/_settings", {"index.blocks.read_only_allow_delete": None})
+    assert writer.write_batches([later], 1, 2).created == 1
+
+
+def test_no_room_for_another_shard_stops_the_emission(emit: Emit) -> None:
+    shape = emit.shape(BY[:1], AGGREGATES[:1])
+    writer = emit.ensure(shape)
+    # The cluster may hold shards of other tests, or none: with this one the limit is reached in either case.
+    emit.call("PUT", f"/{emit.name}-other", {"settings": {"number_of_replicas": 0}})
+    emit.call("PUT", "/_cluster/settings", {"persistent": {"cluster.max_shards_per_node": 1}})
+    try:
+        with pytest.raises(IndexMisconfigured, match=r"validation_exception.*raise that setting"):
+            writer.write_batches([stage_batch(shape.fields, [("a", 1)])], 1, 1)
+    finally:
+        emit.call("PUT", "/_cluster/settings", {"persistent": {"cluster.max_shards_per_node": None}})
+    assert writer.write_batches([stage_batch(shape.fields, [("a", 1)])], 1, 1).created == 1
+
+
+def test_a_template_that_was_deleted_is_there_again_before_a_new_month(emit: Emit) -> None:
+    shape = emit.shape(BY[:1], AGGREGATES[:1])
+    writer = emit.ensure(shape)
+    writer.write_batches([stage_batch(shape.fields, [("a", 1)])], 1, 1)
+    emit.call("DELETE", f"/_index_template/strandline-{emit.name}")
+    june = stage_batch(shape.fields, [("a", 1)], starts_ms=[MAY_1_NOON_MS + 31 * DAY_MS])
+    writer.write_batches([june], 1, 2)
+    assert len(emit.template()) == 1
+    held = emit.call("GET", f"/{emit.name}-2024.06")[f"{emit.name}-2024.06"]
+    assert held["mappings"]["dynamic"] == "strict"
+    assert held["aliases"].keys() == {emit.name, f"{emit.name}-2024.06.write"}
+
+
+def test_another_template_that_wins_changes_no_mapping(emit: Emit) -> None:
+    shape = emit.shape(BY[:1], AGGREGATES[:1])
+    writer = emit.ensure(shape)
+    other = {"index_patterns": [f"{emit.name}-*"], "priority": 100_000, "template": {"mappings": {"dynamic": True}}}
+    emit.call("PUT", "/_index_template/other", other)
+    try:
+        writer.write_batches([stage_batch(shape.fields, [("a", 1)])], 1, 1)
+    finally:
+        emit.call("DELETE", "/_index_template/other")
+    assert emit.call("GET", f"/{emit.name}-2024.05")[f"{emit.name}-2024.05"]["mappings"]["dynamic"] == "strict"
+
+
+def test_an_index_that_was_deleted_with_its_results_does_not_come_back_empty(emit: Emit) -> None:
+    shape = emit.shape(BY[:1], AGGREGATES[:1])
+    writer = emit.ensure(shape)
+    batch = stage_batch(shape.fields, [("a", 1)])
+    index = f"{emit.name}-2024.05"
+    writer.write_batches([batch], 1, 1)
+    emit.call("DELETE", f"/{index}")
+    emit.call("DELETE", f"/_index_template/strandline-{emit.name}")
+    for epoch in (1, 2):
+        with pytest.raises(IndexMisconfigured, match=f"index {index} is gone, with the results that job job emitted"):
+            writer.write_batches([batch], epoch, 2)
+    with pytest.raises(IndexMisconfigured, match=f"index {index} is gone"):
+        writer.prepare(None)
+    assert emit.call("GET", f"/{emit.name}-*") == {}
+    emit.call("PUT", f"/{index}")  # as the sentence says
+    writer.prepare(None)
+    assert writer.write_batches([batch], 3, 2).created == 1
+
+
+def test_aliases_that_were_deleted_are_there_again(emit: Emit) -> None:
+    shape = emit.shape(BY[:1], AGGREGATES[:1])
+    writer = emit.ensure(shape)
+    batch, later = (stage_batch(shape.fields, [(name, 1)]) for name in "ab")
+    index = f"{emit.name}-2024.05"
+    writer.write_batches([batch], 1, 1)
+    emit.call("DELETE", f"/{index}/_alias/*")
+    assert writer.write_batches([later], 1, 2).created == 1
+    assert emit.call("GET", f"/{index}/_alias")[index]["aliases"].keys() == {emit.name, f"{index}.write"}
+
+
+def test_a_bulk_that_is_larger_than_the_server_takes_goes_in_halves_down_to_the_document(emit: Emit) -> None:
+    """The server takes 100 MB."""
+    shape = emit.shape(BY[:1], AGGREGATES[:1])
+    writer = emit.ensure(shape)
+    writer.write_batches([stage_batch(shape.fields, [("a", 1)])], 1, 1)
+    large = b'{"device":"%b"}' % (b"x" * 105_000_000)
+    sources = [b'{"device":"b"}', large, b'{"device":"c"}']
+    report = WriteReport()
+    writer.write([Bulk.of([Document(f"id{n}", f"{emit.name}-2024.05", one) for n, one in enumerate(sources)])], report)
+    assert report.created == 2
+    assert [(one.id, one.status) for one in report.refused] == [("id1", 413)]

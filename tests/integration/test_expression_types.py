@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.pipelines.arrow_types import arrow_type
-from strandline.processing.pipelines.expressions import ExpressionError, infer_type, parse_expression
+from strandline.processing.pipelines.expression_types import infer_type
+from strandline.processing.pipelines.expressions import ExpressionError, parse_expression
 from tests.support.safe_sql import safe_sql
 
 COLUMNS = {

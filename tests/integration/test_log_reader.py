@@ -1,14 +1,15 @@
-"""Where a log time falls in a real log, and a topic that is not there."""
+"""What a real log tells of itself: where a log time falls, added partitions, checksums, and a topic that is not there."""
 
 from __future__ import annotations
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from strandline.core.errors import NotFound
-from strandline.log.index import LogIndex
+from strandline.log.index import PARTITIONS_AGE_MAX_S, LogIndex
 from strandline.log.reader import LogReader, OffsetRange
+from tests.support.waiting import wait_until
 
 
 def make_topic(kafka: str, name: str, partitions: int = 1) -> None:
@@ -44,3 +45,37 @@ def test_where_a_log_time_falls(kafka, reader):
 def test_a_topic_that_is_not_there(kafka):
     with pytest.raises(NotFound, match="has no topic nowhere"):
         LogIndex(kafka).ends("nowhere")
+
+
+def test_a_partition_that_is_added_is_seen_without_a_new_run(kafka):
+    assert PARTITIONS_AGE_MAX_S <= 5
+    make_topic(kafka, "grows", 2)
+    index = LogIndex(kafka)
+    assert index.ends("grows") == {0: 0, 1: 0}
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.create_partitions([NewPartitions("grows", 3)])["grows"].result()
+    wait_until(lambda: index.ends("grows"), lambda ends: ends == {0: 0, 1: 0, 2: 0}, "seen")
+
+
+def test_checksums_tell_whether_an_offset_still_holds_the_same_record(kafka):
+    """Of small batches, one that is larger than what is asked for at once, markers of transactions, and nothing."""
+    make_topic(kafka, "sums", 3)
+    producer = Producer(
+        {"bootstrap.servers": kafka, "linger.ms": 50, "batch.size": 900_000, "transactional.id": "sums"}
+    )
+    producer.init_transactions()
+    for size in (10, 800_000, 10):
+        producer.begin_transaction()
+        for partition in (0, 1):
+            producer.produce("sums", "x" * size, partition=partition)
+        producer.commit_transaction()
+    index = LogIndex(kafka)
+    assert index.settled_ends("sums") == {0: 6, 1: 6, 2: 0}
+    assert index.checksums("sums", {0: 6, 1: 100, 2: 0}) == {}
+    assert index.checksums("sums", {}) == {}
+    of_offset = [index.checksums("sums", {0: offset, 1: offset, 2: 0}) for offset in range(6)]
+    assert all(found.keys() == {0, 1} for found in of_offset)
+    index.close()
+    with LogIndex(kafka) as other:
+        assert [other.checksums("sums", {1: offset, 0: offset}) for offset in range(6)] == of_offset
+    assert len({found[0] for found in of_offset}) == 6, "records of equal bytes differ by their time and number"

@@ -117,6 +117,9 @@ def test_what_is_too_large_is_refused_once_and_does_not_come_again(kafka, tmp_pa
     top = farm()
     with running(kafka, tmp_path, mosquitto.port) as gateway, publisher(mosquitto) as sensor:
         stream = gateway.register(mqtt={"topics": [f"{top}/+"]})
+        properties = Properties(PacketTypes.PUBLISH)
+        properties.UserProperty = [("p", "x" * 60_000)] * 6  # more than a record has room for
+        publish(sensor, f"{top}/a", b"x", properties=properties)
         publish(sensor, f"{top}/a", b"x" * (RECORD_BYTES_MAX + 1), b"y" * RECORD_BYTES_MAX)
         wait_until_confirmed(gateway, stream, 1)
         gateway.process.send_signal(signal.SIGTERM)

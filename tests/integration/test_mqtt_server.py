@@ -32,6 +32,7 @@ from strandline.processing.source import decoding
 from strandline.processing.source.decoding import DecodingConfig, Piece, decode_pieces, decoder_of
 from strandline.processing.source.record_fields import record_fields
 from tests.support import mqtt_client_packets as client
+from tests.support.faults.kafka_cluster import free_ports
 from tests.support.waiting import wait_until
 
 RECORD_BYTES_MAX = 1_000_000
@@ -50,7 +51,7 @@ class Listener:
         Ledger.migrate(self.ledger_url)
         self.ledger = Ledger.open(self.ledger_url)
         self.log_file = directory / "listener.log"
-        self.port, self.pages_port = free_port(), free_port()
+        self.port, self.pages_port = free_ports(2)
         self._settings = {
             "data_dir": directory,
             "kafka_bootstrap": kafka,
@@ -150,11 +151,13 @@ class Raw:
     def __init__(self, listener: Listener, version: int = 4, client_id: str = "raw", **more: object) -> None:
         self.socket = socket.create_connection(("127.0.0.1", listener.port), DEADLINE_S)
         self.version = version
-        if version:
-            self.socket.sendall(client.connect(version, client_id, **more))
-            if self.receive()[:1] != b"\x20":
-                self.socket.close()
-                raise ConnectionError("no CONNACK")
+        with contextlib.ExitStack() as closing:
+            closing.callback(self.socket.close)  # a server that is killed here resets the connection
+            if version:
+                self.socket.sendall(client.connect(version, client_id, **more))
+                if self.receive()[:1] != b"\x20":
+                    raise ConnectionError("no CONNACK")
+            closing.pop_all()
 
     def receive(self) -> bytes:
         """The next packet; empty when the connection is closed."""
@@ -178,11 +181,6 @@ class Raw:
 
     def __exit__(self, *_: object) -> None:
         self.socket.close()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken_for_a_moment:
-        return taken_for_a_moment.getsockname()[1]
 
 
 @contextlib.contextmanager
@@ -225,7 +223,7 @@ def private_listener(kafka, tmp_path):
 @pytest.fixture
 def lonely_listener(tmp_path):
     """One whose Kafka is away."""
-    listener = Listener("", tmp_path, kafka_bootstrap=f"127.0.0.1:{free_port()}", confirm_timeout_s=1.0)
+    listener = Listener("", tmp_path, kafka_bootstrap=f"127.0.0.1:{free_ports(1)[0]}", confirm_timeout_s=1.0)
     yield listener
     listener.close()
 
@@ -515,8 +513,9 @@ def test_tls(kafka, tmp_path):
 )
 def test_what_would_not_be_safe_does_not_start(tmp_path, settings, sentence):
     environment = os.environ | {f"STRANDLINE_{name.upper()}": value for name, value in settings.items()}
-    environment |= {"STRANDLINE_DATA_DIR": str(tmp_path), "STRANDLINE_MQTT_LISTENER_PAGES_PORT": str(free_port())}
-    environment |= {"STRANDLINE_MQTT_LISTENER_PORT": str(free_port())}
+    port, pages_port = free_ports(2)
+    environment |= {"STRANDLINE_DATA_DIR": str(tmp_path), "STRANDLINE_MQTT_LISTENER_PAGES_PORT": str(pages_port)}
+    environment |= {"STRANDLINE_MQTT_LISTENER_PORT": str(port)}
     done = subprocess.run(
         [sys.executable, "-m", "strandline.ingest.mqtt.server"],
         env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False,

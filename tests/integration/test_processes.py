@@ -15,11 +15,12 @@ import pytest
 from rich.console import Console
 
 from strandline.core.errors import StackError
+from strandline.core.process_identity import process_identity
 from strandline.services.embedded.addresses import StackAddresses
 from strandline.services.embedded.progress_display import Cancelled, ProgressDisplay
 from strandline.services.embedded.stack import down
 from strandline.services.processes.child_process import Program, start, stop
-from strandline.services.processes.pids import PidFile, process_identity
+from strandline.services.processes.pids import PidFile
 from tests.support.waiting import wait_until
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
@@ -83,17 +84,6 @@ def test_child_deaf_to_term_is_killed(pids: PidFile, tmp_path: Path) -> None:
     stop("mqtt", child.pid, pids, timeout_s=0.5)
     assert time.monotonic() - began_s >= 0.5
     assert not child.is_alive() and pids.all() == {}
-
-
-def test_large_log_of_earlier_runs_is_put_aside(pids: PidFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strandline.services.processes.child_process.LOG_BYTES_MAX", 4)
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "mqtt.log").write_text("older")
-    child = start(python_program(tmp_path, "input()"), pids, lambda: None)
-    stop("mqtt", child.pid, pids, timeout_s=10.0)
-    assert not child.is_alive()
-    assert (tmp_path / "logs" / "mqtt.old.log").read_text() == "older"
-    assert "older" not in (tmp_path / "logs" / "mqtt.log").read_text()
 
 
 def test_down_leaves_a_process_alone_that_got_a_recorded_number(pids: PidFile, tmp_path: Path) -> None:

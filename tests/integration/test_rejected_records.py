@@ -6,8 +6,13 @@ import base64
 import json
 import random
 import time
+from hashlib import sha256
 
 import pytest
+from confluent_kafka import Producer
+
+from strandline.log.admin import KafkaAdmin
+from strandline.log.record_size import record_batch_bytes_max
 
 NAME = "refusals"
 STREAM = f"""
@@ -24,7 +29,7 @@ key: device
 PIPELINE = """
 pipeline: {job}
 input: {{stream: refusals}}
-event_time: {{field: ts, delay: 10s, max_ahead: 5m, watermark: newest}}
+event_time: {{field: ts, delay: 10s, max_ahead: 5m, watermark: newest, idle_timeout: null}}
 {extra}
 steps:
   - derive: {{load: power / rated}}
@@ -55,6 +60,20 @@ BAD = {
     "future_event": [record(NOW_MS + 86_400_000)],
 }
 LATE = record(BASE_MS + 30_000, power=7)
+LATE_LARGEST = record(BASE_MS + 30_000, device="d" * (LARGEST - len(record(BASE_MS + 30_000, device=""))))
+"""Its key, too, is as long as a key can be."""
+LARGER = bytes(5 * LARGEST)
+"""No gateway takes it."""
+
+
+def write_directly(platform, stream: str, value: bytes) -> None:
+    """As somebody who raised the topic's limit and has a producer of their own."""
+    bootstrap, limit = platform.stack.addresses.kafka_bootstrap, str(2 * len(value))
+    assert len(value) > record_batch_bytes_max(LARGEST)
+    KafkaAdmin(bootstrap, timeout_s=30, changes_topics=True).change_config(stream, {"max.message.bytes": limit})
+    producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": limit})
+    producer.produce(stream, value)
+    assert producer.flush(60) == 0
 
 
 def submit(platform, job: str, extra: str = "") -> None:
@@ -71,34 +90,46 @@ def test_each_refusal_is_a_dead_letter_and_spoils_nothing(platform):
     bad = [line for lines in BAD.values() for line in lines]
     mixed = [line for pair in zip(bad, GOOD * 4, strict=False) for line in pair][: 2 * len(bad)]
     assert platform.send(NAME, mixed) == len(mixed)
+    write_directly(platform, NAME, LARGER)
     for job in ("buries", "drops"):
         platform.wait_until_read(job)
     platform.send(NAME, [record(BASE_MS + 200_000, device="d3")])
     # The first minute is closed once its results are out; only then is a record for it late for certain.
     for job in ("buries", "drops"):
         platform.wait_for(job, lambda state: state["counts"]["results"].get("minute"), "emitting")
-    platform.send(NAME, [LATE])
+    assert platform.send(NAME, [LATE]) == platform.send(NAME, [LATE_LARGEST]) == 1
     platform.wait_until_read("buries")
     platform.stop("buries")
     platform.start("buries")
     states = {job: platform.stop(job, drain=True) for job in ("buries", "drops")}
 
     dead = platform.topic("buries.dead-letter")
-    expected = sorted([(reason, line) for reason, lines in BAD.items() for line in lines] + [("late", LATE)])
-    assert sorted((headers["reason"].decode(), value) for value, headers in dead) == expected
+    expected = sorted(
+        [(reason, line) for reason, lines in BAD.items() for line in lines] + [("late", LATE), ("late", LATE_LARGEST)]
+    )
+    whole = [(value, headers) for value, headers in dead if "payload-bytes" not in headers]
+    assert sorted((headers["reason"].decode(), value) for value, headers in whole) == expected
+    ((nothing, larger),) = [(value, headers) for value, headers in dead if "payload-bytes" in headers]
+    assert (nothing, larger["payload-bytes"], larger["payload-sha256"]) == (
+        None,
+        b"%d" % len(LARGER),
+        sha256(LARGER).hexdigest().encode(),
+    )
+    assert larger["reason"] == b"decode"
     assert {(h["stream"], h["partition"], h["offset"]) for _, h in dead} == {
         (NAME.encode(), h["partition"], h["offset"]) for _, h in dead
     }
-    assert len({(h["partition"], h["offset"]) for _, h in dead}) == len(expected)
+    assert len({(h["partition"], h["offset"]) for _, h in dead}) == len(expected) + 1
     steps = {headers["step"].decode() for _, headers in dead if headers["reason"] == b"expression"}
     assert steps == {"steps[0].derive.load"}
-    assert [reason for reason, _ in expected if reason != "late"] == sorted(
+    assert sorted(["decode", *(reason for reason, _ in expected if reason != "late")]) == sorted(
         headers["reason"].decode() for _, headers in platform.topic("drops.dead-letter")
     )
     for job, state in states.items():
         counts = state["counts"]
-        assert counts["rejected"] == {reason: len(lines) for reason, lines in BAD.items()} | {"late": 1}
-        assert counts["records"] == len(mixed) + 2
+        rejected = {reason: len(lines) for reason, lines in BAD.items()} | {"late": 2}
+        assert counts["rejected"] == rejected | {"decode": rejected["decode"] + 1}
+        assert counts["records"] == len(mixed) + 4
         assert counts["accepted"] == counts["records"] - sum(counts["rejected"].values())
         good = mixed[1::2]
         minute = {

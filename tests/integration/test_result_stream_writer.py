@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import Message, Producer
 
-from strandline.core.errors import Fenced, LogUnavailable, RecordTooLarge
+from strandline.core.errors import Divergence, Fenced, LogUnavailable, RecordTooLarge
 from strandline.log.index import LogIndex
 from strandline.log.topics import Topics
 from strandline.log.transactions import TransactionSlot, fence_producer, fence_producers
@@ -144,13 +145,29 @@ def test_twice_is_once(kafka: str) -> None:
     assert stage.held() == [("1", device) for device in "abcd"]
 
 
+def test_another_value_under_the_same_id_is_an_alarm_and_writes_nothing(kafka: str) -> None:
+    """Also where results of other slots stand between those that are compared."""
+    stage = Stage(kafka, "results-diverging")
+    stage.write("abc")
+    stage.write("def", slot=1)
+    stage.epoch = 2
+    starts_ms = [MAY_1_NOON_MS + MINUTE_MS] * 3
+    rows = stage_batch(FIELDS, [("a", ord("a")), ("c", 7), ("g", ord("g"))], starts_ms=starts_ms)
+    with pytest.raises(
+        Divergence, match=r"1 results differ.*results-diverging.*n is 99 in the stream, this run computed 7"
+    ):
+        stage.attempt().write_batches([rows], 2, 1)
+    assert stage.held() == [("1", device) for device in "abcdef"]
+    assert [json.loads(m.value() or b"")["n"] for m in stage.messages() if m.key() == b"c"] == [99]
+
+
 def test_one_attempt_may_write_many_batches_and_looks_once_what_is_there(
     kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[TransactionSlot] = []
     look = TransactionSlot._read_there
 
-    def counted(self: TransactionSlot) -> set[str]:
+    def counted(self: TransactionSlot) -> dict[str, tuple[int, int]]:
         looks.append(self)
         return look(self)
 

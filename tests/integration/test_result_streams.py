@@ -40,14 +40,14 @@ key: device
 ---
 pipeline: {TENS}
 input: {{stream: {FEED}}}
-event_time: {{field: ts, delay: 3s, max_ahead: null}}
+event_time: {{field: ts, delay: 3s, max_ahead: null, idle_timeout: null}}
 steps:
   - window: {{name: tens, tumbling: 10s, by: [device], aggregate: {{n: sum(n), mean: avg(n), cost: sum(cost)}}}}
     emit: [{{stream: {TENS}}}, {{elasticsearch: {TENS}}}]
 ---
 pipeline: {MINUTES}
 input: {{stream: {TENS}}}
-event_time: {{field: window_start, delay: 0s, watermark: newest, max_ahead: null}}
+event_time: {{field: window_start, delay: 0s, watermark: newest, max_ahead: null, idle_timeout: null}}
 steps:
   - window: {{name: minutes, tumbling: 1m, by: [device], aggregate: {{n: sum(n), peak: max(mean), cost: sum(cost)}}}}
     emit: [{{elasticsearch: {MINUTES}}}]

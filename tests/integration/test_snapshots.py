@@ -47,7 +47,7 @@ schema: {{device: string, ts: timestamp, power: long}}
 ---
 pipeline: {JOB}
 input: {{stream: {STREAM}}}
-event_time: {{field: ts, delay: 5s, max_ahead: null}}
+event_time: {{field: ts, delay: 5s, max_ahead: null, idle_timeout: null}}
 recovery: snapshot
 steps:
   - window: {{name: tens, tumbling: 10s, by: [device], aggregate: {{n: count(*), peak: max(power){more}}}}}

@@ -54,4 +54,4 @@ def test_a_standby_ends_with_its_control_service(stage: Failover) -> None:
     wait_for_standby(service)
     service.kill()
     wait_until(service.family, lambda pids: not pids, "ended", 60)
-    assert not list((service.directory / "scratch").glob("standby-*"))
+    assert not list((service.directory / "scratch").glob("*/standby.*"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -14,11 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from strandline.core.process_identity import process_identity
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
+from strandline.services.processes.pids import PidFile
 from strandline.services.processes.process_tree import MARK_VARIABLE, tree_mark
+from strandline.services.supervision.deaths import AWAY_DEATHS_MAX, DEATHS_MAX
 from strandline.services.supervision.leadership import ServiceIdentity
-from strandline.services.supervision.supervisor import AWAY_DEATHS_MAX, DEATHS_MAX, SupervisionTimes, Supervisor
+from strandline.services.supervision.supervisor import SupervisionTimes, Supervisor
 from tests.support.ledgers import run_sql
 from tests.support.waiting import wait_until
 
@@ -156,12 +160,41 @@ def test_job_fails_after_deaths_without_progress_until_a_person_starts_it(stage:
     supervisor = stage.supervise()
     failed = stage.wait_for(JobState.FAILED)
     assert failed.epoch == DEATHS_MAX
-    assert "code 3" in failed.message
+    assert f"died {DEATHS_MAX} times without progress; the last time it ended unasked with code 3" in failed.message
     assert f"runner-{JOB}.log" in failed.message
     stage.behave("obey")
     stage.ledger.move_job(JOB, JobState.STARTING)
     supervisor.wake()
     stage.wait_for(JobState.RUNNING, lambda job: job.epoch == DEATHS_MAX + 1)
+
+
+def test_a_runner_that_is_killed_again_and_again_fails_the_job_with_that_cause(stage: Stage) -> None:
+    """As by the kernel for want of memory. Meanwhile the status says how often it was."""
+    stage.behave("starve")
+    stage.supervise(pause_first_s=0.1)
+    how_often = f"({DEATHS_MAX - 1} ends in a row without progress); the next starts in"
+    wait_until(lambda: stage.ledger.job(JOB).message, lambda text: how_often in text, "says how often", 90)
+    failed = wait_until(lambda: stage.ledger.job(JOB), lambda job: job.state is JobState.FAILED, "failed", 60)
+    assert "the last time it was killed by SIGKILL" in failed.message and "want of memory" in failed.message
+
+
+def test_a_runner_that_can_not_be_started_fails_the_job_in_the_end(stage: Stage, few_aways: int) -> None:
+    """And the job starts after the remedy."""
+    logs = stage.directory / "logs"
+    supervisor = stage.supervise(pause_first_s=0.001, away_pause_max_s=0.05)
+    stage.wait_for(JobState.RUNNING)
+    stage.want(Desired.STOPPED)
+    stage.wait_for(JobState.STOPPED)
+    logs.rename(stage.directory / "kept")
+    logs.touch()  # no process gets a log
+    stage.want(Desired.RUNNING)
+    failed = wait_until(lambda: stage.ledger.job(JOB), lambda job: job.state is JobState.FAILED, "failed", 60)
+    assert f"could not be started {few_aways} times in a row; the last time it could not be started: " in failed.message
+    assert failed.epoch == 1
+    logs.unlink()
+    stage.ledger.move_job(JOB, JobState.STARTING)
+    supervisor.wake()
+    stage.wait_for(JobState.RUNNING, lambda job: job.epoch == 2)
 
 
 def test_what_is_away_outside_is_not_held_against_the_job(stage: Stage) -> None:
@@ -183,7 +216,7 @@ def few_aways(monkeypatch: pytest.MonkeyPatch) -> int:
     """AWAY_DEATHS_MAX of a supervisor that has less patience, and still more than with other deaths."""
     few = DEATHS_MAX + 1
     assert few < AWAY_DEATHS_MAX
-    monkeypatch.setattr("strandline.services.supervision.supervisor.AWAY_DEATHS_MAX", few)
+    monkeypatch.setattr("strandline.services.supervision.deaths.AWAY_DEATHS_MAX", few)
     return few
 
 
@@ -342,6 +375,20 @@ def test_a_leader_that_was_replaced_moves_nothing_although_it_does_not_know_yet(
     assert "runner_died" not in stage.event_kinds()
 
 
+def test_a_leader_that_was_replaced_ends_no_run_of_the_next_leader(stage: Stage) -> None:
+    """Whose runner, on another machine, has the same pid as the one that died here."""
+    stage.behave("ignore")
+    stage.supervise(lease_s=200.0)
+    stage.wait_for(JobState.RUNNING)
+    steal(stage)
+    pid = stage.recorded_pid()
+    run = stage.ledger.begin_run(JOB, pid)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: _pids(stage), lambda pids: f"runner-{JOB}" not in pids, "forgotten")
+    assert "runner_died" not in stage.event_kinds()
+    assert (stage.ledger.runs(JOB)[-1], stage.leader()) == (run, "thief")
+
+
 def test_a_standby_takes_the_next_start(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strandline.services.supervision.standbys.CALM_S", 0.2)
     monkeypatch.setattr("strandline.services.supervision.supervisor.SETTLE_MAX_S", 0.0)
@@ -368,6 +415,48 @@ def test_a_dead_standby_is_replaced_and_delays_nothing(stage: Stage, monkeypatch
     wait_until(lambda: _pids(stage), lambda pids: "standby-2" in pids, "another standby")
     stage.want(Desired.RUNNING)
     stage.wait_for(JobState.RUNNING)
+
+
+def test_a_standby_that_cannot_be_recorded_as_a_runner_is_ended_and_the_job_starts_without(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk. The standby has its job by then."""
+    monkeypatch.setattr("strandline.services.supervision.standbys.CALM_S", 0.2)
+    monkeypatch.setattr("strandline.services.supervision.supervisor.SETTLE_MAX_S", 0.0)
+    stage.want(Desired.STOPPED)
+    stage.supervise(standbys=1)
+    standby = wait_until(lambda: _pids(stage), lambda pids: "standby-1" in pids, "a standby")["standby-1"]
+    add = PidFile.add
+
+    def without_room(pids: PidFile, name: str, pid: int) -> None:
+        if pid == standby:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        add(pids, name, pid)
+
+    monkeypatch.setattr(PidFile, "add", without_room)
+    stage.want(Desired.RUNNING)
+    wait_until(lambda: _pids(stage), lambda pids: pids.get(f"runner-{JOB}", standby) != standby, "a runner")
+    stage.wait_for(JobState.RUNNING)
+    assert process_identity(standby) is None
+
+
+def test_standbys_that_die_in_a_row_are_given_up_and_the_event_says_why(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs start without."""
+    monkeypatch.setattr("strandline.services.supervision.standbys.CALM_S", 0.01)
+    stage.behave("die_standing_by")
+    stage.want(Desired.STOPPED)
+    stage.supervise(standbys=1)
+    (told,) = wait_until(
+        lambda: [event for event in stage.ledger.events() if event.kind == "standbys_given_up"], bool, "given up", 60
+    )
+    assert f"{DEATHS_MAX} standbys in a row ended by themselves; the last ended unasked with code 3" in told.message
+    assert f"standby-{DEATHS_MAX}.log" in told.message
+    stage.behave("obey")
+    stage.want(Desired.RUNNING)
+    stage.wait_for(JobState.RUNNING)
+    assert not [name for name in _pids(stage) if name.startswith("standby-")]
 
 
 def _pids(stage: Stage) -> dict[str, int]:

@@ -27,7 +27,7 @@ key: device
 PIPELINE = """
 pipeline: {job}
 input: {{stream: {job}-in}}
-event_time: {{field: ts, delay: 5s, max_ahead: null}}
+event_time: {{field: ts, delay: 5s, max_ahead: null, idle_timeout: null}}
 steps:
   - where: power < {below}
   - window: {{name: short, tumbling: {short}s, by: [device], aggregate: {{{aggregates}}}}}

@@ -22,7 +22,7 @@ from strandline.ledger import schema
 from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.models import metadata
-from strandline.ledger.states import EventTimeRule
+from strandline.ledger.states import EventTimeRule, Place
 from strandline.processing.slices.watermark import closes_after, watermark_after
 from tests.support.waiting import wait_until
 
@@ -63,8 +63,9 @@ def _definitions(database: Database) -> list[str]:
                 f"SELECT concat_ws(' ', {columns}) FROM information_schema.columns WHERE table_schema = 'public'",
             ]
         found = [str(row[0]) for query in queries for row in connection.execute(sa.text(query))]
-    # Of a definition's clauses each database keeps its own order; what is compared is what they say.
-    clauses = (" ".join(sorted(text.replace("\n", " ").replace("\t", " ").replace(",", " ").split())) for text in found)
+    # Of a definition's clauses each database keeps its own order, and SQLite quotes what was renamed; what is compared is what
+    # they say.
+    clauses = (" ".join(sorted(text.translate(str.maketrans("\n\t,", "   ", '"')).split())) for text in found)
     return sorted(text for text in clauses if "alembic_version" not in text)
 
 
@@ -135,6 +136,43 @@ def test_rows_of_before_the_one_threshold_are_carried_over(database: Database, l
         schema.move_schema(connection, "0004")
         closes = connection.exec_driver_sql("SELECT closes_ms FROM slices ORDER BY number").scalars().all()
     assert closes == [None, 5_000, None]
+
+
+def _submit_at_0007(database: Database, jobs: dict[str, str]) -> None:
+    """Each job emits from its stage `minute` to the named alias, and in its version before emitted to another."""
+    with database.writing("submit jobs with the release before") as connection:
+        schema.move_schema(connection, "0007")
+        for number, (job, alias) in enumerate(jobs.items()):
+            connection.exec_driver_sql(
+                f"INSERT INTO jobs VALUES ('{job}', 2, 'running', 'running', '', 0, {number}, 0, 0)"
+            )
+            for version, name in ((1, "before"), (2, alias)):
+                step = {"window": {"name": "minute"}, "emit": [{"elasticsearch": name}, {"stream": f"{job}-minute"}]}
+                document = json.dumps({"steps": [{"where": "n > 0"}, step]})
+                insert = f"INSERT INTO job_versions VALUES ('{job}', {version}, '', '{document}', 0)"
+                connection.exec_driver_sql(insert)
+
+
+def test_places_are_those_of_the_present_versions(database: Database, ledger_url: str) -> None:
+    _submit_at_0007(database, {"power": "watts", "heat": "joules"})
+    ledger = Ledger.open(ledger_url)
+    assert ledger.places("power") == [
+        Place("elasticsearch", "watts", "minute"),
+        Place("stream", "power-minute", "minute"),
+    ]
+    assert [place.name for place in ledger.places("heat")] == ["joules", "heat-minute"]
+    ledger.close()
+
+
+def test_a_ledger_in_which_a_place_has_two_emitters_is_refused_with_their_names(
+    database: Database, ledger_url: str
+) -> None:
+    _submit_at_0007(database, {"power": "watts", "heat": "watts"})
+    with pytest.raises(
+        Conflict, match="Stage minute of job heat and stage minute of job power both emit to elasticsearch watts"
+    ):
+        Ledger.open(ledger_url)
+    assert "places" not in _tables(database)
 
 
 def test_models_and_schema_agree(database: Database) -> None:

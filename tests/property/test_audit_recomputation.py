@@ -25,14 +25,16 @@ from hypothesis import strategies as st
 from strandline.core.stream import StreamSpec
 from strandline.log.reader import OffsetRange
 from strandline.processing.audit import recomputation
+from strandline.processing.audit.event_times import LatestEvents
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.parts import run_parts
 from strandline.processing.audit.plan import VersionSpan
 from strandline.processing.audit.recomputation import Recomputation
 from strandline.processing.audit.stores import ROWS_SCHEMA
 from strandline.processing.audit.table import Database, Table
+from strandline.processing.emission.document_shapes import letter_shape
 from strandline.processing.operators.cascade import Cascade, Chunk
-from strandline.processing.operators.windows import Time
+from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
@@ -99,7 +101,13 @@ STEPS: list[dict[str, Any]] = [
     {"where": "power is null or power < 900"},
     {"derive": {"cheap": "price * 2"}},
 ]
-BETWEEN: list[dict[str, Any]] = [{"where": "n > 1"}, {"derive": {"each": "most / (n - 2)"}}]
+THIRD = {"n": "sum(n)", "peak": "max(peak)", "bill": "sum(bill)"}
+BETWEEN: list[dict[str, Any]] = [
+    {"where": "n > 1"},
+    {"derive": {"each": "most / (n - 2)"}},
+    {"where": "most / (n - 3) < 500"},
+]
+BETWEEN_AGAIN: list[dict[str, Any]] = [{"where": "peak / (n - 4) < 500"}, {"derive": {"each": "n / (n - 5)"}}]
 END_MS = 10**9
 
 
@@ -158,15 +166,17 @@ def some_pipeline(random: Random) -> CheckedPipeline:
     size_s = random.choice([5, 10, 20])
     windows: list[dict[str, Any]] = [{"name": "first", "tumbling": f"{size_s}s", "by": by, "aggregate": FIRST}]
     steps: list[dict[str, Any]] = random.sample(STEPS, random.randint(0, len(STEPS)))
-    for name, aggregate in random.choice([[], [("second", SECOND)]]):
-        steps += [a_window(windows[-1]), *random.sample(BETWEEN, random.randint(0, len(BETWEEN)))]
-        fewer = random.sample(by, random.randint(0, len(by)))
-        windows.append({"name": name, "tumbling": f"{3 * size_s}s", "by": fewer, "aggregate": aggregate})
+    more = [("second", SECOND, BETWEEN), ("third", THIRD, BETWEEN_AGAIN)]
+    for name, aggregate, between in more[: random.choice([0, 1, 1, 2])]:
+        steps += [a_window(windows[-1], random), *random.sample(between, random.randint(0, len(between)))]
+        by = random.sample(by, random.randint(0, len(by)))
+        size_s *= 3
+        windows.append({"name": name, "tumbling": f"{size_s}s", "by": by, "aggregate": aggregate})
     document = {
         "pipeline": "health",
         "input": {"stream": "machines"},
         "event_time": {"field": "ts", "delay": "0s", "max_ahead": None},
-        "steps": [*steps, a_window(windows[-1])],
+        "steps": [*steps, a_window(windows[-1], random, is_last=True)],
     }
     checked = check(PipelineSpec.from_document(document), STREAM)
     every_ms = random.choice([None, None, 1_000, 4_000, 25_000])
@@ -174,16 +184,20 @@ def some_pipeline(random: Random) -> CheckedPipeline:
     return replace(checked, stages=(first, *checked.stages[1:]))
 
 
-def a_window(window: dict[str, Any]) -> dict[str, Any]:
-    return {"window": window, "emit": [{"elasticsearch": window["name"]}]}
+def a_window(window: dict[str, Any], random: Random, *, is_last: bool = False) -> dict[str, Any]:
+    """With an emission, or one that emits nothing; the last must."""
+    emit = [{"elasticsearch": window["name"]}]
+    return {"window": window} | ({"emit": emit} if is_last or random.random() < 0.5 else {})
 
 
 Results = dict[str, dict[tuple[Any, ...], dict[str, Any]]]
 """Stage -> (window start, keys) -> the result."""
+Rejected = dict[str, str]
+"""Key of a dead letter -> reason."""
 
 
-def by_operators(pipeline: CheckedPipeline, log: Log) -> tuple[Results, dict[str, str]]:
-    """What the operators compute slice by slice, and the records that are rejected: coordinates -> reason."""
+def by_operators(pipeline: CheckedPipeline, log: Log) -> tuple[Results, Rejected]:
+    """What the operators compute slice by slice, and the dead letters of it."""
     cascade = Cascade(pipeline.stages, STREAM.types, 1)
     decoder = decoder_of(decoding_of(pipeline, ""))
     found: Results = {stage.name: {} for stage in pipeline.stages}
@@ -203,23 +217,32 @@ def by_operators(pipeline: CheckedPipeline, log: Log) -> tuple[Results, dict[str
             rejected |= {f"machines/{partition}/{offsets[at]}": reason for at, reason in of_piece.items()}
             event_us = decoded.event_time.take(pa.array(stepped.rows)).cast(pa.int64())
             chunks += [chunk for _, chunk in cascade.cut(partition, 0, event_us, stepped.columns)]
-        stepped = cascade.step(state, chunks, Time(watermark_ms, after_ms))
+        stepped = cascade.step(state, chunks, Closing(watermark_ms, after_ms))
         state, results = stepped.state, stepped.results
-        for one in results:
+        for stage, one in zip(pipeline.stages, results, strict=True):
             keep(pipeline, found, one.stage, one.rows)
+            shape = letter_shape(pipeline, stage, 1)
+            for rows in (one.rows.filter(one.rows.column("@problem").is_valid()), one.failed):
+                letters = [f"{row.index}/{row.id}" for row in shape.documents(rows.drop_columns(["@problem"]), 1, 1)]
+                assert not rejected.keys() & set(letters), "each result has one dead letter at most"
+                rejected |= dict.fromkeys(letters, "expression")
     return found, rejected
 
 
 def by_audit(
     pipeline: CheckedPipeline, log: Log, directory: Path, patch: pytest.MonkeyPatch
-) -> tuple[Results, dict[str, str]]:
+) -> tuple[Results, Rejected]:
     """The same by the audit's tables and queries."""
+
+    latest: LatestEvents = {}
 
     def decode_pieces(config: Any, decoder: Any, pieces: Sequence[Piece]) -> Iterator[Any]:
         lines_of = {piece: (lines, offsets) for piece, lines, offsets in log.pieces()}
         for piece in pieces:
             lines, offsets = lines_of[piece]
             decoded = decoder.decode(lines, [0] * len(lines), piece.watermark_ms)
+            if decoded.latest_event_ms is not None:
+                latest["machines", piece.offsets.partition, piece.offsets.offset_first] = decoded.latest_event_ms
             yield DecodedChunk("machines", piece.offsets.partition, offsets, lines, [], decoded)
 
     patch.setattr(recomputation, "decode_pieces", decode_pieces)
@@ -231,19 +254,27 @@ def by_audit(
     span_directory = directory / "span"
     again = Recomputation(span, decoding_of(pipeline, ""), tasks, span_directory, compared)
     accounts = list(run_parts(again.parts))
+    assert {place: event_ms for one in accounts for place, event_ms in one.latest.items()} == latest
     assert sum(one.records for one in accounts) == sum(len(lines) for _, lines, _ in log.pieces())
     database = Database(directory / "spilled", 256)
     found: Results = {stage.name: {} for stage in pipeline.stages}
+    compute = again.results
+
+    def kept(database: Database, at: int) -> Iterator[Any]:
+        for batch in compute(database, at):
+            keep(pipeline, found, pipeline.stages[at].name, batch.rows)
+            yield batch
+
+    patch.setattr(again, "results", kept)
     try:
-        for at, stage in enumerate(pipeline.stages):
-            for batch in again.results(database, at):
-                keep(pipeline, found, stage.name, batch)
+        again.compute(database)
     finally:
         database.close()
-    rows = pq.read_table(directory / "compared").to_pylist()
-    rejected = {row["id"]: row["body"].decode() for row in rows}
-    assert sum(sum(one.rejected.values()) for one in accounts) == len(rejected)
-    return found, rejected
+    stores = ("(dead letters)", *(f"letters:{stage.name}" for stage in pipeline.stages))
+    rows = [row for row in pq.read_table(directory / "compared").to_pylist() if row["store"] in stores]
+    assert sum(sum(one.rejected.values()) for one in accounts) == sum(row["store"] == stores[0] for row in rows)
+    assert len({row["id"] for row in rows}) == len(rows), "each has one dead letter"
+    return found, {row["id"]: row["body"].decode() for row in rows}
 
 
 def keep(pipeline: CheckedPipeline, found: Results, stage: str, batch: pa.RecordBatch) -> None:

@@ -14,7 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strandline.results.bulk import cut_bulks
-from strandline.results.document import Document, DocumentShape, document_id, format_timestamp, index_name
+from strandline.results.document import Document, DocumentShape, document_id, format_timestamp
+from strandline.results.names import index_name, write_alias
 from strandline.results.writer import Refused
 from tests.support.stage_batches import stage_batch
 
@@ -121,7 +122,7 @@ def test_columns_give_the_bytes_of_rows(
     bulks = list(cut_bulks(documents, documents_max, bytes_max))
     assert [one for bulk in bulks for one in bulk.read()] == good
     lines = [
-        msgspec.json.encode({"create": {"_index": one.index, "_id": one.id}}) + b"\n" + one.source + b"\n"
+        msgspec.json.encode({"create": {"_index": write_alias(one.index), "_id": one.id}}) + b"\n" + one.source + b"\n"
         for one in good
     ]
     assert b"".join(bulk.body for bulk in bulks) == b"".join(lines)

@@ -1,5 +1,6 @@
-"""The window operator and the cascade: results don't depend on slicing, buckets, chunks or restarts, to the last bit, and they
-are what a plain loop over the records computes."""
+"""The window operator and the cascade: results don't depend on slicing, buckets or chunks, to the last bit, they are what a plain
+loop over the records computes, each leaves in the slice that closes its window, and in order. (That they don't depend on
+restarts either: `test_rewind_windows.py`.)"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from strandline.core.stream import StreamSpec
 from strandline.processing.operators.cascade import Cascade, Chunk
 from strandline.processing.operators.casting import arrow_type
-from strandline.processing.operators.windows import Time
+from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
@@ -58,20 +59,30 @@ MINUTE = {
     "dear": "max(cost)",
     "rate": "avg(cost)",
     "range": "var_pop(cost)",
-    "last_site": "max(site)",
+    "greatest_site": "max(site)",
     "span": "max(power) - min(power)",
 }
 HOUR = {"n": "sum(n)", "peak": "max(most)", "power": "sum(power)", "cost": "sum(cost)"}
 
 
-def pipeline(*windows: dict[str, Any], steps: Sequence[dict[str, Any]] = ()) -> CheckedPipeline:
+def pipeline(
+    *windows: dict[str, Any], steps: Sequence[dict[str, Any]] = (), between: Sequence[dict[str, Any]] = ()
+) -> CheckedPipeline:
+    """`steps` stand before the first window, `between` after each but the last."""
     document = {
         "pipeline": "health",
         "input": {"stream": "machines"},
         "event_time": {"field": "ts", "delay": "0s"},
         "steps": [
             *steps,
-            *({"window": window, "emit": [{"elasticsearch": window["name"].replace("_", "-")}]} for window in windows),
+            *(
+                step
+                for number, window in enumerate(windows, 1)
+                for step in (
+                    {"window": window, "emit": [{"elasticsearch": window["name"].replace("_", "-")}]},
+                    *(between if number < len(windows) else ()),
+                )
+            ),
         ],
     }
     return check(PipelineSpec.from_document(document), STREAM)
@@ -133,12 +144,16 @@ def run(
     chunk_rows: int,
     before: int | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Every stage's results over slices, each with the watermark after it. Rows of a slice are cut into chunks. `before`: the
-    watermark before the first of the slices."""
+    """Every stage's results over slices, each with the watermark after it, and under `STAGE failed` those that the next stage
+    can't use. Rows of a slice are cut into chunks. `before`: the watermark before the first of the slices. Each result must come
+    in the slice that closes its window."""
     cascade = Cascade(checked.stages, checked.stream.types, buckets)
     states: dict[int, bytes | None] = dict.fromkeys(range(buckets))
-    found: dict[str, list[dict[str, Any]]] = {stage.name: [] for stage in checked.stages}
+    names = [name for stage in checked.stages for name in (stage.name, f"{stage.name} failed")]
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    keys = {stage.name: stage.by for stage in checked.stages}
     for rows, watermark_ms in slices:
+        closing = Closing(before, watermark_ms)
         chunks: dict[int, list[Chunk]] = defaultdict(list)
         for partition in range(3):
             mine = [row for row in rows if row.partition == partition]
@@ -151,16 +166,16 @@ def run(
                     chunks[bucket].append(chunk)
         parts: dict[int, list[bytes]] = defaultdict(list)
         for bucket in range(buckets):
-            time = Time(before, watermark_ms)
-            stepped = cascade.step(states[bucket], list(reversed(chunks[bucket])), time)
+            stepped = cascade.step(states[bucket], list(reversed(chunks[bucket])), closing)
             states[bucket] = stepped.state
             for one in stepped.results:
-                found[one.stage] += one.rows.to_pylist()
+                found[one.stage] += in_order(one.rows, keys[one.stage], closing)
+                found[f"{one.stage} failed"] += one.failed.to_pylist()
             for target, part in stepped.parts:
                 parts[target].append(part)
         for of_bucket in parts.values():
             merged = cascade.merge(list(reversed(of_bucket)))
-            found[merged.stage] += merged.rows.to_pylist()
+            found[merged.stage] += in_order(merged.rows, keys[merged.stage], closing)
         before = watermark_ms
     for rows_of_stage in found.values():
         rows_of_stage.sort(
@@ -170,6 +185,17 @@ def run(
             )
         )
     return found
+
+
+def in_order(results: pa.RecordBatch, by: Sequence[str], closing: Closing) -> list[dict[str, Any]]:
+    """The results of one step, after a look whether they are ordered by window, then key, and become final just now."""
+    rows: list[dict[str, Any]] = results.to_pylist()
+    places = [(row["@window_start_ms"], *((row[name] is None, row[name] or "") for name in by)) for row in rows]
+    assert places == sorted(places), "by window, then key, nulls last"
+    for row in rows:
+        assert closing.up_to_ms is not None and row["@window_end_ms"] <= closing.up_to_ms, "it is still open"
+        assert closing.after_ms is None or row["@window_end_ms"] > closing.after_ms, "an earlier slice has closed it"
+    return rows
 
 
 def digest(found: dict[str, list[dict[str, Any]]]) -> str:
@@ -346,7 +372,7 @@ def check_window(result: dict[str, Any], inside: list[Record]) -> None:
     assert result["power"] == left_folds(inside)
     assert result["least"] == min(powers, default=None)
     assert result["most"] == max(powers, default=None)
-    assert result["last_site"] == inside[0].site
+    assert result["greatest_site"] == inside[0].site
     fits = -(2**63) <= sum(counts) < 2**63
     assert result["total"] == (sum(counts) if counts and fits else None)
     assert (result["@problem"] is not None) == (not fits)
@@ -373,16 +399,17 @@ def left_folds(inside: list[Record]) -> float | None:
     return total if sums else None
 
 
-def test_state_holds_no_more_than_what_is_open() -> None:
+@pytest.mark.parametrize("checked", [CASCADE, sliding(60_000, 10_000)], ids=["cascade", "sliding"])
+def test_state_holds_no_more_than_what_is_open(checked: CheckedPipeline) -> None:
     """Forty minutes of one record a second: the state is as large at the end as after the first minutes."""
-    cascade = Cascade(CASCADE.stages, CASCADE.stream.types, 1)
+    cascade = Cascade(checked.stages, checked.stream.types, 1)
     state: bytes | None = None
     sizes = []
     for second in range(0, 2_400, 5):
         rows = [Record(0, (second + at) * 1000, f"m{(second + at) % 7}", "north", 1.0, 1, None) for at in range(5)]
         event_us = pa.array([row.ts_ms * 1000 for row in rows], pa.int64())
         chunks = [chunk for _, chunk in cascade.cut(0, 0, event_us, chunk_columns(rows))]
-        state = cascade.step(state, chunks, Time(second * 1000 - 5000, second * 1000)).state
+        state = cascade.step(state, chunks, Closing(second * 1000 - 5000, second * 1000)).state
         sizes.append(len(state))
     assert max(sizes[len(sizes) // 2 :]) <= max(sizes[: len(sizes) // 10])
 

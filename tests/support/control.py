@@ -20,12 +20,15 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
 from strandline.log.kafka_status import KafkaStatus, LogRange, StoredDeadLetter
+from strandline.log.topics import require_log_of_arrivals
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.slices.old_slices import SlicesKept
 from strandline.services.rest.api import create_app
 from strandline.services.rest.apply_documents import Applier
 from strandline.services.rest.dependencies import Dependencies
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
+from strandline.services.supervision.old_slices import OldSlices
 from strandline.services.supervision.supervisor import Supervisor
 from tests.support.waiting import wait_until
 
@@ -70,6 +73,8 @@ class Topics:
         self.has_room: list[str] = []
         """Topics that were asked to take the largest record."""
         self.is_away = False
+        self.policy = "delete"
+        """The `cleanup.policy` of all topics."""
 
     def ensure_stream_topic(self, spec: StreamSpec) -> MadeTopic:
         if self.is_away:
@@ -82,6 +87,9 @@ class Topics:
 
     def ensure_room_for_records(self, topic: str) -> None:
         self.has_room.append(topic)
+
+    def require_log_of_arrivals(self, topic: str) -> None:
+        require_log_of_arrivals(topic, {"cleanup.policy": self.policy, "message.timestamp.type": "LogAppendTime"})
 
 
 class Log(KafkaStatus):
@@ -155,7 +163,10 @@ class Api:
             lambda stream: self.log.range(stream).offset_first,
             lambda store, generation: self.discarded.append((store, generation)),
         )
-        dependencies = Dependencies(ledger, self.log, applier, self.supervisor, self.audits, self.backfills)
+        old_slices = OldSlices(
+            ledger, lambda job: False, lambda stream: self.log.range(stream).offset_first, SlicesKept(1, 31)
+        )
+        dependencies = Dependencies(ledger, self.log, applier, self.supervisor, self.audits, self.backfills, old_slices)
         self.app = create_app(dependencies, names)
 
     def _ensure_templates(self, pipeline: CheckedPipeline) -> None:

@@ -39,7 +39,7 @@ schema:
 ---
 pipeline: {job}
 input: {{stream: {job}-feed}}
-event_time: {{field: ts, delay: 2s}}
+event_time: {{field: ts, delay: 2s, idle_timeout: null}}
 steps:
   - window: {{name: per_second, tumbling: 1s, by: [device], aggregate: {{n: count(*), peak: max(temp)}}}}
     emit: [{{elasticsearch: {job}-second}}]

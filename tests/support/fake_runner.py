@@ -7,6 +7,8 @@ die           exit with code 3 as soon as it runs
 die_stepping  the same, after committing a slice
 away          exit as soon as it runs because something outside does not answer
 away_stepping the same, after committing a slice
+starve        be killed as soon as it runs
+die_standing_by  as a standby, exit with code 3; with a job, as soon as it runs
 fail          move the job to failed and exit with 1
 ignore        run, and neither stop nor listen to SIGTERM
 silent        show one sign of life and no more
@@ -37,6 +39,8 @@ _ENDS = {
 
 def main(url: str, name: str, behaviour_file: str, lease: str, alive_fd: str) -> int:
     if not name:
+        if Path(behaviour_file).read_text(encoding="utf-8").strip() == "die_standing_by":
+            return EXIT_TRY_AGAIN
         line = sys.stdin.readline()
         if not line:
             return 0
@@ -58,6 +62,8 @@ def main(url: str, name: str, behaviour_file: str, lease: str, alive_fd: str) ->
         number = ledger.slice_count(name) + 1
         ledger.plan_slice(a_slice(number, run.epoch, name))
         ledger.commit_checkpoint(a_checkpoint(number, run.epoch, name))
+    if behaviour == "starve":
+        os.kill(os.getpid(), signal.SIGKILL)
     if behaviour.startswith("die"):
         return EXIT_TRY_AGAIN
     if behaviour.startswith("away"):

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Item = dict[str, Any]
+_OF_A_STRANGER = b"null"
 
 
 class Fault(Enum):
@@ -43,6 +44,14 @@ class RefusingIndex:
     """(index, id) -> source."""
     sent: list[list[str]] = field(default_factory=list)
     """The ids of each bulk request that arrived."""
+    indices: dict[str, Any] | None = None
+    """Index -> as it was made. None: every index is there."""
+    read_only: set[str] = field(default_factory=set)
+    """Indices whose mapping and aliases can't be changed."""
+    templates: dict[str, Any] = field(default_factory=dict)
+    """Path -> as it was put."""
+    asked: list[str] = field(default_factory=list)
+    """Method and path of each request that is neither `_bulk` nor `_mget`."""
 
     def start(self) -> None:
         index = self
@@ -50,20 +59,26 @@ class RefusingIndex:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
+            def answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 path = self.path.partition("?")[0]
-                status, answer = index.bulk(body) if path == "/_bulk" else index.read(body)
+                if path == "/_bulk":
+                    assert "require_alias=true" in self.path
+                    status, answer = index.bulk(body)
+                else:
+                    status, answer = index.read(body) if path == "/_mget" else index.set_up(self.command, path, body)
                 if answer is None:
                     self.close_connection = True
                     return
                 self.send_response(status)
-                if answer != b"{}":
+                if answer != _OF_A_STRANGER:
                     self.send_header("X-Elastic-Product", "Elasticsearch")
                 self.send_header("content-type", "application/json")
                 self.send_header("content-length", str(len(answer)))
                 self.end_headers()
                 self.wfile.write(answer)
+
+            do_GET = do_PUT = do_POST = answer  # noqa: N815
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -97,7 +112,7 @@ class RefusingIndex:
             case Fault.OVERLOADED | Fault.UNAVAILABLE | Fault.FORBIDDEN:
                 return int(fault.value), _error("told_to_fail")
             case Fault.STRANGER:
-                return 200, b"{}"
+                return 200, _OF_A_STRANGER
         items = [
             {"create": self._create(action["_index"], action["_id"], json.loads(source), fault)}
             for action, source in zip(actions, lines[1::2], strict=True)
@@ -111,6 +126,9 @@ class RefusingIndex:
         return 200, answer[: len(answer) // 2] if fault is Fault.CUT_ANSWER else answer
 
     def _create(self, index: str, identity: str, source: Item, fault: Fault | None) -> Item:
+        if self.indices is not None and index.removesuffix(".write") not in self.indices:
+            return {"_index": index, "_id": identity, "status": 404, "error": {"type": "index_not_found_exception"}}
+        index = index.removesuffix(".write")
         item: Item = {"_index": index, "_id": identity}
         if self.item_errors[identity]:
             status, error_type = self.item_errors[identity].pop(0)
@@ -119,6 +137,34 @@ class RefusingIndex:
             return {**item, "status": 409, "error": {"type": "version_conflict_engine_exception", "reason": "taken"}}
         self.documents[index, identity] = source
         return {**item, "status": 201, "_index": "elsewhere" if fault is Fault.REDIRECT else index}
+
+    def set_up(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        """What a writer asks before it writes: which indices there are, a template, a new index."""
+        self.asked.append(f"{method} {path}")
+        indices = {} if self.indices is None else self.indices
+        if method == "GET":
+            return 200, json.dumps(indices).encode()
+        if path.startswith("/_index_template/"):
+            self.templates[path] = json.loads(body)
+        elif path == "/_aliases" or path.endswith("/_mapping"):
+            return self._change(path, json.loads(body))
+        elif path.removeprefix("/") in indices:
+            return 400, _error("resource_already_exists_exception")
+        elif method == "PUT":
+            indices[path.removeprefix("/")] = json.loads(body)
+        return 200, b'{"acknowledged":true}'
+
+    def _change(self, path: str, body: Any) -> tuple[int, bytes]:
+        """Change the mapping of an index, or add aliases: all of them or none."""
+        assert self.indices is not None
+        added = [one["add"] for one in body.get("actions", [])]
+        if self.read_only & {path.split("/")[1], *(one["index"] for one in added)}:
+            return 403, _error("cluster_block_exception")
+        if not added:
+            self.indices[path.split("/")[1]]["mappings"] = body
+        for one in added:
+            self.indices[one["index"]]["aliases"][one["alias"]] = {}
+        return 200, b'{"acknowledged":true}'
 
     def read(self, body: bytes) -> tuple[int, bytes | None]:
         status = self.read_statuses.pop(0) if self.read_statuses else 200

@@ -12,7 +12,8 @@ from functools import lru_cache
 import sqlglot
 from sqlglot import exp
 
-from strandline.processing.pipelines.expressions import infer_type, parse_expression
+from strandline.processing.pipelines.expression_types import infer_type
+from strandline.processing.pipelines.expressions import parse_expression
 
 _TRY: dict[type[exp.Expr], str] = {
     exp.Add: "try_add",

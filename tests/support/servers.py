@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -35,11 +36,12 @@ def free_port_offset() -> int:
 def servers() -> Iterator[Stack]:
     """A stack of which nothing runs yet; what the tests start of it is stopped at the end.
 
-    The class archive is made first, as a standby would: most of what takes long here is JVMs that start. Where that fails, the
-    archive's own tests say so.
+    The class archive is made first, by a process that yields to none: most of what takes long here is JVMs that start. Where that
+    fails, the archive's own tests say so.
     """
-    subprocess.run([sys.executable, "-m", class_archive_maker.__name__], check=False)
     with tempfile.TemporaryDirectory(prefix="strandline-test-") as directory:
+        environment = {**os.environ, "STRANDLINE_DATA_DIR": directory}
+        subprocess.run([sys.executable, "-m", class_archive_maker.__name__], env=environment, check=False)
         stack = Stack(Settings(standbys=0), Path(directory), free_port_offset(), Console())
         try:
             yield stack

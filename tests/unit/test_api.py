@@ -170,6 +170,36 @@ def test_change_of_a_schema_that_a_job_reads_is_refused(api: Api) -> None:
     assert api.outcomes(STREAM.replace("turbines", "unread").replace("power: double", "power: double?")) == ["changed"]
 
 
+MQTT = f"{STREAM}mqtt: {{topics: [farm/+/+], fields: {{turbine: 1}}}}\n"
+
+
+def test_change_of_the_fields_that_come_from_mqtt_topics_is_refused_while_a_job_reads_them(api: Api) -> None:
+    api.apply(f"{MQTT}---\n{PIPELINE}")
+    for other in (MQTT.replace("turbine: 1", "turbine: 2"), STREAM, MQTT.replace("turbine: 1", "turbine: 1, power: 2")):
+        assert "mqtt.fields." in problem_of(api.apply(other), 409, "conflict")["detail"]
+    assert api.outcomes(MQTT.replace("farm/+/+", "park/+/+")) == ["changed"], "topics tell where records come from only"
+
+
+def test_what_is_refused_goes_by_what_the_job_has_read(api: Api) -> None:
+    """A document that came into the ledger past an `apply` can be put back as it was, and not be kept."""
+    api.apply(BOTH)
+    read = api.ledger.stream("turbines").document
+    api.ledger.record_input("power", "turbines", read)
+    other = STREAM.replace("power: double", "power: double?")
+    api.ledger.put_stream(
+        "turbines", read | {"schema": read["schema"] | {"power": {"type": "double", "required": False}}}
+    )
+    assert "schema.power" in problem_of(api.apply(other), 409, "conflict")["detail"]
+    assert api.outcomes(STREAM) == ["changed"]
+
+
+def test_a_pipeline_over_a_topic_that_became_compacted_is_refused(api: Api) -> None:
+    api.apply(STREAM)
+    api.topics.policy = "compact,delete"
+    assert "cleanup.policy=compact,delete" in problem_of(api.apply(PIPELINE), 409, "conflict")["detail"]
+    assert api.ledger.jobs() == []
+
+
 def test_index_of_another_job_is_refused(api: Api) -> None:
     api.apply(BOTH)
     problem = problem_of(api.apply(PIPELINE.replace("pipeline: power", "pipeline: force")), 409, "conflict")
@@ -297,6 +327,7 @@ def test_job_shows_position_lag_counts_and_legal_verbs(api: Api) -> None:
         "accepted": 28,
         "rejected": {"late": 1, "decode": 1},
         "results": {"per_minute": 5},
+        "refused": {},
     }
     assert {link["rel"] for link in job["links"]} == {"start", "stop"}
     assert job["last_start"] is None

@@ -1,12 +1,20 @@
-"""What is refused before anything is applied: here, two streams behind one door."""
+"""What is refused before anything is applied: here, two streams behind one door. And how a job treats event time."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 
 from strandline.core.errors import InvalidDocument
 from strandline.core.stream import StreamSpec
-from strandline.services.rest.apply_documents import check_documents
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import EventTimeRule
+from strandline.log.admin import TopicDescription
+from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.stored import load_pipeline
+from strandline.services.rest.apply_documents import Applier, check_documents
+from tests.support.ledgers import a_checkpoint, a_slice
 
 STREAM = "stream: {name}\nschema: {{n: long}}\n{entrance}\n"
 ENTRANCES = ["udp: {port: 8082}", "tcp: {port: 8083}", 'mqtt: {topics: ["farm/+"]}']
@@ -49,3 +57,127 @@ def test_what_cannot_be_read_of_a_newer_version_is_left_to_it():
     assert check_documents(
         STREAM.format(name="new", entrance=ENTRANCES[0]), "b.yaml", {"old": {**document, "novel": 1}}
     ).streams
+
+
+READINGS = """
+stream: readings
+schema: {device: string, ts: {type: timestamp, unit: ms}}
+---
+"""
+TENS = """
+pipeline: tens
+input: {stream: readings}
+event_time: {field: ts, delay: 1s}
+steps:
+  - window: {name: tens, tumbling: 10s, by: [device], aggregate: {n: count(*)}}
+    emit: [{stream: tens}]
+---
+"""
+MINUTES = """
+pipeline: minutes
+input: {stream: tens}
+event_time: {field: window_start, delay: 0s}
+steps:
+  - window: {name: minutes, tumbling: 1m, by: [device], aggregate: {n: sum(n)}}
+    emit: [{elasticsearch: minutes}]
+"""
+
+
+class Topics:
+    """Every topic is there."""
+
+    def ensure_stream_topic(self, spec):
+        return TopicDescription(spec.stream, "id", spec.partitions)
+
+    def ensure_dead_letter_topic(self, job):
+        return TopicDescription(f"{job}.dead-letter", "id", 1)
+
+    def require_log_of_arrivals(self, topic):
+        pass
+
+    def ensure_room_for_records(self, topic):
+        pass
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite")
+    yield ledger
+    ledger.close()
+
+
+def applier(ledger):
+    return Applier(ledger, Topics(), lambda pipeline: None, lambda topic: {0: 0, 1: 0})
+
+
+def rules(ledger):
+    """Job -> how its present version treats event time: the watermark and the timeout."""
+    found = {row.name: load_pipeline(ledger, row.name, row.version).event_time_rule for row in ledger.jobs()}
+    return {job: (rule.watermark, rule.idle_timeout_ms) for job, rule in found.items()}
+
+
+def test_a_new_pipeline_has_an_idle_timeout_and_one_that_reads_results_has_none(ledger):
+    """However they are applied: together, or the reader when the job that emits is there."""
+    expected = {"tens": ("partitions", 60_000), "minutes": ("newest", None)}
+    applier(ledger).apply((READINGS + TENS + MINUTES).encode(), "all.yaml")
+    assert rules(ledger) == expected
+    (applied,) = applier(ledger).apply(MINUTES.encode(), "minutes.yaml")
+    assert (applied.outcome, rules(ledger)) == ("unchanged", expected)
+
+
+@pytest.mark.parametrize(
+    ("said", "rule"),
+    [
+        ("watermark: partitions", ("partitions", None)),
+        ("idle_timeout: 2m", ("newest", 120_000)),
+        ("idle_timeout: null", ("newest", None)),
+    ],
+)
+def test_what_the_document_of_a_reader_says_stays(ledger, said, rule):
+    text = READINGS + TENS + MINUTES.replace("delay: 0s", f"delay: 0s, {said}")
+    applier(ledger).apply(text.encode(), "all.yaml")
+    assert rules(ledger)["minutes"] == rule
+
+
+def test_a_job_that_was_stored_without_an_idle_timeout_gets_none_until_its_document_is_applied_again(ledger):
+    applier(ledger).apply((READINGS + TENS).encode(), "tens.yaml")
+    stored = json.loads(json.dumps(ledger.job_version("tens", 1).document))
+    assert stored["event_time"].pop("idle_timeout") == "1m"
+    old = {**stored, "pipeline": "old", "steps": [{**stored["steps"][0], "emit": [{"elasticsearch": "old"}]}]}
+    ledger.submit_job("old", "pipeline: old", old)
+    assert rules(ledger)["old"] == ("partitions", None)
+    text = TENS.replace("pipeline: tens", "pipeline: old").replace("stream: tens", "elasticsearch: old")
+    (plan,) = applier(ledger).plan(text.encode(), "old.yaml")
+    assert [change.what for change in plan.changes] == ["idle_timeout from never to 1m"]
+    never = text.replace("delay: 1s", "delay: 1s, idle_timeout: null")
+    (applied,) = applier(ledger).apply(never.encode(), "old.yaml")
+    assert applied.outcome == "unchanged"
+
+
+@pytest.mark.parametrize(
+    ("said", "rule"),
+    [
+        ("delay: 7s", EventTimeRule(7_000, 60_000, 300_000, "partitions")),
+        ("delay: 1s, idle_timeout: 5s", EventTimeRule(1_000, 5_000, 300_000, "partitions")),
+        ("delay: 1s, max_ahead: 1h", EventTimeRule(1_000, 60_000, 3_600_000, "partitions")),
+        ("delay: 1s, watermark: newest", EventTimeRule(1_000, 60_000, 300_000, "newest")),
+    ],
+)
+def test_a_job_with_slices_takes_another_rule_of_event_time(ledger, said, rule):
+    applier(ledger).apply((READINGS + TENS).encode(), "tens.yaml")
+    epoch = ledger.begin_run("tens", 1).epoch
+    offsets = {"readings": {0: 10, 1: 20}}
+    ledger.plan_slice(a_slice(1, epoch, "tens", offsets_first={"readings": {0: 0, 1: 0}}, offsets=offsets))
+    ledger.commit_checkpoint(a_checkpoint(1, epoch, "tens", emitted={"tens": 0}))
+    before = ledger.slices("tens", 1, 1)
+    (applied,) = applier(ledger).apply(TENS.replace("delay: 1s", said).encode(), "tens.yaml")
+    assert (applied.outcome, applied.version) == ("changed", 2)
+    assert load_pipeline(ledger, "tens", 2).event_time_rule == rule
+    assert ledger.slices("tens", 1, 1) == before, "a replay judges by what is recorded"
+
+
+def test_a_stored_document_keeps_its_meaning_when_it_is_read():
+    document = {"pipeline": "p", "input": {"stream": "s"}, "event_time": {"field": "ts", "delay": "1s"}}
+    document["steps"] = [{"window": {"name": "w", "tumbling": "1m", "aggregate": {"n": "count(*)"}}}]
+    assert PipelineSpec.from_document(document).event_time.idle_timeout is None
+    assert PipelineSpec.model_validate(document).event_time.idle_timeout == 60_000

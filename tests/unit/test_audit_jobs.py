@@ -26,9 +26,22 @@ REPORT: dict[str, Any] = {
     "asked_up_to_ms": None,
     "slice_first": 1,
     "slice_last": 9,
-    "computed": {"records": 1_000, "accepted": 990, "rejected": {"late": 10}, "results": {"per_minute": 40}},
-    "ledger": {"records": 1_000, "accepted": 990, "rejected": {"late": 10}, "results": {"per_minute": 40}},
+    "computed": {
+        "records": 1_000,
+        "accepted": 990,
+        "rejected": {"late": 10},
+        "results": {"per_minute": 40},
+        "refused": None,
+    },
+    "ledger": {
+        "records": 1_000,
+        "accepted": 990,
+        "rejected": {"late": 10},
+        "results": {"per_minute": 40},
+        "refused": None,
+    },
     "totals_differences": [],
+    "event_time_differences": [],
     "stores": [
         {
             "store": "turbine-minute",

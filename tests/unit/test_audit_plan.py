@@ -198,3 +198,29 @@ def test_tasks_are_bounded_and_hold_each_offset_once_with_the_watermark_of_its_s
         for offset in range(row.offsets_first["turbines"][partition], end)
     }
     assert seen == expected
+
+
+def test_what_was_removed_from_the_ledger_is_not_audited_and_said(ledger: Ledger) -> None:
+    """Windows that were emitted up to slice 6, and those that hold records of it."""
+    ledger.raise_floor("power", 3, 6, limit=12)
+    found = plan(ledger)
+    assert found.slice_first > 6 and not found.is_whole
+    assert "the ledger" in found.incomplete
+    assert all((ends.after_ms or 0) >= 3 * HOUR_MS for ends in found.scope.values())
+    assert found.totals.records == 30 * (12 - found.slice_first + 1)
+
+
+@pytest.mark.parametrize("lost", [{}, {"letters": {0: 2}}, {"results": {0: 7}}], ids=["nothing", "letters", "results"])
+def test_of_a_ledger_that_was_cleared_the_windows_that_end_after_its_floor_are_audited(
+    ledger: Ledger, lost: dict[str, dict[int, int]]
+) -> None:
+    """Slices 1 to 3 are gone, and of slice 4 only what was so after it is of use: of windows that end up to 2:00 a record may be
+    missing. The streams have lost less."""
+    ledger.raise_floor("power", 3, 4, limit=99)
+    found = plan(ledger, **lost)
+    assert found.scope == {
+        "per_minute": EndRange(2 * HOUR_MS, 11 * HALF_HOUR_MS),
+        "per_hour": EndRange(2 * HOUR_MS, 5 * HOUR_MS),
+    }
+    assert (found.slice_first, found.slice_last) == (5, 12)
+    assert found.incomplete.endswith("--from 1970-01-01T02:00:00.000Z")

@@ -14,7 +14,7 @@ from strandline.processing.audit import process
 from strandline.processing.audit.report import AuditReport, Outcome
 
 NOTHING = Totals(0, 0, {}, {})
-REPORT = AuditReport("power", "clean", "", None, None, 1, 9, NOTHING, NOTHING, [], [], 0, [], 1.5)
+REPORT = AuditReport("power", "clean", "", None, None, 1, 9, NOTHING, NOTHING, [], [], [], 0, [], 1.5)
 
 
 class PlannedAudit:

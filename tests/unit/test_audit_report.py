@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from strandline.ledger.states import Totals
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.plan import AuditPlan
-from strandline.processing.audit.reconciliation import DEAD_LETTERS, LetterScope, Reconciler, StoreScope
+from strandline.processing.audit.reconciliation import DEAD_LETTERS, Found, LetterScope, Reconciler, StoreScope
 from strandline.processing.audit.report import AuditReport, letter_scope, make_report
+from strandline.results.generations import Generation
 from tests.support.ledgers import a_slice
 
 PLAN = AuditPlan(
@@ -29,9 +31,11 @@ JUDGE = Reconciler({"minutes": StoreScope("minute", None, 60_000, 9, 9)}, Letter
 SAME = {("minutes", "same", ""): 40, (DEAD_LETTERS, "same", "late"): 15, (DEAD_LETTERS, "same", "decode"): 5}
 
 
-def report(plan: AuditPlan = PLAN, computed: Totals = COMPUTED, **more: int) -> AuditReport:
+def report(
+    plan: AuditPlan = PLAN, computed: Totals = COMPUTED, event_times: Sequence[str] = (), **more: int
+) -> AuditReport:
     counts = SAME | {("minutes", kind, ""): count for kind, count in more.items()}
-    return make_report(plan, computed, counts, [], JUDGE, 1.0)
+    return make_report(plan, computed, event_times, Found(counts, []), JUDGE, 1.0)
 
 
 def test_when_all_agrees_the_audit_is_clean() -> None:
@@ -46,6 +50,12 @@ def test_each_kind_of_difference_counts(kind: str) -> None:
     found = report(**{kind: 2})
     assert (found.outcome, found.differences) == ("differences", 2)
     assert found.stores[0].counts[kind] == 2
+
+
+def test_event_times_that_differ_count_and_the_first_hundred_are_told() -> None:
+    found = report(event_times=[f"slice {number}" for number in range(150)])
+    assert (found.outcome, found.differences) == ("differences", 150)
+    assert found.event_time_differences == [f"slice {number}" for number in range(100)]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +77,26 @@ def test_an_account_that_does_not_close_is_a_difference(computed: Totals, senten
     assert (found.outcome, found.totals_differences, found.differences) == ("differences", sentences, 1)
 
 
+@pytest.mark.parametrize(
+    ("letters", "counted", "sentences"),
+    [
+        (3, {"minute": 3}, []),
+        (3, None, []),
+        (2, {"minute": 3}, ["refused results of minute: 2 by the log, 3 by the ledger"]),
+        (1, {}, ["refused results of minute: 1 by the log, 0 by the ledger"]),
+    ],
+)
+def test_refused_results_are_counted_by_their_dead_letters(
+    letters: int, counted: dict[str, int] | None, sentences: list[str]
+) -> None:
+    """A dead letter for a document that was taken and deleted would stand for it otherwise."""
+    plan = replace(PLAN, totals=replace(PLAN.totals, refused=counted))
+    counts = SAME | {("minutes", "refused", "result"): letters, ("minutes", "refused", "expression"): 7}
+    assert make_report(plan, COMPUTED, [], Found(counts, []), JUDGE, 1.0).totals_differences == sentences
+    again = replace(plan, stores={"minutes": (Generation(2, 0, 60_000),)})
+    assert make_report(again, COMPUTED, [], Found(counts, []), JUDGE, 1.0).totals_differences == []
+
+
 def test_of_a_range_the_ledgers_results_are_not_compared() -> None:
     found = report(replace(PLAN, is_whole=False), replace(COMPUTED, results={"minute": 7}))
     assert (found.outcome, found.ledger.results) == ("clean", {})
@@ -82,3 +112,16 @@ def test_dead_letters_of_slices_that_are_planned_since_are_no_difference() -> No
     last = a_slice(10, offsets={"turbines": {0: 100, 1: 200}})
     assert letter_scope(PLAN, "turbines", last) == LetterScope("turbines", {0: 3}, {0: 90, 1: 180}, {0: 100, 1: 200})
     assert letter_scope(replace(PLAN, slice_last=5), "turbines", last).later_next is None
+
+
+@pytest.mark.parametrize(("kind", "is_shown"), [("same", True), ("missing", True), ("outside", False)])
+def test_dead_letters_of_a_stages_results_are_no_documents_and_shown_where_there_are_some(
+    kind: str, is_shown: bool
+) -> None:
+    """Those of refused documents are counted with their store."""
+    scopes = {name: StoreScope("minute", None, 60_000, 9, 9) for name in ("minutes", "letters:minute")}
+    found = make_report(
+        PLAN, COMPUTED, [], Found(SAME | {("letters:minute", kind, ""): 3}, []), replace(JUDGE, stores=scopes), 1.0
+    )
+    shown = [(one.store, one.stage, one.counts) for one in found.stores if one.store.startswith("letters:")]
+    assert shown == ([("letters:minute", "", {kind: 3})] if is_shown else [])

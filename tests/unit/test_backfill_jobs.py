@@ -12,11 +12,15 @@ from typing import Any
 
 import pytest
 
-from strandline.core.errors import IndexUnavailable
+from strandline.core.errors import IndexUnavailable, LogUnavailable
+from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import BackfillRow, BackfillState
+from strandline.processing.backfill.process import Backfill
+from strandline.processing.run.exit_codes import EXIT_AWAY
 from strandline.services.cli import commands as command_line
-from strandline.services.supervision.backfill_jobs import DEATHS_MAX, BackfillJobs, backfill_command
+from strandline.services.supervision.backfill_jobs import BackfillJobs, backfill_command
+from strandline.services.supervision.deaths import DEATHS_MAX
 from tests.support.control import BOTH, Api, ObedientSupervisor, serving
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.support.waiting import wait_until
@@ -33,12 +37,14 @@ class Lab:
         self.discarded: list[tuple[str, int]] = []
         self.index_is_away = False
         self.leads = True
+        self.outside_answers = True
         self.backfills = BackfillJobs(
             ledger,
             directory,
             lambda job: self.leads,
             lambda stream: self.api.log.range(stream).offset_first,
             self._discard,
+            outside_answers=lambda: self.outside_answers,
             command=self._command,
             pause_first_s=0.01,
         )
@@ -145,7 +151,59 @@ def test_after_five_attempts_without_a_chunk_it_has_failed(lab: Lab) -> None:
         lab.say("3")
     row = lab.wait_for(lambda row: row.state is BackfillState.FAILED, "failed")
     assert row.message.startswith("5 attempts in a row made no progress; the last: its process ended with code 3")
+    said = [event.message for event in lab.ledger.events("power") if event.kind == "backfill_died"]
+    assert [f"{n} attempts in a row" in message for n, message in enumerate(said, 1)] == [True] * DEATHS_MAX
     wait_until(lambda: lab.discarded, lambda found: found == [("turbine-minute", 2)], "deleted")
+    assert len(lab.started) == DEATHS_MAX
+
+
+def end_away(lab: Lab, times: int) -> None:
+    """So many attempts in a row say that something outside does not answer."""
+    first = lab.wait_for(is_running, "running").epoch
+    for epoch in range(first, first + times):
+        lab.wait_for(lambda row, n=epoch: row.epoch == n, "at the next attempt")
+        lab.say(str(EXIT_AWAY))
+
+
+def test_while_something_outside_does_not_answer_it_waits(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strandline.services.supervision.backfill_jobs.AWAY_PAUSE_MAX_S", 0.05)
+    lab.outside_answers = False
+    lab.backfills.start()
+    lab.ask()
+    end_away(lab, DEATHS_MAX + 2)
+    lab.wait_for(lambda row: row.epoch == DEATHS_MAX + 3, "at the next attempt")
+    lab.say("complete")
+    lab.wait_for(lambda row: row.state is BackfillState.COMPLETE, "complete")
+    assert lab.discarded == []
+
+
+def test_one_that_calls_away_what_answers_has_failed_in_the_end(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strandline.services.supervision.deaths.AWAY_DEATHS_MAX", 3)
+    lab.backfills.start()
+    lab.ask()
+    end_away(lab, 3)
+    row = lab.wait_for(lambda row: row.state is BackfillState.FAILED, "failed")
+    assert row.message.startswith("3 attempts in a row made no progress")
+
+
+def test_an_attempt_says_what_does_not_answer(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def complete(self: Backfill, row: BackfillRow) -> None:
+        raise LogUnavailable("Kafka at k:9092 does not answer")
+
+    monkeypatch.setattr(Backfill, "_complete", complete)
+    lab.ask()
+    settings = Settings(data_dir=lab.directory, ledger_url=os.environ["STRANDLINE_LEDGER_URL"])
+    assert Backfill(settings, "power", 2).run() == EXIT_AWAY
+    row = lab.ledger.backfill("power", 2)
+    assert (row.state, row.message) == (BackfillState.RUNNING, "Kafka at k:9092 does not answer")
+
+
+def test_one_whose_process_can_not_be_started_has_failed_in_the_end(lab: Lab) -> None:
+    (lab.directory / "logs").touch()  # no process gets a log
+    lab.backfills.start()
+    lab.ask()
+    row = lab.wait_for(lambda row: row.state is BackfillState.FAILED, "failed")
+    assert "5 attempts in a row made no progress; the last: its process could not be started" in row.message
     assert len(lab.started) == DEATHS_MAX
 
 

@@ -286,3 +286,15 @@ def test_an_audit_of_a_range_reads_only_what_is_in_it(ledger: Ledger) -> None:
     assert found.spans[0].windows["per_minute"] == EndRange(2 * HOUR_MS, 3 * HOUR_MS)
     outside = plan_audit(ledger, "power", load, starts, {0: 0}, EndRange(4 * HOUR_MS), backfills=again)
     assert [one.generation for one in outside.spans] == [1]
+
+
+def test_a_ledger_that_lost_the_beginning_says_from_when_it_could_begin(ledger: Ledger) -> None:
+    row = asked(ledger, 3 * HOUR_MS)
+    ledger.move_backfill("power", row.generation, BackfillState.CANCELLED)
+    ledger.raise_floor("power", 2, 4, limit=12)
+    with pytest.raises(LogTruncated, match=r"before 5 .*--from 1970-01-01T02:00:00.000Z"):
+        plan(ledger)
+    assert plan(ledger, 2 * HOUR_MS).slice_first == 5
+    ledger.raise_floor("power", 2, 9, limit=12)
+    with pytest.raises(LogTruncated, match="request it again"):
+        next_chunk(ledger, row, load(2), 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from strandline.core.errors import IndexUnavailable, PermanentError
 from strandline.results.bulk_answer import ItemOutcome, read_bulk_answer
 from strandline.results.document import Document
+from strandline.results.remedies import stopped_by_item
 
 ONE = Document("id-1", "emit-2024.05", b"{}")
 TWO = Document("id-2", "emit-2024.05", b"{}")
@@ -21,29 +24,96 @@ def item(document: Document, status: int, error_type: str = "", **more: Any) -> 
     return {"create": result}
 
 
+RECORDED: dict[str, Any] = json.loads((Path(__file__).parents[1] / "support" / "bulk_items.json").read_text())
+"""What Elasticsearch 8.19.21 answered to one document each, under names that say what was done."""
+OF_THE_DOCUMENT = frozenset(
+    {
+        "immense",
+        "unknown_field",
+        "wrong_type",
+        "long_out_of_range",
+        "double_fraction_in_long",
+        "object_for_value",
+        "value_for_object",
+        "bad_date",
+        "bad_json",
+        "deep",
+        "duplicate_key",
+        "bad_utf8",
+        "total_fields",
+    }
+)
+OUTCOMES = dict.fromkeys(OF_THE_DOCUMENT, ItemOutcome.REFUSED) | {
+    "created": ItemOutcome.CREATED,
+    "exists": ItemOutcome.EXISTS,
+    "require_alias_missing": ItemOutcome.NO_INDEX,
+    "no_auto_create": ItemOutcome.NO_INDEX,
+    "block_read_only_allow_delete": ItemOutcome.RETRY,
+    "unavailable_shards": ItemOutcome.RETRY,
+    "invalid_index_name": ItemOutcome.STOPPED,
+    "default_pipeline_missing": ItemOutcome.STOPPED,
+    "block_write": ItemOutcome.STOPPED,
+    "block_read_only": ItemOutcome.STOPPED,
+    "closed_by_alias": ItemOutcome.STOPPED,
+    "too_many_shards": ItemOutcome.STOPPED,
+    "alias_without_write_index": ItemOutcome.STOPPED,
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_what_the_server_answered(name: str) -> None:
+    answer = RECORDED[name]
+    document = Document(answer["_id"], answer["_index"].removesuffix(".write"), b"{}")
+    (found,) = read_bulk_answer({"items": [{"create": answer}]}, [document])
+    assert found.outcome is OUTCOMES[name]
+
+
 @pytest.mark.parametrize(
-    ("status", "error_type", "outcome"),
+    ("name", "remedy"),
     [
-        (201, "", ItemOutcome.CREATED),
-        (409, "version_conflict_engine_exception", ItemOutcome.EXISTS),
-        (429, "es_rejected_execution_exception", ItemOutcome.RETRY),
-        (429, "cluster_block_exception", ItemOutcome.RETRY),
-        (500, "exception", ItemOutcome.RETRY),
-        (503, "unavailable_shards_exception", ItemOutcome.RETRY),
-        (403, "cluster_block_exception", ItemOutcome.RETRY),
-        (403, "security_exception", ItemOutcome.RETRY),
-        (404, "index_not_found_exception", ItemOutcome.RETRY),
-        (400, "index_closed_exception", ItemOutcome.RETRY),
-        (400, "validation_exception", ItemOutcome.RETRY),
-        (400, "document_parsing_exception", ItemOutcome.REFUSED),
-        (400, "strict_dynamic_mapping_exception", ItemOutcome.REFUSED),
-        (400, "illegal_argument_exception", ItemOutcome.REFUSED),
-        (413, "something_new", ItemOutcome.REFUSED),
-        (200, "", ItemOutcome.REFUSED),
+        ("closed_by_alias", "open it: POST /p-1/_open"),
+        ("block_write", "lift the block: PUT /p-1/_settings"),
+        ("block_read_only", "lift the block: PUT /p-1/_settings"),
+        ("default_pipeline_missing", "make the ingest pipeline, or take it off the index: PUT /p-1/_settings"),
+        ("too_many_shards", "raise that setting"),
+        ("invalid_index_name", "emit under another name"),
+        ("alias_without_write_index", "mend what the answer names"),
     ],
 )
-def test_outcomes(status: int, error_type: str, outcome: ItemOutcome) -> None:
-    (found,) = read_bulk_answer({"items": [item(ONE, status, error_type)]}, [ONE])
+def test_what_stops_an_emission_names_the_remedy(name: str, remedy: str) -> None:
+    answer = RECORDED[name]
+    document = Document(answer["_id"], answer["_index"].removesuffix(".write"), b"{}")
+    (found,) = read_bulk_answer({"items": [{"create": answer}]}, [document])
+    sentence = str(stopped_by_item(found, "p"))
+    assert remedy in sentence
+    assert answer["error"]["type"] in sentence
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("status", "error_type", "reason", "outcome"),
+    [
+        (429, "es_rejected_execution_exception", "", ItemOutcome.RETRY),
+        (500, "exception", "", ItemOutcome.RETRY),
+        (503, "cluster_block_exception", "", ItemOutcome.RETRY),
+        (403, "security_exception", "", ItemOutcome.STOPPED),
+        (400, "mapper_parsing_exception", "", ItemOutcome.REFUSED),
+        (
+            400,
+            "illegal_argument_exception",
+            'Document contains at least one immense term in field="k"',
+            ItemOutcome.REFUSED,
+        ),
+        (400, "illegal_argument_exception", "anything else", ItemOutcome.STOPPED),
+        (413, "something_new", "", ItemOutcome.STOPPED),
+        (200, "", "", ItemOutcome.STOPPED),
+    ],
+)
+def test_outcomes(status: int, error_type: str, reason: str, outcome: ItemOutcome) -> None:
+    answer = item(ONE, status, error_type)
+    if error_type:
+        answer["create"]["error"]["reason"] = reason
+    (found,) = read_bulk_answer({"items": [answer]}, [ONE])
     assert (found.document, found.outcome, found.status, found.type) == (ONE, outcome, status, error_type)
 
 

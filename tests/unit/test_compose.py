@@ -11,17 +11,22 @@ from typing import Any
 import pytest
 import yaml
 
-from strandline.core.settings import Settings
-from strandline.ingest.mqtt.bridge import MqttBridgeSettings
-from strandline.ingest.sockets.tcp_gateway import TcpSettings
-from strandline.ingest.sockets.udp_gateway import UdpSettings
 from strandline.services.control import ControlSettings
+from tests.support.settings_classes import all_settings
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE)["services"]
-GATEWAYS = {"gateway-http", "gateway-mqtt", "gateway-udp", "gateway-tcp"}
-SETTINGS = (Settings, ControlSettings, MqttBridgeSettings, UdpSettings, TcpSettings)
+GATEWAY_MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in (ROOT / "strandline/ingest").rglob("*.py")
+    if "run_gateway(" in path.read_text(encoding="utf-8").partition("__main__")[2]
+}
+GATEWAYS = {
+    name
+    for name, service in SERVICES.items()
+    if any("strandline.ingest." in part for part in service.get("command", []))
+}
 OURS = [name for name, service in SERVICES.items() if "build" in service]
 # ${NAME:-default}, and not the $$ that stands for a dollar sign.
 VARIABLES = dict(re.findall(r"(?<!\$)\$\{(\w+):-([^}]*)\}", COMPOSE))
@@ -30,11 +35,16 @@ each_service = pytest.mark.parametrize("service", SERVICES.values(), ids=list(SE
 
 
 def test_the_parts_of_the_platform_are_there():
-    assert set(SERVICES) >= {"kafka", "elasticsearch", "kibana", "mosquitto", "postgres", "control"} | GATEWAYS
+    assert set(SERVICES) >= {"kafka", "elasticsearch", "kibana", "mosquitto", "postgres", "control"}
     assert {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service} == {
         "kibana": ["kibana"],
         "demo": ["demo"],
     }
+
+
+def test_each_gateway_is_a_service():
+    assert len(GATEWAY_MODULES) >= 5, "the search finds too few"
+    assert {SERVICES[name]["command"][-1] for name in GATEWAYS} == GATEWAY_MODULES
 
 
 @each_service
@@ -100,7 +110,7 @@ def test_kafka_makes_no_topic_by_itself_and_has_an_inner_and_a_host_listener():
 
 @pytest.mark.parametrize("name", ["control", *sorted(GATEWAYS)])
 def test_our_services_are_given_settings_that_exist(name):
-    known = {f"STRANDLINE_{field.upper()}" for settings in SETTINGS for field in settings.model_fields}
+    known = {f"STRANDLINE_{field.upper()}" for settings in all_settings() for field in settings.model_fields}
     environment = SERVICES[name]["environment"]
     assert set(environment) <= known
     bootstrap, url = environment["STRANDLINE_KAFKA_BOOTSTRAP"], environment["STRANDLINE_ELASTICSEARCH_URL"]

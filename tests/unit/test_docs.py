@@ -78,6 +78,14 @@ def test_links_between_documents_lead_somewhere():
             assert path.exists() or path.parent == ROOT / "docs" / "reference", f"{document.name} links to {target}"
 
 
+def test_every_page_is_in_the_navigation():
+    """`make docs` refuses a site with a page that nothing leads to."""
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    named = set(re.findall(r"[\w/-]+\.md\b", (ROOT / "mkdocs.yml").read_text()))
+    made = {page for page in named if page.startswith("reference/") or page == "benchmarks.md"}
+    assert pages - made == named - made
+
+
 @cache
 def parsed(path: str) -> ast.Module:
     return ast.parse((ROOT / path).read_text())

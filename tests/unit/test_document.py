@@ -15,15 +15,8 @@ import pyarrow as pa
 import pytest
 
 from strandline.core.errors import InvalidDocument, PermanentError
-from strandline.results.document import (
-    Document,
-    DocumentShape,
-    check_emit_name,
-    check_field_name,
-    document_id,
-    generation_of,
-    index_name,
-)
+from strandline.results.document import Document, DocumentShape, document_id
+from strandline.results.names import check_emit_name, check_field_name, generation_of, index_name
 from strandline.results.writer import Refused
 from tests.support.stage_batches import MAY_1_NOON_MS, MINUTE_MS, stage_batch
 

@@ -9,9 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from strandline.core.errors import Divergence, IndexUnavailable, PermanentError
+from strandline.core.errors import Divergence, IndexMisconfigured, IndexUnavailable, PermanentError
 from strandline.results.document import DocumentShape
-from strandline.results.elasticsearch_client import RequestRefused
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
 from tests.support.refusing_index import Fault, RefusingIndex
 from tests.support.stage_batches import stage_batch
@@ -40,7 +39,7 @@ def test_each_item_of_a_mixed_answer_comes_to_its_own_end(index: RefusingIndex, 
         IDS[1]: [(429, "es_rejected_execution_exception")] * 3,
         IDS[2]: [(503, "unavailable_shards_exception")],
         IDS[3]: [(400, "document_parsing_exception")],
-        IDS[4]: [(403, "cluster_block_exception")],
+        IDS[4]: [(429, "cluster_block_exception")],
         IDS[5]: [(500, "exception"), (400, "strict_dynamic_mapping_exception")],
     }
     index.sent.clear()
@@ -173,8 +172,24 @@ def test_rows_refused_before_the_write_are_in_the_report(index: RefusingIndex, w
     assert (report.created, report.rows, report.refused[0].type) == (1, 2, "non_finite_number")
 
 
-def test_the_request_refused_tells_status_and_type(index: RefusingIndex, writer: ElasticsearchWriter) -> None:
-    index.faults = [Fault.FORBIDDEN]
-    with pytest.raises(RequestRefused) as raised:
+def test_what_speaks_of_the_store_stops_the_write_and_makes_no_dead_letter(
+    index: RefusingIndex, writer: ElasticsearchWriter
+) -> None:
+    index.item_errors |= {
+        IDS[1]: [(400, "document_parsing_exception")],
+        IDS[2]: [(400, "index_closed_exception")],
+        IDS[3]: [(400, "an_answer_of_a_later_release")],
+    }
+    with pytest.raises(IndexMisconfigured, match=r"POST /emit-2024.05/_open\. No result was given up"):
         writer.write_batches([BATCH], 1, 1)
-    assert (raised.value.status, raised.value.error_type) == (403, "told_to_fail")
+    assert len(index.sent) == 1, "nothing is repeated in vain"
+
+
+def test_a_request_that_is_refused_names_the_remedy(index: RefusingIndex, writer: ElasticsearchWriter) -> None:
+    index.faults = [Fault.FORBIDDEN]
+    with pytest.raises(IndexMisconfigured, match=r"answered 403 told_to_fail.*; give the user.*the rights create_doc"):
+        writer.write_batches([BATCH], 1, 1)
+    writer.write_batches([BATCH], 1, 1)
+    index.read_statuses = [401]
+    with pytest.raises(IndexMisconfigured, match="answered 401"):
+        writer.write_batches([BATCH], 1, 1)

@@ -216,3 +216,13 @@ def test_what_a_broker_sends_again_is_counted_apart(tmp_path):
     write_twice(run, random.Random(1))
     verdict = check([json.dumps(event) for event in run.history], run.topic, may_repeat=True)
     assert (verdict.violations, verdict.resent) == ([], 1)
+
+
+def test_where_partitions_were_added_records_may_move_and_not_overtake(tmp_path):
+    run = a_right_run(tmp_path, 1)
+    move_to_another_partition(run, random.Random(1))
+    assert run.check().out_of_order
+    assert check([json.dumps(event) for event in run.history], run.topic, may_move=True).violations == []
+    run = a_right_run(tmp_path, 2)
+    swap_two(run, random.Random(1))
+    assert check([json.dumps(event) for event in run.history], run.topic, may_move=True).out_of_order

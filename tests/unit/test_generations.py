@@ -8,7 +8,7 @@ import pytest
 
 from strandline.core.errors import Conflict
 from strandline.results import generations
-from strandline.results.document import DocumentShape, check_emit_name, generation_of, index_name, index_stem
+from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_client import RequestRefused
 from strandline.results.generations import (
     Generation,
@@ -17,7 +17,9 @@ from strandline.results.generations import (
     generation_shown,
     swap_aliases,
 )
+from strandline.results.index_settings import IndexSettings
 from strandline.results.mapping import _build_template, build_mapping
+from strandline.results.names import check_emit_name, generation_of, index_name, index_stem
 
 HOUR_MS = 3_600_000
 SECOND, THIRD = Generation(2, HOUR_MS, 9 * HOUR_MS), Generation(3, 4 * HOUR_MS, 6 * HOUR_MS)
@@ -42,10 +44,12 @@ def test_no_emission_may_be_named_like_a_generation(name: str) -> None:
 
 def test_the_indices_of_a_later_generation_get_no_alias_by_themselves() -> None:
     mapping = build_mapping(DocumentShape("farm", "power", "minute", 1, (), (("n", "long"),)))
-    template = _build_template("farm.g2", {}, mapping, 1, 0)
+    template = _build_template("farm.g2", "farm", 2, mapping, IndexSettings())
     assert template["index_patterns"] == ["farm.g2-*"]
-    assert template["template"]["aliases"] == {}
-    assert template["priority"] > _build_template("farm", {"farm": {}}, mapping, 1, 0)["priority"]
+    assert template["template"]["aliases"].keys() == {"{index}.write"}
+    first = _build_template("farm", "farm", 1, mapping, IndexSettings())
+    assert first["template"]["aliases"].keys() == {"farm", "{index}.write"}
+    assert template["priority"] > first["priority"]
 
 
 def test_a_window_is_shown_of_the_newest_generation_that_holds_it() -> None:
@@ -121,7 +125,7 @@ def test_the_swap_is_one_request_that_can_be_repeated(index: Index) -> None:
             "farm.g2-2026.10": filter_of([SECOND, THIRD], 2),
             "farm.g3-2026.10": None,
         }
-        assert index.shown("farm.shown.g3") == {"farm-2026.10": {"match_none": {}}}
+        assert index.shown("farm.shown.g3") == {"farm-2026.11": {"match_none": {}}}, "not on what is deleted first"
         assert index.aliases["farm-x-2026.10"] == {}
     asked = [path for method, path, _ in index.asked if method == "POST" and path == "/_aliases"]
     assert len(asked) == 1

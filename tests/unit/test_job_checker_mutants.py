@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import math
 import random
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
+from strandline.processing.slices.watermark import greatest, watermark_by
 from tests.support.chaos.checker import JobVerdict, check_job
+from tests.support.chaos.checking.pace import PACES
 from tests.support.chaos.dump import Record, Row
-from tests.support.chaos.made_up import MadeUpJob
+from tests.support.chaos.made_up import LARGE_BYTES, RULE, MadeUpJob
+from tests.support.chaos.work import draw_speed
 
 JOB, STREAM = "chaos", "chaos-readings"
+NEWEST = replace(RULE, watermark="newest")
 
 
 class StartsAtTheLatest(MadeUpJob):
@@ -19,8 +27,8 @@ class StartsAtTheLatest(MadeUpJob):
 
     def begin_run(self) -> None:
         super().begin_run()
-        self.tens.clear()
-        self.minutes.clear()
+        self.short.clear()
+        self.long.clear()
 
 
 class ForgetsTheCascade(MadeUpJob):
@@ -28,7 +36,7 @@ class ForgetsTheCascade(MadeUpJob):
 
     def begin_run(self) -> None:
         super().begin_run()
-        self.minutes.clear()
+        self.long.clear()
 
 
 class ReplaysTooMuch(MadeUpJob):
@@ -38,8 +46,8 @@ class ReplaysTooMuch(MadeUpJob):
         died = self.epoch > row["epoch"]
         rejected = super().take(records, row)
         if died:
-            for key, members in self.tens.items():
-                self.tens[key] = members + members[-1:]
+            for key, members in self.short.items():
+                self.short[key] = members + members[-1:]
         return rejected
 
 
@@ -54,6 +62,64 @@ class WorksOutItsOwnWatermark(MadeUpJob):
         return rejected
 
 
+class RaisesTheWatermark(MadeUpJob):
+    """By an hour; all that follows from it is as it would be: what is late, what is closed, every account."""
+
+    def watermark(self, row: Row, before: Row | None) -> int | None:
+        watermark_ms = super().watermark(row, before)
+        return watermark_ms + 3_600_000 if watermark_ms is not None and row["number"] == 30 else watermark_ms
+
+
+class RaisesTheClose(MadeUpJob):
+    """By an hour, and the watermark after it follows."""
+
+    def closes(self, row: Row) -> int | None:
+        closes_ms = super().closes(row)
+        return closes_ms + 3_600_000 if closes_ms is not None and row["number"] == 30 else closes_ms
+
+
+class FollowsTheNewestPartition(MadeUpJob):
+    """And says that it follows the one that is furthest behind."""
+
+    def watermark(self, row: Row, before: Row | None) -> int | None:
+        return greatest(super().watermark(row, before), watermark_by(NEWEST, row["reached"], row["silence_ms"]))
+
+
+class CountsSilenceOfABusyPartition(MadeUpJob):
+    """The watermark is right, by silences that were none."""
+
+    def silences(self, fed: set[int]) -> dict[str, int]:
+        return {str(partition): 20_000 for partition in self.logged_ms}
+
+
+class CountsNoSilence(MadeUpJob):
+    """What lets event time run on is in no slice."""
+
+    def watermark(self, row: Row, before: Row | None) -> int | None:
+        watermark_ms = super().watermark(row, before)
+        row["silence_ms"] = {STREAM: {}}
+        return watermark_ms
+
+
+class ForgetsWhatWasReached(MadeUpJob):
+    """A new run begins with no event time in any partition."""
+
+    def begin_run(self) -> None:
+        super().begin_run()
+        self.reached = {}
+
+
+class LetsTheFutureMoveEventTime(MadeUpJob):
+    """A record that is too far ahead counts for the watermark, though it is refused."""
+
+    def take(self, records: list[Record], row: Row) -> Counter[str]:
+        rejected = super().take(records, row)
+        for record in records:
+            if self.reasons[id(record)] == "future_event":
+                self.reached[str(record.partition)] = json.loads(record.value)["ts"]
+        return rejected
+
+
 class LosesRecordsOfAnOutage(MadeUpJob):
     """Where the log doesn't answer it reads on behind the gap."""
 
@@ -62,54 +128,42 @@ class LosesRecordsOfAnOutage(MadeUpJob):
 
 
 class SumsInFloats(MadeUpJob):
-    def write(
-        self, stage: str, name: str, end_ms: int, size_ms: int, by: Row, values: Row, row: Row, epoch: int
-    ) -> None:
-        super().write(stage, name, end_ms, size_ms, by, values | {"cost": float(values["cost"])}, row, epoch)
+    def write(self, stage: str, end_ms: int, by: Row, values: Row, row: Row, epoch: int) -> None:
+        super().write(stage, end_ms, by, values | {"cost": float(values["cost"])}, row, epoch)
 
 
 class IgnoresRefusedItems(MadeUpJob):
     """A bulk request with status 200 is taken for success, whatever its items say."""
 
-    def write(
-        self, stage: str, name: str, end_ms: int, size_ms: int, by: Row, values: Row, row: Row, epoch: int
-    ) -> None:
+    def write(self, stage: str, end_ms: int, by: Row, values: Row, row: Row, epoch: int) -> None:
         if self.chance.random() > 0.05:
-            super().write(stage, name, end_ms, size_ms, by, values, row, epoch)
+            super().write(stage, end_ms, by, values, row, epoch)
 
 
 class TakesAConflictForSuccess(MadeUpJob):
     """What an earlier attempt wrote by another computation stays, unread."""
 
-    def write(
-        self, stage: str, name: str, end_ms: int, size_ms: int, by: Row, values: Row, row: Row, epoch: int
-    ) -> None:
+    def write(self, stage: str, end_ms: int, by: Row, values: Row, row: Row, epoch: int) -> None:
         stale = values | {"n": values["n"] - 1} if self.epoch > row["epoch"] else values
-        super().write(stage, name, end_ms, size_ms, by, stale, row, epoch)
+        super().write(stage, end_ms, by, stale, row, epoch)
 
 
 class OverwritesOnARepeat(MadeUpJob):
-    def write(
-        self, stage: str, name: str, end_ms: int, size_ms: int, by: Row, values: Row, row: Row, epoch: int
-    ) -> None:
-        super().write(stage, name, end_ms, size_ms, by, values, row, epoch)
+    def write(self, stage: str, end_ms: int, by: Row, values: Row, row: Row, epoch: int) -> None:
+        super().write(stage, end_ms, by, values, row, epoch)
         if self.epoch > row["epoch"]:
             self.dump.documents[-1]["_version"] += 1
 
 
 class NamesTheIndexByTheClock(MadeUpJob):
-    def write(
-        self, stage: str, name: str, end_ms: int, size_ms: int, by: Row, values: Row, row: Row, epoch: int
-    ) -> None:
-        super().write(stage, name, end_ms, size_ms, by, values, row, epoch)
-        self.dump.documents[-1]["_index"] = f"{JOB}-{name}-2026.11"
+    def write(self, stage: str, end_ms: int, by: Row, values: Row, row: Row, epoch: int) -> None:
+        super().write(stage, end_ms, by, values, row, epoch)
+        self.dump.documents[-1]["_index"] = f"{JOB}-{stage}-2026.11"
 
 
 class TakesIdsFromTheAttempt(MadeUpJob):
-    def write(
-        self, stage: str, name: str, end_ms: int, size_ms: int, by: Row, values: Row, row: Row, epoch: int
-    ) -> None:
-        super().write(stage, name, end_ms, size_ms, by, values, row, epoch)
+    def write(self, stage: str, end_ms: int, by: Row, values: Row, row: Row, epoch: int) -> None:
+        super().write(stage, end_ms, by, values, row, epoch)
         self.dump.documents[-1]["_id"] = f"{self.dump.documents[-1]['_id'][:-2]}-{epoch}"
 
 
@@ -138,11 +192,100 @@ class LetsAZombieCommit(MadeUpJob):
             done["epoch"] = self.epoch - 1
 
 
+class TakesANullKeyForAnEmptyText(MadeUpJob):
+    def key_of(self, reading: Row) -> tuple[str | None, str | None]:
+        return reading.get("site") or "", reading.get("client") or ""
+
+
+class LeavesOutRecordsWithoutAKey(MadeUpJob):
+    """As a join does with null."""
+
+    def values_of(self, members: list[tuple[int, Row]]) -> Row:
+        keyed = [(at, row) for at, row in members if row.get("client") is not None]
+        return super().values_of(keyed or members)
+
+    def key_of(self, reading: Row) -> tuple[str | None, str | None]:
+        return reading.get("site"), reading.get("client") or "made-0"
+
+
+class MissesTheKeyOfARecordWithoutIt(MadeUpJob):
+    """A field that is missing has the value that it had in the record before."""
+
+    before: str | None = None
+
+    def key_of(self, reading: Row) -> tuple[str | None, str | None]:
+        self.before = reading.get("client", self.before)
+        return reading.get("site"), self.before
+
+
+class AddsWithoutRounding(MadeUpJob):
+    """Better than what is promised, and so another last bit than the next run's."""
+
+    def added(self, values: Iterable[float]) -> float:
+        return math.fsum(values)
+
+
+class RoundsTiesToEven(MadeUpJob):
+    def rounded(self, mean: float) -> float:
+        return round(mean, 2)
+
+
+class CutsMeansOff(MadeUpJob):
+    def rounded(self, mean: float) -> float:
+        return math.floor(mean * 100) / 100
+
+
+class LetsFailedResultsGoOn(MadeUpJob):
+    """Each has its dead letter."""
+
+    def may_go_on(self, end_ms: int, by: Row, values: Row, row: Row, epoch: int) -> bool:
+        return super().may_go_on(end_ms, by, values, row, epoch) or values["busy"] == 0
+
+
+class FiltersFailedResultsSilently(MadeUpJob):
+    """A condition without a value is taken for one that is false."""
+
+    def bury_result(self, document: Row, step: str) -> None:
+        if step == "steps[3].derive.crowd":
+            super().bury_result(document, step)
+
+
+class HasNoRoomForLargeLetters(MadeUpJob):
+    """What is too large for a topic of dead letters is left out."""
+
+    def bury_bytes(self, key: str, value: bytes, headers: dict[str, str]) -> None:
+        if len(value) < LARGE_BYTES:
+            super().bury_bytes(key, value, headers)
+
+
+class IndexesNoFailedResult(MadeUpJob):
+    def write(self, stage: str, end_ms: int, by: Row, values: Row, row: Row, epoch: int) -> None:
+        if stage != "short" or values["busy"]:
+            super().write(stage, end_ms, by, values, row, epoch)
+
+
 MUTANTS = [
+    TakesANullKeyForAnEmptyText,
+    LeavesOutRecordsWithoutAKey,
+    MissesTheKeyOfARecordWithoutIt,
+    AddsWithoutRounding,
+    RoundsTiesToEven,
+    CutsMeansOff,
+    LetsFailedResultsGoOn,
+    FiltersFailedResultsSilently,
+    HasNoRoomForLargeLetters,
+    IndexesNoFailedResult,
     StartsAtTheLatest,
     ForgetsTheCascade,
     ReplaysTooMuch,
     WorksOutItsOwnWatermark,
+    RaisesTheWatermark,
+    RaisesTheClose,
+    FollowsTheNewestPartition,
+    CountsSilenceOfABusyPartition,
+    CountsNoSilence,
+    ForgetsWhatWasReached,
+    LetsTheFutureMoveEventTime,
     LosesRecordsOfAnOutage,
     SumsInFloats,
     IgnoresRefusedItems,
@@ -158,18 +301,28 @@ MUTANTS = [
 
 def run(kind: type[MadeUpJob], seed: int) -> JobVerdict:
     """A longer run than a recorded one: every mutant comes to where it goes wrong."""
-    made_up = kind(seed, JOB, STREAM)
+    made_up = kind(seed, JOB, STREAM, PACES[draw_speed(seed)])
     chance = random.Random(seed)
     for _ in range(150):
         made_up.slice(chance.choice((0, 5, 20)))
-    made_up.dump.records.sort(key=lambda record: (record.partition, record.offset))
-    return check_job(made_up.dump, JOB, STREAM)
+    return check_job(made_up.finish(), JOB, STREAM)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_platform_that_goes_wrong_is_found_out(mutant: type[MadeUpJob]) -> None:
     for seed in range(3):
         assert run(mutant, seed).violations
+
+
+IN_TIME_AND_LATE = [RaisesTheWatermark, RaisesTheClose, FollowsTheNewestPartition]
+
+
+@pytest.mark.parametrize("mutant", IN_TIME_AND_LATE, ids=lambda mutant: mutant.__name__)
+def test_records_that_the_load_sent_in_time_are_late_without_cause(mutant: type[MadeUpJob]) -> None:
+    """Found by what the load intended, whatever the ledger says."""
+    verdicts = [run(mutant, seed) for seed in range(3)]
+    assert any(verdict.late_without_cause for verdict in verdicts)
+    assert all(verdict.watermark for verdict in verdicts)
 
 
 def test_one_that_does_not_is_left_alone() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from strandline.core.errors import LogUnavailable
+from strandline.core.errors import LogUnavailable, NotFound
 from strandline.log.admin import KafkaAdmin
 
 
@@ -59,3 +59,46 @@ def test_offsets_are_asked_for_again_after_a_broker_was_restarted() -> None:
 def test_the_waiting_ends_with_the_timeout() -> None:
     with pytest.raises(LogUnavailable, match="the offsets of topic readings could not be read"):
         ends(stale=1_000)
+
+
+class NotYetClient(FreshClient):
+    """A broker that knows the topic, and not yet a partition that was added."""
+
+    def __init__(self, is_known: bool) -> None:
+        self.is_known = is_known
+
+    def list_offsets(self, wanted: Any, **_: object) -> Any:
+        answers: dict[Any, Future[Found]] = {place: Future() for place in wanted}
+        for answer in answers.values():
+            answer.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+        return answers
+
+    def describe_topics(self, topics: Any, **_: object) -> Any:
+        answer: Future[Any] = Future()
+        if self.is_known:
+            answer.set_result(Described("id", [0, 1]))
+        else:
+            answer.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+        return {"readings": answer}
+
+
+@dataclass
+class Described:
+    topic_id: str
+    partitions: list[int]
+
+
+def test_a_partition_that_a_broker_does_not_know_yet_is_asked_for_again() -> None:
+    """It was just added. To fail for good, as without a topic, would end the job."""
+    clients: list[Any] = [NotYetClient(True), NotYetClient(True), FreshClient()]
+    admin = KafkaAdmin("nowhere", timeout_s=5, make_client=lambda _: clients.pop(0))
+    assert admin.ends("readings", [0, 1]) == {0: 7, 1: 7}
+    admin = KafkaAdmin("nowhere", timeout_s=0.5, make_client=lambda _: NotYetClient(True))
+    with pytest.raises(LogUnavailable, match="a broker does not know all its partitions yet"):
+        admin.ends("readings", [0, 1])
+
+
+def test_a_topic_that_is_gone_is_not_waited_for() -> None:
+    admin = KafkaAdmin("nowhere", timeout_s=600, make_client=lambda _: NotYetClient(False))
+    with pytest.raises(NotFound, match="has no topic readings"):
+        admin.ends("readings", [0, 1])

@@ -15,7 +15,6 @@ from strandline.core.errors import BadRecord
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.emission import keyed_task
-from strandline.processing.emission.commit import add_facts
 from strandline.processing.emission.dead_letters import DeadLetter
 from strandline.processing.emission.document_shapes import letter_shape
 from strandline.processing.emission.keyed_task import BucketOutcome, KeyedTask, RecordLetters
@@ -24,7 +23,7 @@ from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.source.data_source import task_config
 from strandline.processing.source.decoding import DecodedChunk, decoder_of
-from strandline.processing.source.slice_rows import SliceWork, bucket_keys, decode_work, encode
+from strandline.processing.source.slice_rows import SliceWork, add_facts, bucket_keys, decode_work, encode
 from strandline.processing.source.source_task import SourceTask, TaskConfig
 from strandline.results.writer import WriteReport
 from tests.support.ledgers import a_slice
@@ -74,6 +73,9 @@ class KeptRows:
     """Keeps the rows that it is to write."""
 
     rows: list[dict[str, object]] = field(default_factory=list)
+
+    def prepare(self, next_end_ms: int | None) -> None:
+        raise AssertionError("a worker writes")
 
     def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
         before = len(self.rows)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 import pytest
+from structlog.testing import capture_logs
 
 from strandline.core.errors import LedgerUnavailable
 from strandline.ledger.states import FreeJob, LeaseRow
@@ -28,11 +29,13 @@ class LeasingLedger:
         self.may_answer = threading.Event()
         self.may_answer.set()
         self.renewals = 0
+        self.announcements = 0
         self.given_back: list[tuple[str, int]] = []
         self.withdrawn = False
         self._epochs: dict[str, int] = {}
 
     def announce_service(self, name: str, address: str, data_dir: str, length_ms: int) -> None:
+        self.announcements += 1
         self.may_answer.wait(30)
         if self.is_away:
             raise LedgerUnavailable("away")
@@ -94,6 +97,23 @@ def test_a_lease_that_is_renewed_lasts(service: Service) -> None:
     service.wait_for_renewals(8)
     assert service.leadership.lease_of("power") == 1
     assert service.ended == {}
+
+
+def test_a_ledger_that_is_away_is_logged_once_and_that_it_is_back() -> None:
+    made = Service()
+    with capture_logs() as logs:
+        made.leadership.start()
+        made.ledger.is_away = True
+        tries = made.ledger.announcements
+        wait_until(lambda: made.ledger.announcements, lambda now: now >= tries + 5, "tried again")
+        made.ledger.is_away = False
+        made.lead("power")
+        made.wait_for_renewals(2)
+        made.leadership.close()
+    assert [log["event"] for log in logs if log["action"] == "renew"] == [
+        "could not renew the leases",
+        "the leases are renewed again",
+    ]
 
 
 def test_nothing_is_claimed_before_the_service_is_known_to_live() -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from strandline.core.errors import StackError
-from strandline.services.processes.pids import PidFile, process_identity
+from strandline.core.process_identity import process_identity
+from strandline.services.processes.pids import PidFile
 
 
 @pytest.fixture

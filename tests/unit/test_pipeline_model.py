@@ -14,10 +14,12 @@ from strandline.core.stream import DocumentModel, FieldSpec, MqttSpec, StreamSpe
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.expressions import FUNCTIONS, ExpressionError, infer_type, parse_expression
+from strandline.processing.pipelines.expression_types import infer_type
+from strandline.processing.pipelines.expressions import FUNCTIONS, ExpressionError, parse_expression
 from strandline.processing.pipelines.model import (
     EmitSpec,
     EventTimeSpec,
+    IndexSpec,
     InputSpec,
     PipelineSpec,
     StepSpec,
@@ -25,6 +27,7 @@ from strandline.processing.pipelines.model import (
     json_schema,
 )
 from strandline.processing.pipelines.stages import Derive, Emit, Where
+from strandline.results.index_settings import IndexSettings
 
 STREAM = """\
 stream: turbines
@@ -137,12 +140,38 @@ def test_a_stage_may_emit_to_an_index_and_to_a_stream_of_one_name() -> None:
     assert pipeline.stages[1].streams == ("turbine-hour",)
 
 
+def test_an_emission_says_what_its_indices_are_like() -> None:
+    settings = "replicas: 0-all, refresh_interval: 5s, lifecycle: keep-a-year"
+    text = changed("elasticsearch: turbine-hour", f"elasticsearch: {{name: turbine-hour, shards: 3, {settings}}}")
+    pipeline = checked(text)
+    emit = pipeline.stages[1].emits[0]
+    assert (emit.name, emit.index) == ("turbine-hour", IndexSettings(3, "0-all", 5_000, "keep-a-year"))
+    stored = json.loads(json.dumps(pipeline.spec.as_document()))
+    assert check(PipelineSpec.from_document(stored), stream()).stages[1].emits[0].index == emit.index
+
+
+def test_the_short_form_of_an_emission_is_stored_as_it_was_before_there_was_a_long_one() -> None:
+    for text in (changed("", ""), changed("elasticsearch: turbine-hour", "elasticsearch: {name: turbine-hour}")):
+        pipeline = checked(text)
+        assert pipeline.stages[1].emits[0].index == IndexSettings(1, "0-1", None, None)
+        emit = pipeline.spec.as_document()["steps"][4]["emit"]  # type: ignore[index]
+        assert emit == [{"elasticsearch": "turbine-hour"}, {"stream": "hours"}]
+
+
 def test_a_checked_pipeline_can_be_sent_to_another_process() -> None:
     pipeline = checked()
     assert pickle.loads(pickle.dumps(pipeline)) == pipeline
 
 
-@pytest.mark.parametrize(("old", "new"), [("", ""), ("idle_timeout: 30s", "max_ahead: null")])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", ""),
+        ("idle_timeout: 30s", "max_ahead: null"),
+        ("idle_timeout: 30s", "idle_timeout: null"),
+        (", idle_timeout: 30s", ""),
+    ],
+)
 def test_a_pipeline_round_trips_through_json(old: str, new: str) -> None:
     spec = checked(changed(old, new)).spec
     stored = json.loads(json.dumps(spec.as_document()))
@@ -342,6 +371,56 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
             "elasticsearch: turbine-hour}",
             "elasticsearch: Hour}",
             ":23: steps[4].emit[0].elasticsearch: 'Hour' is not a name",
+        ),
+        (
+            "elasticsearch: turbine-hour}",
+            "elasticsearch: [h]}",
+            ":23: steps[4].emit[0].elasticsearch: ['h'] is not a name",
+        ),
+        (
+            "elasticsearch: turbine-hour}",
+            "elasticsearch: {shards: 2}}",
+            ":23: steps[4].emit[0].elasticsearch.name: is missing",
+        ),
+        (
+            "elasticsearch: turbine-hour}",
+            "elasticsearch: {name: h, replica: 2}}",
+            ":23: steps[4].emit[0].elasticsearch.replica: unknown field 'replica'; did you mean 'replicas'?",
+        ),
+        (
+            "elasticsearch: turbine-hour}",
+            "elasticsearch: {name: turbine.g2}}",
+            ":23: steps[4].emit[0].elasticsearch: 'turbine.g2' ends like a generation of a backfill",
+        ),
+        (
+            "elasticsearch: turbine-hour}",
+            "elasticsearch: h-2026.01.write}",
+            ":23: steps[4].emit[0].elasticsearch: 'h-2026.01.write' ends like the alias of a monthly index",
+        ),
+        (
+            "elasticsearch: turbine-hour}",
+            "elasticsearch: {name: h, shards: 0}}",
+            ":23: steps[4].emit[0].elasticsearch.shards: ",
+        ),
+        (
+            "elasticsearch: turbine-hour}",
+            "elasticsearch: {name: h, replicas: 2-1}}",
+            ":23: steps[4].emit[0].elasticsearch.replicas: '2-1' is no number of replicas; write one from 0 to 100",
+        ),
+        (
+            "elasticsearch: turbine-hour}",
+            "elasticsearch: {name: h, refresh_interval: 1}}",
+            ":23: steps[4].emit[0].elasticsearch.refresh_interval: 1 is not a duration",
+        ),
+        (
+            "elasticsearch: turbine-hour}",
+            "elasticsearch: {name: h, refresh_interval: 5ms}}",
+            ":23: steps[4].emit[0].elasticsearch.refresh_interval: expected at least 100ms",
+        ),
+        (
+            "elasticsearch: turbine-hour}",
+            "elasticsearch: {name: h, lifecycle: a b}}",
+            ":23: steps[4].emit[0].elasticsearch.lifecycle: 'a b' is not the name of a lifecycle policy",
         ),
         (
             "elasticsearch: turbine-hour}",
@@ -607,7 +686,11 @@ def test_json_schema_describes_what_the_models_accept() -> None:
     assert all(re.search(short["pattern"], kind) for kind in ("double", "double?", "decimal(10, 2)"))
     assert not re.search(short["pattern"], "float")
     assert long["required"] == ["type"]
-    for name, part, default in (("StreamSpec", "retention", "7d"), ("EventTimeSpec", "max_ahead", "5m")):
+    for name, part, default in (
+        ("StreamSpec", "retention", "7d"),
+        ("EventTimeSpec", "max_ahead", "5m"),
+        ("EventTimeSpec", "idle_timeout", "1m"),
+    ):
         assert defs[name]["properties"][part]["default"] == default
     references = set(re.findall(r'"#/\$defs/(\w+)"', json.dumps(schema)))
     assert references <= set(defs)
@@ -625,6 +708,7 @@ def test_the_reference_names_every_field_and_function() -> None:
     text = REFERENCE.read_text()
     models: list[type[DocumentModel]] = [
         StreamSpec, FieldSpec, MqttSpec, PipelineSpec, EventTimeSpec, InputSpec, StepSpec, WindowSpec, EmitSpec,
+        IndexSpec,
     ]  # fmt: skip
     names = {field.alias or name for model in models for name, field in model.model_fields.items()}
     assert [name for name in sorted(names | set(FUNCTIONS)) if not re.search(rf"[`{{]{name}\b", text)] == []

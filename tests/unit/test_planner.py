@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.core.errors import Fenced
+from strandline.core.errors import Fenced, LogUnavailable, NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, Desired, EventTimeRule, SliceKind
 from strandline.processing.pipelines.event_time import WindowShape, open_until
-from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
+from strandline.processing.slices.continuity import LogContinuity
+from strandline.processing.slices.planner import FILLING_MS, PlannerSettings, SlicePlanner
 from strandline.processing.slices.silence import SilenceMeter
 from strandline.processing.slices.watermark import closes_after, greatest, reached_after
 from tests.support.ledgers import a_checkpoint, a_slice
@@ -24,18 +25,45 @@ class FakeLog:
         self.records = {partition: [] for partition in range(partitions)}
         self.open_from = {}
         """Partition -> where an open transaction begins."""
+        self.is_away = False
+        self.first = {}
+        """Partition -> the first offset that retention left, where it took some."""
+        self.id = "first"
+        """The topic's; None: there is no topic."""
+        self.unseen = set()
+        """Partitions that are not known yet to those who ask for ends, until somebody asks for the partitions."""
 
     def add(self, partition, log_ms, event_ms):
         self.records[partition].append((log_ms, event_ms))
 
     def starts(self, stream):
-        return dict.fromkeys(self.records, 0)
+        return dict.fromkeys(self.records, 0) | self.first
+
+    def partitions(self, stream):
+        self.unseen.clear()
+        return list(self.records)
 
     def ends(self, stream):
-        return {partition: self.open_from.get(partition, len(records)) for partition, records in self.records.items()}
+        if self.is_away:
+            raise LogUnavailable("the brokers are away")
+        known = self.records.keys() - self.unseen
+        return {partition: self.open_from.get(partition, len(self.records[partition])) for partition in sorted(known)}
 
     def ends_with_open(self, stream):
         return {partition: len(records) for partition, records in self.records.items()}
+
+    def topic_id(self, stream):
+        if self.id is None:
+            raise NotFound("Kafka has no topic s")
+        return self.id
+
+    def checksums(self, stream, offsets):
+        starts = self.starts(stream)
+        return {
+            partition: hash(records[offset])
+            for partition, offset in offsets.items()
+            if starts[partition] <= offset < len(records := self.records[partition])
+        }
 
     def newest_log_time(self, stream):
         return max((log_ms for records in self.records.values() for log_ms, _ in records), default=0)
@@ -62,10 +90,11 @@ class Job:
         settings = PlannerSettings("j", 1, self.run.epoch, "s", "earliest", rows_max, rule, WINDOWS)
         self.planner = self.planner_of(settings)
 
-    def planner_of(self, settings):
+    def planner_of(self, settings, filling_ms=0):
         """With a wall clock that is days off: nothing is decided by it."""
         meter = SilenceMeter(lambda: self.now_ms)
-        return SlicePlanner(settings, self.ledger, self.log, lambda: self.now_ms + 10**9, meter)
+        continuity = LogContinuity("j", "s", "first", self.log, lambda: self.now_ms)
+        return SlicePlanner(settings, self.ledger, self.log, lambda: self.now_ms + 10**9, meter, filling_ms, continuity)
 
     def next(self, now_ms):
         """Look once a second until `now_ms`, or until there is a slice."""
@@ -183,7 +212,7 @@ def test_behind_an_open_transaction_there_is_no_silence(job):
     assert [row.watermark_ms for row in job.commit_all(600_100)] == [8_000], "what was behind it is not late"
 
 
-def test_a_run_goes_on_counting_where_the_last_slice_left_off(job):
+def test_what_was_counted_is_recorded_with_the_slice_and_a_new_run_begins_anew(job):
     job.log.add(0, 100, 9_000)
     job.commit_all(200)
     job.commit_all(4_000)
@@ -192,8 +221,73 @@ def test_a_run_goes_on_counting_where_the_last_slice_left_off(job):
     assert row.silence_ms == {"s": {0: 4_000}}
     run = job.ledger.begin_run("j", 2)
     job.planner = job.planner_of(PlannerSettings("j", 1, run.epoch, "s", "earliest", 100, RULE, WINDOWS))
-    job.log.add(1, 3_600_000, 9_200)
-    assert job.next(3_600_000).silence_ms == {"s": {0: 4_000}}, "what nobody counted is not known to be silence"
+    assert job.commit_all(8_000) == []
+    job.log.add(1, 8_000, 9_200)
+    assert job.next(8_300).silence_ms == {"s": {0: 3_100}}, "from its own first look on"
+
+
+@pytest.mark.parametrize("wall_ms", [lambda now_ms: now_ms + 45_000, lambda now_ms: now_ms + now_ms % 3 * 86_400_000])
+def test_a_wall_clock_that_is_ahead_or_steps_by_days_makes_no_record_late(job, wall_ms):
+    """Two partitions get a record a second, logged as they happen; one of them pauses for 4 of the 5 seconds again and again."""
+    settings = PlannerSettings("j", 1, job.run.epoch, "s", "earliest", 100, RULE, WINDOWS)
+    job.planner = SlicePlanner(
+        settings, job.ledger, job.log, lambda: wall_ms(job.now_ms), SilenceMeter(lambda: job.now_ms), 0
+    )
+    job.log.add(1, 100, 100)
+    for second in range(1, 61):
+        job.log.add(0, 1_000 * second, 1_000 * second)
+        if second % 5 == 0:
+            for held_up in range(second - 4, second + 1):
+                job.log.add(1, 1_000 * second, 1_000 * held_up)
+        job.commit_all(1_000 * second + 300)
+    rows = job.ledger.slices("j", 1, 1_000)
+    accepted = sum(job.ledger.checkpoint("j", row.number).accepted for row in rows)
+    assert accepted == 121
+    assert rows[-1].watermark_ms == 55_000 - 1_000
+
+
+@pytest.mark.parametrize("begins_a_new_run", [False, True])
+def test_what_was_held_up_by_an_outage_is_not_late(job, begins_a_new_run):
+    """Two feeds; the brokers go away when one of them has been silent for 4 of the 5 seconds. Both senders deliver what they
+    kept when they are back, one of them 3 s after the other."""
+    for partition in (0, 1):
+        job.log.add(partition, 100, 9_000)
+    job.commit_all(200)
+    for second in range(1, 5):
+        job.log.add(0, 1_000 * second, 9_000 + 1_000 * second)
+        job.commit_all(1_000 * second)
+    job.log.is_away = True
+    with pytest.raises(LogUnavailable):
+        job.next(4_000)
+    job.log.is_away = False
+    if begins_a_new_run:
+        run = job.ledger.begin_run("j", 2)
+        job.run = run
+        job.planner = job.planner_of(PlannerSettings("j", 1, run.epoch, "s", "earliest", 100, RULE, WINDOWS))
+    job.now_ms = 60_000
+    job.commit_all(60_000)
+    for second in range(4, 60):
+        job.log.add(0, 60_000, 9_000 + 1_000 * second)
+    job.commit_all(63_000)
+    for second in range(1, 60):
+        job.log.add(1, 63_000, 9_000 + 1_000 * second)
+    (row,) = job.commit_all(63_100)
+    assert row.watermark_ms == 8_000
+    assert job.ledger.last_checkpoint("j").accepted == 59
+
+
+@pytest.mark.parametrize("is_good", [True, False])
+def test_the_first_records_of_a_partition_are_not_late_for_the_silence_of_others(job, is_good):
+    """They are like those of a partition that has held some: with what comes now event time does not run on. When none of them
+    was accepted, it does from the next slice on."""
+    job.planner = job.planner_of(PlannerSettings("j", 1, job.run.epoch, "s", "earliest", 100, RULE, WINDOWS[1:]))
+    job.log.add(0, 100, 9_000)
+    job.commit_all(200)
+    assert job.commit_all(30_000) == [], "the window is open"
+    job.log.add(1, 30_000, 12_000 if is_good else 7_000)
+    (row,) = job.commit_all(30_100)
+    assert (row.silence_ms["s"][0], row.watermark_ms) == (29_900, 8_000)
+    assert job.closed_ms == (11_000 if is_good else 9_000 + 29_900 - 5_000 - 1_000)
 
 
 def test_a_rule_that_changes_counts_from_the_next_slice_on(job):
@@ -204,6 +298,50 @@ def test_a_rule_that_changes_counts_from_the_next_slice_on(job):
     job.planner = job.planner_of(PlannerSettings("j", 1, job.run.epoch, "s", "earliest", 100, newest, WINDOWS))
     (row,) = job.commit_all(300)
     assert (row.kind, row.watermark_ms, row.rule) == (SliceKind.IDLE, 49_500, newest)
+
+
+def waiting(job):
+    settings = PlannerSettings("j", 1, job.run.epoch, "s", "earliest", 10_000, RULE, WINDOWS)
+    job.planner = job.planner_of(settings, FILLING_MS)
+    return job
+
+
+def test_the_first_slice_waits_for_all_partitions_of_a_stream_that_begins_to_fill(job):
+    """Fast: 30 s of event time in 100 ms, and the partition that comes second begins with the oldest."""
+    waiting(job)
+    assert job.commit_all(100_000) == [], "it stays empty for long"
+    for number in range(3_000):
+        job.log.add(0, 100_000, 10 * number)
+    assert job.next(100_020) is None
+    for number in range(3_000):
+        job.log.add(1, 100_050, 10 * number + 5)
+    job.commit_all(100_100)
+    assert job.ledger.last_checkpoint("j").accepted == 6_000
+
+
+def test_a_partition_that_stays_empty_holds_the_first_slice_up_for_a_moment_only(job):
+    waiting(job).log.add(0, 100, 50)
+    assert job.next(1_000) is None
+    assert job.next(1_000 + FILLING_MS - 1) is None
+    assert job.commit(job.next(1_000 + FILLING_MS)).offsets == {"s": {0: 1, 1: 0}}
+    job.log.add(0, 3_000, 60)
+    assert job.next(3_000).offsets == {"s": {0: 2, 1: 0}}, "only the first one"
+
+
+def test_the_first_slice_waits_for_an_open_transaction_in_an_empty_partition(job):
+    waiting(job).log.add(0, 100, 50_000)
+    job.log.open_from[1] = 0
+    job.log.add(1, 100, 9_000)
+    assert job.next(60_000) is None
+    job.log.open_from.clear()
+    assert job.commit(job.next(60_100)).offsets == {"s": {0: 1, 1: 1}}
+    assert job.ledger.last_checkpoint("j").accepted == 2
+
+
+def test_a_drain_waits_for_nobody(job):
+    waiting(job).log.add(0, 100, 50)
+    job.ledger.set_desired("j", Desired.DRAINED)
+    assert [row.kind for row in job.commit_all(100)] == [SliceKind.LIVE, SliceKind.DRAIN]
 
 
 def test_far_behind_all_partitions_are_cut_at_one_log_time(tmp_path):
@@ -282,6 +420,63 @@ def test_a_partition_that_was_added_joins_the_next_slice_at_its_beginning(job):
     assert row.offsets == {"s": {0: 1, 1: 0, 2: 1}}
 
 
+@pytest.mark.parametrize("idle_timeout_ms", [None, 5_000])
+def test_no_record_of_an_added_partition_is_late_because_it_was_seen_late(tmp_path, idle_timeout_ms):
+    """The planner knows of it a moment after it asked for the ends. It holds a record by then, and the others later ones."""
+    job = Job(tmp_path, EventTimeRule(1_000, idle_timeout_ms))
+    for partition in (0, 1):
+        job.log.add(partition, 100, 5_000)
+    job.commit_all(200)
+    job.log.records[2] = []
+    job.log.unseen = {2}
+    for partition, event_ms in ((2, 10_000), (0, 100_000), (1, 100_000)):
+        job.log.add(partition, 300, event_ms)
+    assert job.next(400) is None
+    row = job.commit(job.next(420))
+    assert row.offsets == {"s": {0: 2, 1: 2, 2: 1}}
+    assert job.ledger.last_checkpoint("j").accepted == 3
+    assert job.closed_ms == 9_000
+    job.ledger.close()
+
+
+def test_silence_does_not_pass_by_a_partition_that_was_added_a_moment_ago(tmp_path):
+    """What is remembered of the partitions is older, until the topic is described anew."""
+    job = Job(tmp_path)
+    for partition in (0, 1):
+        job.log.add(partition, 100, 9_000)
+    job.commit(job.next(200))
+    job.log.add(0, 300, 70_000)
+    job.commit(job.next(400))
+    remember_partitions(job.log)
+    job.log.records[2] = [(500, 9_500)]
+    row = job.commit(job.next(20_000))
+    assert row.offsets == {"s": {0: 2, 1: 1, 2: 1}}
+    assert job.ledger.last_checkpoint("j").accepted == 1, "it is not late"
+    job.ledger.close()
+
+
+def remember_partitions(log):
+    """As LogIndex does for a moment, until it is asked for the topic's id."""
+    known = [log.partitions("s")]
+    ends, topic_id = log.ends, log.topic_id
+
+    def described(stream):
+        known[0] = list(log.records)
+        return topic_id(stream)
+
+    log.partitions = lambda stream: known[0]
+    log.topic_id = described
+    log.ends = lambda stream: {partition: ends(stream)[partition] for partition in known[0]}
+
+
+def test_a_drain_does_not_wait_for_a_partition_that_was_added_after_it_began(job):
+    job.log.add(0, 100, 9_000)
+    job.ledger.set_desired("j", Desired.DRAINED)
+    job.commit(job.next(200))
+    job.log.records[2] = [(250, 60)]
+    assert [row.kind for row in job.commit_all(300)] == [SliceKind.DRAIN]
+
+
 def test_a_slice_that_a_newer_run_planned_is_not_taken_up(tmp_path):
     """The older run was paused and may be of another version: it would emit other results of that slice."""
     job = Job(tmp_path)
@@ -352,12 +547,36 @@ def test_far_behind_a_stream_of_results_is_cut_between_emissions(tmp_path, rows_
     job.ledger.close()
 
 
+def test_a_reader_behind_the_emitters_oldest_checkpoint_takes_all_up_to_it(tmp_path):
+    job = Reader(tmp_path, rows_max=10)
+    for number in (1, 2, 3, 4):
+        job.confirm(number, {0: 5 * number, 1: 5 * number})
+        job.write(number, 0, 1)
+    job.ledger.raise_floor("a", 1, 3, 9)
+    rows = [row for row in job.commit_all(50_000) if row.kind is not SliceKind.IDLE]
+    assert [row.offsets["s"] for row in rows] == [{0: 15, 1: 15}, {0: 20, 1: 20}]
+    job.ledger.close()
+
+
+def test_a_reader_that_meets_a_checkpoint_of_the_emitter_that_goes_cuts_above_it(tmp_path, monkeypatch):
+    job = Reader(tmp_path, rows_max=10)
+    for number in (1, 2, 3, 4):
+        job.confirm(number, {0: 5 * number, 1: 5 * number})
+        job.write(number, 0, 1)
+    job.ledger.raise_floor("a", 1, 3, 9)
+    floor, before = job.ledger.floor, iter([0])  # they go after the floor was read
+    monkeypatch.setattr(job.ledger, "floor", lambda emitter: next(before, floor(emitter)))
+    assert job.next(50_000).offsets == {"s": {0: 15, 1: 15}}
+    job.ledger.close()
+
+
 def test_latest_of_a_stream_of_results_is_after_the_last_committed_emission(tmp_path):
     job = Reader(tmp_path, start="latest")
     job.write(1, 0, 1)
     job.confirm(1, {0: 5, 1: 5})
     job.write(2, 0)
-    assert job.next(100) is None
+    origin = job.commit(job.next(100))
+    assert (origin.offsets_first, origin.offsets) == ({"s": {0: 5, 1: 5}}, {"s": {0: 5, 1: 5}})
     job.write(2, 1)
     job.confirm(2, {0: 10, 1: 10})
     row = job.next(200)
@@ -373,12 +592,30 @@ def test_what_the_log_does_not_hold_is_not_read_whatever_a_checkpoint_says(tmp_p
     job.ledger.close()
 
 
-def test_latest_begins_where_the_log_ended_at_the_first_look(tmp_path):
-    job = Job(tmp_path)
-    job.planner = job.planner_of(PlannerSettings("j", 1, job.run.epoch, "s", "latest", 100, RULE, WINDOWS))
+def latest(job):
+    """A run of the job that begins at the latest record."""
+    job.run = job.ledger.begin_run("j", 1)
+    return job.planner_of(PlannerSettings("j", 1, job.run.epoch, "s", "latest", 100, RULE, WINDOWS))
+
+
+def test_a_run_that_dies_before_its_first_slice_has_recorded_where_it_begins(job):
+    """The next one begins there too, whatever has come since."""
     job.log.add(0, 100, 50)
-    assert job.next(200) is None
+    latest(job).record_origin()
     job.log.add(1, 250, 60)
-    row = job.next(300)
+    planner = latest(job)
+    planner.record_origin()
+    origin = job.commit(planner.next_slice())
+    assert (origin.offsets_first, origin.offsets) == ({"s": {0: 1, 1: 0}}, {"s": {0: 1, 1: 0}})
+    row = planner.next_slice()
     assert (row.offsets_first, row.offsets) == ({"s": {0: 1, 1: 0}}, {"s": {0: 1, 1: 1}})
-    job.ledger.close()
+
+
+def test_an_origin_is_recorded_once_and_only_where_a_job_begins_at_the_latest_record(job):
+    job.log.add(0, 100, 50)
+    job.planner.record_origin()
+    assert job.ledger.last_slice("j") is None
+    job.commit(job.next(200))
+    job.log.add(0, 300, 70)
+    latest(job).record_origin()
+    assert job.ledger.slice_count("j") == 1

@@ -7,10 +7,12 @@ from contextlib import closing
 import pytest
 from aiokafka.errors import NoError, NotLeaderForPartitionError
 
+from strandline.core.errors import Conflict
 from strandline.log.brokers import Answer
 from strandline.log.range_reader import RangeReader, _Rest
 from strandline.log.reader import OffsetRange
-from tests.unit.test_record_batches import batch
+from strandline.log.record_batches import checksum_at
+from tests.unit.test_record_batches import COMMIT, batch, marker
 
 
 def rest(partition: int = 0) -> _Rest:
@@ -47,3 +49,27 @@ def test_an_error_of_a_later_range_waits_for_its_turn():
     assert positions(answer(batch(9, b"a")), answer(error=NotLeaderForPartitionError)) == [10, 0]
     with pytest.raises(NotLeaderForPartitionError):
         positions(answer(error=NotLeaderForPartitionError))
+
+
+@pytest.mark.parametrize(
+    "last", [batch(8, b"b", b"c"), batch(9, b"c", b"beyond the end"), marker(9, COMMIT)], ids=["whole", "cut", "marker"]
+)
+def test_a_range_whose_last_batch_is_not_the_recorded_one_is_refused(last: bytes):
+    """The log was cut off and has grown again: other records stand under the same offsets."""
+    before = batch(0, b"a")
+
+    def take(checksum: int | None, *records: bytes) -> int:
+        one = _Rest(OffsetRange("s", 0, 0, 10, checksum), 0)
+        with closing(RangeReader("127.0.0.1:1")) as reader:
+            for data in records:
+                reader._take([one], [answer(data)])
+        return one.position
+
+    recorded = checksum_at(last, 9)
+    assert take(recorded, before + last) == take(None, before + last) == take(recorded, before, last)
+    assert take(recorded, batch(0, b"other")) == 1, "what is not the last batch has a checksum of its own"
+    for records in ([before + batch(9, b"other")], [before, batch(9, b"other")]):
+        with pytest.raises(
+            Conflict, match="stream s, partition 0 holds another record at offset 9 than when the slice"
+        ):
+            take(recorded, *records)

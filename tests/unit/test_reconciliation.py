@@ -39,6 +39,7 @@ def letter(identity: str = "feed/0/20", reason: str = "late", side: Side = Side.
 
 
 STANDS_FOR_A = Row("minutes", "a", Side.LETTER, INDEX, 120_000, 3, b"result")
+UNUSABLE = Row("minutes", "a", Side.UNUSABLE, "", 120_000, None, None)
 NOT_A_DOCUMENT = computed()._replace(body=None, place="")
 
 
@@ -62,6 +63,8 @@ def compare(*rows: Row) -> Finding:
         ([NOT_A_DOCUMENT, STANDS_FOR_A], Kind.REFUSED),
         ([NOT_A_DOCUMENT], Kind.MISSING),
         ([NOT_A_DOCUMENT, held()], Kind.EXTRA),
+        ([UNUSABLE], Kind.REFUSED),
+        ([UNUSABLE, held()], Kind.EXTRA),
         ([computed(), held(index=OTHER)], Kind.MISPLACED),
         ([computed(), held(), held(index=OTHER)], Kind.DUPLICATE),
         ([held()], Kind.EXTRA),
@@ -152,7 +155,47 @@ def test_a_dead_letter_stands_for_a_document_of_its_own_generation(
     end_ms: int, rows: list[Row | str], kind: Kind
 ) -> None:
     """Generation 2 replaced the windows from 180 to 300 s; generation 3 was never shown."""
-    shown = Reconciler({"minutes": replace(SCOPE, generations=(Generation(2, 180_000, 300_000),))}, LETTERS)
+    shown = Reconciler(
+        {"minutes": replace(SCOPE, generations={"minutes": (Generation(2, 180_000, 300_000),)})}, LETTERS
+    )
     letters = [STANDS_FOR_A._replace(place=one, end_ms=end_ms) if isinstance(one, str) else one for one in rows]
     (finding,) = shown.findings(letters)
     assert finding.kind is kind
+
+
+OF_RESULTS = StoreScope("minute", 60_000, 600_000, 7, 8, {"minutes": (Generation(2, 180_000, 300_000),), "copies": ()})
+NEEDED = Row("letters:minute", "minutes-2026.11/a", Side.COMPUTED, "", 120_000, None, b"expression")
+
+
+def of_result(end_ms: int | None = 120_000, index: str = INDEX, emission: int = 3, side: Side = Side.STORED) -> Row:
+    return Row("letters:minute", "minutes-2026.11/a", side, index, end_ms, emission, b"expression")
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind"),
+    [
+        ([NEEDED, of_result()], Kind.SAME),
+        ([NEEDED], Kind.MISSING),
+        ([NEEDED, of_result(), of_result()], Kind.DUPLICATE),
+        ([NEEDED, of_result(side=Side.LETTER)], Kind.REFUSED),
+        ([of_result(side=Side.LETTER)], Kind.OUTSIDE),
+        ([of_result()], Kind.EXTRA),
+        ([of_result(None)], Kind.EXTRA),
+        ([of_result(60_000)], Kind.OUTSIDE),
+        ([of_result(660_000, emission=8)], Kind.LATER),
+        ([of_result(660_000, emission=9)], Kind.EXTRA),
+        ([of_result(240_000)], Kind.OUTSIDE),
+        ([of_result(240_000, "copies-2026.11")], Kind.EXTRA),
+        ([of_result(240_000, "minutes.g2-2026.11")], Kind.EXTRA),
+        ([of_result(120_000, "minutes.g2-2026.11")], Kind.OUTSIDE),
+        ([of_result(240_000, "minute")], Kind.EXTRA),
+    ],
+)
+def test_a_result_without_a_value_has_one_dead_letter_and_no_other_has_one(rows: list[Row], kind: Kind) -> None:
+    (finding,) = Reconciler({"letters:minute": OF_RESULTS}, LETTERS).findings(rows)
+    assert finding.kind is kind
+
+
+def test_a_stage_that_is_not_audited_is_not_compared() -> None:
+    (finding,) = Reconciler({}, LETTERS).findings([of_result(), of_result()])
+    assert (finding.kind, finding.store) == (Kind.OUTSIDE, "letters:minute")

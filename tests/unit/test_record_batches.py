@@ -8,7 +8,7 @@ import pytest
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from strandline.log.record_batches import committed_batches
+from strandline.log.record_batches import checksum_at, committed_batches
 
 FOR_EVER = 1 << 62
 PRODUCER = 7
@@ -46,7 +46,7 @@ def marker(offset: int, key: bytes) -> bytes:
 def values(
     data: bytes, aborted: list[tuple[int, int]] | None = None, end: int = FOR_EVER
 ) -> tuple[list[bytes], int | None]:
-    batches, offset_next = committed_batches(data, aborted or [], end)
+    batches, offset_next, _ = committed_batches(data, aborted or [], end)
     return [record.value for one in batches for record in one.records()], offset_next
 
 
@@ -88,14 +88,14 @@ def test_records_of_before_kafka_0_11_are_refused():
 
 
 def test_a_codec_that_nobody_knows_says_what_to_do():
-    (unknown,), _ = committed_batches(with_attributes(batch(0, b"a"), 5), [], FOR_EVER)
+    (unknown,), *_ = committed_batches(with_attributes(batch(0, b"a"), 5), [], FOR_EVER)
     with pytest.raises(CorruptRecordException, match=r"compressed with codec 5.*set the topic's compression\.type"):
         list(unknown.records())
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_what_cannot_be_decompressed_says_so(codec):
-    (damaged,), _ = committed_batches(with_attributes(batch(0, b"a" * 50), codec), [], FOR_EVER)
+    (damaged,), *_ = committed_batches(with_attributes(batch(0, b"a" * 50), codec), [], FOR_EVER)
     with pytest.raises(CorruptRecordException, match="could not be decompressed"):
         list(damaged.records())
 
@@ -122,3 +122,12 @@ def test_a_marker_that_compaction_emptied_is_passed_over():
 def test_a_batch_that_compaction_emptied_still_moves_on():
     empty = with_attributes(batch(1, b"a", b"b", b"c"), 0, records=0)
     assert values(empty) == ([], 4)
+
+
+def test_the_checksum_of_an_offset_is_that_of_its_batch():
+    data = batch(0, b"a", b"b") + batch(2, b"c") + batch(5, b"d")
+    found = [checksum_at(data, offset) for offset in range(7)]
+    assert found[0] == found[1] and len(set(found[:3]) | {found[5]}) == 3
+    assert found[3] is found[4] is found[6] is None
+    assert checksum_at(batch(7, b"c"), 7) == found[2], "an offset is not in it"
+    assert checksum_at(data[:-1], 5) is None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from strandline.ledger.ledger import Ledger
+from strandline.log.admin import TopicDescription
 from strandline.processing.emission.fencing import slots_of_older_runs
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.services.rest.checking import check_without_stack
@@ -118,6 +119,23 @@ def test_a_stream_has_one_owner(api: Api) -> None:
     other = MINUTES.replace("pipeline: minutes", "pipeline: others").replace(", {elasticsearch: turbine-minute}", "")
     problem = problem_of(api.apply(other), 409, "conflict")
     assert "can't emit to stream turbine-minute, because stage per_minute of minutes does" in problem["detail"]
+
+
+def test_an_application_that_looked_too_early_is_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other job is submitted after this one's documents were checked."""
+    other = MINUTES.replace("pipeline: minutes", "pipeline: others")
+    api.apply(STREAM)
+    ensure = api.topics.ensure_dead_letter_topic
+
+    def overtaken(job: str) -> TopicDescription:
+        monkeypatch.undo()
+        assert api.apply(other).status_code == 200
+        return ensure(job)
+
+    monkeypatch.setattr(api.topics, "ensure_dead_letter_topic", overtaken)
+    problem = problem_of(api.apply(MINUTES), 409, "conflict")
+    assert "because stage per_minute of others does" in problem["detail"]
+    assert [job.name for job in api.ledger.jobs()] == ["others"]
 
 
 def test_jobs_that_read_each_other_in_a_circle_are_refused(api: Api) -> None:

@@ -2,17 +2,12 @@
 
 import pytest
 
-from strandline.core.errors import Conflict, LogTruncated
-from strandline.ledger.states import StreamRow
+from strandline.core.errors import LogTruncated
 from strandline.processing.pipelines.event_time import WindowShape
-from strandline.processing.slices.rewind import RewindPlan, plan_rewind, require_log_holds, require_same_topic
+from strandline.processing.slices.rewind import RewindPlan, plan_rewind, require_log_holds
 from tests.support.ledgers import a_checkpoint
 
 STAGES = {"minute": WindowShape(60_000, 60_000), "hour": WindowShape(3_600_000, 3_600_000)}
-
-
-def stream_row(topic_id):
-    return StreamRow("readings", {}, 1, topic_id, 0)
 
 
 def never(event_ms):
@@ -90,10 +85,3 @@ def test_a_log_with_a_hole_stops_the_job():
         require_log_holds("j", {"s": {0: 10}}, {"s": {0: 11}})
     with pytest.raises(LogTruncated, match="no such partition"):
         require_log_holds("j", {"s": {3: 0}}, {"s": {0: 0}})
-
-
-def test_a_topic_that_was_made_again_is_another_one():
-    require_same_topic("power", stream_row(None), "abc", "")
-    require_same_topic("power", stream_row("abc"), "abc", "")
-    with pytest.raises(Conflict, match=r"readings is another topic.*power.*topic id new, known is old.*Do that\.$"):
-        require_same_topic("power", stream_row("old"), "new", "Do that.")

@@ -14,13 +14,13 @@ from strandline.core.settings import Settings
 from strandline.processing.spark.cluster import (
     cluster_settings,
     is_cluster,
-    scratch_checkpoint,
     snapshot_directory,
 )
 from strandline.processing.spark.executor_check import MARK, VARIABLE, Expected, require_expected, versions_here
 from strandline.processing.spark.session import shuffle_partitions
 from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
+from tests.support.made_indices import MadeInMemory
 
 SHAPE = DocumentShape("power", "power", "first", 1, (("device", "string"),), (("n", "long"),))
 WITH_PASSWORD = "https://canary-user:canary-password@index:9200"
@@ -72,12 +72,10 @@ def test_what_is_missing_is_named(settings: Settings, change: dict[str, object],
         cluster_settings(settings.model_copy(update=change))
 
 
-def test_checkpoints_lie_where_all_machines_see_them(settings: Settings, tmp_path: Path) -> None:
+def test_snapshots_lie_where_all_machines_see_them(settings: Settings, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
-    assert scratch_checkpoint(settings, tmp_path, "power/3") == shared / "scratch" / "power" / "3"
     assert snapshot_directory(settings) == shared / "snapshots"
     here = settings.model_copy(update={"spark_master": "local[*]"})
-    assert scratch_checkpoint(here, tmp_path, "power/3") == tmp_path / "checkpoint"
     assert snapshot_directory(here) == tmp_path / "snapshots"
 
 
@@ -126,10 +124,11 @@ def test_a_snapshot_directory_of_its_own_must_be_shared_too(
 
 
 def test_the_password_of_the_results_store_does_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = pickle.dumps(ElasticsearchWriter(WITH_PASSWORD, SHAPE, documents_max=7))
+    writer = ElasticsearchWriter(WITH_PASSWORD, SHAPE, made=MadeInMemory(), documents_max=7)
+    sent = pickle.dumps(writer)
     assert b"canary" not in sent
     monkeypatch.setenv("STRANDLINE_ELASTICSEARCH_URL", WITH_PASSWORD)
-    assert pickle.loads(sent) == ElasticsearchWriter(WITH_PASSWORD, SHAPE, documents_max=7)
+    assert pickle.loads(sent) == writer
 
 
 @pytest.mark.parametrize("own", ["https://index:9200", WITH_PASSWORD.replace("index", "other")])

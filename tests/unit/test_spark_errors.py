@@ -10,6 +10,7 @@ from strandline.core.errors import (
     LogTruncated,
     LogUnavailable,
     RecordTooLarge,
+    ReplayMismatch,
     StrandlineError,
 )
 from strandline.processing.spark.errors import typed_error
@@ -32,7 +33,9 @@ Caused by: java.io.EOFException
 """
 
 
-@pytest.mark.parametrize("kind", [LogUnavailable, InvalidSettings, LogTruncated, RecordTooLarge, Divergence])
+@pytest.mark.parametrize(
+    "kind", [LogUnavailable, InvalidSettings, LogTruncated, RecordTooLarge, ReplayMismatch, Divergence]
+)
 def test_our_own_error_comes_back_as_what_it_was(kind: type[StrandlineError]) -> None:
     error = typed_error(RuntimeError(OF_AN_EXECUTOR.format(name=kind.__name__, sentence="Kafka: it is gone.")))
     assert type(error) is kind

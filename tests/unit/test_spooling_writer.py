@@ -14,7 +14,7 @@ from strandline.ingest.append import spooling_writer
 from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.append.spool import Spool
 from strandline.ingest.append.writer import LogWriter
-from tests.support.log_clients import FakeLog, ObedientConsumer, ObedientProducer
+from tests.support.log_clients import FakeLog, FakeMessage, ObedientConsumer, ObedientProducer
 
 DEADLINE_S = 10
 
@@ -47,6 +47,23 @@ class NarrowProducer(HangingProducer):
 
     def commit_transaction(self, timeout_s):
         raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+
+
+class PickyProducer(NarrowProducer):
+    """Of two topics, `narrow` takes no records of this size, and the other takes all."""
+
+    def produce(self, topic, value, key, partition, on_delivery, *_):
+        self.sent.append((topic, value, key, on_delivery, _[-1]))
+
+    def commit_transaction(self, timeout_s):
+        sent, self.sent = self.sent, []
+        if any(topic == "narrow" for topic, *_ in sent):
+            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+        for topic, value, key, on_delivery, headers in sent:
+            message = FakeMessage(topic, value, key, list(headers), place=len(self.log.records))
+            self.log.records.append(message)
+            if on_delivery is not None:
+                on_delivery(None, message)
 
 
 class TwoPartitions:
@@ -163,3 +180,36 @@ def test_what_is_too_large_for_its_topic_waits_in_the_spool_and_the_log_says_wha
     reason = said[0]
     assert "takes smaller records than the gateway" in reason
     assert "apply the stream's document again" in reason
+
+
+def test_a_topic_that_takes_less_spools_its_own_records_and_no_others(tmp_path):
+    """Kafka is there: the other streams go on into the log."""
+
+    async def story():
+        log = FakeLog()
+        spool = Spool(tmp_path, bytes_max=1_000_000)
+        async with LogWriter(
+            "nowhere:9092",
+            writer_id="test",
+            epoch=7,
+            record_bytes_max=1_000,
+            confirm_timeout_s=DEADLINE_S,
+            spool=spool,
+            make_producer=lambda config: PickyProducer(config, log, threading.Event()),
+            make_consumer=lambda config: ObedientConsumer(config, log),
+            make_admin=TwoPartitions,
+        ) as writer:
+
+            def append(topic, value):
+                appending = writer.append(
+                    topic, [(value, None)], received_ms=5, source=b"", content_type=b"", may_spool=True
+                )
+                return asyncio.wait_for(appending, DEADLINE_S)
+
+            for number in range(3):
+                assert await append("narrow", b"%d" % number) is Accepted.SPOOL
+                assert await append("wide", b"%d" % number) is Accepted.LOG
+            assert [record.value for record in spool.head("narrow", 100, 100_000).records] == [b"0", b"1", b"2"]
+            assert spool.head("wide", 100, 100_000) is None
+
+    asyncio.run(story())

@@ -13,6 +13,7 @@ from strandline.processing.emission import stage_emission
 from strandline.processing.emission.dead_letters import DeadLetter
 from strandline.processing.emission.stage_emission import BackfillEmission, StageEmission
 from strandline.processing.operators.cascade import StageResults
+from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.source.slice_rows import SliceWork
 from strandline.results.document import DocumentShape
 from strandline.results.writer import Refused, WriteReport
@@ -27,6 +28,10 @@ class RefusingWriter:
 
     refused_ms: int
     ends_ms: list[int] = field(default_factory=list)
+    prepared: list[int | None] = field(default_factory=list)
+
+    def prepare(self, next_end_ms: int | None) -> None:
+        self.prepared.append(next_end_ms)
 
     def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
         assert (epoch, emission) == (3, 42)
@@ -102,12 +107,22 @@ def test_what_an_earlier_run_emitted_is_left_out(letters: type[KeptLetters]) -> 
     assert letters.written == []
 
 
+def test_a_store_is_told_of_which_windows_results_may_come() -> None:
+    """Of a long window the next one ends long after the last."""
+    writer = RefusingWriter(refused_ms=0)
+    emission(writer).prepare(WindowShape(size_ms=10, every_ms=10))
+    emission(writer, 365).prepare(WindowShape(size_ms=365, every_ms=365))
+    emission(writer, 365).prepare(WindowShape(size_ms=365, every_ms=5))
+    emission(writer, None).prepare(WindowShape(size_ms=10, every_ms=10))
+    assert writer.prepared == [30, 730, 370, None]
+
+
 def test_a_result_without_a_value_is_a_dead_letter_and_no_document(letters: type[KeptLetters]) -> None:
     writer = RefusingWriter(refused_ms=0)
     rows = rows_of(30, 40, problems={40: "tens.n: too large for its type"})
     emitted = emission(writer).emit(results_of(rows), WORK, 1)
     assert writer.ends_ms == [30]
-    assert (emitted.results, emitted.refused) == (2, 1)
+    assert (emitted.results, emitted.refused, emitted.letters) == (2, 0, 1)
     (letter,) = letters.written
     assert dict(letter.headers)["reason"] == "expression"
     assert dict(letter.headers)["step"] == "tens.n"
@@ -118,5 +133,5 @@ def test_a_result_that_the_next_stage_cannot_use_is_a_dead_letter_too(letters: t
     """Also of a stage that emits nothing; one of a window that an earlier run emitted has its letter already."""
     failed = rows_of(20, 30, problems=dict.fromkeys((20, 30), "steps[2].derive.rate: no value from n / 0"))
     emitted = emission(None).emit(results_of(rows_of(20, 30), failed), WORK, 1)
-    assert (emitted.results, emitted.refused) == (0, 1)
+    assert (emitted.results, emitted.refused, emitted.letters) == (0, 0, 1)
     assert [dict(letter.headers)["step"] for letter in letters.written] == ["steps[2].derive.rate"]

@@ -94,8 +94,8 @@ def test_what_the_recorded_slices_rest_on_stays(change, what):
         (("delay: 10s", "delay: 5s"), "delay from 10s to 5s"),
         (("delay: 10s", "delay: 20s"), "delay from 10s to 20s"),
         (("field: ts,", "field: ts, watermark: newest,"), "watermark from partitions to newest"),
-        (("field: ts,", "field: ts, max_ahead: 1m,"), "max_ahead"),
-        (("idle_timeout: 30s", "idle_timeout: 40s"), "idle_timeout"),
+        (("field: ts,", "field: ts, max_ahead: 1m,"), "max_ahead from 5m to 1m"),
+        (("idle_timeout: 30s", "idle_timeout: null"), "idle_timeout from 30s to never"),
     ],
 )
 def test_the_rule_of_event_time_is_recorded_with_each_slice_so_it_may_change(change, what):
@@ -138,6 +138,11 @@ def test_what_the_readers_of_a_stream_of_results_rely_on_stays():
 def test_where_results_go_and_what_is_done_with_bad_records_is_safe():
     assert set(effects(("[{elasticsearch: hour}]", "[{elasticsearch: other}]")).values()) == {Effect.SAFE}
     assert effects(("idle_timeout: 30s", "idle_timeout: 40s"), ("steps:", "late: drop\nsteps:")) == {
-        "idle_timeout": Effect.SAFE,
+        "idle_timeout from 30s to 40s": Effect.SAFE,
         "late or on_error": Effect.SAFE,
     }
+
+
+def test_the_settings_of_indices_count_for_those_that_are_made_later():
+    change = ("elasticsearch: hour", "elasticsearch: {name: hour, shards: 2}")
+    assert effects(change) == {"the settings of the indices of hour": Effect.SAFE}

@@ -23,6 +23,7 @@ class StandingLedger:
     def __init__(self) -> None:
         self.answer: Standing = (3, 7)
         self.looks = 0
+        self.told: list[tuple[str, int, str, str]] = []
         self.may_answer = threading.Event()
         self.may_answer.set()
 
@@ -32,6 +33,10 @@ class StandingLedger:
         if isinstance(self.answer, StrandlineError):
             raise self.answer
         return self.answer
+
+    def end_run(self, job: str, epoch: int, outcome: str, message: str) -> None:
+        self.may_answer.wait(10)
+        self.told.append((job, epoch, outcome, message))
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +129,32 @@ def test_silence_of_spark_counts_from_its_first_sign_of_life(watch: Callable[...
     assert not watched.ended.wait(4 * LEASE_S), "starting takes its time"
     watched.watchdog.beat()
     assert watched.ended.wait(10)
+
+
+def test_a_run_that_never_begins_is_ended_and_the_ledger_told_why(
+    watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a Java process that hangs while it starts."""
+    monkeypatch.setattr(watchdog_module, "START_MAX_S", 0.1)
+    hanging, begun, ended = watch(), watch(), watch()
+    begun.watchdog.beat()
+    ended.watchdog.disarm()
+    assert hanging.ended.wait(10)
+    assert hanging.ledger.told[0] == ("power", 3, "failed", "Spark's query did not begin within 0.1 s")
+    for _ in range(5):
+        begun.watchdog.beat()
+        begun.look_often()
+    assert not begun.ended.is_set() and not ended.ended.is_set()
+
+
+def test_a_ledger_that_hangs_does_not_keep_a_run_from_its_end(
+    watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog_module, "_TELL_S", 0.01)
+    watched = watch()
+    watched.ledger.may_answer.clear()
+    assert watched.ended.wait(10)
+    assert watched.ledger.told == []
 
 
 def test_spark_that_was_told_to_stop_may_take_its_time(watch: Callable[..., Watched]) -> None:

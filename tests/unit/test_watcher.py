@@ -124,6 +124,21 @@ def test_pauses_grow_while_it_does_not_start_and_the_cause_is_logged(
     ]
 
 
+def test_what_fails_again_and_again_is_said_with_its_number_and_its_cause(
+    parts: list[Part], watch: Callable[..., threading.Event]
+) -> None:
+    kafka, _ = parts
+    with capture_logs() as logs:
+        watch(pause_first_s=0.001)
+        kafka.failures_left = 6
+        kafka.kill()
+        wait_until(lambda: logs[-1:] and logs[-1]["log_level"] == "info", bool, "started again")
+    assert [line["event"] for line in logs if "in a row" in line["event"]] == [
+        f"kafka failed {number} times in a row, the last time because kafka has no room; look into its log and mend the cause"
+        for number in (5, 6, 7)
+    ]
+
+
 def test_a_part_that_ran_calmly_is_started_after_the_first_pause_again(
     pids: PidFile, parts: list[Part], watch: Callable[..., threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:

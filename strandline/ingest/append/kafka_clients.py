@@ -33,9 +33,9 @@ class KafkaClients:
         writer_id: str,
         record_bytes_max: int,
         confirm_timeout_s: float,
-        make_producer: Callable[[dict[str, Any]], Producer] = Producer,
-        make_consumer: Callable[[dict[str, Any]], Consumer] = Consumer,
-        make_admin: Callable[[dict[str, Any]], AdminClient] = AdminClient,
+        make_producer: Callable[[dict[str, Any]], Producer],
+        make_consumer: Callable[[dict[str, Any]], Consumer],
+        make_admin: Callable[[dict[str, Any]], AdminClient],
     ) -> None:
         self.bootstrap = bootstrap
         self.writer_id = writer_id

@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 
-from strandline.core.errors import LogUnavailable
+from strandline.core.errors import LogUnavailable, RecordTooLarge
 from strandline.ingest.append.attempts import AttemptFinder
 from strandline.ingest.append.kafka_clients import KafkaClients
 from strandline.ingest.append.outcome import NOT_CONFIRMED, Accepted
@@ -146,6 +146,17 @@ class SpoolingWriter:
         self._writing.clear()
         self._direct.clear()
 
+    def _spool_refused(self, drained: str | None, reason: str) -> None:
+        """Kafka answers, but takes no records of this size. What was being written is in doubt: it goes to the spool, and with it
+        what waits of its topics and of the one that was being drained. The other topics wait for the next producer."""
+        logger.warning("a topic takes smaller records than the gateway", action="record_too_large", reason=reason)
+        topics = {batch.topic for batch in self._writing}
+        for batch in self._writing:
+            self._intake.put(batch)
+        self._writing.clear()
+        for topic in (*topics, *([drained] if drained is not None else [])):
+            self._spool_waiting_of(topic)
+
     # Kafka's side.
 
     async def _run(self) -> None:
@@ -162,6 +173,9 @@ class SpoolingWriter:
                     await self._wait(None if is_idle else RETRY_S)
                 if topic is not None:
                     await self._drain_some(topic)
+            except RecordTooLarge as error:
+                self._spool_refused(topic, str(error))
+                await self._kafka.run(self._drop_clients)
             except (*NOT_CONFIRMED, KafkaException) as error:
                 self._go_away(str(error))
                 await self._kafka.run(self._drop_clients)
@@ -193,6 +207,8 @@ class SpoolingWriter:
             return
         try:
             await self._writer.commit([record for batch in self._writing for record in batch.records])
+        except RecordTooLarge:
+            raise
         except BaseException as error:  # whatever ended us, these records are not forgotten
             self._go_away(str(error))
             raise

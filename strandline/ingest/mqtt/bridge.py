@@ -36,7 +36,7 @@ from strandline.ingest.gateway.process import GatewayResources, open_resources, 
 from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
 from strandline.ingest.gateway.tasks import Tasks
 from strandline.ingest.mqtt.client import BrokerUnavailable, Message, MqttClient, MqttClientOptions
-from strandline.ingest.mqtt.headers import headers_of
+from strandline.ingest.mqtt.headers import TOPIC_BYTES_MAX, headers_of, properties_fit
 from strandline.ingest.mqtt.topics import TopicRoutes
 from strandline.log.record_key import Record
 
@@ -295,7 +295,8 @@ class MqttBridge:
                 batch = batches[route.stream] = _StreamBatch(self._appenders[route.stream])
                 found.append(batch)
             payload = publish.payload
-            if len(payload) > batch.appender.record_bytes_max:
+            is_small = len(publish.topic) <= TOPIC_BYTES_MAX and properties_fit(publish)
+            if not is_small or len(payload) > batch.appender.record_bytes_max:
                 self._refuse_too_large(batch.appender, message)
                 continue
             batch.messages.append(message)
@@ -306,7 +307,7 @@ class MqttBridge:
     def _refuse_too_large(self, appender: StreamAppender, message: Message) -> None:
         appender.refuse("too_large")
         logger.error(
-            "a message is over the limit and is not persisted",
+            "a message, its topic or its properties are over the limit, and it is not persisted",
             action="message_refused",
             stream=appender.spec.stream,
             topic=shown(message),

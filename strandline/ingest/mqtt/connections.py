@@ -14,6 +14,7 @@ from strandline.ingest.gateway.process import GatewayResources
 from strandline.ingest.mqtt.batches import Batches
 from strandline.ingest.mqtt.connection import Admission, Connection, ConnectRefused, Pause, State
 from strandline.ingest.mqtt.decoder import Connect, Publish, Will
+from strandline.ingest.mqtt.headers import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX, properties_fit
 from strandline.ingest.mqtt.passwords import Passwords, TooManyChecks
 from strandline.ingest.mqtt.sessions import Sessions
 from strandline.ingest.mqtt.topics import TopicRoutes
@@ -21,9 +22,6 @@ from strandline.ingest.mqtt.wire import V311, PacketError, Reason
 
 logger = structlog.get_logger()
 
-TOPIC_BYTES_MAX = 16 * 1024
-PROPERTIES_BYTES_MAX = 16 * 1024
-"""User properties of one message. Topic and properties become headers, for which a record has 64 KiB."""
 PARTIAL_BYTES_MAX = 64 * 1024 * 1024
 """Of the incomplete packets of all connections. Over it connections with large ones are closed."""
 PARTIAL_BYTES_FREE = 16 * 1024
@@ -170,7 +168,7 @@ class MqttConnections:
                 Reason.PACKET_TOO_LARGE,
                 f"a message of {len(publish.payload)} bytes, the limit is {self._record_bytes_max}",
             )
-        if publish.properties is not None and not _fit(publish):
+        if not properties_fit(publish):
             self._refuse_message("too_large")
             return Reason.QUOTA_EXCEEDED
         route = self._routes.find(publish.topic) if len(publish.topic) <= TOPIC_BYTES_MAX else None
@@ -238,9 +236,3 @@ class MqttConnections:
                 "a client was refused", action="mqtt_refused", reason=text, peer=connection.peer,
                 client=connection.client_id[:100],
             )  # fmt: skip
-
-
-def _fit(publish: Publish) -> bool:
-    assert publish.properties is not None
-    content_type, user = publish.properties.content_type or "", publish.properties.user
-    return len(content_type) + sum(len(name) + len(value) + 32 for name, value in user) <= PROPERTIES_BYTES_MAX

@@ -11,6 +11,19 @@ from strandline.core.record_headers import (
 from strandline.ingest.gateway.stream_appender import Headers
 from strandline.ingest.mqtt.decoder import Publish
 
+TOPIC_BYTES_MAX = 16 * 1024
+PROPERTIES_BYTES_MAX = 16 * 1024
+"""Content type and user properties of one message. Topic and properties become headers, for which a record has room."""
+
+
+def properties_fit(publish: Publish) -> bool:
+    """Whether a record has room for the message's properties."""
+    properties = publish.properties
+    if properties is None:
+        return True
+    user = sum(len(name.encode()) + len(value.encode()) + 32 for name, value in properties.user)
+    return len((properties.content_type or "").encode()) + user <= PROPERTIES_BYTES_MAX
+
 
 def headers_of(publish: Publish, route_headers: Headers, is_redelivered: bool = False) -> Headers:
     """The headers of the message's route, and what the message adds: its flags and its user properties."""

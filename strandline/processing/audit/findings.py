@@ -5,21 +5,9 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from strandline.processing.audit.reconciliation import DIFFERENCES, Finding, Reconciler, Row
-from strandline.processing.audit.report import Counts
+from strandline.processing.audit.reconciliation import DIFFERENCES, SAMPLE_MAX, Finding, Found, Reconciler, Row
 from strandline.processing.audit.table import Database, Table
-
-SAMPLE_MAX = 100
-"""Differences that a report shows; it counts all others."""
-
-
-@dataclass(frozen=True)
-class Found:
-    counts: Counts
-    sample: list[Finding]
-    """The first differences, by store, window and id."""
 
 
 def find(database: Database, compared: Table, reconciler: Reconciler) -> Found:

@@ -132,6 +132,12 @@ def window_end_and_emission(source: dict[str, Any]) -> tuple[int | None, int | N
     return end_ms, emission if isinstance(emission, int) else None
 
 
+def stage_of(source: dict[str, Any]) -> str:
+    """Return the stage that a document says it is of; empty where that can't be read."""
+    origin = source.get("strandline")
+    return str(origin.get("stage", "")) if isinstance(origin, dict) else ""
+
+
 def encode_result(source: dict[str, Any]) -> bytes:
     """Return a document's result as JSON; equal bytes are equal results."""
     result = result_of(source)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from strandline.core.errors import TransientError
+from strandline.processing.audit.event_times import LatestEvents
 
 _ROWS_FOR_PROCESSES = 300_000
 """With fewer rows a second process costs more than it saves."""
@@ -25,6 +26,7 @@ class Account:
     records: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     """Reason -> records."""
+    latest: LatestEvents = field(default_factory=dict)
 
 
 class Part(Protocol):

@@ -93,7 +93,17 @@ class AuditPlan:
     stores: Mapping[str, tuple[Generation, ...]] = field(default_factory=dict)
     """Alias -> the backfilled generations that it shows."""
     incomplete: str = ""
-    """Which windows can no longer be audited, as a sentence; empty when all can."""
+    """What can no longer be audited, in sentences; empty when all can."""
+
+    def without_event_times_before(self, slice_held: int) -> AuditPlan:
+        """The plan, saying so if slices of it below `slice_held` were removed before their event times were compared."""
+        if self.slice_first > self.slice_last or slice_held <= self.slice_first:
+            return self
+        why = (
+            f"event times of slices before {slice_held} were not compared, because the ledger was cleared of these slices while "
+            "the audit ran"
+        )
+        return replace(self, incomplete="; ".join(part for part in (self.incomplete, why) if part))
 
 
 def plan_audit(
@@ -113,8 +123,8 @@ def plan_audit(
     1. Find the last slice: that of the last checkpoint, or the first one that closes all the windows asked for.
     2. Cut the slices up to it into spans by version, and add the backfills; for each find its windows, and the slices that
        can hold their records.
-    3. Where the log, the dead-letter stream or a stream of results has lost its beginning, keep only the windows that lost
-       nothing.
+    3. Where the log, the ledger, the dead-letter stream or a stream of results has lost its beginning, keep only the windows that
+       lost nothing.
 
     Raises NotFound when the job has no checkpoint, LedgerUnavailable.
     """
@@ -127,7 +137,7 @@ def plan_audit(
     versions = _versions(ledger, job, load, slice_last)
     slice_of_letters = _first_slice_with_letters(ledger, job, slice_last, letter_starts)
     slice_of_results = _first_slice_with_results(ledger, job, slice_last, result_starts or {})
-    slice_whole = max(slice_of_letters, slice_of_results)
+    slice_whole = max(slice_of_letters, slice_of_results, ledger.floor(job) + 1)
     floors = dict(ledger.checkpoint(job, slice_whole - 1).emitted) if slice_whole > 1 else {}
     stores = {store: tuple(shown) for store, shown in generations_by_store(backfills).items()}
 
@@ -165,7 +175,7 @@ def plan_audit(
 def _incomplete(floor_ms: int) -> str:
     when = format_timestamp(floor_ms * 1000)
     return (
-        f"the log, the dead-letter stream or a stream of results no longer holds all that belongs to windows before {when}, "
+        f"the log, the ledger, the dead-letter stream or a stream of results no longer holds all of windows before {when}, "
         f"so not all of them were audited; ask for the rest alone with --from {when}"
     )
 
@@ -230,7 +240,8 @@ def _first_slice_where(ledger: Ledger, job: str, slice_last: int, is_so: Callabl
     def is_so_of(number: int) -> bool:  # where a slice's dead letters and results begin never falls
         return is_so(ledger.checkpoint(job, number - 1) if number > 1 else None)
 
-    return 1 + bisect_left(range(1, slice_last + 1), True, key=is_so_of)
+    first = ledger.floor(job) + 1
+    return first + bisect_left(range(first, slice_last + 1), True, key=is_so_of)
 
 
 @dataclass(frozen=True)
@@ -246,7 +257,7 @@ class _Versions:
 def _versions(ledger: Ledger, job: str, load: Callable[[int], CheckedPipeline], slice_last: int) -> list[_Versions]:
     found: list[_Versions] = []
     changes = ledger.version_changes(job, slice_last)
-    ends = [first - 1 for first, _ in changes[1:]] + [slice_last]
+    ends = [*(first - 1 for first, _ in changes[1:]), slice_last][: len(changes)]
     for (first, version), end in zip(changes, ends, strict=True):
         pipeline = load(version)
         if found and _meaning(found[-1].pipeline) == _meaning(pipeline):
@@ -335,7 +346,14 @@ def _subtract(totals: Totals, before: Totals) -> Totals:
         totals.accepted - before.accepted,
         {key: count for key in totals.rejected if (count := totals.rejected[key] - before.rejected.get(key, 0))},
         {key: totals.results[key] - before.results.get(key, 0) for key in totals.results},
+        _refused_since(totals, before),
     )
+
+
+def _refused_since(totals: Totals, before: Totals) -> dict[str, int] | None:
+    if totals.refused is None or before.refused is None:
+        return None
+    return {key: count for key in totals.refused if (count := totals.refused[key] - before.refused.get(key, 0))}
 
 
 def _least(values: list[int | None]) -> int | None:

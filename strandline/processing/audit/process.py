@@ -10,43 +10,44 @@ that was asked for.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 import structlog
 
-from strandline.core.errors import Conflict, PermanentError, StrandlineError
+from strandline.core.errors import Conflict, NotFound, PermanentError, StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.record_headers import dead_letter_topic
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import Totals
+from strandline.ledger.states import CheckpointRow, SliceRow, Totals
 from strandline.log.index import LogIndex
-from strandline.processing.audit.findings import Found, find
+from strandline.processing.audit.event_times import LatestEvents, event_time_differences
+from strandline.processing.audit.findings import find
 from strandline.processing.audit.index_reader import EndRange, close_snapshot, open_snapshot
 from strandline.processing.audit.parts import Account, Part, run_parts
 from strandline.processing.audit.plan import AuditPlan, VersionSpan, plan_audit, stores_of, streams_of
 from strandline.processing.audit.progress import Progress, tell
 from strandline.processing.audit.recomputation import Recomputation
-from strandline.processing.audit.reconciliation import Reconciler
+from strandline.processing.audit.reconciliation import Found, Reconciler
 from strandline.processing.audit.report import AuditReport, Outcome, letter_scope, make_report, store_scopes
 from strandline.processing.audit.stores import ROWS_SCHEMA, index_parts, letters_parts, results_parts
 from strandline.processing.audit.table import Database, Table
 from strandline.processing.backfill.plan import Backfilled, complete_backfills
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, aliases_of
 from strandline.processing.pipelines.stored import load_pipeline
-from strandline.processing.slices.rewind import require_same_topic
+from strandline.processing.slices.continuity import require_same_topic
 from strandline.processing.source.decoding import decoding_of
-from strandline.processing.source.recorded_slices import recorded_tasks
+from strandline.processing.source.recorded_slices import LogTask, recorded_tasks
+from strandline.processing.spark.scratch import scratch_directory
 
 log = structlog.get_logger()
 
+_SLICES_A_LOOK = 1_000
 EXIT_FAILED = 1
 EXIT_CODES: dict[Outcome, int] = {"clean": 0, "differences": 3, "incomplete": EXIT_FAILED}
 
@@ -64,11 +65,13 @@ class Audit:
     def run(self) -> AuditReport:
         """Recompute, compare, report.
 
-        1. Plan from the ledger: audit up to the present last checkpoint, whatever the job does meanwhile.
+        1. Plan from the ledger: audit up to the present last checkpoint, whatever the job does meanwhile. Note where its slices
+           cut the log, because slices may be removed from the ledger while the audit runs.
         2. Take a snapshot of the index, and the ends of the streams of results and of dead letters. The ledger already has
            the slices that wrote all this. Raise Conflict if a backfill became complete in between.
         3. Read the stored results and the dead letters; read the log and compute the windows anew.
-        4. Compare the totals of the log with those of the ledger.
+        4. Compare the totals of the log with those of the ledger, and event times, watermarks and closes of each slice that the
+           ledger still holds.
         5. Compare results, documents, rejected records and dead letters, id by id.
         """
         began_s = time.monotonic()
@@ -76,6 +79,7 @@ class Audit:
             letters = dead_letter_topic(self._job)
             backfills = complete_backfills(self._ledger, self._job, self._load)
             stream, plan = self._plan(self._index.starts(letters), backfills)
+            tasks = [self._tasks(span) for span in plan.spans]
             aliases = sorted({alias for s in plan.spans for one in aliases_of(s.pipeline).values() for alias in one})
             streams = {name for s in plan.spans for one in streams_of(s.pipeline).values() for name in one}
             snapshots = {alias: open_snapshot(self._settings.elasticsearch_url, alias) for alias in aliases}
@@ -87,29 +91,20 @@ class Audit:
                 last = self._ledger.last_slice(self._job)
                 assert last is not None, "a committed slice is there, so there is a last one"
                 reconciler = Reconciler(store_scopes(plan, last), letter_scope(plan, stream, last))
-                with self._scratch() as directory:
+                with scratch_directory(self._settings, f"audit-{self._job}") as directory:
                     compared = Table(directory / "compared", ROWS_SCHEMA)
                     compared.create()
                     self._read_stores(plan, snapshots, held, letters_end, compared)
-                    computed, found = self._compute(plan, directory, compared, reconciler)
-                return make_report(plan, computed, found.counts, found.sample, reconciler, time.monotonic() - began_s)
+                    recomputations = self._recomputations(plan, tasks, directory, compared)
+                    computed, latest, found = self._compute(recomputations, directory, compared, reconciler)
+                wrong, slice_held = self._compare_event_times(plan, latest)
+                plan = plan.without_event_times_before(slice_held)
+                return make_report(plan, computed, wrong, found, reconciler, time.monotonic() - began_s)
             finally:
                 for snapshot in snapshots.values():
                     close_snapshot(self._settings.elasticsearch_url, snapshot)
         finally:
             self._ledger.close()
-
-    @contextmanager
-    def _scratch(self) -> Iterator[Path]:
-        """A directory for the audit's tables, empty at first and gone at the end."""
-        # No job can have this name.
-        scratch = (self._settings.scratch_dir or self._settings.data_dir / "scratch") / f".audit-{self._job}"
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
-        try:
-            yield scratch
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
 
     def _load(self, version: int) -> CheckedPipeline:
         return load_pipeline(self._ledger, self._job, version)
@@ -118,7 +113,8 @@ class Audit:
         job = self._ledger.job(self._job)
         stream = self._load(job.version).spec.input.stream
         what_now = "The records that its results came from are gone and can't be audited."
-        require_same_topic(self._job, self._ledger.stream(stream), self._index.topic_id(stream), what_now)
+        known_id, present_id = self._ledger.stream(stream).topic_id, self._index.topic_id(stream)
+        require_same_topic(self._job, stream, known_id, present_id, what_now)
         return stream, plan_audit(
             self._ledger,
             self._job,
@@ -145,7 +141,10 @@ class Audit:
     ) -> None:
         bootstrap = self._settings.kafka_bootstrap
         topic = dead_letter_topic(self._job)
-        stores = {stage: names for one in plan.spans for stage, names in stores_of(one.pipeline).items()}
+        stores: dict[str, tuple[str, ...]] = {}
+        for span in plan.spans:  # versions may emit one stage to different places
+            for stage, names in stores_of(span.pipeline).items():
+                stores[stage] = tuple(dict.fromkeys((*stores.get(stage, ()), *names)))
         parts: list[Part] = [
             *index_parts(self._settings.elasticsearch_url, snapshots, self._asked, compared),
             *results_parts(bootstrap, self._job, streams, self._asked, compared),
@@ -154,11 +153,8 @@ class Audit:
         _run("reading the results", parts)
 
     def _compute(
-        self, plan: AuditPlan, directory: Path, compared: Table, reconciler: Reconciler
-    ) -> tuple[Totals, Found]:
-        spans = [
-            self._recomputation(span, directory / f"span-{number}", compared) for number, span in enumerate(plan.spans)
-        ]
+        self, spans: list[Recomputation], directory: Path, compared: Table, reconciler: Reconciler
+    ) -> tuple[Totals, LatestEvents, Found]:
         account = _run("reading the log", [part for one in spans for part in one.parts])
         database = Database(directory / "spilled", self._settings.audit_memory_mb)
         try:
@@ -174,12 +170,49 @@ class Audit:
         finally:
             database.close()
         rejected = dict(sorted(account.rejected.items()))
-        return Totals(account.records, account.records - sum(rejected.values()), rejected, dict(results)), found
+        computed = Totals(account.records, account.records - sum(rejected.values()), rejected, dict(results))
+        return computed, account.latest, found
 
-    def _recomputation(self, span: VersionSpan, directory: Path, compared: Table) -> Recomputation:
-        decoding = decoding_of(span.pipeline, self._settings.kafka_bootstrap)
-        tasks = recorded_tasks(self._ledger, self._job, span.slice_first, span.slice_own, span.slice_last)
-        return Recomputation(span, decoding, tasks, directory, compared)
+    def _compare_event_times(self, plan: AuditPlan, latest: LatestEvents) -> tuple[list[str], int]:
+        """Where a slice whose records were all read is not what its records lead to, and the first slice that the ledger still
+        held when it was compared."""
+
+        def compare_above(floor: int) -> tuple[list[str], int]:
+            return [
+                sentence
+                for span in plan.spans
+                if span.generation == 1
+                for sentence in self._event_times_above(floor, span, latest)
+            ], floor + 1
+
+        return self._ledger.above_floor(self._job, compare_above)
+
+    def _event_times_above(self, floor: int, span: VersionSpan, latest: LatestEvents) -> Iterator[str]:
+        first = max(span.slice_own, floor + 1)
+        before = self._ledger.checkpoint(self._job, first - 1) if first > 1 else None
+        return event_time_differences(self._done(first, span.slice_last), before, latest)
+
+    def _done(self, first: int, last: int) -> Iterator[tuple[SliceRow, CheckpointRow]]:
+        """The committed slices with their checkpoints, in order. Raises NotFound when one was removed."""
+        for start in range(first, last + 1, _SLICES_A_LOOK):
+            end = min(start + _SLICES_A_LOOK - 1, last)
+            slices = self._ledger.slices(self._job, start, end)
+            checkpoints = self._ledger.checkpoints(self._job, end - start + 1, before=end + 1)
+            if min(len(slices), len(checkpoints)) <= end - start:
+                raise NotFound(f"Some of slices {start} to {end} of job {self._job} have just been removed.")
+            yield from zip(slices, reversed(checkpoints), strict=True)
+
+    def _tasks(self, span: VersionSpan) -> list[LogTask]:
+        return recorded_tasks(self._ledger, self._job, span.slice_first, span.slice_own, span.slice_last)
+
+    def _recomputations(
+        self, plan: AuditPlan, tasks: list[list[LogTask]], directory: Path, compared: Table
+    ) -> list[Recomputation]:
+        bootstrap = self._settings.kafka_bootstrap
+        return [
+            Recomputation(span, decoding_of(span.pipeline, bootstrap), own, directory / f"span-{number}", compared)
+            for number, (span, own) in enumerate(zip(plan.spans, tasks, strict=True))
+        ]
 
 
 def _run(step: str, parts: Sequence[Part]) -> Account:
@@ -188,6 +221,7 @@ def _run(step: str, parts: Sequence[Part]) -> Account:
     for one in run_parts(parts):
         whole.records += one.records
         whole.rejected.update(one.rejected)
+        whole.latest.update(one.latest)
         progress.advance()
     return whole
 

@@ -20,11 +20,12 @@ from strandline.core.record_headers import REASON_EXPRESSION, REASON_LATE
 from strandline.processing.audit.index_reader import EndRange, encode_result
 from strandline.processing.audit.parts import Account
 from strandline.processing.audit.plan import VersionSpan
-from strandline.processing.audit.reconciliation import DEAD_LETTERS, STREAM_STORE, Row, Side
-from strandline.processing.audit.stores import rows_batch
+from strandline.processing.audit.reconciliation import DEAD_LETTERS, RESULT_LETTERS, STREAM_STORE, Row, Side
+from strandline.processing.audit.stores import ROWS_SCHEMA
 from strandline.processing.audit.table import Database, Table
 from strandline.processing.audit.window_query import WindowQuery
-from strandline.processing.emission.document_shapes import document_shape
+from strandline.processing.emission.document_shapes import document_shape, letter_shape
+from strandline.processing.operators.blobs import batch_of
 from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.pipelines.stages import Emit, Stage
 from strandline.processing.source.decoding import DecodingConfig, decode_pieces, decoder_of
@@ -53,17 +54,18 @@ class RecordsPart:
 
     @property
     def rows(self) -> int:
-        return sum(piece.offsets.offset_next - piece.offsets.offset_first for piece in self.task.pieces)
+        return sum(piece.offsets.offset_count for piece in self.task.pieces)
 
     def run(self) -> Account:
         account = Account()
         steps = RowSteps(self.stage.pre_steps, self.types)
         query = WindowQuery(self.stage, steps.types)
+        ends = np.array([piece.offsets.offset_next for piece in self.task.pieces])
         with self.records.writer(self.name) as records, self.compared.writer(self.name) as letters:
             for chunk in decode_pieces(self.decoding, decoder_of(self.decoding), self.task.pieces):
                 offsets, decoded = chunk.offsets, chunk.decoded
                 rejected = {reject.index: reject.reason for reject in decoded.rejects}
-                accepted = [at for at in range(len(offsets)) if at not in rejected]
+                accepted = chunk.accepted_places()
                 stepped = steps.apply(decoded.arrays, len(accepted))
                 rejected |= {accepted[problem.row]: REASON_EXPRESSION for problem in stepped.problems}
                 if self.task.own:
@@ -72,6 +74,9 @@ class RecordsPart:
                     place = f"{chunk.stream}/{chunk.partition}"
                     letters.append(self._letters({f"{place}/{offsets[at]}": rejected[at] for at in sorted(rejected)}))
                 event_us = decoded.event_time.cast(pa.int64()).to_numpy(zero_copy_only=False)
+                if self.task.own:
+                    places = np.searchsorted(ends, np.array(offsets, np.int64)[accepted], "right")
+                    self._note_latest(account, places, event_us // 1000)
                 event_ms = event_us[stepped.rows] // 1000
                 wanted = pa.array(
                     np.flatnonzero((event_ms >= self.events_from_ms) & (event_ms < self.events_before_ms))
@@ -80,14 +85,30 @@ class RecordsPart:
                 records.append(query.rows(pa.array(event_ms).take(wanted), columns))
         return account
 
+    def _note_latest(self, account: Account, places: np.ndarray, event_ms: np.ndarray) -> None:
+        """The latest event in each piece of the task. `places`: of each accepted record, the place of its piece."""
+        for place in np.unique(places):
+            first = self.task.pieces[place].offsets
+            key = first.stream, first.partition, first.offset_first
+            latest_ms = int(event_ms[places == place].max())
+            account.latest[key] = max(latest_ms, account.latest.get(key, latest_ms))
+
     def _letters(self, rejected: Mapping[str, str]) -> pa.RecordBatch:
-        return rows_batch(
-            [
-                Row(DEAD_LETTERS, identity, Side.COMPUTED, "", None, None, reason.encode())
-                for identity, reason in rejected.items()
-                if self.has_late_letters or reason != REASON_LATE
-            ]
-        )
+        rows = [
+            Row(DEAD_LETTERS, identity, Side.COMPUTED, "", None, None, reason.encode())
+            for identity, reason in rejected.items()
+            if self.has_late_letters or reason != REASON_LATE
+        ]
+        return batch_of(rows, ROWS_SCHEMA)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Some results of one stage."""
+
+    rows: pa.RecordBatch
+    without_value: pa.RecordBatch
+    """Those of them that do not fit their type, or for which a step before the next stage has no value."""
 
 
 class Recomputation:
@@ -132,30 +153,52 @@ class Recomputation:
                 shapes = self._shapes(stage)
                 counts[stage.name] += 0
                 for inside in self.results(database, at):
-                    counts[stage.name] += inside.num_rows
+                    counts[stage.name] += inside.rows.num_rows
+                    documents.append(self._result_letters(stage, inside.without_value))
                     for emit, shape in shapes:
-                        documents.append(_documents(shape, self._without_replaced(emit, inside)))
+                        documents.append(_documents(shape, self._without_replaced(emit, inside.rows)))
         return Counter({name: counts[name] for name in self.span.windows if name in counts})
 
-    def results(self, database: Database, at: int) -> Iterator[pa.RecordBatch]:
+    def results(self, database: Database, at: int) -> Iterator[Results]:
         """The results of the stage at this place that lie in the span, in no order; all of them become rows of the next."""
         _, query, table = self._stages[at]
         ends = self.span.windows.get(query.stage.name)
         is_last = at == len(self._stages) - 1
         with nullcontext() if is_last else self._stages[at + 1][2].writer("results") as following:
             for batch in query.results(database, table):
+                bad = batch.filter(pc.is_valid(batch.column(PROBLEM)))
                 if following is not None:
-                    following.append(self._rows_of_next(at + 1, batch))
+                    rows, failed = self._rows_of_next(at + 1, batch)
+                    following.append(rows)
+                    bad = pa.concat_batches([bad, failed])
                 if ends is not None:
-                    yield batch.filter(_ends_in(batch, ends))
+                    yield Results(batch.filter(_ends_in(batch, ends)), bad.filter(_ends_in(bad, ends)))
 
-    def _rows_of_next(self, at: int, results: pa.RecordBatch) -> pa.RecordBatch:
-        """Results as rows of the next stage; a result that is a dead letter has no place in it."""
+    def _rows_of_next(self, at: int, results: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Results as rows of the next stage, and those for which a step before it has no value. A result that is a dead letter
+        has no place in it."""
         steps, query, _ = self._stages[at]
         good = results.filter(results.column(PROBLEM).is_null())
         stepped = steps.apply(dict(zip(good.schema.names, good.columns, strict=True)), good.num_rows)
+        failed = good.take(pa.array([problem.row for problem in stepped.problems], pa.int64()))
         # A window's results belong to its last moment.
-        return query.rows(pc.subtract(stepped.columns[WINDOW_END], 1), stepped.columns)
+        return query.rows(pc.subtract(stepped.columns[WINDOW_END], 1), stepped.columns), failed
+
+    def _result_letters(self, stage: Stage, results: pa.RecordBatch) -> pa.RecordBatch:
+        """The dead letters that these results must have; a backfill has them for the windows that it shows."""
+        span = self.span
+        shape = letter_shape(span.pipeline, stage, span.version, span.generation)
+        results = self._without_replaced(
+            Emit("stream" if shape.is_stream else "elasticsearch", shape.emit_name), results
+        )
+        documents = shape.documents(results.drop_columns([PROBLEM]), 0, 0)
+        identities = [f"{one.index or ''}/{one.id}" for one in documents]
+        store, reason = RESULT_LETTERS + stage.name, REASON_EXPRESSION.encode()
+        rows = [
+            Row(store, identity, Side.COMPUTED, "", end_ms, None, reason)
+            for identity, end_ms in zip(identities, results.column(WINDOW_END).to_pylist(), strict=True)
+        ]
+        return batch_of(rows, ROWS_SCHEMA)
 
     def _shapes(self, stage: Stage) -> list[tuple[Emit, DocumentShape]]:
         """A backfill writes to no stream."""
@@ -189,9 +232,11 @@ def _documents(shape: DocumentShape, results: pa.RecordBatch) -> pa.RecordBatch:
         strict=True,
     )
     for one, end_ms, is_good in columns:
-        if isinstance(one, Document) and is_good:
+        if not is_good:
+            rows.append(Row(store, one.id, Side.UNUSABLE, "", end_ms, None, None))
+        elif isinstance(one, Document):
             body = encode_result(msgspec.json.decode(one.source))
             rows.append(Row(store, one.id, Side.COMPUTED, one.index, end_ms, None, body))
         else:
             rows.append(Row(store, one.id, Side.COMPUTED, "", end_ms, None, None))
-    return rows_batch(rows)
+    return batch_of(rows, ROWS_SCHEMA)

@@ -1,7 +1,7 @@
 """The comparison of an audit, id by id: what was computed anew against what the stores hold. A pure merge of sorted rows.
 
 Rows come sorted by store and id, so only the rows of one id are in memory at a time.
-A store is an alias of the index, a stream of results, or the dead-letter stream.
+A store is an alias of the index, a stream of results, the dead letters of a stage's results, or those of records.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from typing import NamedTuple
 from strandline.core.described import Described
 from strandline.core.record_headers import REASON_RESULT
 from strandline.results.comparison import differences_beyond_rounding
-from strandline.results.document import generation_of
 from strandline.results.generations import Generation, generation_shown
+from strandline.results.names import generation_of
 
 DEAD_LETTERS = "(dead letters)"
 """The store of dead letters; no alias can have this name."""
+RESULT_LETTERS = "letters:"
+"""Before the name of a stage: the store of the dead letters of its results for which an expression has no value."""
 STREAM_STORE = "stream:"
 """Before the name of a stream of results, where it is a store; no alias has a colon."""
 _ROWS_OF_AN_ID_MAX = 20
@@ -35,6 +37,8 @@ class Side(IntEnum):
     STORED = 1
     LETTER = 2
     """A dead letter of a document that the store refused."""
+    UNUSABLE = 3
+    """A computed result that no store gets, because it does not fit its type; its dead letter is compared by itself."""
 
 
 class Row(NamedTuple):
@@ -86,19 +90,24 @@ class StoreScope:
     """The last committed slice when the audit began."""
     slice_planned: int
     """The last slice that may have written something: which windows, only its records say."""
-    generations: tuple[Generation, ...] = ()
-    """The backfilled generations that the alias shows."""
+    generations: Mapping[str, tuple[Generation, ...]] = field(default_factory=dict)
+    """Alias -> the backfilled generations that it shows: of the store's own, for dead letters of each that the stage emits to."""
 
     def is_shown(self, row: Row) -> bool:
-        """Whether the alias would show the refused document of this dead letter: it must be of the generation that is shown for
-        its window."""
-        shown = 1 if row.end_ms is None else generation_shown(self.generations, row.end_ms)
-        return (generation_of(row.store, row.place) or 1) == shown
+        """Whether an alias would show the document of this dead letter: it must be of the generation that is shown for its
+        window."""
+        for alias, generations in self.generations.items():
+            number = generation_of(alias, row.place)
+            if number is not None:
+                return row.end_ms is None or number == generation_shown(generations, row.end_ms)
+        return True
 
     def kind_of_unexpected(self, row: Row) -> Kind:
         """The kind of a document that the recomputation did not produce."""
         if row.end_ms is None:
             return Kind.EXTRA
+        if row.store.startswith(RESULT_LETTERS) and not self.is_shown(row):
+            return Kind.OUTSIDE
         if self.after_ms is not None and row.end_ms <= self.after_ms:
             return Kind.OUTSIDE
         if self.up_to_ms is not None and row.end_ms <= self.up_to_ms:
@@ -141,7 +150,7 @@ class Finding(Described):
     kind: Kind
     store: str
     label: str
-    """A dead letter's reason; empty for a document."""
+    """A dead letter's reason, also where it stands for a document; else empty."""
     count: int
     id: str | None = None
     place: str = ""
@@ -149,6 +158,21 @@ class Finding(Described):
     end_ms: int | None = None
     """The window's end."""
     detail: str = ""
+
+
+Counts = Mapping[tuple[str, str, str], int]
+"""(store, kind, label) -> how many."""
+SAMPLE_MAX = 100
+"""Differences that a report shows; it counts all others."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of all ids."""
+
+    counts: Counts
+    sample: list[Finding]
+    """The first differences, by store, window and id."""
 
 
 @dataclass(frozen=True)
@@ -176,16 +200,21 @@ class Reconciler:
             yield Finding(kind, store, label, count)
 
     def _compare_document(self, group: list[Row]) -> Finding:
-        computed = next((row for row in group if row.side == Side.COMPUTED), None)
+        computed = next((row for row in group if row.side in (Side.COMPUTED, Side.UNUSABLE)), None)
         held = [row for row in group if row.side == Side.STORED]
-        scope = self.stores[group[0].store]
+        scope = self.stores.get(group[0].store)
+        if scope is None:  # no window of the stage is audited
+            return Finding(Kind.OUTSIDE, group[0].store, "", 1)
         letters = [row for row in group if row.side == Side.LETTER and scope.is_shown(row)]
+        if computed is None and group[0].store.startswith(RESULT_LETTERS):
+            letters = []  # a store refused the document, and no more than that is wrong with the result
         if computed is None and not held and not letters:
             return Finding(Kind.OUTSIDE, group[0].store, "", 1)
         one = (held or [computed or letters[0]])[0]
         kind, detail = self._compare(computed, held, letters)
         end_ms = computed.end_ms if computed else one.end_ms
-        return Finding(kind, one.store, "", 1, one.id, one.place, end_ms, detail)
+        label = _text(letters[0].body) if kind is Kind.REFUSED and letters else ""
+        return Finding(kind, one.store, label, 1, one.id, one.place, end_ms, detail)
 
     def _compare(self, computed: Row | None, held: list[Row], letters: list[Row]) -> tuple[Kind, str]:
         scope = self.stores[(held + letters + ([computed] if computed else []))[0].store]
@@ -195,14 +224,24 @@ class Reconciler:
                 return (Kind.LATER if Kind.LATER in kinds else Kind.OUTSIDE), ""
             if len(held) > 1:
                 return Kind.DUPLICATE, f"stands in {_places(held)}, and no result has this id"
+            if held and held[0].store.startswith(RESULT_LETTERS):
+                return (
+                    Kind.EXTRA,
+                    "a dead letter of a result for which each expression has a value, or that the log does not lead to",
+                )
             what = f"{held[0].place} holds it" if held else "a dead letter stands for it"
             return Kind.EXTRA, f"{what}, and no record of the log leads to it"
         if len(held) > 1:
-            return Kind.DUPLICATE, f"stands in {_places(held)}; it belongs in {computed.place}"
+            what = f"belongs in {computed.place}" if computed.place else "has one place at most"
+            return Kind.DUPLICATE, f"stands in {_places(held)}; it {what}"
         if not held:
-            if letters:
+            if letters or computed.side == Side.UNUSABLE:
                 return Kind.REFUSED, ""
+            if computed.store.startswith(RESULT_LETTERS):
+                return Kind.MISSING, "an expression has no value for this result, and it has no dead letter"
             return Kind.MISSING, f"belongs in {computed.place}" if computed.body else "has no dead letter either"
+        if computed.store.startswith(RESULT_LETTERS):
+            return Kind.SAME, ""  # they have nothing else in common than the id
         if computed.body is None:
             return Kind.EXTRA, f"{held[0].place} holds it, and no document can hold this result"
         if held[0].place != computed.place:

@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from strandline.core.described import Described
+from strandline.core.record_headers import REASON_RESULT
 from strandline.ledger.states import SliceRow, Totals
 from strandline.processing.audit.plan import AuditPlan, stores_of
 from strandline.processing.audit.reconciliation import (
     DEAD_LETTERS,
     DIFFERENCES,
+    RESULT_LETTERS,
+    SAMPLE_MAX,
+    Counts,
     Finding,
+    Found,
     Kind,
     LetterScope,
     Reconciler,
     StoreScope,
 )
 
-Counts = Mapping[tuple[str, str, str], int]
-"""(store, kind, label) -> how many."""
 Outcome = Literal["clean", "differences", "incomplete"]
 
 
 @dataclass(frozen=True)
 class StoreReport(Described):
-    """One alias of the index, one stream of results (`stream:NAME`), or the dead-letter stream."""
+    """One alias of the index, one stream of results (`stream:NAME`), the dead letters of a stage's results for which an
+    expression has no value (`letters:STAGE`, where there are any), or those of records."""
 
     store: str
     stage: str
-    """Empty for the dead-letter stream."""
+    """Empty for dead letters."""
     after_ms: int | None
     """The windows audited end after it; null: from the first on."""
     up_to_ms: int | None
@@ -47,7 +51,7 @@ class AuditReport(Described):
 
     job: str
     outcome: Outcome
-    """`incomplete`: nothing differs, but the log no longer holds all that was asked for."""
+    """`incomplete`: nothing differs, but the log or the ledger no longer holds all that was asked for."""
     incomplete: str
     asked_after_ms: int | None
     asked_up_to_ms: int | None
@@ -59,9 +63,11 @@ class AuditReport(Described):
     """What the ledger says; `results` only when every window was audited."""
     totals_differences: list[str]
     """Where the two totals differ, as sentences."""
+    event_time_differences: list[str]
+    """Where event time, watermark or close of a slice is not what the log gives, as sentences: the first 100."""
     stores: list[StoreReport]
     differences: int
-    """Of all kinds, in all stores, and in the totals."""
+    """Of all kinds, in all stores, in the totals and in event times."""
     sample: list[Finding]
     """The first differences, up to 100."""
     seconds: float
@@ -69,20 +75,22 @@ class AuditReport(Described):
 
 def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
     """Which documents of each store are compared. `last` is a slice that was in the ledger after the stores were looked at."""
-    scopes = {}
+    scopes: dict[str, StoreScope] = {}
     for span in plan.spans:
         for stage, stores in stores_of(span.pipeline).items():
             if stage not in span.windows:
                 continue
             ends = plan.scope[stage]
-            for store in stores:
+            for store in (RESULT_LETTERS + stage, *stores):
+                known = scopes[store].generations if store in scopes else {}
+                shown = stores if store.startswith(RESULT_LETTERS) else (store,)
                 scopes[store] = StoreScope(
                     stage,
                     ends.after_ms,
                     ends.up_to_ms,
                     plan.slice_committed,
                     last.number,
-                    plan.stores.get(store, ()),
+                    {**known, **{name: plan.stores.get(name, ()) for name in shown}},
                 )
     return scopes
 
@@ -101,19 +109,29 @@ def letter_scope(plan: AuditPlan, stream: str, last: SliceRow) -> LetterScope:
 def make_report(
     plan: AuditPlan,
     computed: Totals,
-    counts: Counts,
-    sample: list[Finding],
+    event_times: Sequence[str],
+    found: Found,
     reconciler: Reconciler,
     seconds: float,
 ) -> AuditReport:
-    """Put together what was found: the two totals, what became of each store's ids, and the first differences."""
+    """Put together what was found: the two totals, event times, what became of each store's ids, and the first differences."""
     totals = plan.totals
     rejected = {reason: count for reason, count in sorted(totals.rejected.items()) if count}
-    ledger = Totals(totals.records, totals.accepted, rejected, totals.results if plan.is_whole else {})
+    # A backfill's refusals are in no slice's totals.
+    refused = totals.refused if plan.is_whole and not any(plan.stores.values()) else None
+    results = totals.results if plan.is_whole else {}
+    ledger = Totals(totals.records, totals.accepted, rejected, results, refused)
+    computed = replace(computed, refused=None if refused is None else _refused(reconciler, found.counts))
     totals_differences = _compare_totals(computed, ledger)
-    stores = [_store_report(name, one, counts) for name, one in sorted(reconciler.stores.items())]
-    stores.append(_store_report(DEAD_LETTERS, None, counts))
-    differences = len(totals_differences) + sum(count for (_, kind, _), count in counts.items() if kind in DIFFERENCES)
+    stores = [
+        told
+        for name, one in sorted(reconciler.stores.items())
+        if (told := _store_report(name, one, found.counts)).counts.keys() - {Kind.OUTSIDE}
+        or not name.startswith(RESULT_LETTERS)
+    ]
+    stores.append(_store_report(DEAD_LETTERS, None, found.counts))
+    differences = len(totals_differences) + len(event_times)
+    differences += sum(count for (_, kind, _), count in found.counts.items() if kind in DIFFERENCES)
     outcome: Outcome = "differences" if differences else "incomplete" if plan.incomplete else "clean"
     return AuditReport(
         job=plan.job,
@@ -126,9 +144,10 @@ def make_report(
         computed=computed,
         ledger=ledger,
         totals_differences=totals_differences,
+        event_time_differences=list(event_times[:SAMPLE_MAX]),
         stores=stores,
         differences=differences,
-        sample=sample,
+        sample=found.sample,
         seconds=round(seconds, 3),
     )
 
@@ -136,13 +155,27 @@ def make_report(
 def _compare_totals(computed: Totals, ledger: Totals) -> list[str]:
     """A sentence for each number in which the log and the ledger differ."""
     reasons = sorted(computed.rejected | ledger.rejected)
+    found, counted = computed.refused or {}, ledger.refused or {}
     pairs = [
         ("records", computed.records, ledger.records),
         ("accepted", computed.accepted, ledger.accepted),
         *((f"rejected as {one}", computed.rejected.get(one, 0), ledger.rejected.get(one, 0)) for one in reasons),
         *((f"results of {stage}", computed.results.get(stage, 0), count) for stage, count in ledger.results.items()),
+        *(
+            (f"refused results of {stage}", found.get(stage, 0), counted.get(stage, 0))
+            for stage in sorted(found | counted)
+        ),
     ]
     return [f"{what}: {ours:,} by the log, {theirs:,} by the ledger" for what, ours, theirs in pairs if ours != theirs]
+
+
+def _refused(reconciler: Reconciler, counts: Counts) -> dict[str, int]:
+    """Stage -> its results with a dead letter that says that a store refused them, once for each store."""
+    found: Counter[str] = Counter()
+    for (store, kind, label), count in counts.items():
+        if kind == Kind.REFUSED and label == REASON_RESULT:
+            found[reconciler.stores[store].stage] += count
+    return dict(found)
 
 
 def _store_report(name: str, scope: StoreScope | None, counts: Counts) -> StoreReport:
@@ -152,7 +185,7 @@ def _store_report(name: str, scope: StoreScope | None, counts: Counts) -> StoreR
             of_store[kind] += count
     return StoreReport(
         store=name,
-        stage=scope.stage if scope else "",
+        stage=scope.stage if scope and not name.startswith(RESULT_LETTERS) else "",
         after_ms=scope.after_ms if scope else None,
         up_to_ms=scope.up_to_ms if scope else None,
         counts={kind.value: of_store[kind] for kind in Kind if of_store[kind]},

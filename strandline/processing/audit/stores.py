@@ -4,7 +4,7 @@ parts of a bounded size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,13 +20,22 @@ from strandline.processing.audit.index_reader import (
     count_documents,
     encode_result,
     read_documents,
+    stage_of,
     window_end_and_emission,
 )
 from strandline.processing.audit.parts import Account
-from strandline.processing.audit.reconciliation import DEAD_LETTERS, STREAM_STORE, Row, Side, is_of_document
+from strandline.processing.audit.reconciliation import (
+    DEAD_LETTERS,
+    RESULT_LETTERS,
+    STREAM_STORE,
+    Row,
+    Side,
+    is_of_document,
+)
 from strandline.processing.audit.table import Table
+from strandline.processing.operators.blobs import batch_of
 from strandline.processing.source.recorded_slices import TASK_ROWS
-from strandline.results.document import generation_of
+from strandline.results.names import generation_of
 
 ROWS_SCHEMA = pa.schema(
     [
@@ -63,11 +72,8 @@ class IndexPart:
     def run(self) -> Account:
         with self.compared.writer(self.name) as rows:
             for page in read_documents(self.url, self.snapshot, self.ends, self.part, self.parts):
-                rows.append(
-                    rows_batch(
-                        [Row(self.store, d.id, Side.STORED, d.index, d.end_ms, d.emission, d.body) for d in page]
-                    )
-                )
+                found = [Row(self.store, d.id, Side.STORED, d.index, d.end_ms, d.emission, d.body) for d in page]
+                rows.append(batch_of(found, ROWS_SCHEMA))
         return Account()
 
 
@@ -84,14 +90,15 @@ class MessagesPart:
 
     @property
     def rows(self) -> int:
-        return self.offsets.offset_next - self.offsets.offset_first
+        return self.offsets.offset_count
 
     def run(self) -> Account:
         reader = LogReader(self.bootstrap)
         try:
             with self.compared.writer(self.name) as rows:
                 for messages in reader.read(self.offsets):
-                    rows.append(rows_batch([row for message in messages for row in self.rows_of(message)]))
+                    found = [row for message in messages for row in self.rows_of(message)]
+                    rows.append(batch_of(found, ROWS_SCHEMA))
         finally:
             reader.close()
         return Account()
@@ -137,25 +144,26 @@ def results_parts(
 
 
 def _rows_of_letter(message: Message, stores: Mapping[str, tuple[str, ...]]) -> Iterator[Row]:
-    headers = _headers(message)
+    headers, document = _headers(message), _document(message)
     reason, step, index = (headers.get(name, "") for name in ("reason", "step", "index"))
-    if is_of_document(reason, headers):
-        own = _stores_of_letter(reason, step, index, stores)
-        end_ms, emission = window_end_and_emission(_document(message))
-        for store in own:
-            yield Row(store, headers.get("document", ""), Side.LETTER, index, end_ms, emission, reason.encode())
-        if own or reason == REASON_EXPRESSION:  # a stage that emits to no store may have those, too
-            return
-    yield Row(DEAD_LETTERS, _text(message.key()), Side.STORED, "", None, None, reason.encode())
-
-
-def _stores_of_letter(reason: str, step: str, index: str, stores: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Where the document of this dead letter is missing."""
-    if reason == REASON_EXPRESSION:  # no store gets it; the letter names the index of one of them
-        return [store for names in stores.values() if any(_is_of_store(one, index) for one in names) for store in names]
+    if not is_of_document(reason, headers):
+        yield Row(DEAD_LETTERS, _text(message.key()), Side.STORED, "", None, None, reason.encode())
+        return
+    end_ms, emission = window_end_and_emission(document)
+    stage = stage_of(document)
+    is_of_expression = reason == REASON_EXPRESSION
+    if stage in stores:
+        side = Side.STORED if is_of_expression else Side.LETTER
+        yield Row(RESULT_LETTERS + stage, _text(message.key()), side, index, end_ms, emission, reason.encode())
+    if is_of_expression:
+        return
     # A document without an index has the same id under every alias of its stage.
     names = stores.get(step.removeprefix("emit "), ())
-    return [store for store in names if not index or _is_of_store(store, index)]
+    own = [store for store in names if not index or _is_of_store(store, index)]
+    for store in own:
+        yield Row(store, headers.get("document", ""), Side.LETTER, index, end_ms, emission, reason.encode())
+    if not own:
+        yield Row(DEAD_LETTERS, _text(message.key()), Side.STORED, "", None, None, reason.encode())
 
 
 def _rows_of_result(message: Message, job: str, asked: EndRange) -> Iterator[Row]:
@@ -201,13 +209,6 @@ def _messages_parts(
         MessagesPart(f"messages-{topic}-{piece.partition}-{piece.offset_first}", bootstrap, piece, rows_of, compared)
         for piece in pieces
     ]
-
-
-def rows_batch(rows: Sequence[Row]) -> pa.RecordBatch:
-    """Rows as Arrow."""
-    columns = zip(*rows, strict=True) if rows else ((),) * len(ROWS_SCHEMA)
-    arrays = [pa.array(list(values), item.type) for values, item in zip(columns, ROWS_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=ROWS_SCHEMA)
 
 
 def _is_of_store(store: str, index: str) -> bool:

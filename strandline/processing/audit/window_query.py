@@ -12,10 +12,10 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.core.field_types import WHOLE_RANGES
+from strandline.core.field_types import WHOLE_RANGES, is_decimal
 from strandline.processing.audit.table import Database, Table
 from strandline.processing.operators.aggregate_calls import AggregateCall, AggregateCalls, CallValues
-from strandline.processing.operators.casting import EXACT, arrow_type, is_decimal, rounded_decimals
+from strandline.processing.operators.casting import EXACT, arrow_type, rounded_decimals
 from strandline.processing.pipelines.stages import Stage
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 

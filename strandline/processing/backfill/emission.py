@@ -4,6 +4,7 @@ indices of its generation."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,25 +18,27 @@ from strandline.ledger.database import without_secrets
 from strandline.ledger.states import BackfillRow
 from strandline.processing.backfill.plan import Chunk
 from strandline.processing.emission.document_shapes import document_shape, letter_shape
-from strandline.processing.emission.keyed_task import OUTCOME, KeyedTask, RecordLetters, rows_of
+from strandline.processing.emission.keyed_task import OUTCOME, KeyedTask, RecordLetters, frame_of, rows_of
+from strandline.processing.emission.made_indices import elasticsearch_writers
 from strandline.processing.emission.stage_emission import BackfillEmission
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stages import Stage
-from strandline.processing.source.data_source import LogPartition, open_ledger
-from strandline.processing.source.recorded_slices import LogTask, recorded_tasks
-from strandline.processing.source.slice_rows import ROWS_SCHEMA, WORK, SliceWork, encode
+from strandline.processing.source.data_source import RowSource, SourceInputPartition, open_ledger
+from strandline.processing.source.recorded_counts import RecordedCounts
+from strandline.processing.source.recorded_slices import recorded_tasks
+from strandline.processing.source.slice_rows import FACTS, WORK, SliceWork, add_facts, decode_facts, encode
 from strandline.processing.source.source_task import SourceTask, TaskConfig
 from strandline.results.document import DocumentShape
-from strandline.results.elasticsearch_writer import ElasticsearchWriter
+from strandline.results.index_settings import IndexSettings
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def shapes_of(row: BackfillRow, pipeline: CheckedPipeline, stage: Stage) -> list[DocumentShape]:
-    """The shape of a stage's documents, for each alias that it emits to."""
+def shapes_of(row: BackfillRow, pipeline: CheckedPipeline, stage: Stage) -> list[tuple[DocumentShape, IndexSettings]]:
+    """The shape of a stage's documents and what their indices are like, for each alias that it emits to."""
     return [
-        document_shape(pipeline, stage, emit, row.version, row.generation)
+        (document_shape(pipeline, stage, emit, row.version, row.generation), emit.index)
         for emit in stage.emits
         if emit.kind == "elasticsearch"
     ]
@@ -47,16 +50,20 @@ class ChunkTask:
 
     keyed: KeyedTask
     work: SliceWork
+    recorded: RecordedCounts
 
     def __call__(self, key: tuple[int], frame: pd.DataFrame) -> pd.DataFrame:
-        """Called by Spark for one bucket, with all its rows."""
-        import pandas
+        """Called by Spark for one bucket, with all its rows.
 
+        1. Compare what all source tasks have read with what the checkpoints say. Each bucket does it before it emits.
+        2. Compute and emit.
+
+        Raises StrandlineError.
+        """
         rows = [(WORK, 0, 0, encode(self.work)), *rows_of([frame])]
+        self.recorded.require_same(add_facts(decode_facts(blob) for kind, _, _, blob in rows if kind == FACTS))
         done = self.keyed.process(self.keyed.bucket_keys.index(key[0]), rows, None)
-        return pandas.DataFrame(
-            [(key[0], OUTCOME, msgspec.json.encode(done.outcome))], columns=["bucket", "kind", "blob"]
-        )
+        return frame_of([(key[0], OUTCOME, msgspec.json.encode(done.outcome))])
 
 
 def chunk_task(
@@ -64,19 +71,20 @@ def chunk_task(
     pipeline: CheckedPipeline,
     chunk: Chunk,
     dead_letter_offsets: dict[int, int],
+    recorded: RecordedCounts,
     source: TaskConfig,
     settings: Settings,
 ) -> ChunkTask:
     """The task of a chunk. Its emission's number is that of its last slice; `dead_letter_offsets` tells where the dead-letter
-    stream ended when the backfill was asked for."""
-    url, ledger_url = settings.elasticsearch_url, without_secrets(settings.ledger_url)
+    stream ended when the backfill was asked for, `recorded` what the chunk's slices hold."""
+    ledger_url, writer_of = without_secrets(settings.ledger_url), elasticsearch_writers(settings, row.job)
     emissions = []
     for stage in pipeline.stages:
         window = chunk.windows.get(stage.name)
         shapes = shapes_of(row, pipeline, stage) if window is not None else []
         emissions.append(
             BackfillEmission(
-                writers=tuple(ElasticsearchWriter(url, shape) for shape in shapes),
+                writers=tuple(writer_of(shape, index) for shape, index in shapes),
                 streams=(),
                 shape=letter_shape(pipeline, stage, row.version, row.generation),
                 job=row.job,
@@ -93,7 +101,7 @@ def chunk_task(
     letters = RecordLetters(settings.kafka_bootstrap, ledger_url, row.job, row.epoch, settings.record_bytes_max)
     keyed = KeyedTask(source.stages, source.types, source.bucket_keys, tuple(emissions), letters)
     work = SliceWork(chunk.slice_last, True, None, chunk.up_to_ms, dead_letter_offsets, {})
-    return ChunkTask(keyed, work)
+    return ChunkTask(keyed, work, recorded)
 
 
 def chunk_source(job: str, ledger_url: str, chunk: Chunk, task: TaskConfig) -> type[DataSource]:
@@ -105,7 +113,7 @@ def chunk_source(job: str, ledger_url: str, chunk: Chunk, task: TaskConfig) -> t
     return BoundChunk
 
 
-class ChunkSource(DataSource):
+class ChunkSource(RowSource):
     """The recorded slices of one chunk, as rows for the keyed tasks."""
 
     bound: ChunkReader
@@ -113,11 +121,6 @@ class ChunkSource(DataSource):
     @classmethod
     def name(cls) -> str:
         return "strandline_chunk"
-
-    def schema(self) -> StructType:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        return from_arrow_schema(ROWS_SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return self.bound
@@ -134,13 +137,11 @@ class ChunkReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         chunk = self._chunk
-        ledger = open_ledger(self._ledger_url)
-        try:
+        with closing(open_ledger(self._ledger_url)) as ledger:
             tasks = recorded_tasks(ledger, self._job, chunk.slice_first, chunk.slice_first, chunk.slice_last)
-        finally:
-            ledger.close()
-        return [LogPartition(task.pieces, is_new=False) for task in tasks or [LogTask([], own=True)]]
+        # Without records, too, one task tells every bucket what was counted.
+        return [SourceInputPartition(pieces, is_new=False) for pieces in [task.pieces for task in tasks] or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, LogPartition)
+        assert isinstance(partition, SourceInputPartition)
         return SourceTask(self._task).read(partition.pieces, is_new=False, work=None)

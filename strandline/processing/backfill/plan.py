@@ -219,7 +219,13 @@ def _events_from(windows: Mapping[str, WindowRange], pipeline: CheckedPipeline) 
 
 
 def _first_slice(ledger: Ledger, row: BackfillRow, event_ms: int) -> int:
-    return ledger.first_slice_reaching(row.job, event_ms) or row.slice
+    """Raises LogTruncated when the ledger no longer holds it: slices were removed between the plan and the request."""
+    first = ledger.first_slice_reaching(row.job, event_ms) or row.slice
+    if first <= ledger.floor(row.job):
+        raise LogTruncated(
+            f"the ledger no longer holds the slices that backfill {row.generation} of job {row.job} reads; request it again"
+        )
+    return first
 
 
 def _slice_with(ledger: Ledger, row: BackfillRow, first: int, records_max: int) -> int:

@@ -46,9 +46,11 @@ from strandline.processing.backfill.plan import (
 from strandline.processing.emission.keyed_task import OUTCOME_DDL, BucketOutcome
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stored import load_pipeline
-from strandline.processing.run.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
-from strandline.processing.slices.rewind import require_same_topic
+from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
+from strandline.processing.slices.continuity import require_same_topic
+from strandline.processing.slices.input_stream import require_same_stream
 from strandline.processing.source.data_source import task_config
+from strandline.processing.source.recorded_counts import RecordedCounts, recorded_counts
 from strandline.processing.spark.batch_session import batch_spark
 from strandline.processing.spark.errors import typed_error
 from strandline.processing.spark.session import keys_of_buckets
@@ -122,7 +124,7 @@ class Backfill:
         3. Read, compute and write a chunk at a time.
         """
         self._require_log(row, pipeline)
-        self._discard_others(row)
+        self._discard_others()
         self._ensure_templates(row, pipeline)
         records_max = CHUNK_SLICES * self._settings.slice_rows_max
         chunk = next_chunk(self._ledger, row, pipeline, records_max)
@@ -168,24 +170,34 @@ class Backfill:
         source = task_config(pipeline, settings.kafka_bootstrap, keys, events_ms)
         spark.dataSource.register(chunk_source(self._job, without_secrets(settings.ledger_url), chunk, source))
         before = self._ledger.checkpoint(self._job, row.slice).dead_letter_offsets
-        task = chunk_task(row, pipeline, chunk, before, source, settings)
+        task = chunk_task(row, pipeline, chunk, before, self._recorded(row, chunk), source, settings)
         rows = spark.read.format(ChunkSource.name()).load()
         # Spark counts the parameters, and takes no object for a function.
         outcomes = rows.groupBy("bucket").applyInPandas(lambda key, frame: task(key, frame), OUTCOME_DDL)
         # The one action: the tasks write their results while the plan runs, and each bucket tells in one small row.
         return [msgspec.json.decode(one["blob"], type=BucketOutcome) for one in outcomes.collect()]
 
+    def _recorded(self, row: BackfillRow, chunk: Chunk) -> RecordedCounts:
+        """What the checkpoints counted of the chunk's slices."""
+        slices = range(chunk.slice_first, chunk.slice_last + 1)
+        changes = self._ledger.version_changes(self._job, chunk.slice_last)
+        ends = [first for first, _ in changes[1:]] + [slices.stop]
+        versions = {version for (_, version), end in zip(changes, ends, strict=True) if end > slices.start}
+        return recorded_counts(self._ledger, self._job, slices, versions, row.version)
+
     def _require_log(self, row: BackfillRow, pipeline: CheckedPipeline) -> None:
         stream = pipeline.spec.input.stream
         what_now = "The records to compute from are gone."
-        require_same_topic(self._job, self._ledger.stream(stream), self._index.topic_id(stream), what_now)
+        known_id, present_id = self._ledger.stream(stream).topic_id, self._index.topic_id(stream)
+        require_same_topic(self._job, stream, known_id, present_id, what_now)
+        require_same_stream(self._ledger, self._index, self._job, pipeline.stream)
         left = windows_left(row)
         if left:
             require_records(
                 self._ledger, self._job, self._load, pipeline, left, row.slice, {stream: self._index.starts(stream)}
             )
 
-    def _discard_others(self, row: BackfillRow) -> None:
+    def _discard_others(self) -> None:
         for other in self._ledger.backfills(self._job):
             if other.state in (BackfillState.FAILED, BackfillState.CANCELLED):
                 for store in stores_of(other, self._load(other.version)):
@@ -194,8 +206,9 @@ class Backfill:
     def _ensure_templates(self, row: BackfillRow, pipeline: CheckedPipeline) -> None:
         url = self._settings.elasticsearch_url
         for stage in pipeline.stages:
-            for shape in shapes_of(row, pipeline, stage) if stage.name in row.windows else ():
-                ensure_index_template(url, shape.emit_name, build_mapping(shape), generation=row.generation)
+            for shape, index in shapes_of(row, pipeline, stage) if stage.name in row.windows else ():
+                mapping = build_mapping(shape)
+                ensure_index_template(url, shape.emit_name, mapping, generation=row.generation, settings=index)
 
     def _load(self, version: int) -> CheckedPipeline:
         return load_pipeline(self._ledger, self._job, version)
@@ -213,20 +226,26 @@ class Backfill:
         log.error(
             "the backfill failed", job=self._job, generation=self._generation, code=error.code, message=str(error)
         )
+        code = _code_of(error)
         if row is None or isinstance(error, Fenced):
-            return EXIT_TRY_AGAIN if isinstance(error, TransientError) else EXIT_DONE
+            return code if isinstance(error, TransientError) else EXIT_DONE
         try:
             present = self._ledger.backfill(self._job, row.generation)
             is_final = isinstance(error, PermanentError) and present.state is not BackfillState.SWAPPING
             to = BackfillState.FAILED if is_final else present.state
             self._ledger.move_backfill(self._job, row.generation, to, str(error), row.epoch)
-            return EXIT_FAILED if is_final else EXIT_TRY_AGAIN
+            return EXIT_FAILED if is_final else code
         except (Conflict, Fenced) as ended:
             log.info("the backfill was ended", job=self._job, generation=row.generation, message=str(ended))
             return EXIT_DONE
         except LedgerUnavailable as unsaid:
             log.error("could not say in the ledger how the backfill ended", job=self._job, error=str(unsaid))
-            return EXIT_TRY_AGAIN
+            return EXIT_AWAY
+
+
+def _code_of(error: StrandlineError) -> int:
+    """The exit code of an attempt that may be repeated."""
+    return EXIT_AWAY if isinstance(error, TransientError) else EXIT_TRY_AGAIN
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -240,7 +259,7 @@ def main(arguments: list[str] | None = None) -> int:
         backfill = Backfill(settings, options.job, options.generation)
     except StrandlineError as error:
         log.error("the backfill cannot start", job=options.job, code=error.code, message=str(error))
-        return EXIT_TRY_AGAIN
+        return _code_of(error)
     return backfill.run()
 
 

@@ -10,7 +10,7 @@ SHA-256.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
@@ -20,6 +20,7 @@ from strandline.core.errors import RecordTooLarge
 from strandline.core.record_headers import dead_letter_topic
 from strandline.log.record_size import RECORD_BATCH_HEAD_BYTES, record_batch_bytes_max
 from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
+from strandline.processing.source.slice_rows import parts_by_size
 
 DEAD_LETTERS_A_TRANSACTION = 5_000
 HEADER_BYTES_MAX = 4_096
@@ -105,7 +106,7 @@ class DeadLetterWriter:
         self._slot: TransactionSlot | None = None
         self._bytes_max = record_batch_bytes_max(record_bytes_max) - RECORD_BATCH_HEAD_BYTES
 
-    def write(self, letters: Iterator[DeadLetter], written_before: Mapping[int, int]) -> int:
+    def write(self, letters: Iterable[DeadLetter], written_before: Mapping[int, int]) -> int:
         """Write those that are not in the stream yet, in transactions of bounded size; return how many letters were given.
 
         `written_before`: where the stream ended at the last checkpoint, partition -> offset. Raises LogUnavailable and Fenced;
@@ -113,7 +114,7 @@ class DeadLetterWriter:
         """
         given = 0
         slot = self._slot = self._slot or TransactionSlot(self._config, self._id, written_before)
-        for chunk in _chunks(letters, DEAD_LETTERS_A_TRANSACTION):
+        for chunk in parts_by_size(letters, lambda _: 1, DEAD_LETTERS_A_TRANSACTION):
             given += len(chunk)
             self._write_chunk(slot, chunk)
         return given
@@ -149,14 +150,3 @@ def _cut(text: bytes, bytes_max: int = HEADER_BYTES_MAX) -> bytes:
 def _key_of(message: Message) -> str:
     key = message.key()
     return key.decode("utf-8", "replace") if isinstance(key, bytes) else ""
-
-
-def _chunks(letters: Iterator[DeadLetter], size: int) -> Iterator[list[DeadLetter]]:
-    chunk: list[DeadLetter] = []
-    for letter in letters:
-        chunk.append(letter)
-        if len(chunk) >= size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from strandline.ledger.database import without_secrets
+from strandline.processing.emission.made_indices import WriterFactory
 from strandline.processing.emission.result_stream_writer import ResultStream
 from strandline.processing.emission.stage_emission import StageEmission
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stages import Emit, Stage
 from strandline.results.document import DocumentShape
-from strandline.results.writer import ResultWriter
-
-WriterFactory = Callable[[DocumentShape], ResultWriter]
 
 
 def stage_emissions(
@@ -27,15 +25,15 @@ def stage_emissions(
     settings = run.settings
     found = []
     for stage in run.pipeline.stages:
-        shapes = [document_shape(run.pipeline, stage, emit, run.version) for emit in stage.emits]
+        shapes = [(document_shape(run.pipeline, stage, emit, run.version), emit.index) for emit in stage.emits]
         streams = (
             ResultStream(settings.kafka_bootstrap, shape, stream_keys[shape.emit_name], settings.record_bytes_max)
-            for shape in shapes
+            for shape, _ in shapes
             if shape.is_stream
         )
         found.append(
             StageEmission(
-                writers=tuple(writer_of(shape) for shape in shapes if not shape.is_stream),
+                writers=tuple(writer_of(shape, index) for shape, index in shapes if not shape.is_stream),
                 streams=tuple(streams),
                 shape=letter_shape(run.pipeline, stage, run.version),
                 job=run.job,
@@ -51,8 +49,10 @@ def stage_emissions(
 
 
 def letter_shape(pipeline: CheckedPipeline, stage: Stage, version: int, generation: int = 1) -> DocumentShape:
-    """What the documents in dead letters of a stage's results have in common; a stage may emit to nothing."""
-    return document_shape(pipeline, stage, next(iter(stage.emits), Emit("stream", stage.name)), version, generation)
+    """What the documents in dead letters of a stage's results have in common: as of the first place that the stage emits to. It
+    may emit to nothing; a backfill emits to indices only."""
+    places = [emit for emit in stage.emits if generation == 1 or emit.kind == "elasticsearch"]
+    return document_shape(pipeline, stage, (*places, Emit("stream", stage.name))[0], version, generation)
 
 
 def document_shape(

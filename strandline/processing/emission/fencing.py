@@ -32,7 +32,10 @@ log = structlog.get_logger()
 
 
 def require_current_epoch(ledger_url: str, job: str, epoch: int) -> None:
-    """Raise Fenced when a newer run of the job has begun."""
+    """Make sure, just before something is written, that run `epoch` still owns the job. Raises Fenced when a newer run has begun.
+
+    Called in the executors, which keep no ledger open.
+    """
     with closing(open_ledger(ledger_url)) as ledger:
         current = ledger.job(job).epoch
     if current != epoch:

@@ -20,7 +20,7 @@ from strandline.processing.emission.stage_emission import StageEmission
 from strandline.processing.emission.transactional_ids import id_of_rejected_records
 from strandline.processing.operators.blobs import unpack
 from strandline.processing.operators.cascade import Cascade, Chunk, StageResults, cascade_of
-from strandline.processing.operators.windows import Time
+from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.stages import Stage
 from strandline.processing.source.slice_rows import (
     FACTS,
@@ -31,6 +31,7 @@ from strandline.processing.source.slice_rows import (
     SourceFacts,
     decode_facts,
     decode_work,
+    encode,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
 
 OUTCOME, PART = 10, 11
-"""What a bucket gives: what it did, and its part of windows that other buckets have parts of, too."""
+"""The kinds of rows that a bucket gives: what it did, and its part of windows that several buckets share."""
 OUTCOME_DDL = "bucket int, kind int, blob binary"
 STATE_DDL = "blob binary"
 _LETTERS_BYTES = 16 << 20
@@ -54,12 +55,13 @@ class BucketOutcome(msgspec.Struct):
     results: dict[str, int] = {}
     """Stage -> results, where there are some."""
     refused: dict[str, int] = {}
+    """Stage -> results that a store refused, where there are some."""
     samples: dict[str, str] = {}
-    """Stage -> why one of its results was refused."""
+    """Stage -> why one of its results has a dead letter."""
     letters: int = 0
     """Dead letters that it wrote or found written."""
     facts: list[SourceFacts] = []
-    """Of every source task; the first bucket tells them."""
+    """Of every source task. Every bucket has them, and the first one hands them on."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,9 @@ class BucketDone:
     state: bytes
     outcome: BucketOutcome
     parts: list[tuple[int, bytes]]
-    """(bucket that merges it, part) of windows of which other buckets have parts, too."""
-    work: bytes
-    """What was to be done, as it came."""
+    """Of windows that several buckets share: (bucket that merges the parts, this bucket's part)."""
+    work: SliceWork
+    """What was to be done."""
 
 
 @dataclass(frozen=True)
@@ -116,23 +118,22 @@ class KeyedTask:
         return cascade_of(self.stages, self.types, len(self.bucket_keys))
 
     def __call__(self, key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-        """Called by Spark for one bucket."""
-        import pandas
-
+        """Called by Spark for one bucket, with its rows and its state."""
         before: bytes | None = state.get[0] if state.exists else None
         done = self.process(self.bucket_keys.index(key[0]), rows_of(frames), before)
         if done.state != before:
             state.update((done.state,))
         given = [(key[0], OUTCOME, msgspec.json.encode(done.outcome))]
+        work = encode(done.work)
         for bucket, part in done.parts:
-            given += [(self.bucket_keys[bucket], WORK, done.work), (self.bucket_keys[bucket], PART, part)]
-        yield pandas.DataFrame(given, columns=["bucket", "kind", "blob"])
+            given += [(self.bucket_keys[bucket], WORK, work), (self.bucket_keys[bucket], PART, part)]
+        yield frame_of(given)
 
     def merge(self, key: tuple[int], frame: pd.DataFrame) -> pd.DataFrame:
-        """Called by Spark for one bucket with what all buckets give: emit windows of which they hold parts, and hand on what they
-        did. Keeps no state."""
-        import pandas
+        """Called by Spark for one bucket, with the rows that all buckets gave for it. Keeps no state.
 
+        Emits the windows whose parts are among these rows, and hands on the outcomes among them.
+        """
         rows = list(zip(frame["kind"].tolist(), frame["blob"].tolist(), strict=True))
         outcomes = [blob for kind, blob in rows if kind == OUTCOME]
         parts = [blob for kind, blob in rows if kind == PART]
@@ -140,11 +141,10 @@ class KeyedTask:
             work = decode_work(next(blob for kind, blob in rows if kind == WORK))
             outcome = self.emit_merged(self.bucket_keys.index(key[0]), parts, work)
             outcomes.append(msgspec.json.encode(outcome))
-        given = [(key[0], OUTCOME, blob) for blob in outcomes]
-        return pandas.DataFrame(given, columns=["bucket", "kind", "blob"])
+        return frame_of([(key[0], OUTCOME, blob) for blob in outcomes])
 
     def emit_merged(self, bucket: int, parts: Sequence[bytes], work: SliceWork) -> BucketOutcome:
-        """Emit the last stage's windows of which these are the parts. Raises StrandlineError."""
+        """Emit windows of the last stage, merged from all their parts. Raises StrandlineError."""
         outcome = BucketOutcome()
         self._emit(self.emissions[-1], self.cascade.merge(parts), work, bucket, outcome)
         return outcome
@@ -152,49 +152,37 @@ class KeyedTask:
     def process(self, bucket: int, rows: Iterable[BucketRow], state: bytes | None) -> BucketDone:
         """Do one slice's work for one bucket.
 
-        1. Take in the rows, in whatever order they come. Dead letters of rejected records are written as they arrive.
+        1. Take in the rows, in whatever order they come, and write rejected records as dead letters.
         2. Step the operators.
         3. Emit, if the slice is new.
 
         Raises StrandlineError.
         """
         chunks: list[Chunk] = []
-        outcome = BucketOutcome()
-        rejected: list[bytes] = []
-        work: SliceWork | None = None
-        order = b""
         facts: list[SourceFacts] = []
-        held = 0
-        writer: DeadLetterWriter | None = None
+        rejected = _RejectedRecords(self.letters, bucket)
+        work: SliceWork | None = None
         for kind, partition, sequence, blob in rows:
             if kind == RECORDS:
                 chunks.append(Chunk(partition, sequence, blob))
             elif kind == WORK:
-                work, order = decode_work(blob), blob
+                work = decode_work(blob)
             elif kind == FACTS:
                 facts.append(decode_facts(blob))
             elif kind == REJECTED:
-                rejected.append(blob)
-                held += len(blob)
-            if rejected and work is not None and held >= _LETTERS_BYTES:
-                writer = writer or self.letters.writer(bucket)
-                outcome.letters += writer.write(_letters(rejected), work.dead_letter_offsets)
-                rejected, held = [], 0
+                rejected.hold(blob)
+            if work is not None and rejected.held_bytes >= _LETTERS_BYTES:
+                rejected.write(work)
         assert work is not None, "the source tells every bucket what to do"
-        if bucket == 0:
-            outcome.facts = facts
-        if rejected:
-            failpoint("commit.before_dead_letters")
-            writer = writer or self.letters.writer(bucket)
-            outcome.letters += writer.write(_letters(rejected), work.dead_letter_offsets)
-        stepped = self.cascade.step(state, chunks, Time(work.from_ms, work.closes_ms(facts)))
+        rejected.write(work)
+        outcome = BucketOutcome(letters=rejected.written, facts=facts if bucket == 0 else [])
+        stepped = self.cascade.step(state, chunks, Closing(work.from_ms, work.closes_ms(facts)))
         if not work.emits:
-            return BucketDone(stepped.state, outcome, [], order)
-        for emission, results in zip(
-            self.emissions, stepped.results, strict=False
-        ):  # without a last stage that is split
+            return BucketDone(stepped.state, outcome, [], work)
+        # A last stage that is split has no results yet: `merge` emits them.
+        for emission, results in zip(self.emissions, stepped.results, strict=False):
             self._emit(emission, results, work, bucket, outcome)
-        return BucketDone(stepped.state, outcome, stepped.parts, order)
+        return BucketDone(stepped.state, outcome, stepped.parts, work)
 
     def _emit(
         self, emission: StageEmission, results: StageResults, work: SliceWork, bucket: int, outcome: BucketOutcome
@@ -203,9 +191,17 @@ class KeyedTask:
         if emitted.results:
             outcome.results[emission.stage] = emitted.results
         if emitted.refused:
-            outcome.letters += emitted.refused
             outcome.refused[emission.stage] = emitted.refused
+        if emitted.letters:
+            outcome.letters += emitted.letters
             outcome.samples[emission.stage] = emitted.sample
+
+
+def frame_of(rows: Sequence[tuple[int, int, bytes]]) -> pd.DataFrame:
+    """What a bucket gives, as Spark takes it: see OUTCOME_DDL."""
+    import pandas
+
+    return pandas.DataFrame(rows, columns=["bucket", "kind", "blob"])
 
 
 def rows_of(frames: Iterable[pd.DataFrame]) -> Iterator[BucketRow]:
@@ -218,6 +214,33 @@ def rows_of(frames: Iterable[pd.DataFrame]) -> Iterator[BucketRow]:
             frame["blob"].tolist(),
             strict=True,
         )
+
+
+class _RejectedRecords:
+    """Rejected records of one bucket and slice, on their way to the dead-letter stream."""
+
+    def __init__(self, letters: RecordLetters, bucket: int) -> None:
+        self._letters = letters
+        self._bucket = bucket
+        self._writer: DeadLetterWriter | None = None
+        self._blobs: list[bytes] = []
+        self.held_bytes = 0
+        """Not written yet."""
+        self.written = 0
+        """Dead letters."""
+
+    def hold(self, blob: bytes) -> None:
+        self._blobs.append(blob)
+        self.held_bytes += len(blob)
+
+    def write(self, work: SliceWork) -> None:
+        """Write what is held. Raises StrandlineError."""
+        if not self._blobs:
+            return
+        failpoint("commit.before_dead_letters")
+        self._writer = self._writer or self._letters.writer(self._bucket)
+        self.written += self._writer.write(_letters(self._blobs), work.dead_letter_offsets)
+        self._blobs, self.held_bytes = [], 0
 
 
 def _letters(blobs: list[bytes]) -> Iterator[DeadLetter]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 from confluent_kafka import Message
 
@@ -23,6 +25,7 @@ from strandline.core.record_headers import (
 from strandline.log.record_key import key_finder
 from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
 from strandline.processing.emission.transactional_ids import id_of_result_stream
+from strandline.results.comparison import differences
 from strandline.results.document import Document, DocumentShape
 from strandline.results.writer import Refused, WriteReport
 
@@ -68,7 +71,7 @@ class ResultStreamWriter:
 
     def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
         """Write the rows of a stage as ResultWriter promises. Raises LogUnavailable, Fenced; RecordTooLarge when the stream's
-        topic takes less than the largest record."""
+        topic takes less than the largest record; Divergence when the stream holds another value of a result."""
         report = WriteReport()
         slot = self._slot = self._slot or self._of_run(epoch)
         documents: list[tuple[Document, bytes | None]] = []
@@ -104,6 +107,7 @@ class ResultStreamWriter:
             # Placed as the gateways place keys.
             settings={"partitioner": "murmur2_random"},
             record_bytes_max=self._stream.record_bytes_max,
+            differences=_differences,
         )
         name = id_of_result_stream(shape.job, shape.stage, shape.emit_name, self._place.task)
         return TransactionSlot(config, name, self._place.written_before)
@@ -118,6 +122,14 @@ class ResultStreamWriter:
             (HEADER_ID, document.id.encode()),
         ]
         return Entry(document.id, document.source, key, headers)
+
+
+def _differences(held: bytes, computed: bytes) -> list[str]:
+    try:
+        there = msgspec.json.decode(held, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return ["it is no JSON object"]
+    return differences(there, msgspec.json.decode(computed), "the stream")
 
 
 def result_header(message: Message, wanted: str) -> str:

@@ -18,9 +18,10 @@ from strandline.processing.emission.fencing import require_current_attempt, requ
 from strandline.processing.emission.result_stream_writer import Place, ResultStream, ResultStreamWriter
 from strandline.processing.emission.transactional_ids import id_of_backfilled_results, id_of_refused_results
 from strandline.processing.operators.cascade import StageResults
+from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.source.slice_rows import SliceWork
-from strandline.results.document import DocumentShape
-from strandline.results.writer import PROBLEM, WINDOW_END, Refused, ResultWriter
+from strandline.results.document import Document, DocumentShape
+from strandline.results.writer import PROBLEM, WINDOW_END, Refused, ResultWriter, StoreWriter
 
 _ROWS_A_WRITE = 10_000
 """So many results are written together at most."""
@@ -33,15 +34,18 @@ class Emitted:
     results: int = 0
     """Refused ones included."""
     refused: int = 0
+    """By a store."""
+    letters: int = 0
+    """Their dead letters, and those of results without a value where there should be one."""
     sample: str = ""
-    """Why one of them was refused."""
+    """Why one of those has a dead letter."""
 
 
 @dataclass(frozen=True)
 class StageEmission:
     """Emits one stage, or writes only its dead letters where it emits to nothing; travels pickled to the executors."""
 
-    writers: tuple[ResultWriter, ...]
+    writers: tuple[StoreWriter, ...]
     streams: tuple[ResultStream, ...]
     shape: DocumentShape
     """Makes the documents of results that can't be used, for their dead letters."""
@@ -56,6 +60,12 @@ class StageEmission:
     record_bytes_max: int
     """The largest record that gateways take."""
 
+    def prepare(self, windows: WindowShape) -> None:
+        """Set up, in the driver, what the stage writes to. `windows`: its own. Raises StrandlineError."""
+        next_end_ms = None if self.emitted_ms is None else windows.first_end(self.emitted_ms)
+        for writer in self.writers:
+            writer.prepare(next_end_ms)
+
     def emit(self, results: StageResults, work: SliceWork, slot: int) -> Emitted:
         """Write the new ones of a stage's results, and dead letters for those that can't be used. Returns when the stores have
         confirmed them all.
@@ -64,23 +74,20 @@ class StageEmission:
         """
         emitted = Emitted()
         new = self._new(results.rows)
-        writers = [*self.writers, *(self._stream_writer(stream, work, slot) for stream in self.streams)]
+        writers: list[ResultWriter] = [*self.writers]
+        writers += [self._stream_writer(stream, work, slot) for stream in self.streams]
         for first in range(0, new.num_rows, _ROWS_A_WRITE):
             part = new.slice(first, _ROWS_A_WRITE)
-            refused = [*self._unusable(part), *self._write(writers, part, work)]
-            self._bury(refused, work, slot, emitted)
-        self._bury(self._unusable(self._new(results.failed)), work, slot, emitted)
+            unusable, refused = self._letters_of_unusable(part, work), self._write(writers, part, work)
+            self._write_letters([*unusable, *refused], work, slot, emitted)
+            emitted.refused += len(refused)
+        self._write_letters(self._letters_of_unusable(self._new(results.failed), work), work, slot, emitted)
         if writers:
             emitted.results = new.num_rows
         return emitted
 
-    def _bury(self, refused: list[Refused], work: SliceWork, slot: int, emitted: Emitted) -> None:
-        if refused:
-            self._write_dead_letters(refused, work, slot)
-            emitted.refused += len(refused)
-            emitted.sample = emitted.sample or _describe(self.stage, refused[0])
-
-    def _write(self, writers: Sequence[ResultWriter], rows: pa.RecordBatch, work: SliceWork) -> list[Refused]:
+    def _write(self, writers: Sequence[ResultWriter], rows: pa.RecordBatch, work: SliceWork) -> list[DeadLetter]:
+        """Write the results, and return the dead letters of those that a store refused."""
         problems = rows.column(PROBLEM)
         good = rows if problems.null_count == len(problems) else rows.filter(problems.is_null())
         refused: list[Refused] = []
@@ -89,17 +96,17 @@ class StageEmission:
             for writer in writers:
                 refused += writer.write_batches([good], self.epoch, work.number).refused
             failpoint("emit.written")
-        return refused
+        return [_letter(one, REASON_RESULT, f"{one.type}: {one.reason}", f"emit {self.stage}") for one in refused]
 
-    def _unusable(self, rows: pa.RecordBatch) -> list[Refused]:
-        """The results without a value where there should be one, such as a sum that is too large for its type."""
+    def _letters_of_unusable(self, rows: pa.RecordBatch, work: SliceWork) -> list[DeadLetter]:
+        """The dead letters of results without a value where there should be one, such as a sum that is too large for its type."""
         problems = rows.column(PROBLEM)
         if problems.null_count == len(problems):
             return []
         bad = rows.filter(problems.is_valid())
-        documents = self.shape.documents(bad.drop_columns([PROBLEM]), self.epoch, 0)
+        documents = self.shape.documents(bad.drop_columns([PROBLEM]), self.epoch, work.number)
         return [
-            Refused(one.id, one.index, None, REASON_EXPRESSION, problem, one.source)
+            _letter(one, REASON_EXPRESSION, problem, problem.partition(":")[0])  # a problem names its step first
             for one, problem in zip(documents, bad.column(PROBLEM).to_pylist(), strict=True)
         ]
 
@@ -120,19 +127,9 @@ class StageEmission:
             return rows
         return rows.filter(pc.greater(rows.column(WINDOW_END), self.emitted_ms))
 
-    def _write_dead_letters(self, refused: list[Refused], work: SliceWork, slot: int) -> None:
-        letters = (
-            DeadLetter.of_document(
-                one.index or "",
-                one.id,
-                one.source,
-                REASON_EXPRESSION if one.type == REASON_EXPRESSION else REASON_RESULT,
-                one.reason if one.type == REASON_EXPRESSION else f"{one.type}: {one.reason}",
-                # An expression's problem names its step first.
-                one.reason.partition(":")[0] if one.type == REASON_EXPRESSION else f"emit {self.stage}",
-            )
-            for one in refused
-        )
+    def _write_letters(self, letters: Sequence[DeadLetter], work: SliceWork, slot: int, emitted: Emitted) -> None:
+        if not letters:
+            return
         writer = DeadLetterWriter(
             self.kafka_bootstrap,
             self.job,
@@ -142,6 +139,8 @@ class StageEmission:
             record_bytes_max=self.record_bytes_max,
         )
         writer.write(letters, work.dead_letter_offsets)
+        emitted.letters += len(letters)
+        emitted.sample = emitted.sample or f"{self.stage} {letters[0].identity}: {dict(letters[0].headers)['message']}"
 
 
 @dataclass(frozen=True)
@@ -163,5 +162,5 @@ class BackfillEmission(StageEmission):
         return new.filter(pc.less_equal(new.column(WINDOW_END), self.up_to_ms))
 
 
-def _describe(stage: str, refused: Refused) -> str:
-    return f"{stage} {refused.index or ''}/{refused.id}: {refused.type}: {refused.reason}"
+def _letter(one: Document | Refused, reason: str, message: str, step: str) -> DeadLetter:
+    return DeadLetter.of_document(one.index or "", one.id, one.source, reason, message, step)

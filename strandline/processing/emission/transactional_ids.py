@@ -1,4 +1,5 @@
-"""The transactional ids under which a job's tasks write to Kafka. A *slot* is one such id: no two tasks at work share it."""
+"""The transactional ids under which a job's tasks write to Kafka. A *slot* is one such id: no two tasks at work share it. `task`
+is the number of the bucket."""
 
 from __future__ import annotations
 

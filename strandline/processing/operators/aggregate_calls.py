@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
 
-from strandline.processing.operators.casting import arrow_type, cast, is_decimal
+from strandline.core.field_types import is_decimal
+from strandline.processing.operators.casting import arrow_type, cast
 from strandline.processing.operators.evaluation import ColumnExpression
-from strandline.processing.pipelines.expressions import type_of
+from strandline.processing.pipelines.expression_types import type_of
 from strandline.processing.pipelines.stages import Column
 
 _FUNCTIONS: dict[type[exp.Expr], str] = {

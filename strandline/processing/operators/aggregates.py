@@ -17,14 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from strandline.core.field_types import decimal_digits, is_decimal
 from strandline.processing.operators.aggregate_calls import AggregateCall, AggregateCalls, CallValues
-from strandline.processing.operators.casting import (
-    EXACT,
-    arrow_type,
-    decimal_digits,
-    is_decimal,
-    rounded_decimals,
-)
+from strandline.processing.operators.casting import EXACT, arrow_type, rounded_decimals
 from strandline.processing.operators.keys import Codes
 from strandline.processing.pipelines.stages import Column
 

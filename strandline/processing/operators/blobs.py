@@ -25,6 +25,13 @@ def pack(batches: Sequence[pa.RecordBatch]) -> bytes:
     return b"".join(parts)
 
 
+def batch_of(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.RecordBatch:
+    """One batch of rows that have a value for each field of the schema."""
+    columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
+    arrays = [pa.array(list(values), item.type) for values, item in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
 def unpack(blob: bytes) -> list[pa.RecordBatch]:
     """The batches of a blob, without copying their columns."""
     view, at, batches = memoryview(blob), 0, []

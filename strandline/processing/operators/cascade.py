@@ -1,12 +1,14 @@
 """All windows of a pipeline in one operator: each stage's results are the next one's rows, within one bucket. Pure.
 
-A bucket holds all records of its keys, where the key is made of the fields by which every stage groups: so a whole cascade runs
-in it, and no result crosses to another bucket.
+The bucket of a record is a hash of the fields by which every stage groups. So a bucket holds all records of its keys, a whole
+cascade runs in it, and no result crosses to another bucket, with one exception:
 
-Where only the last stage groups by none of these fields, it is *split*: each bucket keeps its own part of the stage's windows,
-and when they close, the parts of all buckets are merged. A part is that of a virtual bucket (or, in the first stage, of an input
-partition), and parts are merged in their order: so results don't depend on the number of buckets. Where an earlier stage
-groups by none of these fields there is one bucket.
+Where the last stage groups by none of the fields that the stages before it share (or there is one stage, without a key), it is
+*split*: each bucket keeps its own partial results of the stage's windows. When these close, the partial results of all buckets
+go to one bucket and are merged there. Each is labelled with its virtual bucket (in a first stage: with its input partition), and
+they are merged in the order of the labels, so results don't depend on the number of buckets.
+
+Where the stages before the last one share no field either, everything is in one bucket.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import pyarrow as pa
 from strandline.processing.operators.blobs import pack, unpack
 from strandline.processing.operators.keys import Codes, virtual_buckets_of
 from strandline.processing.operators.row_steps import RowProblem, RowSteps
-from strandline.processing.operators.windows import ClosedWindows, Rows, Time, WindowOperator, WindowState
+from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.stages import Stage
 from strandline.results.writer import PROBLEM, WINDOW_END
 
@@ -46,7 +48,7 @@ class Stepped:
     results: list[StageResults]
     """Of each stage, but for a last one that is split."""
     parts: list[tuple[int, bytes]]
-    """Of a last stage that is split: (bucket that merges it, part)."""
+    """Of a last stage that is split: (bucket that merges it, partial results of closed windows)."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ class Cascade:
     """The stages of one pipeline. Holds what is fixed; states and rows are passed in and out."""
 
     def __init__(self, stages: Sequence[Stage], types: Mapping[str, str], buckets: int) -> None:
-        """`types`: the fields of the stream, with their types. `buckets`: into how many buckets keys are spread; see
-        `keys.buckets_of`. Results don't depend on it."""
+        """`types`: the fields of the stream, with their types. `buckets`: into how many buckets keys are spread, by
+        `keys.virtual_buckets_of`. Results don't depend on it."""
         self.buckets = buckets
         self.operators: list[WindowOperator] = []
         self._steps: list[RowSteps] = []
@@ -86,11 +88,6 @@ class Cascade:
     def record_steps(self) -> RowSteps:
         """What is done to records before the first window."""
         return self._steps[0]
-
-    @property
-    def reach_ms(self) -> int:
-        """How far back in event time open state can go: the windows of all stages together."""
-        return sum(operator.reach_ms for operator in self.operators)
 
     def cut(
         self, partition: int, sequence: int, event_us: pa.Array, columns: dict[str, pa.Array]
@@ -116,8 +113,8 @@ class Cascade:
             return np.zeros(keys.num_rows, np.int64)
         return virtual_buckets_of(keys.select(self._bucket_by)) % self.buckets
 
-    def step(self, state: bytes | None, chunks: Sequence[Chunk], time: Time) -> Stepped:
-        """(state, chunks of new rows, time) -> (state, results).
+    def step(self, state: bytes | None, chunks: Sequence[Chunk], closing: Closing) -> Stepped:
+        """(state, chunks of new rows, what closes) -> (state, results).
 
         1. Fold the chunks into the first stage, by partition and sequence, whatever their order here.
         2. Each further stage takes the results of the one before it, through its steps.
@@ -129,7 +126,7 @@ class Cascade:
         after: list[WindowState] = []
         parts: list[tuple[int, bytes]] = []
         for at, operator in enumerate(self.operators):
-            kept, windows = operator.step_in_part(states[at], rows, time)
+            kept, windows = operator.step_in_part(states[at], rows, closing)
             after.append(kept)
             if self.is_split and at + 1 == len(self.operators):
                 parts = [part for one in windows for part in self._cut_windows(one)]
@@ -168,11 +165,11 @@ class Cascade:
             return [], failed
         # A window's results belong to its last microsecond.
         last_us = stepped.columns[WINDOW_END].to_numpy(zero_copy_only=False) * 1000 - 1
-        part: int | Codes = 0
+        partition: int | Codes = 0
         if self._is_wide and at + 1 == len(self.operators):
             names = list(self._bucket_by)
-            part = virtual_buckets_of(pa.RecordBatch.from_arrays([stepped.columns[name] for name in names], names))
-        return [operator.rows(part, last_us, stepped.columns)], failed
+            partition = virtual_buckets_of(pa.RecordBatch.from_arrays([stepped.columns[name] for name in names], names))
+        return [operator.rows(partition, last_us, stepped.columns)], failed
 
     def _unpack_state(self, state: bytes | None) -> list[WindowState]:
         if state is None:

@@ -15,26 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.core.field_types import WHOLE_RANGES, digits_of, kind_of
+from strandline.core.field_types import NULL, WHOLE_RANGES, decimal_digits, is_decimal
 from strandline.processing.pipelines.arrow_types import arrow_type as field_arrow_type
 
-NULL = "null"
-"""The type of a bare null in an expression."""
 EXACT = Context(prec=120, rounding=ROUND_HALF_UP)
 """For decimals: more digits than two of them together can have."""
 EXACT_OF_DOUBLE = Context(prec=800, rounding=ROUND_HALF_UP)
 """For the longest double, written out."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP = field_arrow_type("timestamp")
-
-
-def is_decimal(kind: str) -> bool:
-    return kind_of(kind) == "decimal"
-
-
-def decimal_digits(kind: str) -> tuple[int, int]:
-    """Precision and scale of a number type; a whole number is a decimal that holds all its type can hold."""
-    return digits_of(kind) or ((20, 0) if kind == "long" else (10, 0))
 
 
 def arrow_type(kind: str) -> pa.DataType:

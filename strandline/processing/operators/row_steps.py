@@ -17,7 +17,7 @@ from strandline.processing.pipelines.stages import Derive, Where
 
 @dataclass(frozen=True)
 class RowProblem:
-    """A row for which a derived column has no value although all that it reads was there."""
+    """A row for which a derived column or a filter has no value although all that it reads was there."""
 
     row: int
     """Its place among the rows that came in."""
@@ -33,7 +33,7 @@ class SteppedRows:
     rows: npt.NDArray[np.int64]
     """The place of each kept row among those that came in, ascending."""
     problems: list[RowProblem]
-    """The rows that are left out because of a problem, ascending; a filter leaves rows out silently."""
+    """The rows that are left out because of a problem, ascending; a filter that is false leaves rows out silently."""
 
 
 class RowSteps:
@@ -57,12 +57,13 @@ class RowSteps:
         return tuple(dict.fromkeys(name for _, parts in self._steps for one in parts for name in one.columns))
 
     def apply(self, columns: Mapping[str, pa.Array], rows: int) -> SteppedRows:
-        """Derive and filter. A row with a problem goes no further, whatever a later filter would say of it."""
+        """Derive and filter. A row with a problem goes no further, whatever a later filter would say of it. A filter that lacks
+        what it reads leaves the row out, as one that is false."""
         kept, places = dict(columns), np.arange(rows)
         problems: list[RowProblem] = []
         for step, expressions in self._steps:
             if isinstance(step, Where):
-                keep = expressions[0](kept, len(places)).fill_null(False).to_numpy(zero_copy_only=False)
+                keep = self._filter(step, expressions[0], kept, places, problems)
             else:
                 keep = self._derive(step, expressions, kept, places, problems)
             if not keep.all():
@@ -71,6 +72,22 @@ class RowSteps:
                 places = places[keep]
         problems.sort(key=lambda problem: problem.row)
         return SteppedRows(kept, places, problems)
+
+    def _filter(
+        self,
+        step: Where,
+        expression: ColumnExpression,
+        columns: Mapping[str, pa.Array],
+        places: npt.NDArray[np.int64],
+        problems: list[RowProblem],
+    ) -> npt.NDArray[np.bool_]:
+        """Return for which rows the step's condition is true."""
+        values = expression(columns, len(places))
+        if not expression.is_null_by_choice:
+            failed = _failed(values, [columns[name] for name in expression.columns])
+            problems += _problems(places[failed], step.step, step.sql)
+        keep: npt.NDArray[np.bool_] = values.fill_null(False).to_numpy(zero_copy_only=False)
+        return keep
 
     def _derive(
         self,
@@ -87,14 +104,16 @@ class RowSteps:
         for column, expression in zip(step.columns, expressions, strict=True):
             values = cast(expression(columns, count), expression.type, column.type)
             computed[column.name] = values
-            for at in np.flatnonzero(good & _failed(values, [columns[name] for name in expression.columns])).tolist():
-                text = (
-                    f"{step.step}.{column.name}: no value from {column.sql} (a division by zero, an overflow or a null)"
-                )
-                problems.append(RowProblem(int(places[at]), f"{step.step}.{column.name}", text))
-                good[at] = False
+            failed = good & _failed(values, [columns[name] for name in expression.columns])
+            problems += _problems(places[failed], f"{step.step}.{column.name}", column.sql)
+            good &= ~failed
         columns.update(computed)
         return good
+
+
+def _problems(rows: npt.NDArray[np.int64], step: str, sql: str) -> list[RowProblem]:
+    text = f"{step}: no value from {sql} (a division by zero, an overflow or a null)"
+    return [RowProblem(row, step, text) for row in rows.tolist()]
 
 
 def _failed(values: pa.Array, inputs: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:

@@ -1,16 +1,18 @@
-"""The window operator: (state, rows, time) -> (state, results), on columns and without Spark.
+"""The window operator: (state, rows, what closes) -> (state, results), on columns and without Spark.
 
-Rows are folded into *panes*: pieces of event time, each of which lies wholly inside or outside any window. A tumbling window is
-one pane; a sliding one is merged from several when it closes, so a record costs the same however long the window is.
+Rows are folded into *panes*: pieces of event time, so cut that no window border cuts through one. A tumbling window is one pane;
+a sliding one is merged from several when it closes, so a record costs the same however long the window is.
 
 Contracts:
-- Order. Rows come with the partition of their input; per partition in offset order. Each pane keeps a partial result a key and
-  partition. When a window closes, its panes are merged in time order per partition, then the partitions in their order. So a
-  result is the same to the last bit however the log was sliced, merged, bucketed or restarted.
-- State. A key table and one row for each open (pane, key, partition); `state_schema` is the latter's. It holds no window that has
-  closed, and no pane that no open window needs.
-- Reach. A window's size: nothing older than that before the oldest open window's end is needed to rebuild the state.
-- Late rows. The caller has left them out: a row that gets here belongs to open windows only.
+- Order. Each row has a partition: that of the input in a first stage; in a later one its virtual bucket where the stage is split,
+  else 0. The rows of one partition come in their order (in a first stage: by offset). A pane keeps one partial result for each
+  key and partition. When a window closes, its panes are merged in time order per partition, then the partitions in their order.
+  So a result is the same to the last bit however the log was sliced, merged, bucketed or restarted.
+- State. A table of keys, and a table with a row for each (pane, key, partition), whose schema is `state_schema`. It holds only
+  panes that an open window needs.
+- Rewind. The state holds nothing that the rows don't give again. To rebuild it, read from the start of the oldest open window.
+- Late rows. The caller has left them out. A rewind brings rows of windows that an earlier run has closed, too: their windows
+  close here once more, and the emission leaves their results out.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Rows:
     """New rows of one input partition, in their order."""
 
     partition: int | Codes
-    """Of all rows, or of each."""
+    """One number for all rows, or one for each row."""
     panes: Codes
     """The number of each row's pane."""
     keys: Codes
@@ -50,7 +52,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class WindowState:
-    """What is open: the key table, and a row a (pane, key, partition) in that order with its partial results."""
+    """What is open: the table of keys, and a row of partial results for each (pane, key, partition), in that order."""
 
     keys: pa.RecordBatch
     groups: pa.RecordBatch
@@ -58,20 +60,23 @@ class WindowState:
 
 @dataclass(frozen=True)
 class ClosedWindows:
-    """Windows with their partial results: a row a (window, key, partition), ordered by window, the key's values and partition."""
+    """Windows that are final: the table of keys, and a row of partial results for each (window, key, partition), ordered by
+    window, the key's values and partition."""
 
     keys: pa.RecordBatch
     groups: pa.RecordBatch
-    """As in the state, with the window's number in place of the pane's."""
+    """Columns as in `WindowState.groups`, but the first one, `pane`, holds the number of the window."""
 
 
 @dataclass(frozen=True)
-class Time:
-    """Which windows become final in one step: those that end after `from_ms` and at or before `to_ms`."""
+class Closing:
+    """Which windows become final in one step: those that end after `after_ms` and at or before `up_to_ms`."""
 
-    from_ms: int | None
-    """None in a job's first slices, before there is a watermark."""
-    to_ms: int | None
+    after_ms: int | None
+    """None: all that end up to then. So it is while no window was ever closed, and in the first batch of a rewind and in each
+    chunk of a backfill, which begin with an empty state."""
+    up_to_ms: int | None
+    """None: no window."""
 
 
 class WindowOperator:
@@ -84,6 +89,7 @@ class WindowOperator:
         self.size_ms = stage.size_ms
         self.every_ms = stage.every_ms
         self.pane_ms = math.gcd(self.size_ms, self.every_ms)
+        self._size_panes, self._every_panes = self.size_ms // self.pane_ms, self.every_ms // self.pane_ms
         self.key_schema = pa.schema(
             [(name, arrow_type(kind)) for name, kind in zip(stage.by, stage.by_types, strict=True)]
         )
@@ -105,11 +111,6 @@ class WindowOperator:
             ]
         )
 
-    @property
-    def reach_ms(self) -> int:
-        """How far back in event time open state can go."""
-        return self.size_ms
-
     def empty_state(self) -> WindowState:
         """Nothing is open."""
         keys = pa.RecordBatch.from_pylist([], schema=self.key_schema) if len(self.key_schema) else no_columns(0)
@@ -122,43 +123,46 @@ class WindowOperator:
         arguments = self.aggregates.evaluate_arguments(columns, count)
         return Rows(partition, event_us // (1000 * self.pane_ms), encoded.codes, encoded.table, arguments)
 
-    def step(self, state: WindowState, rows: Sequence[Rows], time: Time) -> tuple[WindowState, pa.RecordBatch]:
+    def step(self, state: WindowState, rows: Sequence[Rows], closing: Closing) -> tuple[WindowState, pa.RecordBatch]:
         """Fold new rows in, and take out the windows that become final.
 
         Each partition's rows stand in their order in `rows`; partitions may alternate. Results are ordered by window, then key.
         """
-        kept, closed = self.step_in_part(state, rows, time)
+        kept, closed = self.step_in_part(state, rows, closing)
         return kept, self.finish(closed)
 
     def step_in_part(
-        self, state: WindowState, rows: Sequence[Rows], time: Time
+        self, state: WindowState, rows: Sequence[Rows], closing: Closing
     ) -> tuple[WindowState, list[ClosedWindows]]:
-        """As `step`, where other buckets hold other partitions of the same keys: `finish` makes results of what all buckets give.
+        """As `step`, but leave the results to be made: by `finish`, or by `finish_parts` where other buckets hold partitions of
+        the same keys.
 
         1. Number the keys of the state and of the rows together.
         2. Fold the rows into their groups.
-        3. Take out the windows that end in `time`.
+        3. Take out the windows that become final.
         4. Keep the panes that a later window needs, and their keys.
         """
         numbers, keys = merge_keys([state.keys, *[one.key_table for one in rows]], self.key_schema)
         groups = self._fold(state.groups, numbers, rows, keys.num_rows)
-        closed = list(self._closed_windows(groups, keys, time))
+        closed = list(self._closed_windows(groups, keys, closing))
         kept = groups
-        if time.to_ms is not None:
-            # Groups stand in the order of their panes, so what is over is the beginning.
-            over = int(np.searchsorted(_column(groups, 0), self._oldest_pane_needed(time.to_ms)))
-            kept = groups.slice(over)
+        if closing.up_to_ms is not None:
+            # Groups stand in the order of their panes, so those that nothing needs any more are the first.
+            unneeded = int(np.searchsorted(_column(groups, 0), self._oldest_pane_needed(closing.up_to_ms)))
+            kept = groups.slice(unneeded)
         return self._without_unused_keys(keys, kept), closed
 
     def finish(self, closed: Sequence[ClosedWindows]) -> pa.RecordBatch:
-        """The results of windows, each whole in one item. Ordered by window, then key, if the items are."""
+        """The results of windows that lie wholly in this bucket. Each item of `closed` gives its results by window, then
+        key; the items follow each other in the order given."""
         batches = [self._finish(one) for one in closed]
         if not batches:
             return pa.RecordBatch.from_pylist([], schema=self.result_schema)
         return pa.concat_batches(batches) if len(batches) > 1 else batches[0]
 
     def finish_parts(self, parts: Sequence[ClosedWindows]) -> pa.RecordBatch:
-        """The results of windows of which each item may hold some partitions. Ordered by window, then key."""
+        """The results of windows that several buckets share: each item of `parts` has some of their partitions, and together they
+        have all. Ordered by window, then key."""
         if not parts:
             return self.finish([])
         numbers, keys = merge_keys([one.keys for one in parts], self.key_schema)
@@ -208,37 +212,43 @@ class WindowOperator:
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.state_schema)
 
-    def _closed_windows(self, groups: pa.RecordBatch, keys: pa.RecordBatch, time: Time) -> Iterator[ClosedWindows]:
-        """The windows that end in `time`, in pieces of bounded size, by window and key."""
-        if time.to_ms is None or not groups.num_rows:
+    def _closed_windows(
+        self, groups: pa.RecordBatch, keys: pa.RecordBatch, closing: Closing
+    ) -> Iterator[ClosedWindows]:
+        """The windows that become final, in pieces of bounded size, by window and key."""
+        if closing.up_to_ms is None or not groups.num_rows:
             return
         panes = _column(groups, 0)
         first_start = (int(panes[0]) * self.pane_ms - self.size_ms) // self.every_ms + 1
-        if time.from_ms is not None:
-            first_start = max(first_start, (time.from_ms - self.size_ms) // self.every_ms + 1)
-        last_start = min((time.to_ms - self.size_ms) // self.every_ms, int(panes[-1]) * self.pane_ms // self.every_ms)
-        over, step = self.size_ms // self.pane_ms, self.every_ms // self.pane_ms
+        if closing.after_ms is not None:
+            first_start = max(first_start, (closing.after_ms - self.size_ms) // self.every_ms + 1)
+        last_start = min(
+            (closing.up_to_ms - self.size_ms) // self.every_ms, int(panes[-1]) * self.pane_ms // self.every_ms
+        )
+        size, every = self._size_panes, self._every_panes
         ranks = key_ranks(keys)
         start = first_start
         while start <= last_start:
-            low = int(np.searchsorted(panes, start * step))
+            low = int(np.searchsorted(panes, start * every))
             if low == len(panes):
                 return
-            if step * start + over <= panes[low]:  # nothing is in this window, nor in those before the next pane
-                start = max(start + 1, (int(panes[low]) - over) // step + 1)
+            if every * start + size <= panes[low]:  # nothing is in this window, nor in those before the next pane
+                start = max(start + 1, (int(panes[low]) - size) // every + 1)
                 continue
-            end = self._end_of_piece(panes, start, last_start, step, over)
-            yield self._merge_windows(groups, keys, ranks, (start, end), (step, over))
+            end = self._end_of_piece(panes, start, last_start)
+            yield self._merge_windows(groups, keys, ranks, (start, end))
             start = end
 
-    def _end_of_piece(self, panes: Codes, start: int, last_start: int, step: int, over: int) -> int:
-        """After how many windows the panes to merge are enough for one piece: at least one."""
+    def _end_of_piece(self, panes: Codes, start: int, last_start: int) -> int:
+        """Before which window the piece ends that begins with `start`. It has one window at least, and no more than merge about
+        _MERGED_ROWS_MAX rows."""
+        size, every = self._size_panes, self._every_panes
         low, high = start + 1, last_start + 1
-        first = int(np.searchsorted(panes, start * step))
+        first = int(np.searchsorted(panes, start * every))
         while low < high:
             middle = (low + high + 1) // 2
-            rows = int(np.searchsorted(panes, (middle - 1) * step + over)) - first
-            if rows * math.ceil(over / step) <= _MERGED_ROWS_MAX:
+            rows = int(np.searchsorted(panes, (middle - 1) * every + size)) - first
+            if rows * math.ceil(size / every) <= _MERGED_ROWS_MAX:
                 low = middle
             else:
                 high = middle - 1
@@ -250,24 +260,23 @@ class WindowOperator:
         keys: pa.RecordBatch,
         ranks: Codes,
         starts: tuple[int, int],
-        shape: tuple[int, int],
     ) -> ClosedWindows:
         """The windows numbered from `starts[0]` to before `starts[1]`, their panes merged in the order of time."""
-        step, over = shape
+        size, every = self._size_panes, self._every_panes
         panes = _column(groups, 0)
         taken, windows = [], []
-        for offset in range(over):  # the first pane of every window, then the second ...: so panes stay in their order
+        for offset in range(size):  # the first pane of every window, then the second ...: so panes stay in their order
             number = panes - offset
-            fits = (number % step == 0) & (number >= starts[0] * step) & (number < starts[1] * step)
+            fits = (number % every == 0) & (number >= starts[0] * every) & (number < starts[1] * every)
             rows = np.flatnonzero(fits)
             taken.append(rows)
-            windows.append(number[rows] // step)
+            windows.append(number[rows] // every)
         rows, window = np.concatenate(taken), np.concatenate(windows)
         part = groups.take(pa.array(rows))
         # By rank, so that results leave in the order of the keys' values.
         places = _Places.of(window, ranks[_column(part, 1)], _column(part, 2).astype(np.int64), len(ranks))
         partials = part.columns[3:]
-        if over > 1:
+        if size > 1:
             partials = self.aggregates.merge(partials, places.codes, places.count)
         else:
             order = np.empty(places.count, np.int64)
@@ -313,7 +322,7 @@ class WindowOperator:
 
 @dataclass(frozen=True)
 class _Places:
-    """Distinct (pane, key, partition) in ascending order, and for each row the place of its own."""
+    """The distinct (pane, key, partition) in ascending order, and for each row its place among them."""
 
     codes: Codes
     panes: Codes

@@ -8,15 +8,11 @@ from strandline.core.errors import InvalidDocument, Problem
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.expressions import (
-    ExpressionError,
-    infer_type,
-    parse_expression,
-    refuse_unknown_columns,
-)
+from strandline.processing.pipelines.expression_types import infer_type
+from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
 from strandline.processing.pipelines.model import EmitSpec, PipelineSpec, StepSpec, WindowSpec
 from strandline.processing.pipelines.stages import Column, Derive, Emit, Stage, Where
-from strandline.results.document import WINDOW_FIELDS
+from strandline.results.names import WINDOW_FIELDS
 
 
 def check(pipeline: PipelineSpec, stream: StreamSpec, document: YamlDocument | None = None) -> CheckedPipeline:
@@ -144,7 +140,7 @@ class _Check:
                 by=tuple(window.by),
                 by_types=tuple(kind or "" for kind in by_types.values()),
                 aggregates=tuple(column for column in aggregates.values() if column),
-                emits=tuple(Emit(emit.kind, emit.name) for emit in emits),
+                emits=tuple(Emit(emit.kind, emit.name, emit.index_settings) for emit in emits),
                 pre_steps=tuple(self.pending),
                 step=path_text(path),
             )

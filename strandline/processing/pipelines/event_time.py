@@ -20,9 +20,13 @@ class WindowShape:
         """The end of the last window that ends at or before `at_ms`."""
         return (at_ms - self.size_ms) // self.every_ms * self.every_ms + self.size_ms
 
+    def first_end(self, after_ms: int) -> int:
+        """The end of the first window that ends after `after_ms`."""
+        return self.last_end(after_ms) + self.every_ms
+
     def first_start(self, after_ms: int) -> int:
         """The start of the first window that ends after `after_ms`."""
-        return self.last_end(after_ms) + self.every_ms - self.size_ms
+        return self.first_end(after_ms) - self.size_ms
 
     def last_end_holding(self, event_ms: int) -> int:
         """The end of the last window that holds an event at `event_ms`."""

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
-from pydantic.json_schema import models_json_schema
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    model_serializer,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue, models_json_schema
+from pydantic_core import CoreSchema
 
 from strandline.core.documents import Path
 from strandline.core.durations import format_duration
-from strandline.core.stream import FIELD_NAMES_SCHEMA, DocumentModel, Duration, FieldName, Name, StreamSpec, names_alike
+from strandline.core.stream import (
+    FIELD_NAMES_SCHEMA,
+    DocumentModel,
+    Duration,
+    FieldName,
+    Name,
+    StreamSpec,
+    check_name,
+    names_alike,
+)
 from strandline.ledger.states import WatermarkPolicy
-from strandline.results.document import check_emit_name
+from strandline.results.index_settings import REPLICAS_DEFAULT, IndexSettings
+from strandline.results.names import check_emit_name
 
 
 def _expression_text(value: object) -> object:
@@ -50,7 +71,7 @@ class EventTimeSpec(DocumentModel):
     """How far the watermark stays behind the event time reached. A record below the watermark is late."""
     watermark: WatermarkPolicy = "partitions"
     """Whose event time counts: `partitions`, that of the partition furthest behind; or `newest`, the latest of all."""
-    idle_timeout: Duration | None = None
+    idle_timeout: Duration | None = Field(default=60_000, json_schema_extra={"default": "1m"})
     """A partition that is silent this long no longer holds the others back; when all are, event time runs on by itself. Null is
     never."""
     max_ahead: Duration | None = Field(default=300_000, json_schema_extra={"default": "5m"})
@@ -129,6 +150,76 @@ class WindowSpec(DocumentModel):
         return self.sliding.every if self.sliding is not None else self.size_ms
 
 
+REPLICAS_MAX = 100
+REFRESH_INTERVAL_MS_MIN = 100
+"""More often costs more than the writing itself."""
+
+
+def _replicas(value: object) -> object:
+    if isinstance(value, str) and (found := re.fullmatch(r"(\d{1,3})-(\d{1,3}|all)", value)):
+        if found[2] == "all" or int(found[1]) <= int(found[2]):
+            return value
+    elif isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= REPLICAS_MAX:
+        return value
+    raise ValueError(
+        f"{value!r} is no number of replicas; write one from 0 to {REPLICAS_MAX}, or bounds within which it follows the number "
+        f"of nodes, as 0-1 or 0-all"
+    )
+
+
+def _policy_name(value: object) -> object:
+    if isinstance(value, str) and re.fullmatch(r"[^\s,_\x00-\x1f][^\s,\x00-\x1f]{0,254}", value):
+        return value
+    raise ValueError(
+        f"{value!r} is not the name of a lifecycle policy: a text without spaces and commas, not '_' first"
+    )
+
+
+class IndexSpec(DocumentModel):
+    """An emission to Elasticsearch. `turbine-minute` is short for `{name: turbine-minute}`."""
+
+    name: Name
+    """An alias in Elasticsearch; the indices are `NAME-yyyy.MM` by the window's end."""
+    shards: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Of each index."""
+    replicas: Annotated[int | str, BeforeValidator(_replicas)] = REPLICAS_DEFAULT
+    """Of each shard: a number, or bounds within which it follows the number of nodes, as 0-1 or 0-all."""
+    refresh_interval: Duration | None = None
+    """How long a result may take until searches find it; null leaves it to Elasticsearch."""
+    lifecycle: Annotated[str, BeforeValidator(_policy_name)] | None = None
+    """A policy of Elasticsearch's index lifecycle management, which must exist there."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        long_form = handler.resolve_ref_schema(handler(core_schema))
+        return {"anyOf": [long_form["properties"]["name"], long_form]}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_short_form(cls, value: object) -> object:
+        if isinstance(value, dict | cls):
+            return value
+        return {"name": check_name(value)}  # type: ignore[arg-type]
+
+    @model_serializer(mode="wrap")
+    def _in_short_form(self, handler: SerializerFunctionWrapHandler) -> object:
+        long_form = handler(self)
+        return self.name if self == IndexSpec(name=self.name) else long_form
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if self.refresh_interval is not None and self.refresh_interval < REFRESH_INTERVAL_MS_MIN:
+            yield ("refresh_interval",), f"expected at least {format_duration(REFRESH_INTERVAL_MS_MIN)}"
+        try:
+            check_emit_name(self.name)
+        except ValueError as error:
+            yield (), str(error)
+
+    @property
+    def settings(self) -> IndexSettings:
+        """For the indices."""
+        return IndexSettings(self.shards, self.replicas, self.refresh_interval, self.lifecycle)
+
+
 EmitKind = Literal["elasticsearch", "stream"]
 
 
@@ -137,21 +228,17 @@ class EmitSpec(DocumentModel):
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
-    elasticsearch: Name | None = None
-    """An alias in Elasticsearch; the indices are `NAME-yyyy.MM` by the window's end."""
+    elasticsearch: IndexSpec | None = None
+    """An alias in Elasticsearch; the indices are `NAME-yyyy.MM` by the window's end. A name, or {name, shards, replicas,
+    refresh_interval, lifecycle}."""
     stream: Name | None = None
     """A stream, which other jobs may read; one JSON document a result."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        if sum(name is not None for name in (self.elasticsearch, self.stream)) != 1:
+        if (self.elasticsearch is None) == (self.stream is None):
             yield (), "expected exactly one of: elasticsearch, stream"
         if self.stream is not None and self.stream.endswith(".dead-letter"):
             yield ("stream",), "names that end in '.dead-letter' belong to the jobs; choose another"
-        if self.elasticsearch is not None:
-            try:
-                check_emit_name(self.elasticsearch)
-            except ValueError as error:
-                yield ("elasticsearch",), str(error)
 
     @property
     def kind(self) -> EmitKind:
@@ -161,7 +248,12 @@ class EmitSpec(DocumentModel):
     @property
     def name(self) -> str:
         """The sink's name for the results."""
-        return self.elasticsearch or self.stream or ""
+        return self.elasticsearch.name if self.elasticsearch is not None else self.stream or ""
+
+    @property
+    def index_settings(self) -> IndexSettings:
+        """Of the indices; those of a stream are never asked for."""
+        return self.elasticsearch.settings if self.elasticsearch is not None else IndexSettings()
 
 
 class StepSpec(DocumentModel):
@@ -196,7 +288,8 @@ class StepSpec(DocumentModel):
 
 
 class CheckpointSpec(DocumentModel):
-    """How often a slice is committed. Fewer and larger slices cost less; results come as late as a slice is long."""
+    """`checkpoint` of a pipeline's document: how long and how large its slices get. Each slice ends with one checkpoint. Fewer
+    and larger slices cost less; results come as late as a slice is long."""
 
     every: Duration | None = None
     """The shortest time between two slices; null is the control service's setting."""
@@ -216,7 +309,7 @@ class PipelineSpec(DocumentModel):
     steps: list[StepSpec] = Field(min_length=1)
     """What is done, in order."""
     late: Literal["dead_letter", "drop"] = "dead_letter"
-    """What becomes of a record whose windows are closed."""
+    """What becomes of a late record: one whose event time is below the watermark."""
     on_error: Literal["dead_letter", "crash"] = "dead_letter"
     """What becomes of a record that can't be used; crash stops the job at its slice."""
     guarantee: Literal["exactly_once", "at_least_once", "none"] = "exactly_once"
@@ -225,6 +318,22 @@ class PipelineSpec(DocumentModel):
     """How a start comes to the state of open windows: it reads the log again, or goes on from Spark's checkpoint on disk."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """How often progress is recorded: {every, records}."""
+
+    @classmethod
+    def from_document(cls, data: dict[str, object]) -> Self:
+        """As stored: one without `idle_timeout` has none. So were those stored that were submitted before it had a default."""
+        event_time = data.get("event_time")
+        if isinstance(event_time, dict):
+            data = {**data, "event_time": {"idle_timeout": None, **event_time}}
+        return super().from_document(data)
+
+    def reading_results(self) -> Self:
+        """The pipeline with the defaults of one that reads another job's results, where the document doesn't say: `watermark:
+        newest`, and no `idle_timeout`. Whole emissions come, so the newest result is never ahead of one that is still to come;
+        and between two of them silence says nothing, nor while the other job is away."""
+        defaults = {"watermark": "newest", "idle_timeout": None}
+        unsaid = {name: value for name, value in defaults.items() if name not in self.event_time.model_fields_set}
+        return self.model_copy(update={"event_time": self.event_time.model_copy(update=unsaid)})
 
     def as_document(self) -> dict[str, object]:
         data = super().as_document()

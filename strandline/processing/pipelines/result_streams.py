@@ -10,7 +10,7 @@ from strandline.core.stream import StreamSpec
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.stages import Stage
-from strandline.results.document import WINDOW_FIELDS
+from strandline.results.names import WINDOW_FIELDS
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from strandline.processing.pipelines.event_time import WindowShape
+from strandline.results.index_settings import IndexSettings
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import
     from strandline.processing.pipelines.model import EmitKind
@@ -37,10 +38,12 @@ class Where:
 
 @dataclass(frozen=True)
 class Emit:
-    """One sink of a stage."""
+    """One sink of a stage. Two are the same sink when kind and name are."""
 
     kind: EmitKind
     name: str
+    index: IndexSettings = field(default=IndexSettings(), compare=False)
+    """Of the indices, where it is an alias of the index."""
 
 
 @dataclass(frozen=True)

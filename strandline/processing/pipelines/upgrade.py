@@ -14,7 +14,8 @@ from enum import StrEnum
 from strandline.core.described import Described
 from strandline.core.durations import format_duration, format_windows
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.stages import Stage
+from strandline.processing.pipelines.stages import Emit, Stage
+from strandline.results.index_settings import IndexSettings
 
 
 class Effect(StrEnum):
@@ -70,9 +71,11 @@ def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chang
             "counts from the next slice on; what is closed stays closed",
         )
     if old_rule.idle_timeout_ms != new_rule.idle_timeout_ms:
-        yield Change("idle_timeout", Effect.SAFE, "counts from the next slice on")
+        old_text, new_text = (_or_never(rule.idle_timeout_ms) for rule in (old_rule, new_rule))
+        yield Change(f"idle_timeout from {old_text} to {new_text}", Effect.SAFE, "counts from the next slice on")
     if old_rule.max_ahead_ms != new_rule.max_ahead_ms:
-        yield Change("max_ahead", Effect.SAFE, "counts from the next slice on")
+        old_text, new_text = (_or_never(rule.max_ahead_ms) for rule in (old_rule, new_rule))
+        yield Change(f"max_ahead from {old_text} to {new_text}", Effect.SAFE, "counts from the next slice on")
     if (before.spec.guarantee, before.spec.checkpoint) != (after.spec.guarantee, after.spec.checkpoint):
         yield Change("guarantee or checkpoint", Effect.SAFE, "counts from the next slice on")
     if before.spec.recovery != after.spec.recovery:
@@ -124,8 +127,19 @@ def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[C
                     Effect.FORBIDDEN,
                     "existing results have the old type; rename the field, or emit under another name",
                 )
+        if _settings_of(old_places[emit], emit) != _settings_of(new_places[emit], emit):
+            yield Change(
+                f"the settings of the indices of {emit.name}",
+                Effect.SAFE,
+                "count for indices that are made from then on; those that exist keep theirs",
+            )
         if emit.kind == "stream":
             yield from _of_stream(emit.name, old_places[emit], new_places[emit])
+
+
+def _settings_of(stage: Stage, emit: Emit) -> IndexSettings:
+    """Of two equal sinks each stage has its own settings."""
+    return next(one.index for one in stage.emits if one == emit)
 
 
 def _of_stream(name: str, before: Stage, after: Stage) -> Iterator[Change]:
@@ -143,6 +157,10 @@ def _of_stream(name: str, before: Stage, after: Stage) -> Iterator[Change]:
             "the first long window could begin before the last old one, and its result would be late for readers that go by "
             "when windows begin; emit to another stream",
         )
+
+
+def _or_never(duration_ms: int | None) -> str:
+    return "never" if duration_ms is None else format_duration(duration_ms)
 
 
 def _windows(stage: Stage) -> str:

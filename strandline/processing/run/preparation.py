@@ -4,34 +4,49 @@ from __future__ import annotations
 
 import structlog
 
+from strandline.core.errors import LogUnavailable, NotFound
 from strandline.core.failpoints import failpoint
 from strandline.processing.emission.fencing import fence_older_runs
 from strandline.processing.pipelines.job_run import JobRun
+from strandline.processing.pipelines.result_streams import emitter_of
+from strandline.processing.run.newer_results import require_newest_ledger
 from strandline.processing.run.snapshots import Snapshot
+from strandline.processing.slices.continuity import LogContinuity
+from strandline.processing.slices.input_stream import require_same_stream
+from strandline.processing.slices.planner import SlicePlanner
 from strandline.processing.slices.rewind import (
     RUN_BEGINS,
+    RewindCost,
     RewindPlan,
+    require_ledger_holds,
     require_log_holds,
-    require_same_topic,
     rewind_cost,
 )
+from strandline.processing.source.data_source import planner_settings
 
 log = structlog.get_logger()
 
 
-def prepare_run(run: JobRun, plan: RewindPlan, snapshot: Snapshot | None) -> None:
-    """Prepare a run by this plan, from `snapshot` where there is one.
+def prepare_run(run: JobRun, index_url: str | None, plan: RewindPlan, snapshot: Snapshot | None) -> None:
+    """Prepare a run by this plan, from `snapshot` where there is one. `index_url`: where documents go, if they go to an index.
 
-    1. Make sure that the topic is the one that the job has read, and still holds what the plan needs.
-    2. Say in the ledger how the run begins.
-    3. Fence the producers of older runs.
+    1. Make sure that log and stream are those that the job has read.
+    2. Record where a job begins that begins at the latest record.
+    3. Make sure that ledger and topic still hold what the plan needs.
+    4. Say in the ledger how the run begins.
+    5. Fence the producers of older runs.
+    6. Make sure that nothing is there that the ledger can't know. Before the fencing something might still come.
 
-    Raises LogTruncated, Conflict, LogUnavailable.
+    Raises LogTruncated, Conflict, NotFound, LogUnavailable, LedgerUnavailable.
     """
-    what_now = "Submit the pipeline under another name."
-    require_same_topic(run.job, run.ledger.stream(run.stream), run.index.topic_id(run.stream), what_now)
-    cost = rewind_cost(run.ledger, plan, run.job)
-    require_log_holds(run.job, cost.needed, {run.stream: run.index.starts(run.stream)})
+    continuity = LogContinuity(run.job, run.stream, run.ledger.stream(run.stream).topic_id, run.index)
+    continuity.require(run.ledger.last_slice(run.job))
+    try:
+        cost = _prepare_log(run, plan)
+    except NotFound as error:  # it was there a moment ago; if it is gone, the next run says so
+        raise LogUnavailable(
+            f"a broker does not know the topic of stream {run.stream}, which another one knew; the job starts again"
+        ) from error
     facts = {
         "epoch": run.epoch,
         "way": "rewind" if snapshot is None else "snapshot",
@@ -47,3 +62,13 @@ def prepare_run(run: JobRun, plan: RewindPlan, snapshot: Snapshot | None) -> Non
     run.ledger.record_event(RUN_BEGINS, message, run.job, run.epoch, facts)
     failpoint("rewind.planned")
     fence_older_runs(run.ledger, run.settings.kafka_bootstrap, run.row)
+    require_newest_ledger(run, index_url)
+
+
+def _prepare_log(run: JobRun, plan: RewindPlan) -> RewindCost:
+    require_same_stream(run.ledger, run.index, run.job, run.pipeline.stream)
+    SlicePlanner(planner_settings(run, emitter_of(run.ledger, run.stream)), run.ledger, run.index).record_origin()
+    require_ledger_holds(run.ledger, run.job, plan)
+    cost = rewind_cost(run.ledger, plan, run.job)
+    require_log_holds(run.job, cost.needed, {run.stream: run.index.starts(run.stream)})
+    return cost

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from strandline.core.failpoints import failpoint
 from strandline.core.stream import StreamSpec
 from strandline.ledger.database import without_secrets
 from strandline.processing.emission.commit import SliceCommitter
-from strandline.processing.emission.document_shapes import WriterFactory, stage_emissions
+from strandline.processing.emission.document_shapes import stage_emissions
 from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters
+from strandline.processing.emission.made_indices import WriterFactory
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.processing.run.ending import Ending, watch_query
@@ -45,7 +45,7 @@ class RunQuery:
     stop_now: threading.Event
 
     def run_to_end(self, plan: RewindPlan, checkpoint: Path | None) -> Ending:
-        """Start the query and watch it to its end. Spark's checkpoint is `checkpoint`, or the temporary one, which is deleted.
+        """Start the query and watch it to its end. Spark's checkpoint is `checkpoint`, or the temporary one.
 
         Raises StrandlineError: the committer's typed error where there is one, since Spark passes on only its text.
         """
@@ -59,7 +59,10 @@ class RunQuery:
             spark.dataSource.register(log_source(config))
             committer = self._committer(plan)
             rows = spark.readStream.format(LogSource.name()).load()
-            outcomes = keyed_query(rows, self._keyed_task(plan, config.task))
+            task = self._keyed_task(plan, config.task)
+            for stage, emission in zip(run.pipeline.stages, task.emissions, strict=True):
+                emission.prepare(stage.shape)
+            outcomes = keyed_query(rows, task)
             failpoint("run.before_query")
             query = (
                 outcomes.writeStream.foreachBatch(committer)
@@ -73,7 +76,6 @@ class RunQuery:
             raise cause or typed_error(error) from error
         finally:
             self.watchdog.disarm()
-            shutil.rmtree(self.temporary_checkpoint, ignore_errors=True)
 
     def _keyed_task(self, plan: RewindPlan, source: TaskConfig) -> KeyedTask:
         run, settings = self.run, self.run.settings

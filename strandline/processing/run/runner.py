@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -22,7 +21,7 @@ from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobState, RunRow
 from strandline.log.index import LogIndex
-from strandline.processing.emission.document_shapes import WriterFactory
+from strandline.processing.emission.made_indices import WriterFactory, elasticsearch_writers
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.ending import Ending
@@ -33,15 +32,14 @@ from strandline.processing.run.snapshot_choice import SnapshotChoice
 from strandline.processing.run.start import RunStart
 from strandline.processing.run.watchdog import Watchdog, end_process_group
 from strandline.processing.slices.rewind import RewindPlan
-from strandline.processing.spark.cluster import scratch_checkpoint
+from strandline.processing.spark.scratch import scratch_checkpoint, scratch_directory
 from strandline.processing.spark.session import start_spark
-from strandline.results.elasticsearch_writer import ElasticsearchWriter
 
 log = structlog.get_logger()
 
 _ON_THE_WAY = {JobState.STOPPED: JobState.STOPPING, JobState.DRAINED: JobState.DRAINING}
 FINISH_TRIES = 3
-"""So many runs of a replaced version may fail over its last slice before the current version takes it."""
+"""So many runs of a replaced version may fail over its last slice before the present version takes it."""
 
 
 class Runner:
@@ -69,10 +67,12 @@ class Runner:
         self._is_own_spark = spark is None
         self._lease = lease
         self._alive_fd = alive_fd
-        self._writer_of = writer_of or partial(ElasticsearchWriter, settings.elasticsearch_url)
+        self._index_url = settings.elasticsearch_url if writer_of is None else None
+        self._writer_of = writer_of or elasticsearch_writers(settings, job)
         self._ledger = Ledger.open(settings.ledger_url)
         self._stop_now = threading.Event()
-        self._scratch = (settings.scratch_dir or settings.data_dir / "scratch") / job
+        self._closing = ExitStack()
+        self._scratch: Path | None = None
 
     def stop_now(self, *_: int | FrameType | None) -> None:
         """End the run at once; the next run does its slice again. The job's desired state stays."""
@@ -82,10 +82,8 @@ class Runner:
         """Run the job until it is stopped, drained or fails; return the exit code.
 
         A version that was replaced finishes the slice that it has begun, because results of it may be out; if it can't, the
-        current version does it.
+        present version does it.
         """
-        # Nothing is ever read from what older runs left here.
-        shutil.rmtree(self._scratch, ignore_errors=True)
         present_version = False
         try:
             while True:
@@ -99,8 +97,8 @@ class Runner:
                 log.info("run begins", job=self._job, epoch=row.epoch, version=row.version)
                 failpoint("run.begun")
                 try:
-                    with self._watchdog(row) as watchdog:
-                        ending = self._run_version(row, watchdog)
+                    with self._watchdog(row) as watchdog, LogIndex(self._settings.kafka_bootstrap) as index:
+                        ending = self._run_version(row, index, watchdog)
                         self._end(row, ending)
                     if ending != "replaced":
                         return EXIT_DONE
@@ -117,7 +115,7 @@ class Runner:
             if self._spark is not None and self._is_own_spark:
                 with contextlib.suppress(Py4JError, OSError):  # its JVM may be what has died
                     self._spark.stop()
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._closing.close()
             self._ledger.close()
 
     @contextmanager
@@ -131,25 +129,28 @@ class Runner:
         finally:
             watchdog.close()
 
-    def _run_version(self, row: RunRow, watchdog: Watchdog) -> Ending:
+    def _run_version(self, row: RunRow, index: LogIndex, watchdog: Watchdog) -> Ending:
         """Run one version of the job to its end, from a snapshot or by a rewind. Raises StrandlineError."""
         settings, ledger = self._settings, self._ledger
         ledger.move_job(self._job, JobState.STARTING, epoch=row.epoch)
         pipeline = load_pipeline(ledger, self._job, row.version)
         failpoint("rewind.before_plan")
-        run = JobRun(settings, ledger, LogIndex(settings.kafka_bootstrap), row, pipeline)
+        run = JobRun(settings, ledger, index, row, pipeline)
         snapshots = SnapshotChoice(run)
 
         def run_query(plan: RewindPlan, checkpoint: Path | None) -> Ending:
-            scratch = self._scratch / str(row.epoch)
-            scratch.mkdir(parents=True, exist_ok=True)
-            spark = self._session(scratch)
-            temporary = scratch_checkpoint(settings, scratch, f"{self._job}/{row.epoch}")
-            _remove_older(temporary)
-            query = RunQuery(run, spark, temporary, self._writer_of, snapshots.keep_newest, watchdog, self._stop_now)
-            return query.run_to_end(plan, checkpoint)
+            name = f"runner-{self._job}"
+            self._scratch = self._scratch or self._closing.enter_context(scratch_directory(settings, name))
+            spark = self._session(self._scratch)
+            with scratch_checkpoint(settings, self._scratch / str(row.epoch), f"{name}-{row.epoch}") as temporary:
+                query = RunQuery(
+                    run, spark, temporary, self._writer_of, snapshots.keep_newest, watchdog, self._stop_now
+                )
+                return query.run_to_end(plan, checkpoint)
 
-        return RunStart(ledger, pipeline, snapshots, partial(prepare_run, run), run_query, self._is_java_alive).run()
+        return RunStart(
+            ledger, pipeline, snapshots, partial(prepare_run, run, self._index_url), run_query, self._is_java_alive
+        ).run()
 
     def _session(self, scratch: Path) -> SparkSession:
         if self._spark is None:
@@ -172,7 +173,7 @@ class Runner:
         self._ledger.move_job(self._job, ending, epoch=row.epoch)
 
     def _hand_on(self, row: RunRow, error: StrandlineError) -> bool:
-        """Whether the current version takes over the slice that a replaced version failed on: yes when the error is permanent,
+        """Whether the present version takes over the slice that a replaced version failed on: yes when the error is permanent,
         or after FINISH_TRIES runs."""
         if isinstance(error, Fenced | TransientError) or row.version == self._ledger.job(self._job).version:
             return False
@@ -205,10 +206,3 @@ class Runner:
         except (Fenced, LedgerUnavailable) as unsaid:
             log.error("could not say in the ledger how the run ended", job=self._job, epoch=epoch, error=str(unsaid))
         return EXIT_AWAY if isinstance(error, TransientError) else EXIT_TRY_AGAIN
-
-
-def _remove_older(checkpoint: Path) -> None:
-    """Remove what older runs left beside this run's checkpoint: each is named by its epoch."""
-    for one in checkpoint.parent.glob("[0-9]*"):
-        if one.name.isdecimal() and checkpoint.name.isdecimal() and int(one.name) < int(checkpoint.name):
-            shutil.rmtree(one, ignore_errors=True)

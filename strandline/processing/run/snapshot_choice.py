@@ -10,7 +10,13 @@ import structlog
 from strandline.core.errors import BadRecord, Fenced, LogTruncated, StrandlineError, TransientError
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.run.snapshots import Snapshot, SnapshotBounds, SnapshotManifest, Snapshots
-from strandline.processing.slices.rewind import plan_of_job, require_log_holds, rewind_cost, whole_plan_of_job
+from strandline.processing.slices.rewind import (
+    plan_of_job,
+    require_ledger_holds,
+    require_log_holds,
+    rewind_cost,
+    whole_plan_of_job,
+)
 from strandline.processing.spark.cluster import snapshot_directory
 from strandline.processing.spark.session import shuffle_partitions
 
@@ -86,9 +92,11 @@ class SnapshotChoice:
         self._snapshots.remove_all()
 
     def _can_rewind(self) -> bool:
-        cost = rewind_cost(self._ledger, plan_of_job(self._ledger, self._pipeline), self._run.job)
+        plan = plan_of_job(self._ledger, self._pipeline)
+        cost = rewind_cost(self._ledger, plan, self._run.job)
         stream = self._pipeline.spec.input.stream
         try:
+            require_ledger_holds(self._ledger, self._run.job, plan)
             require_log_holds(self._run.job, cost.needed, {stream: self._index.starts(stream)})
         except LogTruncated:
             return False

@@ -27,7 +27,8 @@ from strandline.ledger.states import RunRow
 from strandline.processing.slices.spark_offset import slice_of_offset
 
 FORMAT = 2
-"""Raise it whenever the plan over the source changes (stages.py, tap.py): older state would mean something else."""
+"""Raise it whenever the state of a bucket is laid out otherwise, or keys are spread over buckets otherwise (`windows.py`,
+`cascade.py` and `keys.py` among the operators): older state would mean something else."""
 _MADE_BY = "made-by.json"
 _CHECKPOINT = "checkpoint"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"

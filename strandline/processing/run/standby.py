@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import shutil
-import socket
 import sys
 from collections.abc import Callable
 
@@ -17,7 +15,7 @@ from strandline.core.errors import StrandlineError
 from strandline.core.settings import Settings
 from strandline.processing.run.exit_codes import EXIT_DONE, EXIT_TRY_AGAIN
 from strandline.processing.spark.class_archive_maker import provide_archive
-from strandline.processing.spark.cluster import scratch_checkpoint
+from strandline.processing.spark.scratch import scratch_checkpoint, scratch_directory
 from strandline.processing.spark.session import start_spark
 from strandline.processing.spark.warm_up import warm_up
 
@@ -31,33 +29,25 @@ def stand_by(settings: Settings, run_job: Callable[[str, int, SparkSession], int
     2. Read the job from stdin: one line of JSON. When stdin ends without one, the control service has ended; so does the standby.
     3. Run the job on the warm session, with the job's own log file.
     """
-    root = settings.scratch_dir or settings.data_dir / "scratch"
-    scratch = root / f"standby-{os.getpid()}"
-    shutil.rmtree(scratch, ignore_errors=True)  # of another process that had this number
-    scratch.mkdir(parents=True)
     try:
-        provide_archive(settings, _is_job_waiting)
-        spark = start_spark(settings, "standby", scratch)
-        # No job can have this name.
-        checkpoint = scratch_checkpoint(settings, scratch, f".standby-{socket.gethostname()}-{os.getpid()}")
-        shutil.rmtree(checkpoint, ignore_errors=True)
-        warm_up(spark, settings.kafka_bootstrap, checkpoint, _is_job_waiting)
-        shutil.rmtree(checkpoint, ignore_errors=True)
-        log.info("standing by")
-        line = sys.stdin.readline()
-        if not line:
-            return EXIT_DONE
-        order = json.loads(line)
-        with open(order["log"], "ab") as output:
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
-                os.dup2(output.fileno(), stream.fileno())
-        return run_job(order["job"], order["lease"], spark)
+        with scratch_directory(settings, "standby") as scratch:
+            provide_archive(settings, _is_job_waiting)
+            spark = start_spark(settings, "standby", scratch)
+            with scratch_checkpoint(settings, scratch, "standby") as checkpoint:
+                warm_up(spark, settings.kafka_bootstrap, checkpoint, _is_job_waiting)
+            log.info("standing by")
+            line = sys.stdin.readline()
+            if not line:
+                return EXIT_DONE
+            order = json.loads(line)
+            with open(order["log"], "ab") as output:
+                for stream in (sys.stdout, sys.stderr):
+                    stream.flush()
+                    os.dup2(output.fileno(), stream.fileno())
+            return run_job(order["job"], order["lease"], spark)
     except StrandlineError as error:
         log.error("the standby cannot start", code=error.code, message=str(error))
         return EXIT_TRY_AGAIN
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _is_job_waiting() -> bool:

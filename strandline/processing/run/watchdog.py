@@ -1,4 +1,4 @@
-"""Watches a run from threads of its own: is it still the job's current run, and do Spark and the ledger answer?
+"""Watches a run from threads of its own: is it still the job's present run, and do Spark and the ledger answer?
 
 The run's own thread may hang in a call to Spark or to the ledger; these threads don't. When asking does not help, they kill the
 process group at once: Python and the JVM, whose Python workers then end by themselves. That is always safe: the next run
@@ -27,6 +27,11 @@ OBEY_S = 5.0
 """How long a superseded run may take to end by itself."""
 STALL_LEASES = 3
 """A run is ended when Spark has not answered for so many lease lengths."""
+START_MAX_S = 900.0
+"""A run is ended when Spark has answered nothing at all so long after its begin. Kafka and the ledger have shorter limits, so
+what hangs is Spark: its Java process, or its cluster."""
+_TELL_S = 2.0
+"""How long the ledger may take to note why a run is ended at once."""
 _TICK_S = 0.25
 
 
@@ -53,9 +58,9 @@ class Watchdog:
         self._alive_fd = alive_fd
         self._end = end
         self.fenced: Fenced | None = None
-        """Set once this run is no longer the current one; the run's own thread raises it."""
+        """Set once this run is no longer the present one; the run's own thread raises it."""
         self._ledger_answered, self._spark_answered = threading.Event(), threading.Event()
-        self._is_armed = False
+        self._is_armed = self._has_begun = False
         self._closing = threading.Event()
         self._threads = [
             threading.Thread(target=work, name=name, daemon=True)
@@ -74,12 +79,12 @@ class Watchdog:
 
     def beat(self) -> None:
         """Say that Spark answered just now. Its silence counts from the first call on."""
-        self._is_armed = True
+        self._is_armed = self._has_begun = True
         self._spark_answered.set()
 
     def disarm(self) -> None:
         """Say that Spark was told to stop and may take its time. The ledger is watched as before."""
-        self._is_armed = False
+        self._is_armed, self._has_begun = False, True
 
     def _look_on(self) -> None:
         while not self._closing.wait(LOOK_S):
@@ -103,7 +108,7 @@ class Watchdog:
 
     def _tick_on(self) -> None:
         """Counts only time in which this process ran: after a pause it asks before it decides."""
-        unheard_s = stalled_s = fenced_s = 0.0
+        unheard_s = stalled_s = fenced_s = starting_s = 0.0
         before_s = time.monotonic()
         while not self._closing.wait(_TICK_S):
             self._show_life()
@@ -111,6 +116,7 @@ class Watchdog:
             ran_s, before_s = min(now_s - before_s, 2 * _TICK_S), now_s
             unheard_s = 0.0 if self._ledger_answered.is_set() else unheard_s + ran_s
             stalled_s = 0.0 if self._spark_answered.is_set() or not self._is_armed else stalled_s + ran_s
+            starting_s = 0.0 if self._has_begun else starting_s + ran_s
             self._ledger_answered.clear()
             self._spark_answered.clear()
             fenced_s = fenced_s + ran_s if self.fenced else 0.0
@@ -120,6 +126,8 @@ class Watchdog:
                 self._end_now(f"the ledger could not be asked for {self._lease_s:g} s")
             elif stalled_s > STALL_LEASES * self._lease_s:
                 self._end_now(f"Spark did not answer for {STALL_LEASES * self._lease_s:g} s")
+            elif starting_s > START_MAX_S:
+                self._end_now(f"Spark's query did not begin within {START_MAX_S:g} s")
 
     def _show_life(self) -> None:
         if self._alive_fd is not None:
@@ -130,7 +138,16 @@ class Watchdog:
 
     def _end_now(self, why: str) -> None:
         log.error("the run is ended at once", job=self._job, epoch=self._epoch, why=why)
+        # The ledger may be what hangs.
+        telling = threading.Thread(target=self._tell, args=(why,), name="watchdog-tell", daemon=True)
+        telling.start()
+        telling.join(_TELL_S)
         self._end()
+
+    def _tell(self, why: str) -> None:
+        """Note in the ledger why the run ends: the job's status shall name it, and who is killed can't."""
+        with contextlib.suppress(StrandlineError):
+            self._ledger.end_run(self._job, self._epoch, "failed", why)
 
 
 def end_process_group() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from strandline.core.errors import Fenced
+from strandline.core.errors import Fenced, NotFound
 from strandline.core.failpoints import failpoint
 from strandline.ledger.states import (
     CheckpointRow,
@@ -18,11 +19,13 @@ from strandline.ledger.states import (
     SliceKind,
     SliceRow,
     SliceStatus,
+    offset_count,
 )
 from strandline.log.index import LogIndex
 from strandline.processing.pipelines.event_time import WindowShape, closes_a_window, open_until
+from strandline.processing.slices.continuity import LogContinuity
 from strandline.processing.slices.silence import SilenceMeter, Vector
-from strandline.processing.slices.watermark import greatest, watermark_after
+from strandline.processing.slices.watermark import brings_first_records, greatest, watermark_after
 
 if TYPE_CHECKING:  # this module travels to every Python worker, and the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
@@ -35,13 +38,19 @@ class PlannerSettings:
     epoch: int
     stream: str
     start: str
-    """`earliest` or `latest`: where a job's first slice begins."""
+    """`earliest` or `latest`: where a job's first slice begins. The latest has to be recorded first (`record_origin`)."""
     rows_max: int
     rule: EventTimeRule
     windows: tuple[WindowShape, ...]
     """Of each stage, in order."""
     emitter: str | None = None
     """The job that emits to the stream, if any: the stream is then cut only at that job's checkpoints."""
+    topic_id: str | None = None
+    """Of the registered stream: the log is read only while its topic is this one. None: it is not known."""
+
+
+FILLING_MS = 1_000
+"""For so long the first slice of a job waits for the first records of the partitions that hold none."""
 
 
 class SlicePlanner:
@@ -54,6 +63,8 @@ class SlicePlanner:
         index: LogIndex,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         silence: SilenceMeter | None = None,
+        filling_ms: int = FILLING_MS,
+        continuity: LogContinuity | None = None,
     ) -> None:
         """`now_ms` is written down, for people; nothing is decided by it."""
         self._settings = settings
@@ -61,25 +72,43 @@ class SlicePlanner:
         self._index = index
         self._now_ms = now_ms
         self._silence = silence or SilenceMeter()
+        self._filling_ms = filling_ms
+        self._filling_since_ms: int | None = None
+        """When the run first saw records in a stream that has no slice yet."""
+        self._continuity = continuity or LogContinuity(settings.job, settings.stream, settings.topic_id, index)
         self._drain_ends: Vector | None = None
-        self._latest: Vector | None = None
-        """The ends at the run's first look, where a job with `start: latest` and no slices begins. Ends looked up again would
-        skip the records in between."""
+
+    def record_origin(self) -> None:
+        """Of a job that begins at the latest record and has no slice yet, record where that is: as a first slice without records.
+
+        Called before anything else of a run that may take time or fail. Otherwise a run that dies before its first slice would
+        leave no trace of where it began, and the next one would begin later. Raises as `next_slice` does.
+        """
+        settings = self._settings
+        if settings.start == "latest" and self._ledger.last_slice(settings.job) is None:
+            ends = self._readable(self._index.ends(settings.stream))
+            self._ledger.plan_slice(self._empty_slice(None, None, ends, {}))
 
     def next_slice(self) -> SliceRow | None:
         """Plan, record and return the next slice; None when there is nothing to do now.
 
         1. Return a slice that is planned and not committed as it was cut.
         2. Plan nothing for a job that shall stop, or that has a newer version than this run.
-        3. With new records, cut at the end of every partition, or at one log time when far behind. Cut a stream of results
-           at the end of the last committed emission, or of an earlier one.
+        3. With new records, cut at the end of every partition, or at one log time when far behind; the first slice of a job
+           waits a moment for partitions that are still empty. Cut a stream of results at the end of the last committed
+           emission, or of an earlier one. Seal the slice with the checksums of its last records.
         4. Without new records, plan an empty slice if silence closes a window.
         5. When draining and all is read, plan an empty slice that closes every open window.
 
-        Raises Fenced when a newer run has planned a slice: this run may have another version and would emit other results.
+        Plans nothing either at a look that missed a partition which was just added, nor while it is in doubt whether the log is
+        still there and the one that the job has read. Raises Conflict when it is not. Raises Fenced when a newer run has planned
+        a slice: this run may have another version and would emit other results.
         """
         job = self._settings.job
         done = self._ledger.last_slice(job)
+        if done is None:
+            self.record_origin()
+            done = self._ledger.last_slice(job)
         if done is not None and done.epoch > self._settings.epoch:
             raise Fenced(
                 f"slice {done.number} of job {job} was planned by run {done.epoch}: run {self._settings.epoch} ends"
@@ -90,33 +119,67 @@ class SlicePlanner:
         if row.desired is Desired.STOPPED or row.version != self._settings.version:
             return None
         checkpoint = self._ledger.last_checkpoint(job)
-        planned = self._cut(done, checkpoint, draining=row.desired is Desired.DRAINED)
+        is_draining = row.desired is Desired.DRAINED
+        try:
+            planned = self._cut(done, checkpoint, draining=is_draining)
+            if planned is not None and planned.offsets != planned.offsets_first:
+                planned = self._continuity.sealed(planned, done)
+            if planned is not None and not is_draining and self._lacks_a_partition(planned):
+                planned = None
+        except NotFound as error:
+            self._continuity.doubt(error)
+            return None
+        self._continuity.trust()
         if planned is not None:
             failpoint("plan.before_record")
             self._ledger.plan_slice(planned)
             failpoint("plan.recorded")
         return planned
 
+    def _lacks_a_partition(self, planned: SliceRow) -> bool:
+        """Whether the topic has a partition that the slice, which is not recorded yet, doesn't know of. Asked after the ends: so
+        what comes to an added partition is written later than all that the slice holds, and the next slice takes it in. Else
+        event time could run past records that are there already."""
+        stream = self._settings.stream
+        if planned.kind is SliceKind.IDLE:  # of others, the topic was asked when they were sealed
+            self._continuity.require_same_topic()
+        return not planned.offsets[stream].keys() >= set(self._index.partitions(stream))
+
+    def count_silence(self) -> None:
+        """Look at the log, and plan nothing. Called now and then while no slice is due for long: of the time between two looks
+        only a part is known to be silence."""
+        with suppress(NotFound):  # the next look for a slice says what that means
+            self._look(self._ledger.last_slice(self._settings.job))
+
     def _cut(self, done: SliceRow | None, checkpoint: CheckpointRow | None, *, draining: bool) -> SliceRow | None:
         stream = self._settings.stream
-        firsts = dict(done.offsets[stream]) if done is not None else self._look_for_origin()
+        firsts = dict(done.offsets[stream]) if done is not None else self._index.starts(stream)
         ends, silence_ms = self._look(done)
+        if not self._continuity.reaches(ends, firsts):
+            return None
+        ends = self._readable(ends)
         if draining:
             # Ignore what arrives after the drain began, else a busy feed would never be drained.
             self._drain_ends = self._drain_ends or ends
             ends = self._drain_ends
         else:
             self._drain_ends = None
-        # A partition that was added since the last slice starts at 0 and joins by standing in `offsets`.
+        # A partition that was added since the last slice starts at 0 and joins by standing in `offsets`. The log reaches as far
+        # as it was read, but the last emission need not: the job may have read on before the stream had an emitter.
         ends = {partition: max(ends.get(partition, 0), firsts.get(partition, 0)) for partition in ends | firsts}
-        row = self._idle_slice(done, checkpoint, firsts, silence_ms)
-        rows = _rows(firsts, ends)
+        row = self._empty_slice(done, checkpoint, firsts, silence_ms)
+        rows = offset_count({stream: firsts}, {stream: ends})
+        is_first = checkpoint is None or checkpoint.latest_log_ms is None
+        if rows and is_first and not draining and self._is_filling(firsts, ends):
+            return None
         if rows > self._settings.rows_max:
             cut = self._cut_by_emission if self._settings.emitter else self._cut_by_log_time
             offsets, cut_time_ms = cut(firsts, ends, checkpoint)
-            return replace(row, kind=SliceKind.CATCH_UP, offsets={stream: offsets}, cut_time_ms=cut_time_ms)
+            row = replace(row, kind=SliceKind.CATCH_UP, offsets={stream: offsets}, cut_time_ms=cut_time_ms)
+            return _with_watermark(row, checkpoint)
         if rows:
-            return replace(row, kind=SliceKind.LIVE, offsets={stream: ends})
+            return _with_watermark(replace(row, kind=SliceKind.LIVE, offsets={stream: ends}), checkpoint)
+        row = _with_watermark(row, checkpoint)
         windows, closed_ms = self._settings.windows, checkpoint.closes_ms if checkpoint is not None else None
         still_open_ms = open_until(windows, checkpoint.latest_event_ms) if checkpoint is not None else None
         if draining and not is_drained(done, checkpoint, windows):
@@ -124,24 +187,29 @@ class SlicePlanner:
         return row if closes_a_window(windows, closed_ms, row.watermark_ms, still_open_ms) else None
 
     def _look(self, done: SliceRow | None) -> tuple[Vector, Offsets]:
-        """How far the stream may be read now, and the silence of its partitions, where the rule asks for it."""
+        """Where the stream ends now, and the silence of its partitions, where the rule asks for it."""
         stream, index = self._settings.stream, self._index
         if self._settings.rule.idle_timeout_ms is None:
-            return self._readable(index.ends(stream)), {}
-        read, recorded_ms = (done.offsets, done.silence_ms) if done is not None else ({}, {})
-        ends, silence_ms = self._silence.look(
-            lambda: (index.ends(stream), index.ends_with_open(stream)),
-            read.get(stream, {}),
-            recorded_ms.get(stream, {}),
-        )
-        return self._readable(ends), {stream: {partition: ms for partition, ms in silence_ms.items() if ms}}
+            return index.ends(stream), {}
+        read = done.offsets[stream] if done is not None else {}
+        ends, silence_ms = self._silence.look(lambda: (index.ends(stream), index.ends_with_open(stream)), read)
+        return ends, {stream: {partition: ms for partition, ms in silence_ms.items() if ms}}
 
-    def _look_for_origin(self) -> Vector:
-        if self._settings.start != "latest":
-            return self._index.starts(self._settings.stream)
-        if self._latest is None:
-            self._latest = self._readable(self._index.ends(self._settings.stream))
-        return dict(self._latest)
+    def _is_filling(self, firsts: Vector, ends: Vector) -> bool:
+        """Whether a stream that held nothing may just be filling. Its senders fill one partition after the other, and a partition
+        that holds nothing doesn't count: a first slice of some partitions only could make the first records of the others late.
+
+        A stream of results isn't waited for: its emissions come whole.
+        """
+        empty = [partition for partition, end in ends.items() if end <= firsts.get(partition, 0)]
+        if self._settings.emitter or not empty:
+            return False
+        now_ms = self._silence.monotonic_ms()
+        self._filling_since_ms = now_ms if self._filling_since_ms is None else self._filling_since_ms
+        if now_ms - self._filling_since_ms < self._filling_ms:
+            return True
+        written = self._index.ends_with_open(self._settings.stream)
+        return any(written.get(partition, 0) > ends[partition] for partition in empty)
 
     def _readable(self, ends: Vector) -> Vector:
         """How far the stream may be read now: to its ends, or if another job emits to it, to the end of that job's last
@@ -159,17 +227,22 @@ class SlicePlanner:
     def _cut_by_emission(self, firsts: Vector, ends: Vector, checkpoint: CheckpointRow | None) -> tuple[Vector, int]:
         """The end of the last emission, at or before `ends`, with which the slice holds at most `rows_max` records, and the
         time of its commit. If the first new emission alone holds more, the slice takes all of it."""
-        emitter = self._settings.emitter
+        stream, emitter = self._settings.stream, self._settings.emitter
         assert emitter is not None, "only a stream of results is cut by emissions"
         last = self._ledger.last_checkpoint(emitter)
         assert last is not None, "records of a stream of results are read only from a checkpoint on"
 
         def rows_up_to(number: int) -> int:  # where emissions end never falls
-            return _rows(firsts, self._emitted(emitter, number, firsts, ends))
+            return offset_count({stream: firsts}, {stream: self._emitted(emitter, number, firsts, ends)})
 
-        fitting = bisect_right(range(1, last.slice + 1), self._settings.rows_max, key=rows_up_to)
-        number = fitting if fitting and rows_up_to(fitting) else fitting + 1
-        return self._emitted(emitter, number, firsts, ends), self._ledger.checkpoint(emitter, number).committed_ms
+        def cut_above(floor: int) -> tuple[Vector, int]:
+            # A reader that is further behind than the emitter's oldest checkpoint takes all up to that one in one slice.
+            numbers = range(max(1, floor), last.slice + 1)
+            fitting = bisect_right(numbers, self._settings.rows_max, key=rows_up_to)
+            number = numbers[fitting - 1 if fitting and rows_up_to(numbers[fitting - 1]) else fitting]
+            return self._emitted(emitter, number, firsts, ends), self._ledger.checkpoint(emitter, number).committed_ms
+
+        return self._ledger.above_floor(emitter, cut_above)
 
     def _emitted(self, emitter: str, number: int, firsts: Vector, ends: Vector) -> Vector:
         """The end of the stream at that checkpoint, within `firsts` and `ends`."""
@@ -191,7 +264,7 @@ class SlicePlanner:
             middle_ms = (low_ms + high_ms) // 2
             cut = self._index.offsets_at(stream, middle_ms, ends)
             cut = {partition: max(offset, firsts.get(partition, 0)) for partition, offset in cut.items()}
-            rows = _rows(firsts, cut)
+            rows = offset_count({stream: firsts}, {stream: cut})
             if rows > self._settings.rows_max:
                 high_ms, too_large = middle_ms, (cut, middle_ms)
                 continue
@@ -202,10 +275,10 @@ class SlicePlanner:
                 break
         return fitting or too_large
 
-    def _idle_slice(
+    def _empty_slice(
         self, done: SliceRow | None, checkpoint: CheckpointRow | None, firsts: Vector, silence_ms: Offsets
     ) -> SliceRow:
-        """The next slice, as it is when it holds no record."""
+        """The next slice as it is when it holds no record: it ends where it begins, and has no watermark yet."""
         settings, now_ms = self._settings, self._now_ms()
         return SliceRow(
             job=settings.job,
@@ -215,14 +288,21 @@ class SlicePlanner:
             offsets_first={settings.stream: firsts},
             offsets={settings.stream: firsts},
             cut_time_ms=now_ms,
-            watermark_ms=watermark_after(settings.rule, checkpoint, silence_ms),
+            watermark_ms=None,
             rule=settings.rule,
             reached=checkpoint.reached if checkpoint is not None else {},
             silence_ms=silence_ms,
+            checksums=done.checksums if done is not None else {},
             kind=SliceKind.IDLE,
             status=SliceStatus.PLANNED,
             planned_ms=now_ms,
         )
+
+
+def _with_watermark(row: SliceRow, checkpoint: CheckpointRow | None) -> SliceRow:
+    is_first_of_a_partition = brings_first_records(row.reached, row.offsets_first, row.offsets)
+    watermark_ms = watermark_after(row.rule, checkpoint, row.silence_ms, brings_first_records=is_first_of_a_partition)
+    return replace(row, watermark_ms=watermark_ms)
 
 
 def is_drained(done: SliceRow | None, checkpoint: CheckpointRow | None, windows: Sequence[WindowShape]) -> bool:
@@ -231,7 +311,3 @@ def is_drained(done: SliceRow | None, checkpoint: CheckpointRow | None, windows:
         return False
     still_open_ms = open_until(windows, checkpoint.latest_event_ms)
     return still_open_ms is None or (checkpoint.closes_ms is not None and checkpoint.closes_ms >= still_open_ms)
-
-
-def _rows(firsts: Vector, ends: Vector) -> int:
-    return sum(end - firsts.get(partition, 0) for partition, end in ends.items())

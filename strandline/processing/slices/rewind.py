@@ -1,4 +1,5 @@
-"""Rewind: plans from the ledger where a new query starts to read. Every run starts this way. The plan itself is pure."""
+"""Rewind: plans from the ledger where a new query starts to read, and what it leaves out as emitted. Every run follows such a
+plan; one that begins from a snapshot replays only what the snapshot lacks. The plan itself is pure."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from strandline.core.errors import Conflict, LogTruncated
-from strandline.ledger.states import CheckpointRow, StreamRow
+from strandline.core.errors import LogTruncated
+from strandline.ledger.states import CheckpointRow, offset_count
 from strandline.processing.pipelines.event_time import WindowShape, earliest_event
 
 if TYPE_CHECKING:  # the rest of this module is pure
@@ -128,11 +129,7 @@ def rewind_cost(ledger: Ledger, plan: RewindPlan, job: str) -> RewindCost:
     if plan.slice_first > last.number:
         return RewindCost(0, START_S, last.offsets, since_ms)
     first = ledger.slices(job, plan.slice_first, plan.slice_first)[0]
-    records = sum(
-        offset_next - first.offsets_first.get(stream, {}).get(partition, 0)
-        for stream, partitions in last.offsets.items()
-        for partition, offset_next in partitions.items()
-    )
+    records = offset_count(first.offsets_first, last.offsets)
     rate = max(_records_per_s(ledger, job), REPLAY_RECORDS_PER_S_MIN)
     return RewindCost(records, START_S + records / rate, first.offsets_first, since_ms)
 
@@ -146,12 +143,13 @@ def _records_per_s(ledger: Ledger, job: str) -> float:
     return max(1_000 * row.records / max(1, row.committed_ms - planned_ms[row.slice]) for row in checkpoints)
 
 
-def require_same_topic(job: str, stream: StreamRow, present_id: str, what_now: str) -> None:
-    """Raise Conflict if the topic, whose id is `present_id`, is not the one that the job has read."""
-    if stream.topic_id is not None and stream.topic_id != present_id:
-        raise Conflict(
-            f"stream {stream.name} is another topic than the one that job {job} has read (topic id {present_id}, known is "
-            f"{stream.topic_id}): it was deleted and made again, so offsets mean other records now. {what_now}"
+def require_ledger_holds(ledger: Ledger, job: str, plan: RewindPlan) -> None:
+    """Raise LogTruncated if the ledger no longer holds a slice that the plan replays."""
+    floor = ledger.floor(job)
+    if plan.slice_first <= min(floor, plan.slice_committed):
+        raise LogTruncated(
+            f"job {job} needs slices up to {floor} for windows that it has not emitted yet, and they were removed from the "
+            "ledger because they were old. Keep the sizes of its windows, or submit the pipeline under another name."
         )
 
 

@@ -25,12 +25,15 @@ def greatest(*values: int | None) -> int | None:
     return max(known) if known else None
 
 
-def watermark_by(rule: EventTimeRule, reached: Offsets, silence_ms: Offsets) -> int | None:
+def watermark_by(
+    rule: EventTimeRule, reached: Offsets, silence_ms: Offsets, *, brings_first_records: bool = False
+) -> int | None:
     """The watermark that these facts give by themselves; None before the first accepted record.
 
     The least event time reached, over the partitions that aren't idle (`newest`: the greatest of all); when all are idle the
     greatest, and what the shortest of their silences has beyond the timeout; less the delay. A partition that never held an
-    accepted record stands in neither map, and doesn't count.
+    accepted record is not in `reached`, and doesn't count. But `brings_first_records` says that such a one has records now: it
+    isn't idle, and nobody knows its event time yet, so it gives no watermark but by `newest`.
     """
     places = [(stream, partition) for stream, partitions in reached.items() for partition in partitions]
     if not places:
@@ -38,20 +41,38 @@ def watermark_by(rule: EventTimeRule, reached: Offsets, silence_ms: Offsets) -> 
     at_ms = {place: reached[place[0]][place[1]] for place in places}
     silent_ms = {place: silence_ms.get(place[0], {}).get(place[1], 0) for place in places}
     awake = [place for place in places if rule.idle_timeout_ms is None or silent_ms[place] < rule.idle_timeout_ms]
-    if rule.idle_timeout_ms is not None and not awake:
+    if rule.idle_timeout_ms is not None and not awake and not brings_first_records:
         event_ms = max(at_ms.values()) + min(silent_ms.values()) - rule.idle_timeout_ms
     elif rule.watermark == "newest":
         event_ms = max(at_ms.values())
+    elif brings_first_records:
+        return None
     else:
         event_ms = min(at_ms[place] for place in awake)
     return event_ms - rule.delay_ms
 
 
-def watermark_after(rule: EventTimeRule, checkpoint: CheckpointRow | None, silence_ms: Offsets) -> int | None:
-    """W(n+1), after the last checkpoint, by the rule that is in force from now on and the silences of now. It never falls."""
+def watermark_after(
+    rule: EventTimeRule, checkpoint: CheckpointRow | None, silence_ms: Offsets, *, brings_first_records: bool = False
+) -> int | None:
+    """W(n+1), after the last checkpoint, by the rule that is in force from now on and the silences of now. It never falls.
+
+    `brings_first_records`: slice n+1 holds records of a partition that never had an accepted record.
+    """
     if checkpoint is None:
         return None
-    return greatest(checkpoint.closes_ms, watermark_by(rule, checkpoint.reached, silence_ms))
+    watermark_ms = watermark_by(rule, checkpoint.reached, silence_ms, brings_first_records=brings_first_records)
+    return greatest(checkpoint.closes_ms, watermark_ms)
+
+
+def brings_first_records(reached: Offsets, firsts: Offsets, ends: Offsets) -> bool:
+    """Whether a slice from `firsts` to `ends` holds records of a partition that never had an accepted record: it is not in
+    `reached`."""
+    return any(
+        end > firsts.get(stream, {}).get(partition, 0) and partition not in reached.get(stream, {})
+        for stream, partitions in ends.items()
+        for partition, end in partitions.items()
+    )
 
 
 def reached_after(reached: Offsets, latest_event_ms: Mapping[str, Mapping[int, int]]) -> Offsets:

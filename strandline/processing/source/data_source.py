@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.spark_offset import offset_of_slice, slice_of_offset
 from strandline.processing.source.decoding import Piece, decoding_of
+from strandline.processing.source.recorded_slices import Replay
 from strandline.processing.source.slice_rows import ROWS_SCHEMA, SliceWork, encode
 from strandline.processing.source.source_task import SourceTask, TaskConfig
 
@@ -37,6 +38,8 @@ _TASK_RECORDS_MIN = 5_000
 """A second task costs more than it saves below so many records."""
 _POLL_S = 0.02
 """How often the planner looks for new records while there are none."""
+_LOOK_EVERY_S = 1.0
+"""How often it looks at the log while the next slice is not due: often enough to count all silence."""
 
 
 @dataclass(frozen=True)
@@ -64,22 +67,30 @@ def source_of_run(
     checkpoint = pipeline.spec.checkpoint
     return SourceConfig(
         task=task_config(pipeline, settings.kafka_bootstrap, bucket_keys),
-        planner=PlannerSettings(
-            job=run.job,
-            version=run.version,
-            epoch=run.epoch,
-            stream=run.stream,
-            start=pipeline.spec.input.start,
-            rows_max=checkpoint.records or settings.slice_rows_max,
-            rule=pipeline.event_time_rule,
-            windows=pipeline.windows,
-            emitter=emitter,
-        ),
+        planner=planner_settings(run, emitter),
         plan=plan,
         replay_rows_max=4 * settings.slice_rows_max,
         slice_interval_ms=settings.slice_interval_ms if checkpoint.every is None else checkpoint.every,
         parallelism=parallelism,
         ledger_url=without_secrets(settings.ledger_url),
+    )
+
+
+def planner_settings(run: JobRun, emitter: str | None) -> PlannerSettings:
+    """How this run cuts the log."""
+    pipeline = run.pipeline
+    checkpoint = pipeline.spec.checkpoint
+    return PlannerSettings(
+        job=run.job,
+        version=run.version,
+        epoch=run.epoch,
+        stream=run.stream,
+        start=pipeline.spec.input.start,
+        rows_max=checkpoint.records or run.settings.slice_rows_max,
+        rule=pipeline.event_time_rule,
+        windows=pipeline.windows,
+        emitter=emitter,
+        topic_id=run.ledger.stream(run.stream).topic_id,
     )
 
 
@@ -101,17 +112,12 @@ def task_config(
     )
 
 
-@dataclass
-class LogPartition(InputPartition):
-    """What one task reads."""
-
-    pieces: list[Piece] = field(default_factory=list)
-    is_new: bool = False
-    """Whether the slice is new; a replayed one sends no rejected records."""
-    work: bytes | None = None
-    """What the keyed tasks have to do; one task of a batch hands it on."""
+class SourceInputPartition(InputPartition):
+    """Spark's input partition: what one source task reads, which may be pieces of several partitions of the log."""
 
     def __init__(self, pieces: list[Piece], is_new: bool, work: bytes | None = None) -> None:
+        """`is_new`: whether the slice is new; a replayed one sends no rejected records. `work`: what the keyed tasks have to do;
+        one task of a batch hands it on."""
         super().__init__(None)
         self.pieces = pieces
         self.is_new = is_new
@@ -127,7 +133,16 @@ def log_source(config: SourceConfig) -> type[DataSource]:
     return BoundLogSource
 
 
-class LogSource(DataSource):
+class RowSource(DataSource):
+    """A source of rows for the keyed tasks; see `slice_rows`."""
+
+    def schema(self) -> StructType:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(ROWS_SCHEMA)
+
+
+class LogSource(RowSource):
     """New slices, planned one after the other."""
 
     bound: SourceConfig
@@ -135,11 +150,6 @@ class LogSource(DataSource):
     @classmethod
     def name(cls) -> str:
         return "strandline_log"
-
-    def schema(self) -> StructType:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        return from_arrow_schema(ROWS_SCHEMA)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return SliceStreamReader(self.bound)
@@ -151,7 +161,9 @@ class SliceStreamReader(DataSourceStreamReader):
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
         self._ledger: Ledger | None = None
+        self._index: LogIndex | None = None
         self._planner: SlicePlanner | None = None
+        self._replay: Replay | None = None
         self._planned_at_s = 0.0
 
     def initialOffset(self) -> dict[str, int]:
@@ -165,14 +177,12 @@ class SliceStreamReader(DataSourceStreamReader):
         number = slice_of_offset(start)
         config = self._config
         if number < config.plan.slice_committed:
-            return offset_of_slice(self._merge_from(number + 1))
-        planner = self._planner or SlicePlanner(
-            config.planner, self._open_ledger(), LogIndex(config.task.decoding.kafka_bootstrap)
-        )
-        self._planner = planner
-        pause_s = self._planned_at_s + config.slice_interval_ms / 1000 - time.monotonic()
-        if pause_s > 0:
-            time.sleep(pause_s)  # so that a steady trickle makes fewer and larger slices
+            return offset_of_slice(self._replay_of_run().batch_from(number + 1)[-1].number)
+        if self._planner is None:
+            self._index = LogIndex(config.task.decoding.kafka_bootstrap)
+            self._planner = SlicePlanner(config.planner, self._open_ledger(), self._index)
+        planner = self._planner
+        self._pause(planner)
         deadline = time.monotonic() + 0.2
         while (planned := planner.next_slice()) is None and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -181,21 +191,36 @@ class SliceStreamReader(DataSourceStreamReader):
         self._planned_at_s = time.monotonic()
         return offset_of_slice(planned.number)
 
+    def _pause(self, planner: SlicePlanner) -> None:
+        """Wait until the next slice is due, so that a steady trickle makes fewer and larger slices; in a long wait silence is
+        counted meanwhile."""
+        due_s = self._planned_at_s + self._config.slice_interval_ms / 1000
+        while (left_s := due_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, _LOOK_EVERY_S))
+            if left_s > _LOOK_EVERY_S:
+                planner.count_silence()
+
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         if start == end:
             return []
         first, last = slice_of_offset(start) + 1, slice_of_offset(end)
-        slices = self._open_ledger().slices(self._config.planner.job, first, last)
         is_new = last > self._config.plan.slice_committed
-        tasks = [LogPartition(pieces, is_new) for pieces in spread_pieces(slices, self._config.parallelism)]
+        slices = [] if is_new else self._replay_of_run().batch_from(first)
+        if (
+            not slices or slices[-1].number != last
+        ):  # a batch that a snapshot's log of offsets asks for is cut as it says
+            slices = self._open_ledger().slices(self._config.planner.job, first, last)
+        tasks = [SourceInputPartition(pieces, is_new) for pieces in spread_pieces(slices, self._config.parallelism)]
         tasks[0].work = encode(self._work(first, slices[-1], is_new=is_new))
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, LogPartition)
+        assert isinstance(partition, SourceInputPartition)
         return SourceTask(self._config.task).read(partition.pieces, is_new=partition.is_new, work=partition.work)
 
     def stop(self) -> None:
+        if self._index is not None:
+            self._index.close()
         if self._ledger is not None:
             self._ledger.close()
 
@@ -204,33 +229,28 @@ class SliceStreamReader(DataSourceStreamReader):
             self._ledger = open_ledger(self._config.ledger_url)
         return self._ledger
 
-    def _merge_from(self, slice_first: int) -> int:
-        """The last slice of a replay batch: as many committed slices as fit into `replay_rows_max` records."""
-        config = self._config
-        rows = 0
-        last = slice_first
-        for row in self._open_ledger().slices(config.planner.job, slice_first, config.plan.slice_committed):
-            rows += _rows(row)
-            if rows > config.replay_rows_max and row.number > slice_first:
-                break
-            last = row.number
-        return last
+    def _replay_of_run(self) -> Replay:
+        if self._replay is None:
+            config = self._config
+            self._replay = Replay(
+                self._open_ledger(), config.planner.job, config.plan.slice_committed, config.replay_rows_max
+            )
+        return self._replay
 
     def _work(self, first: int, last: SliceRow, *, is_new: bool) -> SliceWork:
         """What is to be done in the batch from slice `first` to `last`."""
         ledger, plan = self._open_ledger(), self._config.plan
+        before = ledger.checkpoint(last.job, first - 1) if first > 1 else None
         # A rewind begins with windows that are open only in part; a snapshot continues those of the slice before.
         begins_empty = first == plan.slice_first and plan.reaches_back_to_ms is not None
-        before = None if begins_empty or first == 1 else ledger.checkpoint(last.job, first - 1)
-        checkpoint = ledger.last_checkpoint(last.job) if is_new else None
         return SliceWork(
             number=last.number,
             emits=is_new,
-            from_ms=plan.closed_ms(before) if before else None,
+            from_ms=plan.closed_ms(before) if before and not begins_empty else None,
             to_ms=None if is_new else plan.closed_ms(ledger.checkpoint(last.job, last.number)),
             new_slice=last if is_new else None,
-            dead_letter_offsets=checkpoint.dead_letter_offsets if checkpoint else {},
-            result_offsets=checkpoint.result_offsets if checkpoint else {},
+            dead_letter_offsets=before.dead_letter_offsets if before else {},
+            result_offsets=before.result_offsets if before else {},
         )
 
 
@@ -264,14 +284,6 @@ def open_ledger(url: str) -> Ledger:
         ) from error
 
 
-def _rows(row: SliceRow) -> int:
-    return sum(
-        offset_next - row.offsets_first[stream].get(partition, 0)
-        for stream, partitions in row.offsets.items()
-        for partition, offset_next in partitions.items()
-    )
-
-
 def spread_pieces(slices: Sequence[SliceRow], parallelism: int) -> list[list[Piece]]:
     """Spread the slices' partitions over at most `parallelism` tasks, the largest first. There is always one task at least."""
     pieces: dict[tuple[str, int], list[Piece]] = {}
@@ -282,9 +294,7 @@ def spread_pieces(slices: Sequence[SliceRow], parallelism: int) -> list[list[Pie
                 if offset_first < offset_next:
                     offsets = OffsetRange(stream, partition, offset_first, offset_next)
                     pieces.setdefault((stream, partition), []).append(Piece.of_slice(row, offsets))
-    sizes = {
-        place: sum(p.offsets.offset_next - p.offsets.offset_first for p in parts) for place, parts in pieces.items()
-    }
+    sizes = {place: sum(piece.offsets.offset_count for piece in parts) for place, parts in pieces.items()}
     enough = 1 + sum(sizes.values()) // _TASK_RECORDS_MIN
     tasks: list[list[Piece]] = [[] for _ in range(max(1, min(parallelism, len(pieces), enough)))]
     loads = [0] * len(tasks)

@@ -37,7 +37,7 @@ _GROUP_ROWS = 32
 """So many doubtful rows are searched for repeated keys together. Where one may be, they are searched one by one."""
 _QUOTE = ord('"')
 _QUOTES_OF = {str: 4, msgspec.UnsetType: 0, type(None): 2, bool: 2, int: 2, float: 2}
-"""The quotes that a field takes, by the type of its value: for the key, and for a string."""
+"""How many quotes a field takes, by the type of its value: two for its key, and two more for a string."""
 
 _NULL = msgspec.Raw(b"null")
 
@@ -109,8 +109,10 @@ class Decoder:
         watermarks_ms: Micros | int | None,
         max_ahead_ms: Micros | int | None = None,
     ) -> Decoded:
-        """Return the accepted records as columns, and the others with the reason. A watermark, and how far a record may be ahead
-        of its log time, may stand for all records, or one for each (`NEVER_LATE`, `NEVER_AHEAD`: none).
+        """Return the accepted records as columns, and the others with the reason.
+
+        `watermarks_ms`: a record with an earlier event time is late. `max_ahead_ms`: how far it may be ahead of its log time.
+        Each is one number for all records, or one for each record; None, NEVER_LATE and NEVER_AHEAD stand for no limit.
 
         1. Read each record into a row; one that cannot be read goes to the validator.
         2. Read the timestamps and decimals of all rows.
@@ -228,7 +230,7 @@ class Decoder:
         """Clear `keep` and add a reject for each kept row before 1970, too far ahead of its log time, or too late."""
         name = self._fields[self._event_time].name
         for at in np.flatnonzero(keep & (event_micros < 0)).tolist():
-            keep[at] = False  # Spark's watermark begins at 1970: Spark would drop earlier records silently
+            keep[at] = False  # nearly always a time in another unit than the declared one
             message = f"{name}: {format_timestamp(event_micros[at])} is before 1970-01-01 UTC; is the unit right?"
             rejects.append(RejectedRecord(at, REASON_SCHEMA, message))
         if max_ahead_ms is not None:

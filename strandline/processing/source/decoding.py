@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from strandline.core.record_headers import HEADER_SOURCE
 from strandline.ledger.states import SliceRow
 from strandline.log.range_reader import RangeReader
 from strandline.log.reader import OffsetRange
-from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.source.decoder import NEVER_AHEAD, NEVER_LATE, Decoded, Decoder
 from strandline.processing.source.record_fields import RecordField, record_fields
 from strandline.processing.source.topic_fields import TopicFields
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-
-EVENT_TIME = "_strandline_event_time"
 
 
 @dataclass(frozen=True)
@@ -36,18 +32,6 @@ class DecodingConfig:
     topic_fields: Mapping[str, int]
     """Fields that records from MQTT take from their topic: name -> level."""
     event_time_field: str
-
-    @property
-    def column_types(self) -> dict[str, pa.DataType]:
-        """Field -> its Arrow type."""
-        return {field.name: arrow_type(field.type) for field in self.fields}
-
-    @property
-    def arrow_fields(self) -> list[pa.Field]:
-        """What decoding gives of each accepted record: the pipeline's columns, then the event time."""
-        types = self.column_types
-        columns = [pa.field(name, types[name]) for name in self.columns]
-        return [*columns, pa.field(EVENT_TIME, pa.timestamp("us", tz="UTC"))]
 
 
 def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str) -> DecodingConfig:
@@ -80,7 +64,10 @@ class Piece:
 
     @staticmethod
     def of_slice(row: SliceRow, offsets: OffsetRange) -> Piece:
-        """The part of this slice."""
+        """The part of this slice. Where it is the last one of its partition, the log must still hold the slice's last record."""
+        stream, partition = offsets.stream, offsets.partition
+        if offsets.offset_next == row.offsets.get(stream, {}).get(partition):
+            offsets = replace(offsets, checksum=row.checksums.get(stream, {}).get(partition))
         return Piece(offsets, row.watermark_ms, row.rule.max_ahead_ms)
 
 
@@ -94,6 +81,11 @@ class DecodedChunk:
     values: list[bytes | None]
     log_times_ms: list[int]
     decoded: Decoded
+
+    def accepted_places(self) -> list[int]:
+        """The place in the chunk of each accepted record, in their order."""
+        rejected = {reject.index for reject in self.decoded.rejects}
+        return [at for at in range(len(self.values)) if at not in rejected]
 
 
 def decode_pieces(config: DecodingConfig, decoder: Decoder, pieces: Sequence[Piece]) -> Iterator[DecodedChunk]:
@@ -118,7 +110,7 @@ def decode_pieces(config: DecodingConfig, decoder: Decoder, pieces: Sequence[Pie
 def _whole(run: Sequence[Piece]) -> OffsetRange:
     """The range that the pieces make up."""
     last = run[-1].offsets
-    return OffsetRange(last.stream, last.partition, run[0].offsets.offset_first, last.offset_next)
+    return replace(last, offset_first=run[0].offsets.offset_first)
 
 
 def _adjoining(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:

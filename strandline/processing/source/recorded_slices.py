@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strandline.ledger.states import SliceRow
+from strandline.core.errors import NotFound
+from strandline.ledger.states import SliceRow, offset_count
 from strandline.log.reader import OffsetRange
 from strandline.processing.source.decoding import Piece
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
 
 TASK_ROWS = 250_000
 """Records that one task reads at most."""
-_SLICES_A_LOOK = 1_000
+SLICES_A_LOOK = 1_000
+"""Slices that are read from the ledger at once."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +29,57 @@ class LogTask:
     """Whether its records count in the totals, or are only read for their windows."""
 
 
+class Replay:
+    """The committed slices of a rewind, in batches of a bounded size. Each slice is read once from the ledger."""
+
+    def __init__(self, ledger: Ledger, job: str, slice_committed: int, rows_max: int) -> None:
+        self._ledger = ledger
+        self._job = job
+        self._slice_committed = slice_committed
+        self._rows_max = rows_max
+        self._batch: list[SliceRow] = []
+        self._ahead: list[SliceRow] = []
+        """Read, and behind the batch; the next one last."""
+
+    def batch_from(self, slice_first: int) -> list[SliceRow]:
+        """The batch that begins with this slice: as many slices of one version as hold `rows_max` records, and one at least. The
+        counts of another version's slices can be compared in part only.
+
+        Batches are asked for one after the other; the last one may be asked for again.
+        """
+        if not self._batch or self._batch[0].number != slice_first:
+            if self._ahead and self._ahead[-1].number != slice_first:
+                self._ahead = []
+            self._batch = list(self._take(slice_first))
+        return self._batch
+
+    def _take(self, slice_first: int) -> Iterator[SliceRow]:
+        rows, version = 0, None
+        for number in range(slice_first, self._slice_committed + 1):
+            if not self._ahead:
+                last = min(number + SLICES_A_LOOK - 1, self._slice_committed)
+                self._ahead = self._ledger.slices(self._job, number, last)[::-1]
+            row = self._ahead[-1]
+            rows += offset_count(row.offsets_first, row.offsets)
+            if version is not None and (rows > self._rows_max or row.version != version):
+                return
+            version = row.version
+            yield self._ahead.pop()
+
+
 def recorded_tasks(ledger: Ledger, job: str, slice_first: int, slice_own: int, slice_last: int) -> list[LogTask]:
-    """The tasks for these slices of a job; those before `slice_own` are not its own. Raises LedgerUnavailable."""
-    slices = (
-        row
-        for first in range(slice_first, slice_last + 1, _SLICES_A_LOOK)
-        for row in ledger.slices(job, first, min(first + _SLICES_A_LOOK - 1, slice_last))
-    )
-    return cut_tasks(slices, slice_own, TASK_ROWS)
+    """The tasks for these slices of a job; those before `slice_own` are not its own. Raises LedgerUnavailable, and NotFound when
+    some of them were removed."""
+    return cut_tasks(_recorded(ledger, job, slice_first, slice_last), slice_own, TASK_ROWS)
+
+
+def _recorded(ledger: Ledger, job: str, slice_first: int, slice_last: int) -> Iterator[SliceRow]:
+    for first in range(slice_first, slice_last + 1, SLICES_A_LOOK):
+        last = min(first + SLICES_A_LOOK - 1, slice_last)
+        found = ledger.slices(job, first, last)
+        if len(found) <= last - first:
+            raise NotFound(f"Some of slices {first} to {last} of job {job} have just been removed; try again.")
+        yield from found
 
 
 def cut_tasks(slices: Iterable[SliceRow], slice_own: int, rows_max: int) -> list[LogTask]:

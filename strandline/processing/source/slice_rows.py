@@ -10,13 +10,16 @@ A row is (bucket key, kind, partition, sequence, blob):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
 
 from strandline.ledger.states import Offsets, SliceRow
-from strandline.processing.slices.watermark import closes_after, reached_after
+from strandline.processing.operators.blobs import batch_of
+from strandline.processing.slices.watermark import closes_after, greatest, reached_after
 
 RECORDS, REJECTED, FACTS, WORK = range(4)
 ROWS_SCHEMA = pa.schema(
@@ -43,6 +46,7 @@ _BATCH_BYTES = 4 << 20
 """About as many bytes of blobs cross to the JVM at once."""
 
 SliceRowBlob = tuple[int, int, int, int, bytes]
+Item = TypeVar("Item")
 
 
 class SliceWork(msgspec.Struct, frozen=True):
@@ -88,6 +92,19 @@ def reached_in(row: SliceRow, facts: Iterable[SourceFacts]) -> Offsets:
     return reached
 
 
+def add_facts(parts: Iterable[SourceFacts]) -> SourceFacts:
+    """What all of them read together."""
+    total, rejected = SourceFacts(), Counter[str]()
+    for part in parts:
+        total.records += part.records
+        rejected.update(part.rejected)
+        for partition, reached_ms in part.reached_ms.items():
+            total.reached_ms[partition] = max(reached_ms, total.reached_ms.get(partition, reached_ms))
+        total.latest_log_ms = greatest(total.latest_log_ms, part.latest_log_ms)
+    total.rejected = dict(sorted(rejected.items()))
+    return total
+
+
 def encode(value: SliceWork | SourceFacts) -> bytes:
     """A blob of the kind `WORK` or `FACTS`."""
     return msgspec.json.encode(value)
@@ -105,22 +122,22 @@ def decode_facts(blob: bytes) -> SourceFacts:
 
 def batches_of(rows: Iterable[SliceRowBlob]) -> Iterator[pa.RecordBatch]:
     """The rows as Arrow batches of bounded size."""
-    held: list[SliceRowBlob] = []
+    for part in parts_by_size(rows, lambda row: len(row[-1]), _BATCH_BYTES):
+        yield batch_of(part, ROWS_SCHEMA)
+
+
+def parts_by_size(items: Iterable[Item], size_of: Callable[[Item], int], size_enough: int) -> Iterator[list[Item]]:
+    """Cut items, in their order, into parts. A part ends with the item that makes it as large as `size_enough`."""
+    held: list[Item] = []
     size = 0
-    for row in rows:
-        held.append(row)
-        size += len(row[-1])
-        if size >= _BATCH_BYTES:
-            yield _batch(held)
+    for item in items:
+        held.append(item)
+        size += size_of(item)
+        if size >= size_enough:
+            yield held
             held, size = [], 0
     if held:
-        yield _batch(held)
-
-
-def _batch(rows: list[SliceRowBlob]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(list(values), item.type) for values, item in zip(columns, ROWS_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=ROWS_SCHEMA)
+        yield held
 
 
 def bucket_keys(buckets: int, partitions: int) -> tuple[int, ...]:
@@ -137,8 +154,8 @@ def bucket_keys(buckets: int, partitions: int) -> tuple[int, ...]:
     return tuple(found[bucket % partitions][bucket // partitions] for bucket in range(buckets))
 
 
-def _spark_hash(value: int, seed: int = 42) -> int:
-    mask = 0xFFFFFFFF
+def _spark_hash(value: int) -> int:
+    mask, seed = 0xFFFFFFFF, 42
 
     def rotate(word: int, bits: int) -> int:
         return ((word << bits) | (word >> (32 - bits))) & mask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import pyarrow.compute as pc
 
 from strandline.core.errors import BadRecord
 from strandline.core.record_headers import REASON_EXPRESSION, REASON_LATE
-from strandline.processing.operators.blobs import pack
+from strandline.processing.operators.blobs import batch_of, pack
 from strandline.processing.operators.cascade import Cascade, cascade_of
 from strandline.processing.pipelines.stages import Stage
 from strandline.processing.source.decoding import DecodedChunk, DecodingConfig, Piece, decode_pieces, decoder_of
@@ -22,8 +23,10 @@ from strandline.processing.source.slice_rows import (
     WORK,
     SliceRowBlob,
     SourceFacts,
+    add_facts,
     batches_of,
     encode,
+    parts_by_size,
     to_every_bucket,
 )
 
@@ -84,7 +87,7 @@ class SourceTask:
 
     def rows(self, chunks: Iterable[DecodedChunk], *, is_new: bool, work: bytes | None) -> Iterator[SliceRowBlob]:
         """As `read`, of chunks that are decoded."""
-        config, facts = self._config, SourceFacts()
+        config, facts = self._config, list[SourceFacts]()
         keys = config.bucket_keys
         if work is not None:
             yield from to_every_bucket(keys, WORK, work)
@@ -93,12 +96,12 @@ class SourceTask:
             rejects = [Reject(one.index, one.reason, one.message, "decode") for one in decoded.rejects]
             stepped = self._cascade.record_steps.apply(decoded.arrays, len(decoded.event_time))
             if stepped.problems:
-                places = _accepted_places(chunk)
+                places = chunk.accepted_places()
                 rejects += [
                     Reject(places[one.row], REASON_EXPRESSION, one.message, one.step) for one in stepped.problems
                 ]
                 rejects.sort(key=lambda reject: reject.index)
-            _count(facts, chunk, rejects)
+            facts.append(_facts_of(chunk, rejects))
             event_us, columns = decoded.event_time.cast(pa.int64()), stepped.columns
             if len(stepped.rows) < len(event_us):
                 event_us = event_us.take(pa.array(stepped.rows))
@@ -111,7 +114,7 @@ class SourceTask:
                 yield keys[bucket], RECORDS, partition, sequence, cut.blob
             if is_new and rejects:
                 yield from self._rejected(chunk, rejects)
-        yield from to_every_bucket(keys, FACTS, encode(facts))
+        yield from to_every_bucket(keys, FACTS, encode(add_facts(facts)))
 
     def _rejected(self, chunk: DecodedChunk, rejects: list[Reject]) -> Iterator[SliceRowBlob]:
         """The rejected records of a chunk, for their dead letters."""
@@ -124,33 +127,18 @@ class SourceTask:
         if config.late_is_dropped:
             rejects = [one for one in rejects if one.reason != REASON_LATE]
         key = config.bucket_keys[chunk.partition % len(config.bucket_keys)]
-        held: list[Reject] = []
-        size = 0
-        for one in rejects:
-            held.append(one)
-            size += len(chunk.values[one.index] or b"")
-            if size >= _REJECTED_BYTES:
-                yield key, REJECTED, chunk.partition, chunk.offsets[held[0].index], _pack_rejected(chunk, held)
-                held, size = [], 0
-        if held:
-            yield key, REJECTED, chunk.partition, chunk.offsets[held[0].index], _pack_rejected(chunk, held)
+        for part in parts_by_size(rejects, lambda one: len(chunk.values[one.index] or b""), _REJECTED_BYTES):
+            yield key, REJECTED, chunk.partition, chunk.offsets[part[0].index], _pack_rejected(chunk, part)
 
 
-def _accepted_places(chunk: DecodedChunk) -> list[int]:
-    """The place in the chunk of each record that was decoded."""
-    rejected = {reject.index for reject in chunk.decoded.rejects}
-    return [index for index in range(len(chunk.values)) if index not in rejected]
-
-
-def _count(facts: SourceFacts, chunk: DecodedChunk, rejects: list[Reject]) -> None:
-    facts.records += len(chunk.values)
-    for reject in rejects:
-        facts.rejected[reject.reason] = facts.rejected.get(reject.reason, 0) + 1
+def _facts_of(chunk: DecodedChunk, rejects: list[Reject]) -> SourceFacts:
     latest_ms = chunk.decoded.latest_event_ms
-    if latest_ms is not None:
-        facts.reached_ms[chunk.partition] = max(latest_ms, facts.reached_ms.get(chunk.partition, latest_ms))
-    log_ms = max(chunk.log_times_ms)
-    facts.latest_log_ms = log_ms if facts.latest_log_ms is None else max(log_ms, facts.latest_log_ms)
+    return SourceFacts(
+        records=len(chunk.values),
+        rejected=Counter(reject.reason for reject in rejects),
+        reached_ms={chunk.partition: latest_ms} if latest_ms is not None else {},
+        latest_log_ms=max(chunk.log_times_ms),
+    )
 
 
 def _pack_rejected(chunk: DecodedChunk, rejects: list[Reject]) -> bytes:
@@ -166,7 +154,4 @@ def _pack_rejected(chunk: DecodedChunk, rejects: list[Reject]) -> bytes:
         )
         for one in rejects
     ]
-    arrays = [
-        pa.array(list(values), item.type) for values, item in zip(zip(*rows, strict=True), REJECTED_SCHEMA, strict=True)
-    ]
-    return pack([pa.RecordBatch.from_arrays(arrays, schema=REJECTED_SCHEMA)])
+    return pack([batch_of(rows, REJECTED_SCHEMA)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from strandline.core.settings import Settings
 from strandline.processing.source.recorded_slices import TASK_ROWS
+from strandline.processing.spark.scratch import scratch_directory
 from strandline.processing.spark.session import start_spark
 
 _PARTITIONS_MIN, _PARTITIONS_MAX = 4, 2_000
@@ -19,13 +19,9 @@ _PARTITIONS_MIN, _PARTITIONS_MAX = 4, 2_000
 def batch_spark(settings: Settings, job: str, purpose: str, records: int) -> Iterator[SparkSession]:
     """Start a session and stop it at the end. More records get more partitions, so that what a task holds stays bounded.
 
-    `purpose` is one word, for the name of its scratch directory, which is deleted before and after.
+    `purpose` is one word, for the name of its scratch directory.
     """
-    # No job can have this name.
-    scratch = (settings.scratch_dir or settings.data_dir / "scratch") / f".{purpose}-{job}"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    try:
+    with scratch_directory(settings, f"{purpose}-{job}") as scratch:
         spark = start_spark(settings, f"{job}-{purpose}", scratch)
         try:
             # Equal on every machine: each attempt at a backfill must spread its results over the same tasks.
@@ -34,5 +30,3 @@ def batch_spark(settings: Settings, job: str, purpose: str, records: int) -> Ite
             yield spark
         finally:
             spark.stop()
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)

@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from strandline.core.errors import StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.processing.spark.class_archive import QUIET, archive_directory, archive_key, find_archive, sum_of
+from strandline.processing.spark.scratch import scratch_directory
 from strandline.processing.spark.session import start_spark
 from strandline.processing.spark.warm_up import warm_up
 
@@ -31,19 +31,25 @@ log = structlog.get_logger()
 _LOOK_S = 0.1
 _WRITE_S = 120.0
 """How long a JVM may take to write its archive, which needs some 10 s of one core."""
-_WRITERS_NICENESS = 19
+_PROVIDE_S = 300.0
+"""How long a standby waits for its archive before it starts without one: on a busy machine a process that yields to all others
+may get no time at all."""
+_NICENESS = 19
 
 
 def provide_archive(settings: Settings, is_awaited: Callable[[], bool]) -> None:
-    """Make the archive in another process if it is missing; give up as soon as a job `is_awaited`.
+    """Make the archive if it is missing, in another process that yields to all others; give up as soon as a job `is_awaited`, and
+    after `_PROVIDE_S` seconds.
 
     Never fails: an archive only saves time.
     """
     if find_archive(settings.cache_dir) is not None:
         return
     making = subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.DEVNULL, start_new_session=True)
+    os.setpriority(os.PRIO_PROCESS, making.pid, _NICENESS)
+    gives_up_at = time.monotonic() + _PROVIDE_S
     while making.poll() is None:
-        if is_awaited():
+        if is_awaited() or time.monotonic() > gives_up_at:
             os.killpg(making.pid, signal.SIGKILL)
             making.wait()
         time.sleep(_LOOK_S)
@@ -63,14 +69,14 @@ def make_archive(settings: Settings) -> Path:
         began = time.monotonic()
         new = directory / f"{archive_key()}.new"
         new.unlink(missing_ok=True)
-        with tempfile.TemporaryDirectory(prefix="strandline-classes-") as scratch:
+        with scratch_directory(settings, "classes") as scratch:
             spark = start_spark(
                 settings.model_copy(update={"spark_master": "local[*]"}),
                 "classes",
-                Path(scratch),
+                scratch,
                 java_options=f'"-XX:ArchiveClassesAtExit={new}" {QUIET}',
             )
-            warm_up(spark, settings.kafka_bootstrap, Path(scratch) / "checkpoint", lambda: False)
+            warm_up(spark, settings.kafka_bootstrap, scratch / "checkpoint", lambda: False)
             spark.stop()
             _end_java()
         if not new.exists():
@@ -95,7 +101,6 @@ def _end_java() -> None:
 
 
 def main() -> int:
-    os.nice(_WRITERS_NICENESS)
     settings = Settings()
     configure_logs(as_json=settings.log_json)
     try:

@@ -73,14 +73,6 @@ def shared_directories(settings: Settings) -> list[Path]:
     return [one for one in (settings.spark_checkpoint_dir, settings.snapshot_dir) if one is not None]
 
 
-def scratch_checkpoint(settings: Settings, scratch: Path, name: str) -> Path:
-    """Where a query keeps a checkpoint that is deleted at its end: below `scratch`, on a cluster where all machines see it.
-
-    Raises InvalidSettings.
-    """
-    return shared_directories(settings)[0] / "scratch" / name if is_cluster(settings) else scratch / "checkpoint"
-
-
 def snapshot_directory(settings: Settings) -> Path:
     """Where snapshots lie. On a cluster the executors see it, too. Raises InvalidSettings."""
     root = shared_directories(settings)[0] if is_cluster(settings) else settings.data_dir

@@ -10,6 +10,7 @@ from strandline.core.errors import (
     Conflict,
     Divergence,
     Fenced,
+    IndexMisconfigured,
     IndexUnavailable,
     InvalidSettings,
     LedgerUnavailable,
@@ -18,6 +19,7 @@ from strandline.core.errors import (
     NotFound,
     PermanentError,
     RecordTooLarge,
+    ReplayMismatch,
     StrandlineError,
 )
 
@@ -40,8 +42,10 @@ _TOLD_AS_TEXT: dict[str, type[StrandlineError]] = {
         Conflict,
         Fenced,
         Divergence,
+        IndexMisconfigured,
         LogTruncated,
         RecordTooLarge,
+        ReplayMismatch,
     )
 }
 """The errors that planner and executors raise, by the name that Spark passes on."""

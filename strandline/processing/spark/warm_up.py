@@ -1,6 +1,6 @@
 """What a standby does before it has a job: it runs one small query through all that a job's query uses.
 
-The same source class, the same stages, a mapInArrow worker with what an emission imports, foreachBatch: so the JVM has
+The same kind of source, the keyed task with its state and with all that an emission imports, foreachBatch: so the JVM has
 loaded and compiled what a job's first batch needs, and the Python workers run, connected to Kafka. The query reads and
 writes neither Kafka nor Elasticsearch nor the ledger.
 """
@@ -25,9 +25,9 @@ from strandline.processing.emission.stage_emission import StageEmission
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.source.data_source import LogPartition, task_config
+from strandline.processing.source.data_source import RowSource, SourceInputPartition, task_config
 from strandline.processing.source.decoding import DecodedChunk, decoder_of
-from strandline.processing.source.slice_rows import ROWS_SCHEMA, SliceWork, batches_of, encode
+from strandline.processing.source.slice_rows import SliceWork, batches_of, encode
 from strandline.processing.source.source_task import SourceTask, TaskConfig
 from strandline.processing.spark.keyed_query import keyed_query
 from strandline.processing.spark.session import keys_of_buckets
@@ -111,7 +111,7 @@ def _warm_source(source: TaskConfig, parallelism: int) -> type[DataSource]:
     return BoundWarmSource
 
 
-class WarmSource(DataSource):
+class WarmSource(RowSource):
     """Slices of made-up records, a minute of event time each."""
 
     bound: WarmReader
@@ -119,11 +119,6 @@ class WarmSource(DataSource):
     @classmethod
     def name(cls) -> str:
         return "strandline_warm_up"
-
-    def schema(self) -> StructType:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        return from_arrow_schema(ROWS_SCHEMA)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return self.bound
@@ -143,10 +138,10 @@ class WarmReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         number = end["slice"]
         works = [SliceWork(number, True, None, number * _BATCH_MS, {}, {}), *[None] * (self._parallelism - 1)]
-        return [LogPartition([], is_new=True, work=encode(work) if work else None) for work in works]
+        return [SourceInputPartition([], is_new=True, work=encode(work) if work else None) for work in works]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, LogPartition)
+        assert isinstance(partition, SourceInputPartition)
         values: list[bytes | None] = [
             json.dumps({"device": f"device-{at % _DEVICES}", "ts": at * _BATCH_MS // _ROWS, "value": at / 7}).encode()
             for at in range(_ROWS)

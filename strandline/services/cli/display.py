@@ -12,6 +12,7 @@ from rich.text import Text
 from strandline.core.durations import format_about, format_retention, format_windows
 
 Answer = dict[str, Any]
+_SENTENCES_MAX = 3
 _STATE_STYLES = {"running": "green", "failed": "red", "stopped": "dim", "drained": "dim"}
 
 
@@ -256,7 +257,8 @@ def audit_sentence(report: Answer) -> str:
         return f"{whose} is clean: {same:,} documents are what the log leads to ({report['seconds']:.1f} s)"
     if report["outcome"] == "incomplete":
         return f"{whose} is incomplete: {report['incomplete']}"
-    sentences = [f"{whose} found {report['differences']:,} differences", *report["totals_differences"]]
+    first = [*report["totals_differences"], *report["event_time_differences"][:_SENTENCES_MAX]]
+    sentences = [f"{whose} found {report['differences']:,} differences", *first]
     return "; ".join(sentences + ([report["incomplete"]] if report["incomplete"] else []))
 
 

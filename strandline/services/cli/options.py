@@ -24,7 +24,6 @@ Url = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 Name = Annotated[str, typer.Argument(help="The job's name.")]
 Timeout = Annotated[float, typer.Option(min=0, help="Give up waiting after so many seconds.")]
-File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True)]
 From = Annotated[
     str | None, typer.Option("--from", help="Only windows that end after this time: ISO 8601, UTC unless it says.")
 ]

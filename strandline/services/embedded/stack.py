@@ -249,6 +249,8 @@ class Stack:
         for child in self._children.values():
             child.is_alive()  # clears a dead one from the process table
         with self._log(WATCHER).open("rb") as log:
+            if log.seek(0, os.SEEK_END) < self._watcher_log_offset:
+                self._watcher_log_offset = 0  # it had grown too large, and was begun anew
             log.seek(self._watcher_log_offset)
             lines = log.read()
             self._watcher_log_offset = log.tell()

@@ -2,7 +2,8 @@
 
 It starts a server or a gateway again that died, as compose does with containers. `up` starts the watcher last, `down` stops
 it first. It knows the processes from `DIR/pids.json` alone. A part that dies again and again is started after growing pauses,
-for ever: its cause may end (a full disk, a port that another program took), and the log says each time what it was.
+for ever: its cause may end (a full disk, a port that another program took), and the log says each time what it was and, from the
+fifth time on, how often it was so.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 
 import structlog
@@ -24,13 +26,17 @@ from strandline.core.settings import Settings
 from strandline.services.embedded.progress_display import Cancelled
 from strandline.services.embedded.shutdown import WATCHER
 from strandline.services.embedded.stack import Stack, watching
+from strandline.services.processes.log_files import bound_log
 from strandline.services.processes.pids import PidFile
 
 logger = structlog.get_logger()
 
 LOOK_INTERVAL_S = 0.5
+LOG_INTERVAL_S = 10.0
 PAUSE_FIRST_S = 1.0
 PAUSE_MAX_S = 60.0
+OFTEN = 5
+"""From so many failures in a row on, each is said with their number."""
 CALM_S = 60.0
 """A part that ran for so long is started after the first pause again."""
 
@@ -63,14 +69,18 @@ class Watcher:
             thread.join()
 
     def _watch(self, name: str, start: Callable[[], object]) -> None:
-        pause_s, started_s = self._pause_first_s, self._clock_s()
+        pause_s, started_s, deaths, cause = self._pause_first_s, self._clock_s(), 0, ""
         while not self._stopping.wait(LOOK_INTERVAL_S):
             if name in self._pids.alive():
                 if self._clock_s() - started_s > CALM_S:
-                    pause_s = self._pause_first_s
+                    pause_s, deaths, cause = self._pause_first_s, 0, ""
                 continue
-            what = "died" if self._forget(name) else "does not run"
-            logger.warning(f"{name} {what}; it is started again in {pause_s:g} s", action="restart", part=name)
+            what, deaths = "died" if self._forget(name) else "does not run", deaths + 1
+            again = f"{name} {what}; it is started again in {pause_s:g} s"
+            logger.warning(again, action="restart", part=name)
+            if deaths >= OFTEN:
+                often = f"{name} failed {deaths} times in a row{cause}; look into its log and mend the cause"
+                logger.error(often, action="restart", part=name, deaths=deaths)
             if self._stopping.wait(pause_s):
                 return
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
@@ -80,6 +90,7 @@ class Watcher:
                 return
             except StrandlineError as error:
                 logger.error(f"{name} did not start: {error}", action="restart", part=name, code=error.code)
+                cause = f", the last time because {error}"
             else:
                 logger.info(f"{name} runs again", action="restart", part=name, pid=self._pids.all().get(name))
             started_s = self._clock_s()
@@ -90,6 +101,16 @@ class Watcher:
         if pid is not None:
             self._pids.remove(name, pid)
         return pid is not None
+
+
+def bound_logs(logs: Sequence[Path], settings: Settings, stopping: threading.Event) -> None:
+    """Keep the logs within the settings until `stopping` is set."""
+    while not stopping.wait(LOG_INTERVAL_S):
+        for log in logs:
+            try:
+                bound_log(log, settings)
+            except OSError as error:
+                logger.warning(f"{log} could not be begun anew: {error}", action="tidy")
 
 
 def main() -> None:
@@ -109,7 +130,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     logger.info(watching(os.getpid()), action="watch")
     pids = PidFile(stack.data_dir)
+    logs = [stack.data_dir / "logs" / f"{name}.log" for name in (*stack.parts, WATCHER)]
+    bounding = threading.Thread(target=bound_logs, args=(logs, stack.settings, stopping), name="logs")
+    bounding.start()
     Watcher(stack.parts, pids, stopping).run()
+    bounding.join()
     pids.remove(WATCHER, os.getpid())
 
 

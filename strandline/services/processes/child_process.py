@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from strandline.core.errors import StackError
-from strandline.services.processes.pids import PidFile, process_identity
+from strandline.core.process_identity import process_identity
+from strandline.services.processes.pids import PidFile
 
 POLL_INTERVAL_S = 0.05
 KILL_TIMEOUT_S = 10.0
 LOG_TAIL_LINES = 15
-LOG_BYTES_MAX = 20 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def start(program: Program, pids: PidFile, check: Callable[[], None]) -> Child:
 
     When it ends early or isn't ready in time, stops it and raises StackError with the last lines of its log.
     """
-    _begin_log(program.log)
+    program.log.parent.mkdir(parents=True, exist_ok=True)
     if program.pid_file is not None:
         program.pid_file.unlink(missing_ok=True)
     with program.log.open("ab") as log:
@@ -118,13 +118,6 @@ def _pause(program: Program, deadline: float, check: Callable[[], None]) -> None
             f"{program.name} was not ready after {program.ready_timeout_s:.0f} s:\n{log_tail(program.log)}"
         )
     time.sleep(POLL_INTERVAL_S)
-
-
-def _begin_log(log: Path) -> None:
-    """Move a large log of earlier runs to `NAME.old.log`."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
-        log.replace(log.with_suffix(".old.log"))
 
 
 def stop(name: str, pid: int, pids: PidFile, *, timeout_s: float) -> None:
@@ -167,11 +160,11 @@ def _wait_until_gone(pid: int, identity: str | None, timeout_s: float) -> bool:
     return True
 
 
-def log_tail(log: Path, lines: int = LOG_TAIL_LINES) -> str:
+def log_tail(log: Path) -> str:
     """The last lines of a log, indented, under its path."""
     try:
         text = log.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return f"  (no log at {log})"
-    last = "\n".join(f"  {line[:300]}" for line in text.splitlines()[-lines:])
+    last = "\n".join(f"  {line[:300]}" for line in text.splitlines()[-LOG_TAIL_LINES:])
     return f"{last or '  (empty)'}\n  (from {log})"

@@ -15,29 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from strandline.core.errors import StackError
+from strandline.core.process_identity import process_identity
 
 PIDS_FILE = "pids.json"
 IDENTITY_FILE = "pids-identity.json"
 LOCK_FILE = "pids.lock"
-
-
-def process_identity(pid: int) -> str | None:
-    """Return a text that no other process with this pid ever has; None when the process is gone or only a zombie.
-
-    psutil's `create_time` won't do: it moves when the wall clock is set.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The name in parentheses may hold spaces and parentheses itself, so fields are counted after the last one.
-    fields = stat.rpartition(")")[2].split()
-    state, threads, start_ticks = fields[0], int(fields[17]), fields[19]
-    # A JVM's first thread may be a zombie while the others still write.
-    if state in ("Z", "X") and threads <= 1:
-        return None
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{boot}/{start_ticks}"
 
 
 class PidFile:

@@ -17,6 +17,7 @@ from strandline.core.errors import StackError
 
 MARK_VARIABLE = "STRANDLINE_RUNNER_OF"
 _POLL_S = 0.02
+_TIMEOUT_S = 10.0
 
 
 def tree_mark(data_dir: Path, job: str = "") -> str:
@@ -24,13 +25,13 @@ def tree_mark(data_dir: Path, job: str = "") -> str:
     return f"{data_dir.resolve()}:{job}"
 
 
-def kill_tree(mark: str, *, whole_stack: bool = False, timeout_s: float = 10.0) -> int:
+def kill_tree(mark: str, *, whole_stack: bool = False) -> int:
     """Kill every process with this mark and wait until they are gone; returns how many there were.
 
     With `whole_stack`, every process whose mark begins with it. Raises StackError when one outlives SIGKILL.
     """
     killed: set[int] = set()
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + _TIMEOUT_S
     # Search again until none is found: one may have forked meanwhile.
     while found := [pid for pid in psutil.pids() if _kill_if_marked(pid, mark, whole_stack)]:
         killed.update(found)

@@ -50,7 +50,12 @@ class WorkerProcess:
                 start_new_session=True,
                 pass_fds=pass_fds,
             )
-        self._record()
+        try:
+            self._record()
+        except BaseException:  # a process that is not recorded would go on unseen
+            self.kill_tree()
+            self._process.wait()
+            raise
 
     @property
     def pid(self) -> int:

@@ -31,7 +31,8 @@ _PROBLEM_ANSWER: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(dependencies: Dependencies | None, names: Collection[str] = ()) -> FastAPI:
-    """The app over `dependencies`. It starts the supervisor and the backfills when it starts, and closes them when it ends.
+    """The app over `dependencies`. It starts the supervisor, the backfills and the removal of old slices when it starts, and
+    closes them when it ends.
 
     `names` are the host names under which it answers, beside loopback's. Without dependencies it can only describe itself.
     """
@@ -41,7 +42,9 @@ def create_app(dependencies: Dependencies | None, names: Collection[str] = ()) -
         assert dependencies is not None
         await run_in_threadpool(dependencies.supervisor.start)
         dependencies.backfills.start()
+        dependencies.old_slices.start()
         yield
+        await run_in_threadpool(dependencies.old_slices.close)
         await run_in_threadpool(dependencies.backfills.close)
         await run_in_threadpool(dependencies.audits.close)
         await run_in_threadpool(dependencies.supervisor.close)

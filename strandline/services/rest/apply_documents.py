@@ -7,7 +7,7 @@ applying the same documents again makes the rest of them, and otherwise it chang
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -15,7 +15,7 @@ from strandline.core.documents import Path, YamlDocument, did_you_mean, read_doc
 from strandline.core.errors import Conflict, InvalidDocument, LogTruncated, NotFound, Problem
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import JobRow
+from strandline.ledger.states import JobBase, JobRow, Place
 from strandline.log.admin import TopicDescription
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
@@ -27,7 +27,7 @@ from strandline.processing.pipelines.result_streams import (
     stream_of_results,
 )
 from strandline.processing.pipelines.upgrade import Change, Effect, changes_between
-from strandline.processing.slices.rewind import plan_of_job, require_log_holds, rewind_cost
+from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds, require_log_holds, rewind_cost
 from strandline.results.document import DocumentShape
 from strandline.results.mapping import build_mapping, ensure_index_template
 from strandline.services.rest.job_status import input_stream, rewind_view
@@ -40,6 +40,7 @@ class TopicMaker(Protocol):
     def ensure_stream_topic(self, spec: StreamSpec) -> TopicDescription: ...
     def ensure_dead_letter_topic(self, job: str) -> TopicDescription: ...
     def ensure_room_for_records(self, topic: str) -> None: ...
+    def require_log_of_arrivals(self, topic: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,12 @@ class Batch:
     pipelines: list[CheckedPipeline]
 
 
-def check_documents(text: bytes | str, source: str, registered: Mapping[str, dict[str, Any]]) -> Batch:
-    """Read and check documents without changing anything. A stream may come from the same text, or from `registered`.
+def check_documents(
+    text: bytes | str, source: str, registered: Mapping[str, dict[str, Any]], emitted: Collection[str] = ()
+) -> Batch:
+    """Read and check documents without changing anything. A stream may come from the same text, or from `registered`; `emitted`
+    are those of them that jobs emit to. A pipeline that reads one of these, or what another pipeline of the text emits, gets the
+    defaults of one that reads results.
 
     Raises InvalidDocument with the problems of all documents.
     """
@@ -72,8 +77,10 @@ def check_documents(text: bytes | str, source: str, registered: Mapping[str, dic
     problems.extend(_shared_entrances(documents, streams, registered))
     broken = {document.name for document in documents if document.kind == "stream"} - set(streams)
     checked: list[CheckedPipeline] = []
-    for document, pipeline in _emitters_first(pipelines):
-        name = pipeline.input.stream
+    emitted = {stream for _, pipeline in pipelines for _, stream in emissions_to_streams(pipeline)}.union(emitted)
+    for document, spec in _emitters_first(pipelines):
+        name = spec.input.stream
+        pipeline = spec.reading_results() if name in emitted else spec
         if name in broken:
             continue  # the problems of the stream are listed; their consequences here would only hide them
         if name not in streams and name not in registered:
@@ -143,7 +150,11 @@ class Applier:
 
     def check(self, text: bytes | str, source: str) -> Batch:
         """Check documents against each other and the ledger. Raises InvalidDocument."""
-        return check_documents(text, source, {row.name: row.document for row in self._ledger.streams()})
+        registered = {row.name: row.document for row in self._ledger.streams()}
+        emitted = {
+            stream for spec in present_pipelines(self._ledger).values() for _, stream in emissions_to_streams(spec)
+        }
+        return check_documents(text, source, registered, emitted)
 
     def plan(self, text: bytes, source: str) -> list[JobPlan]:
         """Return what applying would mean for each job. Changes nothing.
@@ -165,13 +176,13 @@ class Applier:
         batch = self.check(text, source)
         for stream in batch.streams:
             self._refuse_other_records(stream)
-        for pipeline in batch.pipelines:
-            self._refuse_forbidden(self._plan_job(pipeline))
+        self._refuse_other_logs(batch)
+        bases = {pipeline.job: self._check_job(pipeline) for pipeline in batch.pipelines}
         self._refuse_shared_places(batch.pipelines)
         self._refuse_circles(batch.pipelines)
         applied = [self._apply_stream(stream) for stream in batch.streams]
         written = text.decode("utf-8")
-        return applied + [self._apply_pipeline(pipeline, written) for pipeline in batch.pipelines]
+        return applied + [self._apply_pipeline(pipeline, written, bases) for pipeline in batch.pipelines]
 
     def _apply_stream(self, stream: StreamSpec) -> Applied:
         before = self._stream_version(stream.stream)
@@ -182,14 +193,18 @@ class Applier:
             self._ledger.set_topic_id(stream.stream, topic.topic_id)
         return Applied(kind="stream", name=stream.stream, outcome=_outcome(before, row.version), version=row.version)
 
-    def _apply_pipeline(self, pipeline: CheckedPipeline, written: str) -> Applied:
+    def _apply_pipeline(self, pipeline: CheckedPipeline, written: str, bases: Mapping[str, JobBase]) -> Applied:
+        """`bases`: what the jobs of the same text were checked against."""
         before = self._job(pipeline.job)
         streams_before = self._emitted_streams(before)
         self._topics.ensure_dead_letter_topic(pipeline.job)
         for stream in sorted({stream for _, stream in emissions_to_streams(pipeline.spec)}):
             self._topics.ensure_room_for_records(stream)
         self._ensure_templates(pipeline)
-        row = self._ledger.submit_job(pipeline.job, written, pipeline.spec.as_document())
+        emits_to = [Place(kind, name, stage) for stage, (kind, name) in _places(pipeline.spec)]
+        row = self._ledger.submit_job(
+            pipeline.job, written, pipeline.spec.as_document(), emits_to, bases.keys(), bases[pipeline.job]
+        )
         outcome = _outcome(before.version if before else None, row.version)
         if outcome != "unchanged":
             message = f"job {row.name} {outcome}: version {row.version}"
@@ -209,16 +224,24 @@ class Applier:
             )
 
     def _refuse_other_records(self, stream: StreamSpec) -> None:
-        """A rewind decodes the log again. Under another schema it would not accept the same records."""
+        """A rewind decodes the log again. By another document it would not accept the same records."""
         known = self._registered(stream.stream)
-        if known is None or (known.format, known.fields) == (stream.format, stream.fields):
+        if known is None:
             return
-        readers = [job.name for job in self._ledger.jobs() if input_stream(self._ledger, job) == stream.stream]
-        if readers:
-            raise Conflict(
-                f"the schema of stream {stream.stream} can't change while job {', '.join(readers)} reads it: records "
-                f"of open windows would be decoded by the new one; register it under another name"
-            )
+        for job in (job.name for job in self._ledger.jobs() if input_stream(self._ledger, job) == stream.stream):
+            recorded = self._ledger.input_document(job, stream.stream)
+            before = known if recorded is None else StreamSpec.from_document(recorded)
+            if changes := before.decoding_changes(stream):
+                raise Conflict(
+                    f"{', '.join(changes)} of stream {stream.stream} can't change while job {job} reads it: records of open "
+                    "windows would be decoded by the new document; register it under another name"
+                )
+
+    def _refuse_other_logs(self, batch: Batch) -> None:
+        """A job can't read a topic that is compacted. Of the streams in the batch, making the topics tells."""
+        in_batch = {stream.stream for stream in batch.streams}
+        for stream in sorted({pipeline.stream.stream for pipeline in batch.pipelines} - in_batch):
+            self._topics.require_log_of_arrivals(stream)
 
     def _plan_job(self, pipeline: CheckedPipeline) -> JobPlan:
         job = self._job(pipeline.job)
@@ -230,14 +253,23 @@ class Applier:
         spec = PipelineSpec.from_document(document)
         stream = pipeline.stream if spec.input.stream == pipeline.spec.input.stream else self._stream(spec.input.stream)
         changes = changes_between(check(spec, stream), pipeline)
-        cost = rewind_cost(self._ledger, plan_of_job(self._ledger, pipeline), job.name)
+        plan = plan_of_job(self._ledger, pipeline)
+        cost = rewind_cost(self._ledger, plan, job.name)
         if not any(change.effect is Effect.FORBIDDEN for change in changes):
             try:
+                require_ledger_holds(self._ledger, job.name, plan)
                 require_log_holds(job.name, cost.needed, {spec.input.stream: self._log_starts(spec.input.stream)})
             except LogTruncated as error:
                 changes.insert(0, Change("the reach of the windows", Effect.FORBIDDEN, str(error)))
         rewind = rewind_view(cost, pipeline.stream.retention_ms)
         return JobPlan(job=job.name, outcome="changed", version=job.version + 1, changes=changes, rewind=rewind)
+
+    def _check_job(self, pipeline: CheckedPipeline) -> JobBase:
+        """Refuse what a job with results can't take. The submission holds only for a job that is still as the answer says."""
+        job = self._job(pipeline.job)
+        base = JobBase(job.version if job else 0, self._ledger.floor(pipeline.job))
+        self._refuse_forbidden(self._plan_job(pipeline))
+        return base
 
     def _refuse_forbidden(self, plan: JobPlan) -> None:
         forbidden = [f"{c.what} ({c.reason})" for c in plan.changes if c.effect is Effect.FORBIDDEN]
@@ -321,7 +353,7 @@ def ensure_templates(elasticsearch_url: str, pipeline: CheckedPipeline) -> None:
             if emit.kind == "elasticsearch":
                 # The mapping is the same for every version of the job.
                 shape = DocumentShape(emit.name, pipeline.job, stage.name, 1, by, aggregates)
-                ensure_index_template(elasticsearch_url, emit.name, build_mapping(shape))
+                ensure_index_template(elasticsearch_url, emit.name, build_mapping(shape), settings=emit.index)
 
 
 def _shared_entrances(

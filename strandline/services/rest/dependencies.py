@@ -12,6 +12,7 @@ from strandline.log.kafka_status import KafkaStatus
 from strandline.services.rest.apply_documents import Applier
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
+from strandline.services.supervision.old_slices import OldSlices
 from strandline.services.supervision.supervisor import Supervisor
 
 
@@ -25,6 +26,7 @@ class Dependencies:
     supervisor: Supervisor
     audits: AuditJobs
     backfills: BackfillJobs
+    old_slices: OldSlices
 
 
 def _dependencies(request: Request) -> Dependencies:

@@ -3,8 +3,9 @@
 Every control service takes requests and shows progress, since both are rows of the ledger. The service that leads the job
 runs a process (`python -m strandline.processing.backfill.process`) while a backfill is open, one process at a time.
 When the process dies, another one starts after a growing pause and continues after the last recorded chunk. When several
-in a row die without a new chunk, the backfill has failed. A control service that loses the job kills its process. The
-process of the next leader fences it in the ledger, and finds in the index what it has written.
+in a row die without a new chunk, the backfill has failed; but while Kafka, Elasticsearch or the ledger does not answer it waits,
+as a job does, and its message says for what. A control service that loses the job kills its process. The process of the next
+leader fences it in the ledger, and finds in the index what it has written.
 """
 
 from __future__ import annotations
@@ -24,16 +25,19 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import OPEN_BACKFILLS, BackfillRow, BackfillState
 from strandline.processing.backfill.plan import plan_backfill, stores_of
 from strandline.processing.pipelines.stored import load_pipeline
+from strandline.processing.run.exit_codes import EXIT_AWAY
 from strandline.services.processes.worker_process import WorkerProcess
-from strandline.services.supervision.deaths import Deaths
+from strandline.services.supervision.deaths import DEATHS_MAX, Blame, JobDeaths
 
 logger = structlog.get_logger()
 
 LOOK_INTERVAL_S = 0.5
-DEATHS_MAX = 5
-"""The backfill fails when so many processes in a row end without a chunk. During its swap it never fails."""
 PAUSE_FIRST_S = 1.0
 PAUSE_MAX_S = 30.0
+AWAY_PAUSE_MAX_S = 10.0
+"""The longest pause while something outside does not answer: the backfill notices its return no later."""
+SWAP_PAUSE_S = 600.0
+"""The pause between attempts at a swap, once DEATHS_MAX of them in a row have failed."""
 END_PATIENCE_S = 30.0
 _NEVER_SHOWN = (BackfillState.CANCELLED, BackfillState.FAILED)
 
@@ -65,20 +69,23 @@ class BackfillJobs:
         log_starts: Callable[[str], Mapping[int, int]],
         discard: Callable[[str, int], None],
         *,
+        outside_answers: Callable[[], bool] = lambda: False,
         command: Callable[[str, int], Sequence[str]] = backfill_command,
         pause_first_s: float = PAUSE_FIRST_S,
     ) -> None:
         """`leads(job)`: whether this control service leads it now. `log_starts(stream)`: the first offset that each of its
-        partitions still holds. `discard(store, generation)` deletes the documents of a generation."""
+        partitions still holds. `discard(store, generation)` deletes the documents of a generation. `outside_answers`: whether
+        Kafka and Elasticsearch answer this service now."""
         self._ledger = ledger
         self._data_dir = data_dir
         self._leads = leads
         self._log_starts = log_starts
         self._discard = discard
+        self._outside_answers = outside_answers
         self._command = command
         self._pause_first_s = pause_first_s
         self._work: _Work | None = None
-        self._deaths: dict[tuple[str, int], Deaths] = {}
+        self._deaths: dict[tuple[str, int], JobDeaths] = {}
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="backfill-jobs", daemon=True)
 
@@ -149,9 +156,16 @@ class BackfillJobs:
         for row in self._ledger.open_backfills():
             deaths = self._deaths.get((row.job, row.generation))
             if self._leads(row.job) and (deaths is None or deaths.may_start()):
-                command = self._command(row.job, row.generation)
-                self._work = _Work(row, WorkerProcess(self._data_dir, f"backfill-{row.job}", command))
+                self._start(row)
                 return
+
+    def _start(self, row: BackfillRow) -> None:
+        name, command = f"backfill-{row.job}", self._command(row.job, row.generation)
+        try:
+            self._work = _Work(row, WorkerProcess(self._data_dir, name, command))
+        except OSError as error:
+            why = f"its process could not be started: {error}"
+            self._count_death(row, why, self._data_dir / "logs" / f"{name}.log", Blame.JOB)
 
     def _should_end(self, work: _Work, row: BackfillRow) -> bool:
         """Whether to kill the process. When its backfill has ended, it gets END_PATIENCE_S to end by itself."""
@@ -178,22 +192,28 @@ class BackfillJobs:
                 self._clear(row)
             self._deaths.pop((row.job, row.generation), None)
             return
+        blame = Blame.JOB
+        if code == EXIT_AWAY:
+            blame = Blame.OUTSIDE_WRONGLY if self._outside_answers() else Blame.OUTSIDE
+        self._count_death(row, row.message or f"its process ended with code {code}", work.process.log, blame)
+
+    def _count_death(self, row: BackfillRow, why: str, log: Path, blame: Blame) -> None:
+        """Count a death; after too many without a chunk the backfill has failed. A swap is tried again for ever, more seldom."""
         deaths = self._deaths.get((row.job, row.generation))
         if deaths is None or deaths.progress != row.done_ms:
-            deaths = self._deaths[row.job, row.generation] = Deaths(row.done_ms)
-        deaths.add(self._pause_first_s, PAUSE_MAX_S)
-        why = row.message or f"its process ended with code {code}"
-        message = (
-            f"an attempt at backfill {row.generation} of job {row.job} ended: {why}; its log is {work.process.log}"
-        )
+            deaths = self._deaths[row.job, row.generation] = JobDeaths(row.done_ms)
+        too_often = deaths.note(blame)
+        if blame is Blame.JOB:
+            deaths.add(self._pause_first_s, PAUSE_MAX_S if deaths.held <= DEATHS_MAX else SWAP_PAUSE_S)
+        else:
+            deaths.add(self._pause_first_s, AWAY_PAUSE_MAX_S)
+        in_a_row = f"{deaths.count} attempts in a row made no progress; the last: {why}. Its log is {log}"
+        message = f"an attempt at backfill {row.generation} of job {row.job} ended: {in_a_row}"
         logger.warning(message, action="backfill", job=row.job, generation=row.generation, deaths=deaths.count)
         self._ledger.record_event("backfill_died", message, row.job, facts={"generation": row.generation})
-        if deaths.count >= DEATHS_MAX and row.state is not BackfillState.SWAPPING:
-            message = (
-                f"{deaths.count} attempts in a row made no progress; the last: {why}. Its log is {work.process.log}"
-            )
+        if too_often and row.state is not BackfillState.SWAPPING:
             try:
-                self._clear(self._ledger.move_backfill(row.job, row.generation, BackfillState.FAILED, message))
+                self._clear(self._ledger.move_backfill(row.job, row.generation, BackfillState.FAILED, in_a_row))
             except Conflict:
                 logger.info("the backfill has ended meanwhile", action="backfill", job=row.job)
 

@@ -152,13 +152,17 @@ class Leadership:
         return held.counted_from_s + TRUSTED_SHARE * self._lease_s
 
     def _renew_on(self) -> None:
+        failed = False
         while not self._resigned.is_set():
             try:
                 self._renew()
+                if failed:
+                    logger.info("the leases are renewed again", action="renew")
                 failed = False
             except StrandlineError as error:
+                if not failed:  # it tries ten times a second
+                    logger.warning("could not renew the leases", action="renew", error=str(error))
                 failed = True
-                logger.warning("could not renew the leases", action="renew", error=str(error))
             # After a failure try again at once: the lease runs out.
             if self._closing.wait(0.1 if failed else self._lease_s / RENEWALS_A_LEASE):
                 return

@@ -16,7 +16,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import structlog
+
+from strandline.processing.run.exit_codes import EXIT_AWAY
 from strandline.services.processes.worker_process import WorkerProcess
+
+logger = structlog.get_logger()
 
 RunnerCommand = Callable[[str | None, int | None, int], Sequence[str]]
 """(job, epoch of the lease, file descriptor to write into) -> how the runner is started; no job for a standby."""
@@ -68,18 +73,23 @@ class RunnerProcess(WorkerProcess):
         """Monotonic time at which it got its job."""
 
     def assign(self, job: str, lease: int) -> bool:
-        """Give a standby its job; it takes the name and the log of the job's runner. False when it has ended."""
+        """Give a standby its job; it takes the name and the log of the job's runner. False when it is of no use: it has ended, or
+        its new name could not be noted. Then it must be reaped, since it may have its job."""
         log = self.log.with_name(f"{runner_name(job)}.log")
         try:
             with self.stdin as stdin:
                 stdin.write(json.dumps({"job": job, "lease": lease, "log": str(log)}).encode() + b"\n")
-        except BrokenPipeError:
+        except (BrokenPipeError, ValueError):  # ValueError: it was told before, and could not be reaped
             return False
         self.log = log
         self.began_at = self._listened_at = time.monotonic()
         if self.has_ended():
             return False
-        self.rename(runner_name(job))
+        try:
+            self.rename(runner_name(job))
+        except OSError as error:
+            logger.error("a standby could not be recorded as a runner", action="assign", job=job, error=str(error))
+            return False
         return True
 
     def is_silent(self, patience_s: float) -> bool:
@@ -94,12 +104,13 @@ class RunnerProcess(WorkerProcess):
         return self._silent_s > (patience_s if self._was_heard else max(patience_s, FIRST_HEARTBEAT_S))
 
     def tell_to_end(self, patience_s: float) -> None:
-        """Ask it to end after its slice. A second call does nothing."""
+        """Ask it to end at once; the next run does its slice again. A second call does nothing."""
         if self.is_told:
             return
         self.is_told = True
         self.kill_at = time.monotonic() + patience_s
-        # Only the runner itself: its JVM must live to finish the slice. Popen's own method would reap it in passing.
+        # Only the runner itself: its JVM must live until the runner has stopped the query. Popen's own method would reap it in
+        # passing.
         os.kill(self.pid, signal.SIGTERM)
 
     def reap(self) -> int:
@@ -107,7 +118,19 @@ class RunnerProcess(WorkerProcess):
         code = super().reap()
         os.close(self._alive_pipe)
         if self._first_log != self.log:
-            with self._first_log.open("rb") as said, self.log.open("ab") as log:
-                log.write(said.read())
-            self._first_log.unlink()
+            with contextlib.suppress(FileNotFoundError):
+                with self._first_log.open("rb") as said, self.log.open("ab") as log:
+                    log.write(said.read())
+                self._first_log.unlink()
         return code
+
+
+def ending(code: int) -> str:
+    """How a runner or standby ended, by its exit code: `was killed by SIGTERM`, `ended with code 3`."""
+    if code == EXIT_AWAY:
+        return "ended because something outside does not answer"
+    if code == -signal.SIGKILL:
+        return "was killed by SIGKILL: by somebody, by its own watchdog, or by the kernel for want of memory"
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended unasked with code {code}"

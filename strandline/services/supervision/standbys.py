@@ -2,18 +2,23 @@
 
 A standby has already done what makes a cold start slow: the JVM, the session, its first plan, the first Python workers. It
 costs the memory of an idle runner. One starts only while nothing else starts, because a start takes all cores for seconds.
+
+A standby that ends by itself is replaced after a growing pause. After DEATHS_MAX of them in a row none is started any more: jobs
+start without, and a person is told why. A control service that starts anew tries again.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
 from strandline.core.errors import StackError
-from strandline.services.supervision.runner_process import RunnerCommand, RunnerProcess
+from strandline.services.supervision.deaths import DEATHS_MAX, SOUND_S, Deaths
+from strandline.services.supervision.runner_process import RunnerCommand, RunnerProcess, ending
 
 logger = structlog.get_logger()
 
@@ -21,31 +26,40 @@ STANDBY_NAME = "standby-"
 """The prefix of their names in `pids.json` and among the logs."""
 CALM_S = 10.0
 """The next standby starts when no runner and no standby has been starting for so long."""
+PAUSE_MAX_S = 300.0
 
 
 class Standbys:
     """Keeps `wanted` standbys. Only the supervisor's thread calls it."""
 
-    def __init__(self, data_dir: Path, command: RunnerCommand, wanted: int) -> None:
+    def __init__(self, data_dir: Path, command: RunnerCommand, wanted: int, on_given_up: Callable[[str], None]) -> None:
+        """`on_given_up` is told, once, why no standby is started any more."""
         self._data_dir = data_dir
         self._command = command
         self._wanted = wanted
         self._waiting: list[RunnerProcess] = []
+        self._on_given_up = on_given_up
+        self._deaths = Deaths(None)
         self._numbers = itertools.count(1)
         self._busy_at = time.monotonic()
 
     def keep(self, *, is_calm: bool) -> None:
         """Reap standbys that have ended; start a missing one when the machine was calm for CALM_S."""
         for standby in [one for one in self._waiting if one.has_ended()]:
-            logger.warning("a standby ended by itself", action="standby", log=str(standby.log))
-            self._forget(standby)
+            self._note_death(standby)
         if not is_calm:
             self._busy_at = time.monotonic()
         if len(self._waiting) >= self._wanted or time.monotonic() - self._busy_at < CALM_S:
             return
+        if not self._deaths.may_start():
+            return
         self._busy_at = time.monotonic()
         name = f"{STANDBY_NAME}{next(self._numbers)}"
-        standby = RunnerProcess(self._data_dir, name, self._command, None, None)
+        try:
+            standby = RunnerProcess(self._data_dir, name, self._command, None, None)
+        except OSError as error:
+            self._count_death(f"could not be started: {error}")
+            return
         self._waiting.append(standby)
         logger.info("standby started", action="standby", pid=standby.pid)
 
@@ -56,8 +70,9 @@ class Standbys:
             standby = self._waiting[0]
             if standby.assign(job, lease):
                 self._waiting.remove(standby)
+                self._deaths = Deaths(None)
                 return standby
-            self._forget(standby)
+            self._note_death(standby)
         return None
 
     def close(self) -> None:
@@ -68,6 +83,22 @@ class Standbys:
             except StackError as error:
                 logger.error("a standby did not end", action="close", error=str(error))
 
-    def _forget(self, standby: RunnerProcess) -> None:
-        standby.reap()
-        self._waiting.remove(standby)
+    def _note_death(self, standby: RunnerProcess) -> None:
+        if time.monotonic() - standby.began_at > SOUND_S:
+            self._deaths = Deaths(None)
+        code = self._forget(standby)
+        self._count_death(f"{ending(code)}; its log is {standby.log}")
+
+    def _count_death(self, how: str) -> None:
+        pause_s = self._deaths.add(CALM_S, PAUSE_MAX_S)
+        logger.warning(f"a standby {how}", action="standby", in_a_row=self._deaths.count, next_in_s=pause_s)
+        if self._deaths.count >= DEATHS_MAX and self._wanted:
+            self._wanted = 0
+            self._on_given_up(
+                f"{self._deaths.count} standbys in a row ended by themselves; the last {how}. None is started any more, and jobs "
+                "start without; mend the cause, then restart the control service"
+            )
+
+    def _forget(self, standby: RunnerProcess) -> int:
+        self._waiting.remove(standby)  # first: one that can't be reaped would be in the way of every start
+        return standby.reap()

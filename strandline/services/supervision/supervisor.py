@@ -4,9 +4,9 @@ The ledger says what is desired; the supervisor looks at it again and again and 
 lost: after a crash of the control service the next one kills the runners left over and starts again from the ledger.
 
 Several control services may share a ledger. One of them leads each job, by a lease (`leadership.py`). A supervisor does
-nothing for a job that it does not lead, names its lease in all that it writes about a job that it leads, and kills the
-runner of a job that it has lost. When it takes a job over, it kills what the former leader left running on this machine;
-on another machine the ledger refuses what the old runner still writes.
+nothing for a job that it does not lead, names its lease whenever it moves a job that it leads or ends a run, and kills the runner
+of a job that it has lost. (Events name no lease: nothing is decided by them.) When it takes a job over, it kills what the former
+leader left running on this machine; on another machine the ledger refuses what the old runner still writes.
 
 The agreement with a runner (`python -m strandline.processing.run.process --job NAME --lease EPOCH --alive-fd NUMBER`):
 * it begins a run in the ledger, under the lease, and moves the job starting -> running;
@@ -15,21 +15,21 @@ The agreement with a runner (`python -m strandline.processing.run.process --job 
 * a new version: it takes over between two slices by itself, in the same process;
 * desired `drained`: it closes all windows, moves the job to drained, exits 0;
 * on an error that trying again cannot help it moves the job to failed with the sentence, and exits 1;
-* SIGTERM: it ends after the current slice and leaves the job's state and what is desired as they are;
+* SIGTERM: it ends at once; the next run does its slice again. The job's state and what is desired stay;
 * once the ledger shows a newer run or lease, or can't be asked for a lease's length, it ends.
 Any other end is a death: the rest of its process tree is killed, and a new runner rewinds, after a growing pause. This does not
-go on for ever. Progress is a new checkpoint; without progress
+go on for ever. Progress is a new checkpoint, or a run that lived for long and left no slice undone; without progress
 * DEATHS_MAX deaths in a row fail the job, with the last cause;
 * a runner that ended because something outside did not answer (Kafka, Elasticsearch, the ledger) is started again for as long
   as that takes. But each time the supervisor looks for itself: AWAY_DEATHS_MAX such ends in a row, at all of which everything
-  outside did answer, are no outage, and fail the job with the last cause.
+  outside did answer, are no outage, and fail the job with the last cause;
+* AWAY_DEATHS_MAX times in a row in which no process could be started fail the job, too.
 
 If there is a standby (`standbys.py`), it takes the start.
 """
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -42,20 +42,24 @@ from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, StackErr
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState, LeaseRow
 from strandline.processing.run.exit_codes import EXIT_AWAY
+from strandline.services.processes.log_files import keep_newest
 from strandline.services.processes.pids import PidFile
 from strandline.services.processes.process_tree import kill_tree, tree_mark
-from strandline.services.supervision.deaths import Deaths
+from strandline.services.supervision.deaths import Blame, JobDeaths, was_sound
 from strandline.services.supervision.leadership import Leadership, ServiceIdentity
-from strandline.services.supervision.runner_process import RunnerCommand, RunnerProcess, runner_command, runner_name
+from strandline.services.supervision.runner_process import (
+    RunnerCommand,
+    RunnerProcess,
+    ending,
+    runner_command,
+    runner_name,
+)
 from strandline.services.supervision.standbys import STANDBY_NAME, Standbys
 
 logger = structlog.get_logger()
 
-DEATHS_MAX = 5
-"""The job fails after so many deaths in a row without a new checkpoint between them."""
-AWAY_DEATHS_MAX = 20
-"""The limit for runners that ended because, they say, Kafka, Elasticsearch or the ledger did not answer, although the supervisor
-found that all of them did. It is higher, since an outage may be partial or short: so many deaths take over two minutes."""
+STANDBY_LOGS_KEPT = 5
+"""So many logs of an earlier control service's standbys are kept."""
 LOOK_INTERVAL_S = 0.25
 SETTLE_MAX_S = 60.0
 """For at most so long, no standby starts beside a run that has committed nothing yet."""
@@ -73,18 +77,6 @@ class _Runner:
     """How often a restart had been requested then."""
 
 
-@dataclass
-class _JobDeaths(Deaths):
-    """Which of them count against the job."""
-
-    held: int = 0
-    """Those that are the job's own."""
-    away: int = 0
-    """Those in a row for which the runner blamed something outside, although all outside answered the supervisor."""
-    restarts: int = 0
-    """How often a restart had been requested then: a new request clears the job."""
-
-
 @dataclass(frozen=True)
 class SupervisionTimes:
     """How long the supervisor waits."""
@@ -97,7 +89,8 @@ class SupervisionTimes:
     away_pause_max_s: float = 10.0
     """The longest pause while something outside does not answer: the job notices its return no later."""
     stop_patience_s: float = 60.0
-    """How long a runner that is told to stop may take for its slice before it is killed; the next one rewinds."""
+    """How long a runner that shall stop (after its slice) or was told to end (at once) may take before it is killed; the next one
+    rewinds."""
     close_patience_s: float = 15.0
     """The same when the control service itself ends, for all runners together."""
 
@@ -130,9 +123,9 @@ class Supervisor:
         service = service or ServiceIdentity(str(data_dir), "", str(data_dir))
         self._leadership = Leadership(ledger, service, times.lease_s, self._end_at_once)
         self._pids = PidFile(data_dir)
-        self._standbys = Standbys(data_dir, command, standbys)
+        self._standbys = Standbys(data_dir, command, standbys, self._tell_of_standbys)
         self._runners: dict[str, _Runner] = {}
-        self._deaths: dict[str, _JobDeaths] = {}
+        self._deaths: dict[str, JobDeaths] = {}
         self._wake = threading.Event()
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
@@ -144,14 +137,16 @@ class Supervisor:
         for name, pid in self._pids.all().items():
             if name.startswith(("runner-", STANDBY_NAME)):
                 self._pids.remove(name, pid)
+        # What is left of standbys has names that nobody uses again. None of them lives now.
+        keep_newest((self._data_dir / "logs").glob(f"{STANDBY_NAME}*"), STANDBY_LOGS_KEPT)
         if killed:
             logger.info("ended runners left over from before", action="clear", processes=killed)
         self._leadership.start()
         self._thread.start()
 
     def close(self) -> None:
-        """End every runner after its current slice, kill what still runs after `close_patience_s`, and give the leases back.
-        What is desired of the jobs stays."""
+        """Tell every runner to end, kill what still runs after `close_patience_s`, and give the leases back. What is desired of
+        the jobs stays; the next runs do again the slices that were under way."""
         self._is_closing = True
         self._wake.set()
         self._thread.join()
@@ -332,7 +327,11 @@ class Supervisor:
         process = self._standbys.take(job.name, lease)
         was_waiting = process is not None
         if process is None:
-            process = RunnerProcess(self._data_dir, runner_name(job.name), self._command, job.name, lease)
+            try:
+                process = RunnerProcess(self._data_dir, runner_name(job.name), self._command, job.name, lease)
+            except OSError as error:
+                self._judge(job, f"could not be started: {error}", Blame.MACHINE)
+                return
         self._runners[job.name] = _Runner(process, lease, job.restarts)
         logger.info(
             "runner started", action="start", job=job.name, version=job.version, pid=process.pid, standby=was_waiting
@@ -356,41 +355,43 @@ class Supervisor:
 
     def _count_death(self, job: JobRow, runner: _Runner, code: int) -> None:
         """Note a death in the ledger, and say when the next runner starts, or that the job has failed."""
-        ending, is_away = _ending(code), code == EXIT_AWAY
+        how, is_away = ending(code), code == EXIT_AWAY
         runs = self._ledger.runs(job.name)
         if runs and runs[-1].pid == runner.process.pid:
-            run = self._ledger.end_run(job.name, runs[-1].epoch, "died", ending)
-            if run.message and run.message != ending:
-                ending = f"{ending} ({run.message})"  # it could still say why
+            # Under the lease: on another machine, the run of a new leader may have the same pid.
+            run = self._ledger.end_run(job.name, runs[-1].epoch, "died", how, lease=runner.lease)
+            if run.message and run.message != how:
+                how = f"{how} ({run.message})"  # it could still say why
+        if was_sound(self._ledger, job, time.monotonic() - runner.process.began_at):
+            self._deaths.pop(job.name, None)
+        blame = Blame.JOB
+        if is_away:
+            blame = Blame.OUTSIDE_WRONGLY if self._outside_answers() else Blame.OUTSIDE
+        self._record("runner_died", job, f"the runner {how}; its log is {self._log(job.name)}", runner.process)
+        self._judge(job, how, blame)
+
+    def _judge(self, job: JobRow, how: str, blame: Blame) -> None:
+        """Count a death, and say when the next runner starts, or that the job has failed."""
         checkpoint = self._ledger.last_checkpoint(job.name)
         slice_done = checkpoint.slice if checkpoint else 0
-        is_blamed_wrongly = is_away and self._outside_answers()
-        self._record("runner_died", job, f"the runner {ending}; its log is {self._log(job.name)}", runner.process)
         deaths = self._deaths.get(job.name)
         if deaths is None or deaths.progress != slice_done:
-            deaths = self._deaths[job.name] = _JobDeaths(slice_done)
+            deaths = self._deaths[job.name] = JobDeaths(slice_done)
         deaths.restarts = job.restarts
-        if is_away:
-            deaths.away = deaths.away + 1 if is_blamed_wrongly else 0
-        else:
-            deaths.held += 1
-        if deaths.held >= DEATHS_MAX or deaths.away >= AWAY_DEATHS_MAX:
+        if too_often := deaths.note(blame):
             del self._deaths[job.name]
-            times = f"died {deaths.held} times without progress"
-            if deaths.held < DEATHS_MAX:
-                times = (
-                    f"ended {deaths.away} times without progress, although Kafka, Elasticsearch and the ledger answer"
-                )
             message = (
-                f"the runner {times}; the last time it {ending}. Look at the end of {self._log(job.name)}, mend the cause, "
+                f"the runner {too_often}; the last time it {how}. Look at the end of {self._log(job.name)}, mend the cause, "
                 f"then: strandline job start {job.name}"
             )
             self._move(job.name, JobState.FAILED, message)
             return
-        pause_max_s = self._times.away_pause_max_s if is_away else self._times.pause_max_s
+        pause_max_s = self._times.pause_max_s if blame is Blame.JOB else self._times.away_pause_max_s
         pause_s = deaths.add(self._times.pause_first_s, pause_max_s)
         if job.desired is not Desired.STOPPED:
-            self._move(job.name, JobState.STARTING, f"the runner {ending}; the next starts in {pause_s:g} s")
+            how_often = f" ({deaths.count} ends in a row without progress)" if deaths.count > 1 else ""
+            message = f"the runner {how}{how_often}; the next starts in {pause_s:g} s"
+            self._move(job.name, JobState.STARTING, message)
 
     def _end_all(self) -> None:
         self._standbys.close()
@@ -419,6 +420,10 @@ class Supervisor:
         logger.warning(message, action=kind, job=job.name, epoch=job.epoch, pid=process.pid)
         self._ledger.record_event(kind, message, job.name, job.epoch, {"pid": process.pid})
 
+    def _tell_of_standbys(self, message: str) -> None:
+        logger.error(message, action="standby")
+        self._ledger.record_event("standbys_given_up", message)
+
     def _log(self, name: str) -> Path:
         return self._data_dir / "logs" / f"{runner_name(name)}.log"
 
@@ -428,12 +433,3 @@ def _is_taken_back(job: JobRow) -> bool:
     if job.desired is Desired.RUNNING:
         return job.state in (JobState.STOPPING, JobState.DRAINING)
     return job.desired is Desired.DRAINED and job.state is JobState.STOPPING
-
-
-def _ending(code: int) -> str:
-    """`was killed by SIGKILL`, `ended with code 3`."""
-    if code == EXIT_AWAY:
-        return "ended because something outside does not answer"
-    if code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with code {code} and left the job unfinished"

@@ -12,7 +12,7 @@ import sqlite3
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,17 @@ class Dump:
     """Over all indices, as the store counts them; an overwritten document counts too."""
     results: list[Record] | None = None
     """The results of the first stage as its stream holds them; None where they were not looked at."""
+    log_starts: dict[str, int] = field(default_factory=dict)
+    """Partition -> where the stream begins; empty where it was not looked at."""
+    log_ends: dict[str, int] = field(default_factory=dict)
+    kafka_away: list[tuple[int, int]] = field(default_factory=list)
+    """When no broker answered: from, to, in ms of the wall clock."""
+    speed: int = 20
+    """Of event time, in seconds a second; the sizes of the windows follow from it."""
+    log_times_jump: bool = False
+    """Whether a broker's clock was moved: the times of the log bound nothing then."""
+    ledger_times_jump: bool = False
+    """Whether the clock of the job's machine was set: the times in the ledger say nothing of what came first then."""
 
     def save(self, path: Path) -> None:
         with gzip.open(path, "wt", encoding="ascii") as file:
@@ -88,6 +99,7 @@ class Dump:
                 )
                 for row in fields[topic]
             ]
+        fields["kafka_away"] = [(start_ms, end_ms) for start_ms, end_ms in fields.get("kafka_away", [])]
         return cls(**fields)
 
 
@@ -98,8 +110,9 @@ def take_dump(job: str, stream: str, emit_names: list[str], *, bootstrap: str, l
         table: query(ledger_url, f"SELECT * FROM {table} WHERE job = '{job}' ORDER BY {order}")
         for table, order in TABLES.items()
     }
-    records, letters, results = (_topic(bootstrap, name) for name in (stream, f"{job}.dead-letter", f"{job}-ten"))
-    return Dump(records, letters, tables, documents, deleted, results)
+    records, letters, results = (_topic(bootstrap, name) for name in (stream, f"{job}.dead-letter", f"{job}-short"))
+    starts, ends = _bounds(bootstrap, stream)
+    return Dump(records, letters, tables, documents, deleted, results, starts, ends)
 
 
 def query(ledger_url: str, statement: str) -> list[Row]:
@@ -126,6 +139,19 @@ def _parsed(column: str, value: Any) -> Any:
 def _topic(bootstrap: str, topic: str) -> list[Record]:
     """Every committed record, in order."""
     return sorted(_read(bootstrap, topic), key=lambda record: (record.partition, record.offset))
+
+
+def _bounds(bootstrap: str, topic: str) -> tuple[dict[str, int], dict[str, int]]:
+    """Where each partition of the topic begins and ends."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "dump", "log_level": 2})
+    try:
+        bounds = {
+            str(partition): consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_STALLED_S)
+            for partition in consumer.list_topics(topic, timeout=_STALLED_S).topics[topic].partitions
+        }
+    finally:
+        consumer.close()
+    return {one: start for one, (start, _) in bounds.items()}, {one: end for one, (_, end) in bounds.items()}
 
 
 def _read(bootstrap: str, topic: str) -> Iterator[Record]:

@@ -13,7 +13,8 @@ import random
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,15 +22,19 @@ import httpx
 import psycopg
 from rich.console import Console
 
+from strandline.core.errors import StackError
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.services.client import ControlClient, ControlUnavailable
-from strandline.services.embedded.stack import Stack
 from strandline.services.processes.pids import PidFile
+from tests.support.chaos.checking.pace import PACES
 from tests.support.chaos.dump import Dump, Row, query, take_dump
 from tests.support.chaos.index_proxy import IndexProxy
+from tests.support.chaos.machine import SmallDisk, WallClock
 from tests.support.chaos.postgresql_server import PostgresqlServer
-from tests.support.chaos.work import DOCUMENTS, JobLoad
+from tests.support.chaos.proxied_stack import ProxiedStack
+from tests.support.chaos.tcp_proxy import TcpProxy
+from tests.support.chaos.work import RATE, JobLoad, documents
 from tests.support.faults.checker import Verdict, check_files
 from tests.support.faults.history import History
 from tests.support.faults.topic_dump import dump_topic
@@ -39,8 +44,9 @@ from tests.support.waiting import wait_until
 
 START_TIMEOUT_S = 600.0
 DRAIN_TIMEOUT_S = 600.0
-POLL_S = 0.3
-"""What is measured is in the ledger's own times; to look more often would only take time from the job."""
+MEND_TIMEOUT_S = 180.0
+POLL_S = 0.2
+"""What is measured is right to that; to look more often would only take time from the job."""
 
 
 @dataclass(frozen=True)
@@ -51,57 +57,128 @@ class Target:
     pids: Callable[[JobStack], list[int]]
     """Of what is to be killed or held at once; empty when there is none at the moment."""
     part: str | None = None
-    """Of the stack, which `mend` has to start again; None for what the supervisor looks after."""
+    """Of the stack, which `mend_all` has to start again; None for what the supervisor looks after."""
+
+    @property
+    def thing(self) -> str:
+        """What it is a part of: of the runner's processes only one is broken at a time, the others may end with it."""
+        return self.part or "runner"
 
 
 class JobStack:
     """Kafka, Elasticsearch, control service, HTTP gateway and one job in a directory of its own. `close` ends all."""
 
-    def __init__(self, directory: Path, seed: int, *, ledger: str = "sqlite", recovery: str = "rewind") -> None:
-        """`ledger`: `sqlite` or `postgresql`. `recovery`: the job's, `rewind` or `snapshot`."""
+    def __init__(
+        self,
+        directory: Path,
+        seed: int,
+        *,
+        speed: int = 20,
+        rate: int = RATE,
+        ledger: str = "sqlite",
+        recovery: str = "rewind",
+        kinds: Sequence[str] = (),
+    ) -> None:
+        """`speed`: seconds of event time in a second. `rate`: records/s. `ledger`: `sqlite` or `postgresql`. `recovery`: the
+        job's, `rewind` or `snapshot`. `kinds`: the kinds of faults that it has to be made ready for; none: all."""
         self.directory = directory
+        self.speed, self.rate = speed, rate
         self.recovery = recovery
         self.failpoints = directory / "failpoints"
         """While this file is there, it arms failpoints in every runner; see strandline/core/failpoints.py."""
         self.job, self.stream = "chaos", "chaos-readings"
-        self.stack = Stack(Settings(), directory, free_port_offset(), Console(quiet=True))
+        self.stack = ProxiedStack(Settings(), directory, free_port_offset(), Console(quiet=True))
+        self.stack.of_control["STRANDLINE_FAILPOINTS"] = f"@{self.failpoints}"  # which the runners inherit
         self.index_proxy = IndexProxy(self.stack.ports.elasticsearch)
         """Between the job and the index; what reads the index at the end goes past it."""
-        self.stack.settings = self.stack.settings.model_copy(
-            update={"elasticsearch_url": f"http://127.0.0.1:{self.index_proxy.port}"}
-        )
+        self._set(elasticsearch_url=f"http://127.0.0.1:{self.index_proxy.port}")
         self.history = History(directory / "history.jsonl")
         self.load: JobLoad | None = None
+        self.kafka_away: list[tuple[int, int]] = []
+        """When the broker was down or held: from, to, in ms of the wall clock."""
+        self.has_more_partitions = False
+        """Whether the stream got partitions after its senders had begun."""
+        self.clock_jumps = False
+        """Whether the wall clock of the control service and its runners was set."""
         self._seed = seed
         self._pids = PidFile(directory)
+        # Its threads live as long as this: PostgreSQL is told to end when the thread ends that started it.
+        self._menders = ThreadPoolExecutor(16, "mender")
         self._starters: dict[str, Callable[[], object]] = {
             "kafka": self.stack.start_kafka,
             "elasticsearch": self.stack.start_elasticsearch,
-            "control": self._start_control,
+            "control": self.stack.start_control,
             "gateway-http": self.stack.start_http_gateway,
         }
         self.postgresql: PostgresqlServer | None = None
+        self.ledger_proxy: TcpProxy | None = None
+        """Between the platform and PostgreSQL."""
         if ledger == "postgresql":
             self.postgresql = PostgresqlServer()
-            self.stack.settings = self.stack.settings.model_copy(update={"ledger_url": self.postgresql.url})
+            self.ledger_proxy = TcpProxy(self.postgresql.port)
+            self._set(ledger_url=self.postgresql.url_at(self.ledger_proxy.port))
+        self.left_out: dict[str, str] = {}
+        """Kinds of faults that can't be done on this machine, and why."""
+        self.wall_clock: WallClock | None = None
+        """Of the control service and its runners."""
+        if not kinds or "clock-step" in kinds:
+            self._make_clock()
+        self.small_disk: SmallDisk | None = None
+        """Where the runners have their scratch."""
+        if not kinds or "disk-full" in kinds:
+            self._make_disk()
 
     @property
     def ledger_url(self) -> str:
-        return self.stack.settings.ledger_url
+        """For the harness itself: past the proxy."""
+        return self.stack.settings.ledger_url if self.postgresql is None else self.postgresql.url
+
+    def set_clock(self, ahead_s: int) -> None:
+        """Set the wall clock of the control service and its runners."""
+        assert self.wall_clock is not None
+        self.wall_clock.set(ahead_s)
+        self.clock_jumps = True
+
+    def _make_clock(self) -> None:
+        try:
+            self.wall_clock = WallClock(self.directory)
+        except OSError as error:
+            self.left_out["clock-step"] = str(error)
+            return
+        self.stack.of_control |= self.wall_clock.environment
+
+    def _make_disk(self) -> None:
+        try:
+            self.small_disk = SmallDisk(self.directory / "small-disk")
+        except OSError as error:
+            self.left_out["disk-full"] = f"no file system can be mounted: {error}"
+            return
+        self._set(scratch_dir=self.small_disk.directory)
+
+    def _set(self, **settings: object) -> None:
+        self.stack.settings = self.stack.settings.model_copy(update=settings)
 
     def start(self) -> None:
         """Start the servers, the job and its senders; return when the first results are there."""
         self.stack.addresses.write()
+        self.stack.kafka_proxy.start()
         provide_storage(self.directory / "kafka" / "log")
         Ledger.migrate(self.ledger_url)
         for starter in self._starters.values():
             starter()
-        text = DOCUMENTS.format(stream=self.stream, job=self.job) + f"recovery: {self.recovery}\n"
+        text = documents(self.stream, self.job, PACES[self.speed]) + f"recovery: {self.recovery}\n"
         with ControlClient(self.stack.addresses.api_url) as control:
             control.apply(text.encode(), "chaos.yaml")
-        self.load = JobLoad(self.history, lambda: self.stack.ports.http, self.stream, seed=self._seed)
+        self.load = JobLoad(
+            self.history,
+            lambda: self.stack.ports.http,
+            self.stream,
+            seed=self._seed,
+            speed=self.speed,
+            rate=self.rate,
+        )
         self.load.start()
-        self.wait_for_results(after_ms=0, timeout_s=START_TIMEOUT_S)
+        self.wait_for_results(after_slice=0, since_s=0.0, timeout_s=START_TIMEOUT_S)
 
     def close(self) -> None:
         """End everything, whatever state it is in. What is held is let go on first, or it could not end."""
@@ -111,9 +188,14 @@ class JobStack:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
         self.stack.stop()
+        self._menders.shutdown()
         self.index_proxy.close()
-        if self.postgresql is not None:
+        self.stack.kafka_proxy.stop()
+        if self.postgresql is not None and self.ledger_proxy is not None:
+            self.ledger_proxy.close()
             self.postgresql.close()
+        if self.small_disk is not None:
+            self.small_disk.close()
 
     # --- Processes
 
@@ -136,19 +218,31 @@ class JobStack:
         """The runner and all that it started, the runner first."""
         return [pid for runner in self.runner() for pid in (runner, *_descendants(runner))]
 
-    def mend(self, part: str) -> None:
-        """Start a part of the stack again that was killed."""
+    def mend_all(self, parts: Sequence[str]) -> None:
+        """Start parts of the stack again that were killed, all at once: one may have to wait for another."""
+        for done in [self._menders.submit(self._mend, part) for part in parts]:
+            done.result()
+
+    def _mend(self, part: str) -> None:
+        """As a service manager would: again, when it ends because another part is not there yet."""
         if part == "postgresql":
             assert self.postgresql is not None
             wait_until(self.postgresql.pids, lambda pids: not pids, "gone: PostgreSQL")
             self.postgresql.start()
             return
         wait_until(lambda: self.named(part), lambda pids: not pids, f"gone: {part}")
-        self._starters[part]()
+        deadline_s = time.monotonic() + MEND_TIMEOUT_S
+        while True:
+            try:
+                self._starters[part]()
+                return
+            except StackError:
+                if time.monotonic() > deadline_s:
+                    raise
 
-    def _start_control(self) -> None:
-        with _in_environment({"STRANDLINE_FAILPOINTS": f"@{self.failpoints}"}):  # which the runners inherit
-            self.stack.start_control()
+    def note_kafka_away(self, since_ms: int) -> None:
+        """That the brokers were away until now is no silence: the checker must know of it."""
+        self.kafka_away.append((since_ms, time.time_ns() // 1_000_000))
 
     # --- Failpoints
 
@@ -175,28 +269,36 @@ class JobStack:
 
     # --- Progress
 
-    def wait_for_results(self, *, after_ms: int, timeout_s: float) -> Row:
-        """Wait until a slice is committed that was planned after the moment (ms of the wall clock) and made results final,
-        and until a sender has heard so after it; return its checkpoint with `planned_ms`."""
-        sender_since_s = time.monotonic() - (time.time() - after_ms / 1000)
+    def slice_last(self) -> int | None:
+        """The number of the last slice that was planned, 0 before the first; None while the ledger can't be asked."""
+        rows = self.ask_ledger(f"SELECT max(number) AS number FROM slices WHERE job = '{self.job}'")
+        return rows[0]["number"] or 0 if rows else None
 
-        def ask() -> Row | None:
+    def wait_for_results(self, *, after_slice: int, since_s: float, timeout_s: float) -> float:
+        """Wait until a slice beyond that number is committed and has made results final, and until a sender has heard a yes
+        after `since_s` (monotonic); return when the first was seen, by the monotonic clock."""
+        seen_s: float | None = None
+
+        def ask() -> float | None:
+            nonlocal seen_s
             self.require_healthy()
-            rows = self.ask_ledger(
-                "SELECT c.slice, c.epoch, c.results, c.committed_ms, s.planned_ms FROM checkpoints c "
-                f"JOIN slices s ON s.job = c.job AND s.number = c.slice WHERE c.job = '{self.job}' "
-                f"AND s.planned_ms > {after_ms} ORDER BY c.slice LIMIT 200"
-            )
-            found = next((row for row in rows if sum(row["results"].values())), None)
+            if seen_s is None and self._has_results(after_slice):
+                seen_s = time.monotonic()
             heard_s = self.history.ok_last_s
-            return found if heard_s is not None and heard_s > sender_since_s else None
+            return seen_s if heard_s is not None and heard_s > since_s else None
 
         try:
-            found = wait_until(ask, lambda row: row is not None, "giving results", timeout_s, POLL_S)
+            found = wait_until(ask, lambda moment_s: moment_s is not None, "giving results", timeout_s, POLL_S)
         except AssertionError as error:
             raise AssertionError(f"{error}; {self.describe()}") from error
         assert found is not None
         return found
+
+    def _has_results(self, after_slice: int) -> bool:
+        rows = self.ask_ledger(
+            f"SELECT results FROM checkpoints WHERE job = '{self.job}' AND slice > {after_slice} ORDER BY slice LIMIT 200"
+        )
+        return any(sum(row["results"].values()) for row in rows)
 
     def ask_ledger(self, statement: str) -> list[Row]:
         """The rows; none while the ledger can't be read."""
@@ -224,35 +326,29 @@ class JobStack:
         self.history.close()
         with ControlClient(self.stack.addresses.api_url) as control:
             control.order(self.job, "drain")
-        wait_until(self._state, lambda state: state == "drained", "drained", DRAIN_TIMEOUT_S, POLL_S)
-        ingested = check_files(self.history.path, dump_topic(self.stack.addresses.kafka_bootstrap, self.stream))
+        wait_until(self.state, lambda state: state == "drained", "drained", DRAIN_TIMEOUT_S, POLL_S)
+        assert self.stack.kafka_proxy.errors == []
+        logged = dump_topic(self.stack.addresses.kafka_bootstrap, self.stream)
+        ingested = check_files(self.history.path, logged, may_move=self.has_more_partitions)
         dump = take_dump(
             self.job,
             self.stream,
-            [f"{self.job}-ten", f"{self.job}-minute"],
+            [f"{self.job}-short", f"{self.job}-long"],
             bootstrap=self.stack.addresses.kafka_bootstrap,
             ledger_url=self.ledger_url,
             index_url=self.stack.addresses.elasticsearch_url,
         )
+        dump.kafka_away = self.kafka_away
+        dump.ledger_times_jump, dump.speed = self.clock_jumps, self.speed
         return ingested, dump
 
-    def _state(self) -> str:
+    def state(self) -> str:
+        """The job's, or `unknown` while nobody tells. Raises AssertionError when the job has failed."""
         self.require_healthy()
         with contextlib.suppress(ControlUnavailable, httpx.HTTPError):
             with ControlClient(self.stack.addresses.api_url) as control:
                 return str(control.job(self.job)["state"])
         return "unknown"
-
-
-@contextlib.contextmanager
-def _in_environment(values: dict[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def _stat(pid: int) -> list[str]:

@@ -3,34 +3,56 @@ after the other in one process, with runs that end anywhere. The checker must fi
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import random
 from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
+from strandline.ledger.states import EventTimeRule
+from strandline.processing.slices.watermark import brings_first_records, greatest, watermark_by
 from strandline.results.document import document_id
+from tests.support.chaos.checking.pace import PACES, Pace
 from tests.support.chaos.dump import Dump, Record, Row
-from tests.support.chaos.work import make_reading
+from tests.support.chaos.work import NULL_SHARE, draw_size, make_reading
 
 CLIENTS = 5
-DELAY_MS, TEN_MS, MINUTE_MS = 10_000, 10_000, 60_000
+PARTITIONS = 4
+BEHIND_MS = {2: 20_000}
+"""By how much the senders of a partition are behind the others: more than the delay."""
+LARGE_BYTES, LARGE_SHARE = 5_000, 0.02
+"""Large among these, so that many runs fit into memory."""
+RULE = EventTimeRule(delay_ms=10_000, idle_timeout_ms=10_000, max_ahead_ms=300_000, watermark="partitions")
+
+
+def partition_of(client: str) -> int:
+    return int(client[-1]) % PARTITIONS
 
 
 class MadeUpJob:
-    def __init__(self, seed: int, job: str, stream: str) -> None:
-        self.job, self.stream = job, stream
+    def __init__(self, seed: int, job: str, stream: str, pace: Pace = PACES[20]) -> None:
+        self.job, self.stream, self.pace = job, stream, pace
         self.chance = random.Random(seed)
-        self.dump = Dump([], [], {"slices": [], "checkpoints": [], "runs": [], "events": []}, [], 0)
+        self.dump = Dump([], [], {"slices": [], "checkpoints": [], "runs": [], "events": []}, [], 0, speed=pace.speed)
         # Event time begins a minute and a half before the end of a month, two days before log time.
         self.event_ms = int(datetime(2026, 10, 31, 23, 58, 30, tzinfo=UTC).timestamp() * 1000)
         self.log_ms = self.event_ms + 2 * 86_400_000
-        self.offsets = dict.fromkeys(range(4), 0)
+        self.offsets = dict.fromkeys(range(PARTITIONS - 1), 0)
+        """The last partition is added later."""
+        self.logged_ms: dict[int, int] = {}
+        """Partition -> when its last record came."""
+        self.resting: int | None = None
+        """The partition to which nothing comes now."""
         self.reasons: dict[int, str | None] = {}
         self.epoch = 0
-        self.tens: dict[tuple[int, str, str], list[Row]] = defaultdict(list)
-        self.minutes: dict[tuple[int, str], list[Row]] = defaultdict(list)
+        self.short: dict[tuple[int, str | None, str | None], list[tuple[int, Row]]] = defaultdict(list)
+        """The open windows of the first stage, by end and key: their records, each with its partition."""
+        self.long: dict[tuple[int, str | None], list[Row]] = defaultdict(list)
         self.latest_ms: int | None = None
         self.latest_log_ms: int | None = None
         self.reached: dict[str, int] = {}
@@ -45,51 +67,55 @@ class MadeUpJob:
     def append(self, count: int) -> list[Record]:
         records = []
         for number in range(count):
-            client = f"made-{self.chance.randrange(CLIENTS)}"
-            name = f"{client}-{self.log_ms}-{number}"
-            _, value, reason = make_reading(self.chance, name, client, self.event_ms, self.log_ms)
-            partition = int(client[-1]) % 4
-            record = Record(partition, self.offsets[partition], self.log_ms, client.encode(), value, {})
+            sender = self.chance.choice(self.senders())
+            partition = partition_of(sender)
+            key = None if self.chance.random() < NULL_SHARE else sender  # one without a key may come to any partition
+            event_ms = self.event_ms - BEHIND_MS.get(partition, 0)
+            name, size = f"{sender}-{self.log_ms}-{number}", draw_size(self.chance, LARGE_BYTES, LARGE_SHARE)
+            _, value, reason = make_reading(self.chance, name, key, event_ms, self.log_ms, size)
+            record = Record(partition, self.offsets[partition], self.log_ms, key and key.encode(), value, {})
             self.offsets[partition] += 1
+            self.logged_ms[partition] = self.log_ms
             self.reasons[id(record)] = reason
             records.append(record)
         self.dump.records += records
         return records
 
-    def slice(self, count: int) -> None:
+    def senders(self) -> list[str]:
+        clients = [f"made-{number}" for number in range(CLIENTS)]
+        return [one for one in clients if partition_of(one) in self.offsets and partition_of(one) != self.resting]
+
+    def drain(self) -> None:
+        """The last slice: it closes every window that is open."""
+        self.slice(0, "drain")
+
+    def slice(self, count: int, kind: str = "live") -> None:
         """Append some records, cut a slice behind them, process and commit it; between any two steps a run may end."""
         slices, checkpoints = self.dump.tables["slices"], self.dump.tables["checkpoints"]
+        if len(slices) == 20:
+            self.offsets[PARTITIONS - 1] = 0
+        if self.chance.random() < 0.1:
+            self.resting = self.chance.choice([None, *self.offsets])
         first = {str(partition): offset for partition, offset in self.offsets.items()}
         before = checkpoints[-1] if checkpoints else None
         records = self.append(count)
-        self.log_ms += self.chance.randint(200, 900)
-        watermark_ms = None if before is None else before["closes_ms"]
-        silence_ms: dict[str, int] = {}
-        if not count and self.reached and len(slices) % 2:  # for so long that it lets event time run on
-            silence_ms = {partition: 12_000 + int(partition) for partition in self.reached}
-            watermark_ms = max(watermark_ms, max(self.reached.values()) + min(silence_ms.values()) - 2 * DELAY_MS)
+        self.log_ms += self.chance.randint(200, 900) if count else self.chance.choice((500, 12_000))
         row = {
             "number": len(slices) + 1,
             "epoch": self.epoch,
             "offsets_first": {self.stream: first},
             "offsets": {self.stream: {str(partition): offset for partition, offset in self.offsets.items()}},
-            "watermark_ms": watermark_ms,
-            "rule": {
-                "delay_ms": DELAY_MS,
-                "idle_timeout_ms": 10_000,
-                "max_ahead_ms": 300_000,
-                "watermark": "partitions",
-            },
-            "reached": {self.stream: dict(self.reached)} if self.reached else {},
-            "silence_ms": {self.stream: silence_ms},
-            "kind": "live",
+            "rule": asdict(RULE),
+            "reached": self.now_reached(),
+            "silence_ms": {self.stream: self.silences({record.partition for record in records})},
+            "kind": kind,
             "status": "committed",
         }
+        row["watermark_ms"] = self.watermark(row, before)
         slices.append(row)
         self.maybe_die()
         rejected = self.take(records, row)
-        passed_ms = min(self.reached.values()) - DELAY_MS if self.reached and not silence_ms else None
-        closes_ms = max((known for known in (watermark_ms, passed_ms) if known is not None), default=None)
+        closes_ms = self.closes(row)
         written_by = self.chance.randint(row["epoch"], self.epoch)
         results = self.emit(row, closes_ms or 0, written_by)
         self.maybe_die()
@@ -104,22 +130,42 @@ class MadeUpJob:
                 "epoch": self.epoch,
                 **counts,
                 "rejected": dict(rejected),
-                "results": {"ten_seconds": results["ten_seconds"], "per_minute": results["per_minute"]},
+                "results": {"short": results["short"], "long": results["long"]},
                 "records_total": self.totals[0]["records"],
                 "accepted_total": self.totals[0]["accepted"],
                 "rejected_total": dict(self.totals[1]),
-                "results_total": {stage: self.totals[2][stage] for stage in ("ten_seconds", "per_minute")},
+                "results_total": {stage: self.totals[2][stage] for stage in ("short", "long")},
                 "emitted": {}
                 if closes_ms is None
-                else {"ten_seconds": closes_ms - closes_ms % TEN_MS, "per_minute": closes_ms - closes_ms % MINUTE_MS},
+                else {stage: closes_ms - closes_ms % size_ms for stage, size_ms in self.pace.sizes_ms.items()},
                 "closes_ms": closes_ms,
-                "reached": {self.stream: dict(self.reached)} if self.reached else {},
+                "reached": self.now_reached(),
                 "latest_event_ms": self.latest_ms,
                 "latest_log_ms": self.latest_log_ms,
                 "committed_ms": self.log_ms,
             }
         )
         self.event_ms += self.chance.randint(0, 12_000)
+
+    def now_reached(self) -> Row:
+        return {self.stream: dict(self.reached)} if self.reached else {}
+
+    def silences(self, fed: set[int]) -> dict[str, int]:
+        """Partition -> for how long nothing has come there."""
+        return {str(one): self.log_ms - since_ms for one, since_ms in self.logged_ms.items() if one not in fed}
+
+    def watermark(self, row: Row, before: Row | None) -> int | None:
+        closed_ms = None if before is None else before["closes_ms"]
+        is_first = brings_first_records(row["reached"], row["offsets_first"], row["offsets"])
+        by_rule = watermark_by(RULE, row["reached"], row["silence_ms"], brings_first_records=is_first)
+        if row["kind"] == "drain":
+            ends_ms = [end_ms for end_ms, *_ in (*self.long, *self.short)]
+            return greatest(closed_ms, by_rule, max(ends_ms, default=0) + self.pace.long_ms)
+        return greatest(closed_ms, by_rule)
+
+    def closes(self, row: Row) -> int | None:
+        """After the slice's records."""
+        return greatest(row["watermark_ms"], watermark_by(RULE, self.now_reached(), row["silence_ms"]))
 
     def maybe_die(self) -> None:
         if self.chance.random() < 0.05:
@@ -143,71 +189,117 @@ class MadeUpJob:
                 rejected[reason] += 1
                 self.bury(record, reason)
             elif reading["power"] / reading["rated"] < 10:
-                end_ms = reading["ts"] - reading["ts"] % TEN_MS + TEN_MS
-                self.tens[end_ms, reading["site"], reading["client"]].append(reading)
+                end_ms = reading["ts"] - reading["ts"] % self.pace.short_ms + self.pace.short_ms
+                key = self.key_of(reading)
+                self.short[end_ms, *key].append((record.partition, reading))
         return rejected
 
     def bury(self, record: Record, reason: str) -> None:
         coordinates = {"stream": self.stream, "partition": str(record.partition), "offset": str(record.offset)}
-        key = "/".join(coordinates.values()).encode()
-        headers = {"reason": reason, **coordinates}
-        self.dump.dead_letters.append(
-            Record(0, 2 * len(self.dump.dead_letters), self.log_ms, key, record.value, headers)
-        )
+        self.bury_bytes("/".join(coordinates.values()), record.value, {"reason": reason, **coordinates})
+
+    def bury_bytes(self, key: str, value: bytes, headers: dict[str, str]) -> None:
+        letters = self.dump.dead_letters
+        letters.append(Record(0, 2 * len(letters), self.log_ms, key.encode(), value, headers))
+
+    def key_of(self, reading: Row) -> tuple[str | None, str | None]:
+        return reading.get("site"), reading.get("client")
 
     def emit(self, row: Row, closes_ms: int, epoch: int) -> Counter[str]:
         results: Counter[str] = Counter()
-        for end_ms, site, client in [key for key in self.tens if key[0] <= closes_ms]:
-            members = self.tens.pop((end_ms, site, client))
-            loads = [one["power"] / one["rated"] for one in members]
-            values: Row = {
-                "n": len(members),
-                "load": sum(loads) / len(loads),
-                "peak": max(one["power"] for one in members),
-                "low": min(one["power"] for one in members),
-                "total": sum(one["count"] for one in members),
-                "cost": str(sum(Decimal(one["cost"]) for one in members)),
-            }
-            self.write("ten_seconds", "ten", end_ms, TEN_MS, {"site": site, "client": client}, values, row, epoch)
-            results["ten_seconds"] += 1
-            self.minutes[-(-end_ms // MINUTE_MS) * MINUTE_MS, site].append(values)
-        for end_ms, site in [key for key in self.minutes if key[0] <= closes_ms]:
-            parts = self.minutes.pop((end_ms, site))
+        closed = [key for key in self.short if key[0] <= closes_ms]
+        for key in sorted(closed, key=lambda key: (key[0], *[(one is None, one or "") for one in key[1:]])):
+            end_ms, site, client = key
+            values = self.values_of(self.short.pop(key))
+            by = {"site": site, "client": client}
+            self.write("short", end_ms, by, values, row, epoch)
+            results["short"] += 1
+            if self.may_go_on(end_ms, by, values, row, epoch):
+                later = -(-end_ms // self.pace.long_ms) * self.pace.long_ms
+                self.long[later, site].append(values)
+        for end_ms, site in [key for key in self.long if key[0] <= closes_ms]:
+            parts = self.long.pop((end_ms, site))
+            load = self.added(one["load"] for one in parts) / len(parts)
             values = {
                 "n": sum(one["n"] for one in parts),
                 "clients": len(parts),
-                "load": sum(one["load"] for one in parts) / len(parts),
+                "load": load,
+                "mean": self.rounded(load),
                 "peak": max(one["peak"] for one in parts),
+                "crowd": max((one["n"] / one["busy"] for one in parts if one["busy"]), default=0.0),
                 "total": sum(one["total"] for one in parts),
                 "cost": str(sum(Decimal(one["cost"]) for one in parts)),
             }
-            self.write("per_minute", "minute", end_ms, MINUTE_MS, {"site": site}, values, row, epoch)
-            results["per_minute"] += 1
+            self.write("long", end_ms, {"site": site}, values, row, epoch)
+            results["long"] += 1
         return results
 
-    def write(
-        self, stage: str, name: str, end_ms: int, size_ms: int, by: Row, values: Row, row: Row, epoch: int
-    ) -> None:
+    def values_of(self, members: list[tuple[int, Row]]) -> Row:
+        """The aggregates of a window of the first stage."""
+        rows = [row for _, row in members]
+        partitions = sorted({partition for partition, _ in members})
+        loads = [self.added(row["power"] / row["rated"] for at, row in members if at == one) for one in partitions]
+        load = self.added(loads) / len(rows)
+        return {
+            "n": len(rows),
+            "load": load,
+            "mean": self.rounded(load),
+            "peak": max(row["power"] for row in rows),
+            "low": min(row["power"] for row in rows),
+            "total": sum(row["count"] for row in rows),
+            "busy": sum(row["busy"] for row in rows),
+            "cost": str(sum(Decimal(row["cost"]) for row in rows)),
+        }
+
+    def added(self, values: Iterable[float]) -> float:
+        """One after the other, as the platform adds doubles."""
+        return functools.reduce(operator.add, values, 0.0)
+
+    def rounded(self, mean: float) -> float:
+        return float(Decimal(repr(mean)).quantize(Decimal("0.01"), ROUND_HALF_UP))
+
+    def may_go_on(self, end_ms: int, by: Row, values: Row, row: Row, epoch: int) -> bool:
+        """Whether the result counts in a later window. One for which a step has no value has a dead letter."""
+        step = "steps[3].derive.crowd" if values["busy"] == 0 else "steps[4].where" if values["low"] == 0 else None
+        if step is None:
+            return bool(values["peak"] / values["low"] < 40)
+        self.bury_result(self.document("short", end_ms, by, values, row, epoch), step)
+        return False
+
+    def bury_result(self, document: Row, step: str) -> None:
+        headers = {"reason": "expression", "step": step, "index": document["_index"], "document": document["_id"]}
+        key, value = f"{document['_index']}/{document['_id']}", json.dumps(document["_source"])
+        self.bury_bytes(key, value.encode(), headers)
+
+    def finish(self) -> Dump:
+        self.dump.records.sort(key=lambda record: (record.partition, record.offset))
+        self.dump.log_starts = {str(partition): 0 for partition in self.offsets}
+        self.dump.log_ends = {str(partition): end for partition, end in self.offsets.items()}
+        return self.dump
+
+    def write(self, stage: str, end_ms: int, by: Row, values: Row, row: Row, epoch: int) -> None:
+        self.dump.documents.append(self.document(stage, end_ms, by, values, row, epoch))
+
+    def document(self, stage: str, end_ms: int, by: Row, values: Row, row: Row, epoch: int) -> Row:
+        start_ms = end_ms - self.pace.sizes_ms[stage]
         start, end = (
             datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-            for at_ms in (end_ms - size_ms, end_ms)
+            for at_ms in (start_ms, end_ms)
         )
         origin = {"job": self.job, "stage": stage, "version": 1, "epoch": epoch, "emission": row["number"]}
         source = {"@timestamp": end, "window": {"start": start, "end": end}, **by, **values, "strandline": origin}
-        self.dump.documents.append(
-            {
-                "_index": f"{self.job}-{name}-{end[:4]}.{end[5:7]}",
-                "_id": document_id(self.job, stage, end_ms - size_ms, end_ms, tuple(by.values())),
-                "_version": 1,
-                "_source": source,
-            }
-        )
+        return {
+            "_index": f"{self.job}-{stage}-{end[:4]}.{end[5:7]}",
+            "_id": document_id(self.job, stage, start_ms, end_ms, tuple(by.values())),
+            "_version": 1,
+            "_source": source,
+        }
 
 
-def made_up_run(seed: int, job: str, stream: str) -> Dump:
+def made_up_run(seed: int, job: str, stream: str, pace: Pace = PACES[20]) -> Dump:
     """60 slices with some thousand records."""
-    made_up = MadeUpJob(seed, job, stream)
+    made_up = MadeUpJob(seed, job, stream, pace)
     for _ in range(60):
         made_up.slice(made_up.chance.choice((0, 1, 10, 60)))
-    made_up.dump.records.sort(key=lambda record: (record.partition, record.offset))
-    return made_up.dump
+    made_up.drain()
+    return made_up.finish()

@@ -1,97 +1,112 @@
-"""Breaks one thing after another, by a seed: each only when results flow again after the last."""
+"""Breaks things in rounds, by a seed: a few faults overlap, then results have to flow again, then comes the next round.
+
+That results flow is seen in the ledger's numbers of slices, and timed by this process's monotonic clock: no clock of the
+stack is asked.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import os
+import math
 import random
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from tests.support.chaos.faults import PAUSE_S, End, Fault, Kill, LoseAnswers, Maker, Pause, targets
 from tests.support.chaos.job_stack import JobStack, Target
-from tests.support.waiting import wait_until
+from tests.support.chaos.kinds import makers
+from tests.support.waiting import stretched, wait_until
 
 FLOW_LIMIT_S = 60.0
-"""So long after a fault, and results must flow again; a longer time is counted and named."""
+"""So long after a fault that came alone, and results must flow again; a longer time is counted and named."""
+FLOW_LIMIT_MORE_S = 30.0
+"""So much longer for each fault that came with it."""
 FLOW_TIMEOUT_S = 600.0
 """So long, and they are given up for lost."""
 PAUSE_SHARE, LOSS_SHARE = 0.15, 0.1
-"""Of all faults; the others are kills."""
-PAUSE_S = (2.0, 12.0)
+"""Of all faults; the others are kills, and what else there is."""
+TOGETHER_MAX = 3
+DRAWS_MAX = 20
+"""For a round; those that touch the same as another are put back."""
 QUIET_S = (0.2, 3.0)
-"""How long after results flow the next fault comes: at any instant of a slice."""
-
-
-def targets(chance: random.Random) -> list[Target]:
-    return [
-        Target("runner-python", JobStack.runner),
-        Target("runner-jvm", JobStack.jvm),
-        Target("runner-family", JobStack.family),
-        Target("python-worker", lambda stack: stack.worker(chance)),
-        Target("control", lambda stack: stack.named("control"), part="control"),
-        Target("gateway", lambda stack: stack.named("gateway-http"), part="gateway-http"),
-        Target("kafka", lambda stack: stack.named("kafka"), part="kafka"),
-        Target("elasticsearch", lambda stack: stack.named("elasticsearch"), part="elasticsearch"),
-        Target("postgresql", lambda stack: stack.postgresql.pids() if stack.postgresql else [], part="postgresql"),
-    ]
+"""How long after results flow the next round begins: at any instant of a slice."""
 
 
 @dataclass(frozen=True)
-class Fault:
-    """One thing that was done, and how long it took until results flowed."""
+class Round:
+    """What was done at the same time, and how long it took until results flowed."""
 
     number: int
-    kind: str
-    """`kill`, `pause`, or `lose` for answers on their way."""
-    target: str
+    faults: tuple[Fault, ...]
     at_s: float
     """Since the nemesis began."""
     flow_s: float
-    """From the fault to the commit of the first slice that was planned after it and made results final."""
-    pause_s: float = 0.0
-    """How long it was held, which is in `flow_s`."""
+    """From the first fault to the commit of results of a slice that was planned when nothing was held any more."""
+    held_s: float = 0.0
+    """How long something was held, which is in `flow_s`."""
+    load: float = 1.0
+    """How much longer limits are on this machine as busy as it was."""
 
     @property
     def recovery_s(self) -> float:
-        """Without the pause itself."""
-        return max(self.flow_s - self.pause_s, 0.0)
+        """Without the holding itself."""
+        return max(self.flow_s - self.held_s, 0.0)
+
+    @property
+    def limit_s(self) -> float:
+        return (FLOW_LIMIT_S + FLOW_LIMIT_MORE_S * (len(self.faults) - 1)) * self.load
+
+    @property
+    def is_slow(self) -> bool:
+        return self.recovery_s > self.limit_s
+
+    def __str__(self) -> str:
+        held = f", held for {self.held_s:.1f} s" if self.held_s else ""
+        return f"round {self.number}: {' + '.join(fault.name for fault in self.faults)}{held}"
 
 
 class Nemesis:
-    """Draws and does faults. The same seed draws the same targets, kinds and pauses; what it meets there differs."""
+    """Draws and does faults. The same seed draws the same faults and times; what they meet there differs."""
 
-    def __init__(self, stack: JobStack, seed: int, *, only: list[str] | None = None) -> None:
+    def __init__(
+        self, stack: JobStack, seed: int, *, only: Sequence[str] = (), together_max: int = TOGETHER_MAX
+    ) -> None:
+        """`only`: the names of kinds and of what is killed; none: all. `together_max`: how many faults a round may have."""
         self._stack = stack
         self._chance = random.Random(seed)
-        self._targets = [one for one in targets(self._chance) if only is None or one.name in only]
-        if stack.postgresql is None:
-            self._targets = [one for one in self._targets if one.name != "postgresql"]
+        self._together_max = together_max
+        self._targets = [one for one in targets(stack, self._chance) if not only or one.name in only]
+        others = {name: make for name, make in makers(stack).items() if not only or name in only}
+        self._makers: dict[str, Maker] = {one.name: _killing(one) for one in self._targets} | others
+        known = {one.name for one in targets(stack, self._chance)} | makers(stack).keys() | {"index-answers"}
+        if unknown := [name for name in only if name not in known | stack.left_out.keys()]:
+            raise ValueError(f"{', '.join(unknown)}: unknown here; there are {', '.join(sorted(known))}")
+        self._loses = not only or "index-answers" in only
         self._began_s = time.monotonic()
-        self._bag: list[Target] = []
+        self._bag: list[str] = []
 
-    def break_things(self, kills: int) -> Iterator[Fault]:
-        """Yield each fault when it is overcome, until so many kills are done; pauses and lost answers come in between and
-        don't count.
+    @property
+    def names(self) -> list[str]:
+        """What is drawn, beside pauses and lost answers."""
+        return list(self._makers)
+
+    def break_things(self, kills: float, rounds: float = math.inf) -> Iterator[Round]:
+        """Yield each round when it is overcome, until so many faults are done, or so many rounds; pauses and lost answers come
+        in between and don't count as faults.
 
         Raises AssertionError when results don't flow again in time.
         """
         number, done = 0, 0
-        while done < kills:
+        while done < kills and number < rounds:
             number += 1
             time.sleep(self._chance.uniform(*QUIET_S))
-            kind = self._chance.random()
-            if kind < LOSS_SHARE:
-                yield self._lose_answers(number)
-            elif kind < LOSS_SHARE + PAUSE_SHARE:
-                yield self._pause(number, self._chance.choice(self._targets))
-            else:
-                yield self._kill(number, self._next_target())
-                done += 1
+            faults, counted = self.draw(kills - done)
+            done += counted
+            yield self.break_together(number, faults)
 
-    def fail_at(self, points: Sequence[str], how: str = "kill") -> Iterator[Fault]:
-        """Yield a fault for each failpoint, when it is overcome: whichever process comes there next is killed.
+    def fail_at(self, points: Sequence[str], how: str = "kill") -> Iterator[Round]:
+        """Yield a round for each failpoint, when it is overcome: whichever process comes there next is killed.
 
         Raises AssertionError when none comes there, or results don't flow again in time.
         """
@@ -99,61 +114,95 @@ class Nemesis:
             self._stack.arm(f"{point}={how}")
             if point.startswith(("run.", "rewind.")):
                 # Only a start comes there.
-                self._signal(Target("runner-python", JobStack.runner), signal.SIGKILL)
+                kill = Kill(Target("runner-python", JobStack.runner))
+                kill.prepare(self._stack)
+                kill.begin(self._stack)
             wait_until(self._stack.has_fired, bool, f"reached: {point}", FLOW_TIMEOUT_S, 0.05)
-            at_s, at_ms = time.monotonic(), time.time_ns() // 1_000_000
-            yield self._wait(number, how, Target(point, lambda _: []), at_s, at_ms)
+            at_s = time.monotonic()
+            yield self._wait(number, (Fault(how, point),), at_s, self._stack.slice_last())
 
-    def _next_target(self) -> Target:
-        """Every target is killed once before any is killed again."""
+    def draw(self, counted_max: float) -> tuple[list[Fault], int]:
+        """The faults of a round, no two at the same thing; and how many of them count."""
+        wanted = self._chance.randint(1, self._together_max)
+        faults: list[Fault] = []
+        touched: set[str] = set()
+        counted = 0
+        again: list[str] = []
+        for _ in range(DRAWS_MAX):
+            if len(faults) == wanted or counted == counted_max:
+                break
+            kind = self._chance.random()
+            name = None
+            if kind < LOSS_SHARE and self._loses:
+                fault: Fault = LoseAnswers(self._chance.randint(1, 3))
+            elif kind < LOSS_SHARE + PAUSE_SHARE and self._targets:
+                fault = Pause(self._chance.choice(self._targets), round(self._chance.uniform(*PAUSE_S), 1))
+            else:
+                name = self._next_name()
+                fault = self._makers[name](self._chance)
+            if fault.touches & touched:
+                again += [name] if name is not None else []
+                continue
+            faults.append(fault)
+            touched |= fault.touches
+            counted += name is not None
+        self._bag += again  # for one of the next rounds
+        return faults, counted
+
+    def _next_name(self) -> str:
+        """Every kind comes once before any comes again."""
         if not self._bag:
-            self._bag = self._chance.sample(self._targets, len(self._targets))
+            self._bag = self._chance.sample(list(self._makers), len(self._makers))
         return self._bag.pop()
 
-    def _kill(self, number: int, target: Target) -> Fault:
-        at_s, at_ms, _ = self._signal(target, signal.SIGKILL)
-        if target.part is not None:
-            self._stack.mend(target.part)
-        return self._wait(number, "kill", target, at_s, at_ms)
+    def break_together(self, number: int, faults: list[Fault]) -> Round:
+        """Begin all, start again what was killed, let go each when its time has come, and wait until results flow."""
+        stack = self._stack
+        for fault in faults:
+            fault.prepare(stack)
+        at_s, at_ms = time.monotonic(), time.time_ns() // 1_000_000
+        for fault in sorted(faults, key=lambda one: one.is_violent):
+            fault.begin(stack)
+        held = [fault for fault in faults if fault.end_when is not End.AT_ONCE]
+        planned = None if held else stack.slice_last()
+        parts = [part for fault in faults for part in fault.parts_killed]
+        with ThreadPoolExecutor(1) as mending:  # what is held may keep a server from starting
+            mended = mending.submit(self._mend, self._chance.sample(parts, len(parts)), at_ms)
+            self._end([fault for fault in held if fault.end_when is End.AFTER_HOLD], at_s)
+            mended.result()
+        self._end([fault for fault in held if fault.end_when is not End.AFTER_HOLD], at_s)
+        held_s = time.monotonic() - at_s if held else 0.0
+        return self._wait(number, tuple(faults), at_s, planned, held_s)
 
-    def _pause(self, number: int, target: Target) -> Fault:
-        pause_s = round(self._chance.uniform(*PAUSE_S), 1)
-        at_s, at_ms, pids = self._signal(target, signal.SIGSTOP)
-        time.sleep(pause_s)  # the fault itself, not a wait for something
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):  # someone may have replaced it meanwhile
-                os.kill(pid, signal.SIGCONT)
-        return self._wait(number, "pause", target, at_s, at_ms, pause_s)
+    def _mend(self, parts: list[str], since_ms: int) -> None:
+        self._stack.mend_all(parts)
+        if "kafka" in parts:
+            self._stack.note_kafka_away(since_ms)
 
-    def _lose_answers(self, number: int) -> Fault:
-        proxy = self._stack.index_proxy
-        before, at_s, at_ms = proxy.lost, time.monotonic(), time.time_ns() // 1_000_000
-        proxy.lose_answers(self._chance.randint(1, 3))
-        wait_until(lambda: proxy.lost, lambda lost: lost > before, "losing an answer", FLOW_TIMEOUT_S)
-        return self._wait(number, "lose", Target("index-answers", lambda _: []), at_s, at_ms)
+    def _end(self, faults: list[Fault], at_s: float) -> None:
+        for fault in sorted(faults, key=lambda one: (one.end_when, one.hold_s)):
+            time.sleep(max(0.0, at_s + fault.hold_s - time.monotonic()))  # the fault itself, not a wait for something
+            fault.end(self._stack)
 
-    def _signal(self, target: Target, kind: signal.Signals) -> tuple[float, int, list[int]]:
-        """Signal what the target is now; return when (monotonic, ms of the wall clock), and to whom it went."""
-        while True:
-            pids = wait_until(lambda: target.pids(self._stack), bool, f"there: {target.name}", FLOW_TIMEOUT_S)
-            at_s, at_ms = time.monotonic(), time.time_ns() // 1_000_000
-            gone = []
-            for pid in pids:
-                try:
-                    os.kill(pid, kind)
-                except ProcessLookupError:
-                    gone.append(pid)  # a worker that ended by itself
-            if gone != pids:
-                return at_s, at_ms, pids
-
-    def _wait(self, number: int, kind: str, target: Target, at_s: float, at_ms: int, pause_s: float = 0.0) -> Fault:
-        limit_s = FLOW_TIMEOUT_S + pause_s - (time.monotonic() - at_s)
+    def _wait(
+        self, number: int, faults: tuple[Fault, ...], at_s: float, planned: int | None, held_s: float = 0.0
+    ) -> Round:
+        """`planned`: the last slice that was planned when the faults were over; None if the ledger couldn't be asked then."""
+        over_s = at_s + held_s
         try:
-            found = self._stack.wait_for_results(after_ms=at_ms, timeout_s=max(limit_s, 1.0))
+            if planned is None:
+                planned = wait_until(self._stack.slice_last, lambda last: last is not None, "telling", FLOW_TIMEOUT_S)
+            assert planned is not None
+            limit_s = max(FLOW_TIMEOUT_S - (time.monotonic() - over_s), 1.0)
+            flowed_s = self._stack.wait_for_results(after_slice=planned, since_s=over_s, timeout_s=limit_s)
         except AssertionError as error:
-            raise AssertionError(f"fault {number}, {kind} of {target.name}: {error}") from error
-        flow_s = max(found["committed_ms"] - at_ms, 0) / 1000
-        return Fault(number, kind, target.name, at_s - self._began_s, flow_s, pause_s)
+            names = " + ".join(fault.name for fault in faults)
+            raise AssertionError(f"round {number}, {names}: {error}") from error
+        return Round(number, faults, at_s - self._began_s, flowed_s - at_s, held_s, stretched(1.0))
+
+
+def _killing(target: Target) -> Maker:
+    return lambda _: Kill(target)
 
 
 Progress = Callable[[str], None]

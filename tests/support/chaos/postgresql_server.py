@@ -31,13 +31,18 @@ class PostgresqlServer:
         self._home = Path(tempfile.mkdtemp(prefix="strandline-postgresql-", dir="/tmp"))
         self._identity = unprivileged(self._home)
         run_initdb(programs, self._home, self._identity)
-        self._port = free_port()
+        self.port = free_port()
         self._server: subprocess.Popen[bytes] | None = None
         self.start()
 
     @property
     def url(self) -> str:
-        return f"postgresql+psycopg://strandline@127.0.0.1:{self._port}/postgres"
+        return self.url_at(self.port)
+
+    @staticmethod
+    def url_at(port: int) -> str:
+        """The URL by way of another port."""
+        return f"postgresql+psycopg://strandline@127.0.0.1:{port}/postgres"
 
     def pids(self) -> list[int]:
         """Of the server, whose backends end with it; empty when it is dead."""
@@ -48,8 +53,8 @@ class PostgresqlServer:
 
         def try_it() -> bool:
             # The backends of the killed server see its death in a moment; until then a new one refuses to start.
-            self._server = start_server(self._programs, self._home, self._identity, self._port)
-            return is_up(self._server, self._port)
+            self._server = start_server(self._programs, self._home, self._identity, self.port)
+            return is_up(self._server, self.port)
 
         wait_until(try_it, bool, f"up; see {self._home / 'server.log'}", 60.0, 0.2)
 

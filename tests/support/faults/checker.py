@@ -98,9 +98,12 @@ class _Sent:
     """Partition and offset that the client's records had reached, by what was acknowledged, when this was first sent."""
 
 
-def check(history: Iterable[str], dump: Iterable[Logged], *, may_repeat: bool = False) -> Verdict:
+def check(
+    history: Iterable[str], dump: Iterable[Logged], *, may_repeat: bool = False, may_move: bool = False
+) -> Verdict:
     """Compare what was promised with what is there. `may_repeat`: something between the senders and the gateway, as an
-    MQTT broker, sends again by itself; what is repeated is then counted with the senders' own repeats.
+    MQTT broker, sends again by itself; what is repeated is then counted with the senders' own repeats. `may_move`: partitions
+    were added, so a client's records may be in another one from then on; in each they keep their order.
 
     1. Read the topic: where each id stands, and what can't be one of ours.
     2. Follow the history line by line, as the senders lived it.
@@ -110,17 +113,17 @@ def check(history: Iterable[str], dump: Iterable[Logged], *, may_repeat: bool = 
     places = _read_dump(dump, verdict)
     sent = _follow(history, places, verdict)
     for record_id, record in sent.items():
-        _judge(record_id, record, places.get(record_id, []), verdict, may_repeat)
+        _judge(record_id, record, places.get(record_id, []), verdict, may_repeat, may_move)
     for record_id in places.keys() - sent.keys():
         verdict.foreign.append(f"{record_id} at {_place(places[record_id][0])} was never sent")
     verdict.sent = len(sent)
     return verdict
 
 
-def check_files(history: Path, dump: Iterable[Logged], *, may_repeat: bool = False) -> Verdict:
+def check_files(history: Path, dump: Iterable[Logged], *, may_repeat: bool = False, may_move: bool = False) -> Verdict:
     """`check` for a history in a file."""
     with history.open(encoding="utf-8") as lines:
-        return check(lines, dump, may_repeat=may_repeat)
+        return check(lines, dump, may_repeat=may_repeat, may_move=may_move)
 
 
 def _read_dump(dump: Iterable[Logged], verdict: Verdict) -> dict[str, list[Logged]]:
@@ -176,7 +179,9 @@ def _follow(history: Iterable[str], places: Mapping[str, list[Logged]], verdict:
     return sent
 
 
-def _judge(record_id: str, record: _Sent, stands: list[Logged], verdict: Verdict, may_repeat: bool) -> None:
+def _judge(
+    record_id: str, record: _Sent, stands: list[Logged], verdict: Verdict, may_repeat: bool, may_move: bool
+) -> None:
     if record.is_acknowledged:
         verdict.acknowledged += 1
     elif record.refusals == record.attempts:
@@ -203,7 +208,7 @@ def _judge(record_id: str, record: _Sent, stands: list[Logged], verdict: Verdict
     if (
         record.floor is not None
         and not record_id.endswith(UNKEYED)
-        and (first[0] != record.floor[0] or first[1] <= record.floor[1])
+        and (first[1] <= record.floor[1] if first[0] == record.floor[0] else not may_move)
     ):
         verdict.out_of_order.append(
             f"{record_id} of client {record.client} stands at {first[0]}/{first[1]}, what was acknowledged before it was "

@@ -53,8 +53,7 @@ class HttpLoad(Load):
                 again = batch if self.resends and not (self.is_stopping and op == "fail") else None
                 if connection is not None:
                     await asyncio.sleep(_REFUSED_PAUSE_S)
-            if self.pause_s:
-                await asyncio.sleep(self.pause_s)
+            await self.pause(client)
         if connection is not None:
             connection.close()
 

@@ -89,6 +89,11 @@ class Load(ABC):
             batch.append((record_id, value[:-2] + pad + b'"}'))
         return batch
 
+    async def pause(self, client: str) -> None:
+        """Wait before the client's next request."""
+        if self.pause_s:
+            await asyncio.sleep(self.pause_s)
+
     def leaves_after(self, bytes_all: int) -> int | None:
         """Of a batch of so many bytes: how many of them are sent before the client leaves; None when it stays."""
         if self._random.random() >= self._leave_chance:

@@ -81,8 +81,9 @@ def restart_job(control: Control, name: str, response: Response) -> JobView:
 
 @router.get("/v1/jobs/{name}/slices")
 def list_slices(control: Control, name: str, after: Annotated[int, Query(ge=0)] = 0, limit: Limit = 100) -> SliceList:
-    """The job's slices with a number above `after`, in order."""
+    """The job's slices with a number above `after`, in order. The oldest may have been removed from the ledger."""
     control.ledger.job(name)
+    after = max(after, control.ledger.floor(name) - 1)
     rows = control.ledger.slices(name, after + 1, after + limit)
     following = f"/v1/jobs/{name}/slices?after={after + limit}&limit={limit}" if len(rows) == limit else None
     return SliceList(slices=rows, next=following)

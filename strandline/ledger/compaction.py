@@ -1,0 +1,67 @@
+"""What is taken out of the ledger again: slices and checkpoints that nothing will read any more.
+
+They go from the oldest on, so those that stay have no gap. The oldest that stays is the job's *floor*: of it only what was so
+after it is of use (its checkpoint has the sums over all slices up to it), because the checkpoint before it is gone. Slices above
+the floor can be replayed, audited and backfilled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import sqlalchemy as sa
+
+from strandline.core.errors import NotFound
+from strandline.ledger.database import Part
+from strandline.ledger.models import backfills, checkpoints, slices
+from strandline.ledger.registry import lock_job, read_floor
+from strandline.ledger.states import OPEN_BACKFILLS, SliceStatus
+
+_Found = TypeVar("_Found")
+
+
+class Compaction(Part):
+    """Removal of old slices. Each method is one transaction."""
+
+    def floor(self, job: str) -> int:
+        """The number of the last slice of the job that can't be replayed any more; 0 while all can be."""
+        with self._database.reading(f"find the oldest slice of job {job}") as connection:
+            return read_floor(connection, job)
+
+    def above_floor(self, job: str, find: Callable[[int], _Found]) -> _Found:
+        """What `find` returns for the job's floor. When it raises NotFound because slices that it reads were removed meanwhile,
+        it is called again with the floor to which they were."""
+        floor = self.floor(job)
+        while True:
+            try:
+                return find(floor)
+            except NotFound:
+                before, floor = floor, self.floor(job)
+                if floor == before:
+                    raise
+
+    def raise_floor(self, job: str, version: int, floor: int, limit: int) -> int:
+        """Remove at most `limit` slices below `floor`, with their checkpoints, the oldest first; return how many they were.
+
+        The last committed slice stays above the floor. Nothing is removed while a backfill is open, which reads old slices, nor
+        when the job's present version is not `version`, for which the floor was worked out: another may reach further back.
+        Raises NotFound when there is no such job.
+        """
+        with self._database.writing(f"remove old slices of job {job}") as connection:
+            if lock_job(connection, job).version != version:
+                return 0
+            is_open = (backfills.c.job == job) & backfills.c.state.in_(OPEN_BACKFILLS)
+            if connection.execute(sa.select(backfills.c.generation).where(is_open)).first() is not None:
+                return 0
+            committed = (slices.c.job == job) & (slices.c.status == SliceStatus.COMMITTED)
+            last = connection.execute(
+                sa.select(slices.c.number).where(committed).order_by(slices.c.number.desc()).limit(1)
+            ).scalar()
+            oldest = max(1, read_floor(connection, job))
+            end = min(floor, (last or 0) - 1, oldest + limit)
+            if end <= oldest:
+                return 0
+            for table, number in ((checkpoints, checkpoints.c.slice), (slices, slices.c.number)):
+                connection.execute(sa.delete(table).where(table.c.job == job, number < end))
+            return end - oldest

@@ -1,0 +1,125 @@
+"""Event time as the log has it, held against what slices and checkpoints record. Pure.
+
+A watermark that is too high makes good records late, and then everything else agrees: their dead letters are there, and no window
+misses them. So an audit works out from the records themselves how far event time came in each partition, and from that, the
+recorded rule and the recorded silences, every watermark and how far each slice closes windows. It shares no arithmetic with the
+planner. What it can't know is whether a recorded silence was one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+from strandline.ledger.states import CheckpointRow, EventTimeRule, Offsets, SliceKind, SliceRow
+from strandline.results.document import format_timestamp
+
+Place = tuple[str, int]
+"""Stream and partition."""
+LatestEvents = dict[tuple[str, int, int], int]
+"""(stream, partition, offset) -> the latest event time, in ms, of the accepted records that are read from that offset on up to
+the next one. No range reaches beyond its slice."""
+
+
+def event_time_differences(
+    done: Iterable[tuple[SliceRow, CheckpointRow]], before: CheckpointRow | None, latest: LatestEvents
+) -> Iterator[str]:
+    """A sentence for each recorded value that is not what the log gives. `done`: slices in order, all of whose records are in
+    `latest`; `before`: the checkpoint before the first of them, with which the computation begins."""
+    events = _by_place(latest)
+    reached = _places(before.reached) if before is not None else {}
+    closed_ms = before.closes_ms if before is not None else None
+    for row, checkpoint in done:
+        own = _latest_in(row, events)
+        after = {
+            place: max(ms for ms in (reached.get(place), own.get(place)) if ms is not None) for place in reached | own
+        }
+        is_older = not row.reached and _knows_no_partitions(before, checkpoint)
+        before = checkpoint
+        if is_older:
+            reached, closed_ms = _places(checkpoint.reached), checkpoint.closes_ms
+            continue
+        silence_ms = _places(row.silence_ms)
+        brings_first = any(
+            end > row.offsets_first.get(place[0], {}).get(place[1], 0) and place not in reached
+            for place, end in _places(row.offsets).items()
+        )
+        watermark_ms = _latest(closed_ms, _watermark(row.rule, reached, silence_ms, brings_first=brings_first))
+        closes_ms = _latest(row.watermark_ms, _watermark(row.rule, after, silence_ms))
+        is_past_all = row.kind is SliceKind.DRAIN and (row.watermark_ms or 0) >= (watermark_ms or 0)
+        if row.watermark_ms != watermark_ms and not is_past_all:
+            yield f"slice {row.number}: watermark {_time(watermark_ms)} by the log, {_time(row.watermark_ms)} by the ledger"
+        if checkpoint.closes_ms != closes_ms:
+            yield (
+                f"slice {row.number}: windows closed up to {_time(closes_ms)} by the log, {_time(checkpoint.closes_ms)} by the "
+                "ledger"
+            )
+        for what, ours, theirs in (("before", reached, row.reached), ("after", after, checkpoint.reached)):
+            told = _places(theirs)
+            if ours != told:
+                yield f"slice {row.number}: event time {what} it was {_times(ours)} by the log, {_times(told)} by the ledger"
+        # Each slice is held against the log, and not against the mistake of the one before it.
+        reached, closed_ms = after, checkpoint.closes_ms
+
+
+def _knows_no_partitions(before: CheckpointRow | None, checkpoint: CheckpointRow) -> bool:
+    """Whether a slice that says of no partition where event time was is of a release that kept it for all of them as one."""
+    if before is not None and before.latest_event_ms is not None:
+        return True
+    return not checkpoint.reached and checkpoint.latest_event_ms is not None
+
+
+def _watermark(
+    rule: EventTimeRule, reached: Mapping[Place, int], silence_ms: Mapping[Place, int], *, brings_first: bool = False
+) -> int | None:
+    """`brings_first`: the slice has records of a partition that never had an accepted record. Nobody knows how far event time
+    has come there, so only the newest of the others can give a watermark, where the rule follows it."""
+    if not reached:
+        return None
+    idle_ms = {
+        place: silence_ms.get(place, 0) - rule.idle_timeout_ms for place in reached if rule.idle_timeout_ms is not None
+    }
+    holding = [ms for place, ms in reached.items() if idle_ms.get(place, -1) < 0]
+    if not holding and not brings_first:
+        return max(reached.values()) + min(idle_ms.values()) - rule.delay_ms
+    if rule.watermark == "newest":
+        return max(reached.values()) - rule.delay_ms
+    return None if brings_first else min(holding) - rule.delay_ms
+
+
+def _by_place(latest: LatestEvents) -> dict[Place, list[tuple[int, int]]]:
+    """Place -> (offset, event time), by offset."""
+    found: dict[Place, list[tuple[int, int]]] = defaultdict(list)
+    for (stream, partition, offset), event_ms in sorted(latest.items()):
+        found[stream, partition].append((offset, event_ms))
+    return found
+
+
+def _latest_in(row: SliceRow, events: Mapping[Place, list[tuple[int, int]]]) -> dict[Place, int]:
+    found = {}
+    for (stream, partition), end in _places(row.offsets).items():
+        known = events.get((stream, partition), [])
+        first = bisect_left(known, (row.offsets_first.get(stream, {}).get(partition, 0),))
+        inside = known[first : bisect_left(known, (end,))]
+        if inside:
+            found[stream, partition] = max(event_ms for _, event_ms in inside)
+    return found
+
+
+def _places(by_stream: Offsets) -> dict[Place, int]:
+    return {(stream, partition): ms for stream, partitions in by_stream.items() for partition, ms in partitions.items()}
+
+
+def _latest(*moments_ms: int | None) -> int | None:
+    return max((ms for ms in moments_ms if ms is not None), default=None)
+
+
+def _time(moment_ms: int | None) -> str:
+    return "none" if moment_ms is None else format_timestamp(moment_ms * 1000)
+
+
+def _times(reached: Mapping[Place, int]) -> str:
+    return (
+        ", ".join(f"{stream}/{partition} {_time(ms)}" for (stream, partition), ms in sorted(reached.items())) or "none"
+    )

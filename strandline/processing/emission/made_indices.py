@@ -1,0 +1,48 @@
+"""The indices that a job made, in the ledger, and the writers that go by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strandline.processing.source.data_source import open_ledger
+from strandline.results.document import DocumentShape
+from strandline.results.elasticsearch_writer import ElasticsearchWriter
+from strandline.results.index_settings import IndexSettings
+from strandline.results.writer import StoreWriter
+
+if TYPE_CHECKING:
+    from strandline.core.settings import Settings
+
+WriterFactory = Callable[[DocumentShape, IndexSettings], StoreWriter]
+
+
+@dataclass(frozen=True)
+class IndicesInLedger:
+    """The MadeIndices of one job."""
+
+    ledger_url: str
+    """Without its password."""
+    job: str
+
+    def names(self) -> set[str]:
+        with closing(open_ledger(self.ledger_url)) as ledger:
+            return ledger.result_indices(self.job)
+
+    def add(self, index: str) -> None:
+        with closing(open_ledger(self.ledger_url)) as ledger:
+            ledger.add_result_index(self.job, index)
+
+
+def elasticsearch_writers(settings: Settings, job: str) -> WriterFactory:
+    """Makes the writers of one job's results to Elasticsearch."""
+    from strandline.ledger.database import without_secrets
+
+    url, made = settings.elasticsearch_url, IndicesInLedger(without_secrets(settings.ledger_url), job)
+
+    def writer_of(shape: DocumentShape, index: IndexSettings) -> StoreWriter:
+        return ElasticsearchWriter(url, shape, index, made)
+
+    return writer_of

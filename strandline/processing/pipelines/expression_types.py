@@ -1,0 +1,397 @@
+"""The types of expressions, by Spark's rules, because the index mapping is strict: a rule for each kind of node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from sqlglot import exp
+
+from strandline.core.field_types import (
+    NULL,
+    PRECISION_MAX,
+    TYPE_NAMES,
+    decimal_digits,
+    decimal_type,
+    is_decimal,
+    is_number,
+)
+from strandline.processing.pipelines.expressions import (
+    ARITHMETIC,
+    COMPARISONS,
+    TO_DOUBLE,
+    TO_STRING,
+    Expression,
+    ExpressionError,
+    refuse_unknown_columns,
+    sql_of,
+)
+
+_SIGNED_PRECISION_MAX = 34
+"""Spark negates a decimal in the precision of IEEE 754 decimal128."""
+
+
+def infer_type(expression: Expression, columns: Mapping[str, str]) -> str:
+    """Return the type of the value as Spark 4 has it: string, long, integer, double, boolean, timestamp, decimal(p,s).
+
+    `columns` maps every column in sight to its type. Raises ExpressionError for a column that isn't there, for operands
+    that don't go together (there are no silent conversions between text, numbers and times), and for a bare null.
+    """
+    refuse_unknown_columns(expression, columns)
+    try:
+        found = type_of(expression.tree, columns)
+    except RecursionError as error:
+        raise ExpressionError("is nested too deeply; split it over several derive steps") from error
+    if found == NULL:
+        raise ExpressionError("is always null and has no type; write cast(null as ...) or remove it")
+    return found
+
+
+def type_of(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    """The type of a checked tree's value, `null` for a bare null. Raises ExpressionError as `infer_type`."""
+    for kinds, rule in _RULES:
+        if isinstance(node, kinds):
+            return rule(node, columns)
+    raise ExpressionError(f"{sql_of(node)}: its type can't be told; write a cast around it")
+
+
+def common_type(operands: Sequence[exp.Expr], columns: Mapping[str, str]) -> str:
+    """The one type that all operands can take, `null` when all are bare nulls."""
+    return _common(operands[0], operands, columns)
+
+
+def digits_in_arithmetic(operand: exp.Expr, columns: Mapping[str, str]) -> tuple[int, int]:
+    """Precision and scale with which an operand goes into decimal arithmetic."""
+    return _digits_in(operand, type_of(operand, columns))
+
+
+def _literal(node: exp.Expr, _: Mapping[str, str]) -> str:
+    if node.is_string:
+        return "string"
+    text = node.name.lower()
+    if "e" in text:
+        return "double"
+    if "." not in text:
+        number = int(text) if len(text) <= PRECISION_MAX else 10**PRECISION_MAX
+        if number < 2**31:
+            return "integer"
+        if number < 2**63:
+            return "long"
+    whole, _point, fraction = text.partition(".")
+    scale = len(fraction)
+    precision = max(len((whole + fraction).lstrip("0")), scale, 1)
+    if precision > PRECISION_MAX:
+        raise ExpressionError(
+            f"the number {text[:40]} has more than {PRECISION_MAX} digits; write it as 1.5e3 for a double"
+        )
+    return decimal_type(precision, scale)
+
+
+def _exactly_signed(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    found = _numeric(node, node.this, columns)
+    if is_decimal(found) and decimal_digits(found)[0] > _SIGNED_PRECISION_MAX:
+        raise ExpressionError(
+            f"{sql_of(node)}: Spark rounds a {found} to {_SIGNED_PRECISION_MAX} digits when it changes its sign; "
+            f"write it as cast(... as decimal({_SIGNED_PRECISION_MAX},s)), with fewer places"
+        )
+    return found
+
+
+def _arithmetic(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    left = _numeric(node, node.this, columns)
+    right = _numeric(node, node.expression, columns)
+    if isinstance(node, exp.IntDiv):
+        if "double" in (left, right):
+            raise ExpressionError(f"{sql_of(node)}: 'div' is for whole numbers; write floor(a / b)")
+        return "long"
+    if "double" in (left, right):
+        return "double"
+    if not (is_decimal(left) or is_decimal(right)):
+        if isinstance(node, exp.Div):
+            return "double"
+        return "long" if "long" in (left, right) else "integer"
+    (p1, s1), (p2, s2) = _digits_in(node.this, left), _digits_in(node.expression, right)
+    match node:
+        case exp.Add() | exp.Sub():
+            scale = max(s1, s2)
+            return _adjusted(max(p1 - s1, p2 - s2) + scale + 1, scale)
+        case exp.Mul():
+            return _adjusted(p1 + p2 + 1, s1 + s2)
+        case exp.Div():
+            scale = max(6, s1 + p2 + 1)
+            return _adjusted(p1 - s1 + s2 + scale, scale)
+        case _:
+            scale = max(s1, s2)
+            return _adjusted(min(p1 - s1, p2 - s2) + scale, scale)
+
+
+def _comparison(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    _common(node, list(node.iter_expressions()), columns)
+    return "boolean"
+
+
+def _is(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    found = type_of(node.this, columns)
+    if not isinstance(node.expression, exp.Null):
+        _expect(node, found, "boolean")
+    return "boolean"
+
+
+def _logical(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    for operand in node.iter_expressions():
+        _expect(node, type_of(operand, columns), "boolean")
+    return "boolean"
+
+
+def _like(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    _strings(node, (node.this, node.expression), columns)
+    return "boolean"
+
+
+def _case(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    branches = node.args["ifs"] if isinstance(node, exp.Case) else [node]
+    for branch in branches:
+        if node.this is not None and isinstance(node, exp.Case):
+            _common(node, (node.this, branch.this), columns)
+        else:
+            _expect(node, type_of(branch.this, columns), "boolean")
+    values = [branch.args["true"] for branch in branches]
+    other = node.args.get("default") or node.args.get("false")
+    return _common(node, [*values, other] if other is not None else values, columns)
+
+
+def _same(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    arguments = [node.this, *node.expressions]
+    if isinstance(node, exp.Least | exp.Greatest) and len(arguments) < 2:
+        raise ExpressionError(f"{sql_of(node)} needs at least two arguments")
+    return _common(node, arguments, columns)
+
+
+def _nullif(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    _common(node, (node.this, node.expression), columns)
+    return type_of(node.this, columns)
+
+
+def _cast(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    source, target = type_of(node.this, columns), _target(node)
+    group = _group(source)
+    if group == "string" and target == "timestamp":
+        if not (isinstance(node.this, exp.Literal) and re.fullmatch(r"\d{4}-\d\d-\d\d([T ].*)?", node.this.name)):
+            raise ExpressionError(
+                f"{sql_of(node)}: text without a date would be read as today's; "
+                "declare the field as a timestamp in the stream"
+            )
+    elif source not in (target, NULL) and target not in _CASTS[group] and _group(target) not in _CASTS[group]:
+        raise ExpressionError(f"{sql_of(node)}: {_a(source)} can't become {_a(target)}")
+    return target
+
+
+_CASTS = {
+    "number": {"number", "string", "boolean", "timestamp"},
+    "string": {"string", "number", "boolean"},
+    "boolean": {"boolean", "number", "string"},
+    "timestamp": {"timestamp", "string", "long", "double"},
+}
+_CAST_TARGETS = {
+    exp.DType.BIGINT: "long",
+    exp.DType.INT: "integer",
+    exp.DType.DOUBLE: "double",
+    exp.DType.BOOLEAN: "boolean",
+    exp.DType.TEXT: "string",
+    exp.DType.TIMESTAMPTZ: "timestamp",
+}
+
+
+def _target(node: exp.Expr) -> str:
+    to = node.args["to"]
+    if to.this == exp.DType.DECIMAL:
+        sizes = [int(parameter.name) for parameter in to.expressions]
+        precision, scale = [*sizes, *(10, 0)[len(sizes) :]][:2]
+        try:
+            return decimal_type(precision, scale)
+        except ValueError as error:
+            raise ExpressionError(f"{sql_of(to)}: {error}") from error
+    if to.this not in _CAST_TARGETS:
+        raise ExpressionError(
+            f"{sql_of(node)}: {sql_of(to).lower()} is not a type here; expected one of: {', '.join(TYPE_NAMES)}"
+        )
+    return _CAST_TARGETS[to.this]
+
+
+def _whole(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    found = _numeric(node, node.this, columns)
+    if not is_decimal(found):
+        return "long"
+    precision, scale = decimal_digits(found)
+    return decimal_type(min(precision - scale + 1, PRECISION_MAX) if scale else precision, 0)
+
+
+def _round(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    found = _numeric(node, node.this, columns)
+    places = node.args.get("decimals")
+    kept = _whole_literal(places) if places is not None else 0
+    if kept is None:
+        raise ExpressionError(f"{sql_of(node)}: the number of places must be written out, as round(x, 2)")
+    if not is_decimal(found):
+        return found
+    precision, scale = decimal_digits(found)
+    whole = precision - scale + 1
+    if kept < 0:
+        return decimal_type(min(max(whole, 1 - kept), PRECISION_MAX), 0)
+    return decimal_type(min(whole + min(scale, kept), PRECISION_MAX), min(scale, kept))
+
+
+def _to_double(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    for operand in node.iter_expressions():
+        _numeric(node, operand, columns)
+    return "double"
+
+
+def _to_string(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    _strings(node, list(node.iter_expressions()), columns)
+    return "string"
+
+
+def _length(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    _strings(node, (node.this,), columns)
+    return "integer"
+
+
+def _substring(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    _strings(node, (node.this,), columns)
+    for place in (node.args.get("start"), node.args.get("length")):
+        if place is not None:
+            _expect(node, type_of(place, columns), "integer")
+    return "string"
+
+
+def _count(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    if node.this is None:
+        raise ExpressionError("count() needs an argument; write count(*)")
+    if not isinstance(node.this, exp.Star):
+        type_of(node.this, columns)
+    return "long"
+
+
+def _sum(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    found = _numeric(node, node.this, columns)
+    if is_decimal(found):
+        precision, scale = decimal_digits(found)
+        return decimal_type(min(precision + 10, PRECISION_MAX), scale)
+    return "double" if found == "double" else "long"
+
+
+def _average(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    found = _numeric(node, node.this, columns)
+    if not is_decimal(found):
+        return "double"
+    precision, scale = decimal_digits(found)
+    return decimal_type(min(precision + 4, PRECISION_MAX), min(scale + 4, PRECISION_MAX))
+
+
+_Rule = Callable[[exp.Expr, Mapping[str, str]], str]
+_RULES: tuple[tuple[tuple[type[exp.Expr], ...], _Rule], ...] = (
+    ((exp.Column,), lambda node, columns: columns[node.name]),
+    ((exp.Paren, exp.Min, exp.Max), lambda node, columns: type_of(node.this, columns)),
+    ((exp.Literal,), _literal),
+    ((exp.Null,), lambda node, columns: NULL),
+    ((exp.Boolean,), lambda node, columns: "boolean"),
+    ((exp.Neg, exp.Abs), _exactly_signed),
+    (ARITHMETIC, _arithmetic),
+    ((*COMPARISONS, exp.Between, exp.In), _comparison),
+    ((exp.Is,), _is),
+    ((exp.Like,), _like),
+    ((exp.And, exp.Or, exp.Not), _logical),
+    ((exp.Case, exp.If), _case),
+    ((exp.Coalesce, exp.Least, exp.Greatest), _same),
+    ((exp.Nullif,), _nullif),
+    ((exp.Cast,), _cast),
+    ((exp.Ceil, exp.Floor), _whole),
+    ((exp.Round,), _round),
+    (TO_DOUBLE, _to_double),
+    ((*TO_STRING, exp.Concat, exp.DPipe), _to_string),
+    ((exp.Length,), _length),
+    ((exp.Substring,), _substring),
+    ((exp.Count,), _count),
+    ((exp.Sum,), _sum),
+    ((exp.Avg,), _average),
+    ((exp.StddevPop, exp.VariancePop), _to_double),
+)
+"""Kinds of node and the rule for the type of their value; the first that fits."""
+
+
+def _common(node: exp.Expr, operands: Sequence[exp.Expr], columns: Mapping[str, str]) -> str:
+    """The one type that all operands can take without loss of kind, as Spark widens numbers."""
+    common = NULL
+    for operand in operands:
+        found = type_of(operand, columns)
+        if found in (NULL, common):
+            continue
+        if common == NULL:
+            common = found
+        elif _group(found) == _group(common) == "number":
+            common = _wider(common, found)
+        else:
+            raise ExpressionError(
+                f"{sql_of(node)}: {_a(common)} and {_a(found)} don't go together; write a cast around one of them"
+            )
+    return common
+
+
+def _wider(left: str, right: str) -> str:
+    if "double" in (left, right):
+        return "double"
+    if not (is_decimal(left) or is_decimal(right)):
+        return "long"
+    (p1, s1), (p2, s2) = decimal_digits(left), decimal_digits(right)
+    whole, scale = max(p1 - s1, p2 - s2), max(s1, s2)
+    return decimal_type(min(whole + scale, PRECISION_MAX), max(min(scale, PRECISION_MAX - whole), 0))
+
+
+def _numeric(node: exp.Expr, operand: exp.Expr, columns: Mapping[str, str]) -> str:
+    found = type_of(operand, columns)
+    if _group(found) != "number":
+        raise ExpressionError(f"{sql_of(node)}: expected a number, got {_a(found)}")
+    return found
+
+
+def _strings(node: exp.Expr, operands: Sequence[exp.Expr], columns: Mapping[str, str]) -> None:
+    for operand in operands:
+        _expect(node, type_of(operand, columns), "string")
+
+
+def _expect(node: exp.Expr, found: str, expected: str) -> None:
+    if found not in (expected, NULL):
+        raise ExpressionError(f"{sql_of(node)}: expected {_a(expected)}, got {_a(found)}")
+
+
+def _group(name: str) -> str:
+    return "number" if is_number(name) else name
+
+
+def _a(name: str) -> str:
+    return name if name == NULL else f"an {name}" if name[0] in "aeiou" else f"a {name}"
+
+
+def _whole_literal(node: exp.Expr) -> int | None:
+    """The value of a whole number that is written out, else None."""
+    literal = node.this if isinstance(node, exp.Neg) else node
+    if isinstance(literal, exp.Literal) and not literal.is_string and literal.name.isdigit():
+        return -int(literal.name) if isinstance(node, exp.Neg) else int(literal.name)
+    return None
+
+
+def _digits_in(operand: exp.Expr, found: str) -> tuple[int, int]:
+    """Precision and scale of an operand of the type `found`: Spark takes a whole number that is written out with as many digits
+    as it has, and any other number with all that its type can have."""
+    number = _whole_literal(operand)
+    return decimal_digits(found) if number is None or is_decimal(found) else (len(str(abs(number))), 0)
+
+
+def _adjusted(precision: int, scale: int) -> str:
+    """Spark's answer to more than 38 digits: keep the whole part, give up fraction, but not below six places."""
+    if precision > PRECISION_MAX:
+        whole = precision - scale
+        scale = max(PRECISION_MAX - whole, min(scale, 6))
+        precision = PRECISION_MAX
+    return decimal_type(precision, scale)

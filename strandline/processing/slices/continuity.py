@@ -1,0 +1,180 @@
+"""Whether the log is still the one that a job has read.
+
+After a power cut, or the election of a leader that lacked records, a log may end before an offset that the job has read; a topic
+may be deleted and made anew. Other records then come to the same offsets, and no offset tells. So when a run begins, and before
+each slice with records is recorded,
+
+* the topic must have the id that it had when the stream was registered;
+* no partition may end before the last slice does;
+* in each partition the record batch that holds the last record of the last slice must have the checksum that is recorded with
+  the slice. Between slices only the partitions that go on are asked: the others are when they do.
+
+A source task compares that checksum, too, when it has read a slice's part (`RangeReader`): the log may be cut off after the run
+looked at it. No window is computed before all tasks have read.
+
+Else the run ends with a Conflict: the job has results of records that are gone, and only a person can say what they are worth.
+
+A broker that is behind may say for a moment that something is missing. So that is a Conflict only when it stays so for DOUBT_MS;
+until then nothing is cut. Another id or another checksum is a Conflict at once: being behind gives neither.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from strandline.core.errors import Conflict, NotFound
+from strandline.ledger.states import SliceRow
+from strandline.log.index import LogIndex
+
+DOUBT_MS = 10_000
+_POLL_S = 0.2
+_ANEW = "Register the stream under another name, and submit a pipeline of another name that reads it."
+
+Vector = Mapping[int, int]
+
+
+class LogContinuity:
+    """Compares a stream with what one job has read of it, for one run. Every method raises LogUnavailable, too."""
+
+    def __init__(
+        self,
+        job: str,
+        stream: str,
+        topic_id: str | None,
+        index: LogIndex,
+        monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
+    ) -> None:
+        """`topic_id`: of the registered stream; None when it is not known."""
+        self._job = job
+        self._stream = stream
+        self._topic_id = topic_id
+        self._index = index
+        self._ends = _Doubt(monotonic_ms)
+        self._records = _Doubt(monotonic_ms)
+        self._topic = _Doubt(monotonic_ms)
+
+    def require(self, last: SliceRow | None) -> None:
+        """Return once the log is seen to hold the job's last slice, if it has one, as it was cut. Raises Conflict."""
+        while not self._holds(last):
+            time.sleep(_POLL_S)
+
+    def _holds(self, last: SliceRow | None) -> bool:
+        try:
+            self.require_same_topic()
+            if last is not None:
+                ends = last.offsets.get(self._stream, {})
+                if not self.reaches(self._index.ends(self._stream), ends):
+                    return False
+                return self._records.is_settled(self._check_records(last, ends.keys()))
+        except NotFound as error:
+            self.doubt(error)
+            return False
+        return True
+
+    def reaches(self, ends: Vector, read: Vector) -> bool:
+        """Whether each partition of `read` is there and ends at or after it. If not, look again, and cut nothing. Raises
+        Conflict, NotFound."""
+        short = next((partition for partition, offset in read.items() if ends.get(partition, -1) < offset), None)
+        if short is None:
+            return self._ends.is_settled(None)
+        self.require_same_topic()
+        end = f"ends at offset {ends[short]}" if short in ends else "is not there"
+        return self._ends.is_settled(
+            f"stream {self._stream}, partition {short} {end}, but slices of job {self._job} go up to offset {read[short]}: "
+            f"{self._cut_off()}"
+        )
+
+    def sealed(self, row: SliceRow, done: SliceRow | None) -> SliceRow | None:
+        """The slice `row`, which is not recorded yet, with its checksums, if the log goes on from the slice before it, `done`.
+        None: look again, and cut nothing. Raises Conflict, NotFound."""
+        self.require_same_topic()
+        firsts = row.offsets_first[self._stream]
+        known = done.checksums.get(self._stream, {}) if done is not None else {}
+        last = {p: end - 1 for p, end in row.offsets[self._stream].items() if end > 0}
+        grown = {p: offset for p, offset in last.items() if offset >= firsts.get(p, 0)}
+        wanted = {p: offset for p, offset in last.items() if p in grown or p not in known}
+        # The new ones first: where the old ones are there afterwards, the log was not cut off below them in between.
+        found = self._index.checksums(self._stream, wanted)
+        problem = self._check_records(done, grown.keys()) if done is not None else None
+        if not self._records.is_settled(problem or self._missing(grown, found)):
+            return None
+        return replace(row, checksums={self._stream: {**known, **found}})
+
+    def require_same_topic(self) -> None:
+        """Raise Conflict if the topic is another one of the same name. Raises NotFound when there is none."""
+        require_same_topic(self._job, self._stream, self._topic_id, self._index.topic_id(self._stream), _ANEW)
+
+    def doubt(self, missing: NotFound) -> None:
+        """Note that a look found no topic: look again, and cut nothing. Raises Conflict when that was so for DOUBT_MS."""
+        try:
+            self._topic.is_settled(
+                f"the topic of stream {self._stream}, which job {self._job} reads, was deleted. {_ANEW}"
+            )
+        except Conflict as error:
+            raise error from missing
+
+    def trust(self) -> None:
+        """Note that a look found the topic."""
+        self._topic.is_settled(None)
+
+    def _check_records(self, last: SliceRow, partitions: Collection[int]) -> str | None:
+        """What is missing of the slice's last records in these partitions, if anything is. Raises Conflict if one is another."""
+        known = {p: checksum for p, checksum in last.checksums.get(self._stream, {}).items() if p in partitions}
+        offsets = {p: last.offsets[self._stream][p] - 1 for p in known}
+        found = self._index.checksums(self._stream, offsets)
+        for partition, checksum in found.items():
+            if checksum != known[partition]:
+                raise Conflict(
+                    f"stream {self._stream}, partition {partition} holds another record at offset {offsets[partition]} than when "
+                    f"slice {last.number} of job {self._job} was cut: {self._cut_off()}"
+                )
+        return self._missing(offsets, found)
+
+    def _missing(self, offsets: Vector, found: Vector) -> str | None:
+        """What to say of an offset that was not found, if there is one that retention has not removed."""
+        missing = offsets.keys() - found.keys()
+        starts = self._index.starts(self._stream) if missing else {}
+        for partition in sorted(missing):
+            if starts.get(partition, 0) <= offsets[partition]:
+                return (
+                    f"stream {self._stream}, partition {partition} does not hold offset {offsets[partition]} any more, "
+                    f"up to which slices of job {self._job} go: {self._cut_off()}"
+                )
+        return None
+
+    def _cut_off(self) -> str:
+        return (
+            "the log was cut off there, by a power cut or by the election of a broker that lacked records. Restore the log and "
+            f"start the job again (strandline job start {self._job}); or submit the pipeline under another name, with other "
+            "names for what it emits, to compute from what the log holds now."
+        )
+
+
+class _Doubt:
+    """Something that may be wrong for a moment."""
+
+    def __init__(self, monotonic_ms: Callable[[], int]) -> None:
+        self._monotonic_ms = monotonic_ms
+        self._since_ms: int | None = None
+
+    def is_settled(self, problem: str | None) -> bool:
+        """Whether there is no problem. Raises Conflict when there has been one at every look for DOUBT_MS."""
+        if problem is None:
+            self._since_ms = None
+            return True
+        now_ms = self._monotonic_ms()
+        self._since_ms = now_ms if self._since_ms is None else self._since_ms
+        if now_ms - self._since_ms >= DOUBT_MS:
+            raise Conflict(problem)
+        return False
+
+
+def require_same_topic(job: str, stream: str, known_id: str | None, present_id: str, what_now: str) -> None:
+    """Raise Conflict if the topic, whose id is `present_id`, is not the one that was registered as the stream's."""
+    if known_id is not None and known_id != present_id:
+        raise Conflict(
+            f"stream {stream} is another topic than the one that job {job} has read (topic id {present_id}, known is "
+            f"{known_id}): it was deleted and made again, so offsets mean other records now. {what_now}"
+        )

@@ -1,0 +1,88 @@
+"""Which slices of a job nobody will read again, so that they may go from the ledger. Reads the ledger only."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strandline.ledger.states import CheckpointRow
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.stored import load_pipeline
+from strandline.processing.slices.rewind import whole_plan_of_job
+
+if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
+    from strandline.ledger.ledger import Ledger
+
+_DAY_MS = 24 * 3_600_000
+
+
+@dataclass(frozen=True)
+class SlicesKept:
+    """How long slices stay that no rewind and no reader of a stream of results needs."""
+
+    days_min: int
+    """So long at least."""
+    days_max: int
+    """So long at most; after `days_min` they go with the records."""
+
+
+def floor_of_use(
+    ledger: Ledger, job: str, log_starts: Callable[[str], Mapping[int, int]], kept: SlicesKept, now_ms: int
+) -> int:
+    """The last slice of a job that nobody will read again, 0 if there is none: the floor to which the ledger may be cleared.
+
+    Slices above it are needed
+
+    1. by a rewind, of the version that has begun the last slice and of the present one, whatever their age;
+    2. by jobs that read a stream of this one's results, which is cut at its checkpoints, while Kafka still holds them;
+    3. by audits and backfills, which read what the log still holds, up to an age of `days_max`;
+    4. by people, up to an age of `days_min`.
+
+    `log_starts` returns the first offset that Kafka still holds of each partition of a topic. Raises NotFound, LogUnavailable.
+    """
+    last, planned = ledger.last_checkpoint(job), ledger.last_slice(job)
+    if last is None or planned is None:
+        return 0
+    pipelines = [load_pipeline(ledger, job, version) for version in {ledger.job(job).version, planned.version}]
+    rewound = min(whole_plan_of_job(ledger, pipeline).slice_first for pipeline in pipelines)
+    inputs = {pipeline.spec.input.stream for pipeline in pipelines}
+    read = ledger.first_slice_from(job, last.slice, {stream: dict(log_starts(stream)) for stream in inputs})
+    emitted = _first_emission(ledger, last, pipelines, log_starts)
+
+    def first_younger(days: int) -> int:  # a clock that was set back only moves the cut, and never past the rewind
+        since_ms = now_ms - days * _DAY_MS
+        return _first_slice(ledger, last, lambda row: row.committed_ms >= since_ms)
+
+    audited = max(read, first_younger(kept.days_max))
+    return min(rewound, emitted, audited, first_younger(kept.days_min), last.slice) - 1
+
+
+def _first_emission(
+    ledger: Ledger,
+    last: CheckpointRow,
+    pipelines: list[CheckedPipeline],
+    log_starts: Callable[[str], Mapping[int, int]],
+) -> int:
+    """The first slice whose emission to a stream is still there. Without such streams, the slice after the last."""
+    streams = {stream for pipeline in pipelines for stage in pipeline.stages for stream in stage.streams}
+    if not streams:
+        return last.slice + 1
+    starts = {stream: log_starts(stream) for stream in streams}
+
+    def is_held(row: CheckpointRow) -> bool:
+        return all(
+            row.result_offsets.get(stream, {}).get(partition, 0) >= offset
+            for stream, partitions in starts.items()
+            for partition, offset in partitions.items()
+        )
+
+    return _first_slice(ledger, last, is_held)
+
+
+def _first_slice(ledger: Ledger, last: CheckpointRow, is_so: Callable[[CheckpointRow], bool]) -> int:
+    """The first slice whose checkpoint is so, as those of all later ones are; the one after the last if none is."""
+    first = max(1, ledger.floor(last.job))
+    numbers = range(first, last.slice + 1)
+    return first + bisect_left(numbers, True, key=lambda number: is_so(ledger.checkpoint(last.job, number)))

@@ -1,0 +1,69 @@
+"""What the checkpoints counted of slices. Whoever reads these slices again compares before it emits anything."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strandline.core.errors import ReplayMismatch
+from strandline.core.record_headers import REASON_EXPRESSION
+from strandline.ledger.states import SliceRow, offset_count
+from strandline.processing.source.slice_rows import SourceFacts
+
+if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
+    from strandline.ledger.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class RecordedCounts:
+    """The counts of slices `slice_first` to `slice_last` of a job when they were committed; travels pickled."""
+
+    job: str
+    slice_first: int
+    slice_last: int
+    records: int
+    rejected: Mapping[str, int]
+    """Reason -> records. Only the reasons that are counted alike now."""
+    has_expression: bool
+    """Whether records without a value for an expression are among them."""
+
+    def require_same(self, facts: SourceFacts) -> None:
+        """Raise ReplayMismatch unless `facts`, of all that was read of the slices, counts the same records, and as many rejected
+        for each reason."""
+        found = [("records", self.records, facts.records)]
+        for reason in sorted(self.rejected.keys() | facts.rejected.keys()):
+            if reason != REASON_EXPRESSION or self.has_expression:
+                then, now = self.rejected.get(reason, 0), facts.rejected.get(reason, 0)
+                found.append((f"records rejected as {reason}", then, now))
+        differences = [f"{then:,} {what} then, {now:,} now" for what, then, now in found if then != now]
+        if differences:
+            raise ReplayMismatch(
+                f"slices {self.slice_first} to {self.slice_last} of job {self.job} are not what they were: "
+                f"{'; '.join(differences)}. Nothing that follows from them was emitted. Records were deleted from the topic, or "
+                "the topic or its stream's document was changed. Put it back as it was and start the job again, or submit the "
+                "pipeline under another name."
+            )
+
+
+def recorded_counts(ledger: Ledger, job: str, slices: range, versions: Collection[int], version: int) -> RecordedCounts:
+    """What the checkpoints counted of these slices, all committed, as far as `version` of the job counts alike.
+
+    `versions`: those that committed the slices. What a record is rejected for follows from the stream and the slice; only whether
+    an expression has a value follows from the version, and from the release of Strandline. Raises LedgerUnavailable.
+    """
+    first, last = slices[0], slices[-1]
+    before, after = ledger.totals(job, first - 1), ledger.totals(job, last)
+    is_same = set(versions) == {version} and not _has_of_older_release(ledger.slices(job, first, last))
+    rejected = {
+        reason: count - before.rejected.get(reason, 0)
+        for reason, count in after.rejected.items()
+        if is_same or reason != REASON_EXPRESSION
+    }
+    return RecordedCounts(job, first, last, after.records - before.records, rejected, is_same)
+
+
+def _has_of_older_release(slices: Iterable[SliceRow]) -> bool:
+    """Whether a slice with records has no checksums: it may be of a release that left out without a word what a `where` had no
+    value for, and that release recorded none."""
+    return any(not row.checksums and offset_count(row.offsets_first, row.offsets) for row in slices)

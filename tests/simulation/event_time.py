@@ -1,0 +1,103 @@
+"""Whether every watermark is what the rule gives by the log alone, and every late record is late for a reason."""
+
+from __future__ import annotations
+
+from strandline.ledger.states import SliceKind, SliceRow
+from strandline.processing.slices.watermark import greatest
+from tests.simulation.log import Record
+from tests.simulation.run import reason_against
+from tests.simulation.versions import JOB, STREAM
+from tests.simulation.world import World
+
+
+def wrong_times(world: World, slices: list[SliceRow]) -> list[str]:
+    """Where a recorded watermark, or what a slice closed, is not what the rule of docs/pipeline.md gives, by the log alone."""
+    findings = []
+    reached: dict[int, int] = {}
+    closed_ms: int | None = None
+    for one in slices:
+        name, rule, silence_ms = f"slice {one.number}", one.rule, one.silence_ms.get(STREAM, {})
+        firsts = one.offsets_first[STREAM]
+        is_first = any(end > firsts.get(p, 0) and p not in reached for p, end in one.offsets[STREAM].items())
+        expected = [greatest(closed_ms, watermark_of(one, reached, silence_ms, is_first=is_first))]
+        if one.kind is SliceKind.DRAIN:
+            expected = [one.watermark_ms] if (one.watermark_ms or 0) >= (expected[0] or 0) else expected
+        if [one.watermark_ms] != expected:
+            findings.append(f"watermark: {name} has the watermark {one.watermark_ms}, expected {expected[0]} by {rule}")
+        if one.reached.get(STREAM, {}) != reached:
+            findings.append(f"watermark: {name} says that event time has come to {one.reached}, and it was {reached}")
+        for partition, end in one.offsets[STREAM].items():
+            for record in world.log.records[partition][one.offsets_first[STREAM].get(partition, 0) : end]:
+                if not reason_against(record, one):
+                    reached[partition] = max(record.event_ms, reached.get(partition, 0))
+        closed_ms = greatest(one.watermark_ms, watermark_of(one, reached, silence_ms))
+        found_ms = world.ledger.checkpoint(JOB, one.number).closes_ms
+        if found_ms != closed_ms:
+            findings.append(f"watermark: {name} closes up to {found_ms}, expected {closed_ms} by {rule}")
+    return findings
+
+
+def watermark_of(
+    one: SliceRow, reached: dict[int, int], silence_ms: dict[int, int], *, is_first: bool = False
+) -> int | None:
+    """`is_first`: the slice holds records of a partition that none was used of before."""
+    rule = one.rule
+    if not reached:
+        return None
+    limit_ms = 10**15 if rule.idle_timeout_ms is None else rule.idle_timeout_ms
+    active = [partition for partition in reached if silence_ms.get(partition, 0) < limit_ms]
+    if not active and not is_first:
+        return max(reached.values()) + min(silence_ms[partition] for partition in reached) - limit_ms - rule.delay_ms
+    if rule.watermark == "newest":
+        return max(reached.values()) - rule.delay_ms
+    if is_first:
+        return None
+    return min(reached[partition] for partition in active) - rule.delay_ms
+
+
+def late_without_cause(world: World, slices: list[SliceRow]) -> list[str]:
+    """Records that are late though the load sent them in time, whatever the watermarks are.
+
+    The load knows how far behind event time it sent a record; behind by no more than every version's delay is in time. Such a
+    record may still be late
+
+    * when it was held up on its way, and others could not be held back for it, because its partition had never held anything or
+      the rule follows the newest event;
+    * when the brokers' clock jumped, for the same two reasons: a cut at one log time lets other partitions run ahead;
+    * where event time isn't the clock, when all partitions were idle.
+    """
+    delay_ms = min(version.delay_ms for version in world.versions)
+    findings = []
+    held: set[int] = set()
+    """Partitions that have held an accepted record, before the slice."""
+    for at, one in enumerate(slices):
+        accepted_in = set()
+        for partition, end in one.offsets[STREAM].items():
+            for record in world.log.records[partition][one.offsets_first[STREAM].get(partition, 0) : end]:
+                reason = reason_against(record, one)
+                if not reason:
+                    accepted_in.add(partition)
+                if reason != "late" or record.behind_ms > delay_ms:
+                    continue
+                is_new = partition not in held
+                if not _has_cause(world, record, slices[: at + 1], is_new):
+                    findings.append(f"late without cause: {record} of partition {partition} in slice {one.number}")
+        held |= accepted_in
+    return findings
+
+
+def _has_cause(world: World, record: Record, slices: list[SliceRow], is_new: bool) -> bool:
+    """`slices` up to that of the record; `is_new`: nothing of its partition had been accepted before."""
+    passed = next(n for n, one in enumerate(slices) if (one.watermark_ms or 0) > record.event_ms)
+    near = slices[max(0, passed - 1) : passed + 1]
+    """The slice whose watermark passed the record, and the one before, whose close it may be."""
+    holds_nothing_back = is_new or any(one.rule.watermark == "newest" for one in near)
+    if (record.is_held_up or world.log.has_jumped) and holds_nothing_back:
+        return True
+    return not world.load.is_real_time and any(map(_is_all_idle, near))
+
+
+def _is_all_idle(one: SliceRow) -> bool:
+    limit_ms, silence_ms = one.rule.idle_timeout_ms, one.silence_ms.get(STREAM, {})
+    reached = one.reached.get(STREAM, {})
+    return limit_ms is not None and all(silence_ms.get(partition, 0) >= limit_ms for partition in reached)

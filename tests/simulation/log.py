@@ -1,0 +1,107 @@
+"""The log of the simulated job: records by partition, as `LogIndex` shows them."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+from strandline.core.errors import LogUnavailable
+from strandline.processing.slices.silence import GAP_MAX_MS
+
+
+@dataclass(frozen=True)
+class Record:
+    number: int
+    """No two records have the same one."""
+    log_ms: int
+    event_ms: int
+    device: str
+    power: int
+    is_broken: bool
+    behind_ms: int = 0
+    """How far the load meant it to be behind event time when it was sent."""
+    is_held_up: bool = False
+    """Sent in an outage, or into a transaction that hung: it could be read only later."""
+
+
+class Log:
+    """Records by partition; answers as `LogIndex` does. Behind an open transaction nothing can be read."""
+
+    def __init__(self, partitions: int) -> None:
+        self.records: list[list[Record]] = [[] for _ in range(partitions)]
+        self.partitions_first = partitions
+        """How many there were at first."""
+        self.open_from: dict[int, int] = {}
+        """Partition -> where the open transaction begins."""
+        self.away_ms: int | None = None
+        """For how long the brokers have been away; None: they answer."""
+        self.clock_off_ms = 0
+        """What the brokers' clock is off by; log times are its."""
+        self.has_jumped = False
+        """Whether that ever changed."""
+        self.silent_ms = [0] * partitions
+        """For how long nothing came to each partition, while nothing was pending there and the brokers were up. The first moments
+        of an outage count: nobody sees one that is over between two looks."""
+
+    def topic_id(self, stream: str) -> str:
+        return stream
+
+    def starts(self, stream: str) -> dict[int, int]:
+        return dict.fromkeys(range(len(self.records)), 0)
+
+    def partitions(self, stream: str) -> list[int]:
+        return list(range(len(self.records)))
+
+    def ends(self, stream: str) -> dict[int, int]:
+        return {partition: self.open_from.get(partition, end) for partition, end in self.ends_with_open(stream).items()}
+
+    def ends_with_open(self, stream: str) -> dict[int, int]:
+        if self.away_ms is not None:
+            raise LogUnavailable("the brokers are away")
+        return {partition: len(records) for partition, records in enumerate(self.records)}
+
+    def checksums(self, stream: str, offsets: dict[int, int]) -> dict[int, int]:
+        """Of the record at each offset that is there."""
+        return {
+            partition: zlib.crc32(repr(self.records[partition][offset]).encode())
+            for partition, offset in offsets.items()
+            if 0 <= offset < len(self.records[partition])
+        }
+
+    def newest_log_time(self, stream: str) -> int:
+        return max((one.log_ms for records in self.records for one in records), default=0)
+
+    def offsets_at(self, stream: str, log_time_ms: int, ends: dict[int, int]) -> dict[int, int]:
+        return {
+            partition: min(
+                next((at for at, one in enumerate(self.records[partition]) if one.log_ms >= log_time_ms), end), end
+            )
+            for partition, end in ends.items()
+        }
+
+    def append(self, partition: int, record: Record) -> None:
+        self.records[partition].append(record)
+        self.silent_ms[partition] = 0
+
+    def add_partition(self) -> None:
+        self.records.append([])
+        self.silent_ms.append(0)
+
+    def cut(self, partition: int, end: int) -> None:
+        """The partition loses its last records, as after an election of a leader that lacked them."""
+        del self.records[partition][end:]
+        if self.open_from.get(partition, 0) >= end:
+            self.open_from.pop(partition, None)
+        self.silent_ms[partition] = 0
+
+    def close_transaction(self, partition: int) -> None:
+        if self.open_from.pop(partition, len(self.records[partition])) < len(self.records[partition]):
+            self.silent_ms[partition] = 0
+
+    def pass_time(self, ms: int, read: dict[int, int]) -> None:
+        """Time that was silent counts as such; `read` is where the slices end."""
+        if self.away_ms is not None:
+            self.away_ms, ms = self.away_ms + ms, max(0, min(ms, GAP_MAX_MS - self.away_ms))
+        for partition, records in enumerate(self.records):
+            if self.open_from.get(partition, len(records)) == len(records) == read.get(partition):
+                self.silent_ms[partition] += ms

@@ -1,0 +1,166 @@
+"""The windows of both stages over the records that were used, and what stands between them.
+
+Sums of doubles are compared to the last bit, because the platform promises how it adds: a window's values of each partition by
+offset, one after the other, and then the sums of the partitions in their order; a later window's values by the ends of the
+windows before it and then by key, null last.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from tests.support.chaos.checking.judging import Judged
+from tests.support.chaos.checking.pace import LONG, SHORT, Pace
+from tests.support.chaos.dump import Row
+
+Key = tuple[str, int, tuple[str | None, ...]]
+"""A result: stage, window end, by fields."""
+NEAR_A_TIE = Fraction(1, 10**12)
+"""Relative to the tie."""
+DERIVE, WHERE = "steps[3].derive.crowd", "steps[4].where"
+"""The steps between the windows that may have no value."""
+RATIO_MAX = 40
+
+
+@dataclass(frozen=True)
+class Hundredths:
+    """A mean of doubles, rounded half up to hundredths."""
+
+    exact: Fraction
+    """The mean itself."""
+    added: float
+    """The mean as doubles give it."""
+
+    def allows(self, held: Any) -> bool:
+        """Whether it may be rounded to this. A mean so near to a tie that an addition of doubles, or their shortest digits, may
+        stand on the other side of it may be rounded to either side. One that is a tie, and that doubles give exactly, goes up."""
+        if not isinstance(held, float):
+            return False
+        scaled = abs(self.exact) * 100
+        below = math.floor(scaled)
+        tie = below + Fraction(1, 2)
+        allowed = {below + 1 if scaled >= tie else below}
+        if abs(scaled - tie) <= NEAR_A_TIE * tie and not scaled == tie == abs(Fraction(self.added)) * 100:
+            allowed = {below, below + 1}
+        sign = -1 if self.exact < 0 else 1
+        return any(held == float(Fraction(sign * one, 100)) for one in allowed)
+
+
+@dataclass
+class Result:
+    end_ms: int
+    by: dict[str, str | None]
+    values: Row
+    exact_load: Fraction
+    """The mean load without any rounding."""
+    failed_in: str | None = None
+    """The step behind the window that has no value for it."""
+
+
+def cascade(judged: list[Judged], pace: Pace) -> dict[Key, Result]:
+    """Every result of both stages, closed or not. `judged` by partition and offset."""
+    windows: dict[tuple[int, str | None, str | None], list[Judged]] = defaultdict(list)
+    for one in judged:
+        if one.member is not None and one.event_ms is not None:
+            end_ms = (one.event_ms // pace.short_ms + 1) * pace.short_ms
+            windows[end_ms, one.member.get("site"), one.member.get("client")].append(one)
+    results: dict[Key, Result] = {}
+    later: dict[tuple[int, str | None], list[tuple[Result, float]]] = defaultdict(list)
+    for (end_ms, site, client), members in sorted(windows.items(), key=lambda item: _order(item[0])):
+        result = results[SHORT, end_ms, (site, client)] = _short(end_ms, site, client, members)
+        crowd = _crowd(result)
+        if crowd is not None:
+            later[-(-end_ms // pace.long_ms) * pace.long_ms, site].append((result, crowd))
+    for (end_ms, site), parts in later.items():
+        results[LONG, end_ms, (site,)] = _long(end_ms, site, parts)
+    return results
+
+
+def _order(key: tuple[int, str | None, str | None]) -> tuple[object, ...]:
+    end_ms, *by = key
+    return end_ms, *((value is None, (value or "").encode()) for value in by)
+
+
+def _short(end_ms: int, site: str | None, client: str | None, members: list[Judged]) -> Result:
+    rows = [one.member for one in members if one.member is not None]
+    loads: dict[int, list[float]] = defaultdict(list)
+    for one, row in zip(members, rows, strict=True):
+        loads[one.record.partition].append(row["load"])
+    load = added(added(part) for part in loads.values()) / len(rows)
+    exact = mean(Fraction(row["load"]) for row in rows)
+    powers = [float(row["power"]) for row in rows]
+    values = {
+        "n": len(rows),
+        "load": load,
+        "mean": Hundredths(exact, load),
+        "peak": max(powers),
+        "low": min(powers),
+        "total": sum(row["count"] for row in rows),
+        "busy": sum(row["busy"] for row in rows),
+        "cost": sum((Decimal(row["cost"]) for row in rows), Decimal(0)),
+    }
+    return Result(end_ms, {"site": site, "client": client}, values, exact)
+
+
+def _crowd(result: Result) -> float | None:
+    """What the derive behind the first window adds; None where the result goes no further. Notes the step that failed."""
+    values = result.values
+    if values["busy"] == 0:
+        result.failed_in = DERIVE
+    elif values["low"] == 0:
+        result.failed_in = WHERE
+    elif values["peak"] / values["low"] < RATIO_MAX:
+        return float(values["n"] / values["busy"])
+    return None
+
+
+def _long(end_ms: int, site: str | None, parts: Sequence[tuple[Result, float]]) -> Result:
+    results = [result for result, _ in parts]
+    rows = [result.values for result in results]
+    load = added(row["load"] for row in rows) / len(rows)
+    exact = mean(result.exact_load for result in results)
+    values = {
+        "n": sum(row["n"] for row in rows),
+        "clients": len(rows),
+        "load": load,
+        "mean": Hundredths(exact, load),
+        "peak": max(row["peak"] for row in rows),
+        "crowd": max(crowd for _, crowd in parts),
+        "total": sum(row["total"] for row in rows),
+        "cost": sum((row["cost"] for row in rows), Decimal(0)),
+    }
+    return Result(end_ms, {"site": site}, values, exact)
+
+
+def added(values: Iterable[float]) -> float:
+    """One after the other. (`sum` corrects the rounding of doubles.)"""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
+def mean(values: Iterable[Fraction]) -> Fraction:
+    found = list(values)
+    return sum(found, Fraction(0)) / len(found)
+
+
+class Closers:
+    """Which slice closes a window: the first that closes at or after the window's end."""
+
+    def __init__(self, closes_ms: dict[int, int | None]) -> None:
+        self._reached: list[tuple[int, int]] = []
+        for number, up_to_ms in closes_ms.items():
+            if up_to_ms is not None and (not self._reached or up_to_ms > self._reached[-1][0]):
+                self._reached.append((up_to_ms, number))
+
+    def of(self, end_ms: int) -> int | None:
+        at = bisect_left(self._reached, end_ms, key=lambda reached: reached[0])
+        return self._reached[at][1] if at < len(self._reached) else None

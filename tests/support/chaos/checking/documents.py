@@ -1,0 +1,99 @@
+"""What a result's document has to be, wherever it stands: its id, its index, and every field."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from tests.support.chaos.checking.cascade import Closers, Hundredths, Key, Result
+from tests.support.chaos.checking.pace import Pace
+from tests.support.chaos.dump import Row
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A result of a closed window, and what its document has to be like."""
+
+    job: str
+    stage: str
+    size_ms: int
+    result: Result
+    closer: int
+    """The slice that closes its window."""
+    epochs: tuple[int, int]
+    """The first and the last run that may have written it: a slice that was planned and not committed may have been written
+    already, all of it or a part."""
+
+    @property
+    def id(self) -> str:
+        """As the docs of a document's id tell it: a hash over the lengths and texts of what names a result."""
+        end_ms, by = self.result.end_ms, self.result.by
+        parts = [("s", self.job), ("s", self.stage), ("i", end_ms - self.size_ms), ("i", end_ms), ("i", len(by))]
+        parts += [("n", "") if value is None else ("s", value) for value in by.values()]
+        text = b"".join(f"{kind}{len(str(part).encode())}:{part}".encode() for kind, part in parts)
+        return base64.urlsafe_b64encode(hashlib.sha256(text).digest()[:16]).decode().rstrip("=")
+
+    @property
+    def index(self) -> str:
+        end = iso(self.result.end_ms)
+        return f"{self.job}-{self.stage}-{end[:4]}.{end[5:7]}"
+
+    def differences(self, index: str, source: Row) -> Iterator[str]:
+        """What of a document in this index is not as it has to be, each a sentence."""
+        if index != self.index:
+            yield f"is in the index {index}"
+        source = dict(source)
+        origin = source.pop("strandline", {})
+        wanted = {"job": self.job, "stage": self.stage, "version": 1}
+        if {name: origin.get(name) for name in wanted} != wanted:
+            yield f"says that it comes from {origin}"
+        if origin.get("emission") != self.closer or not self.epochs[0] <= origin.get("epoch", -1) <= self.epochs[1]:
+            yield f"says that it comes from {origin}; slice {self.closer} closed its window, under epochs {self.epochs}"
+        end_ms = self.result.end_ms
+        window = {"start": iso(end_ms - self.size_ms), "end": iso(end_ms)}
+        expected: Row = {"@timestamp": iso(end_ms), "window": window, **self.result.by, **self.result.values}
+        for name in sorted(expected.keys() | source.keys()):
+            if name not in expected or name not in source or not is_same(source[name], expected[name]):
+                yield f"{name} is {source.get(name)!r}, expected {expected.get(name)!r}"
+
+
+def expected_documents(
+    job: str,
+    results: dict[Key, Result],
+    closers: Closers,
+    slices: list[Row],
+    checkpoints: dict[int, Row],
+    pace: Pace,
+    epochs: int,
+) -> dict[str, Expected]:
+    """Every result of a closed window by its id. `epochs`: the last run's."""
+    planned = {row["number"]: row for row in slices}
+    found = {}
+    for (stage, end_ms, _), result in results.items():
+        closer = closers.of(end_ms)
+        if closer is not None:
+            done = checkpoints.get(closer)
+            may_write = (planned[closer]["epoch"], done["epoch"] if done else epochs)
+            expected = Expected(job, stage, pace.sizes_ms[stage], result, closer, may_write)
+            found[expected.id] = expected
+    return found
+
+
+def is_same(held: Any, expected: Any) -> bool:
+    """Whether a value of a document is as it has to be, to the last bit."""
+    if isinstance(expected, Hundredths):
+        return expected.allows(held)
+    if isinstance(expected, Decimal):
+        return isinstance(held, str) and Decimal(held) == expected
+    if isinstance(expected, float):
+        return isinstance(held, float) and held == expected
+    return type(held) is type(expected) and held == expected
+
+
+def iso(moment_ms: int) -> str:
+    return datetime.fromtimestamp(moment_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment_ms % 1000:03d}Z"

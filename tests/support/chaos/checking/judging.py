@@ -1,0 +1,94 @@
+"""What becomes of each record of the log: by its slice, and by the checker's own reading of the bytes."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.support.chaos.checking.pace import MAX_AHEAD_MS
+from tests.support.chaos.checking.verdict import JobVerdict
+from tests.support.chaos.dump import Record, Row
+
+NUMBERS = ("ts", "power", "rated", "count", "busy")
+TEXTS = ("id", "cost")
+OPTIONAL_TEXTS = ("client", "site", "note")
+"""Null is as good as missing."""
+
+
+@dataclass
+class Judged:
+    record: Record
+    slice: int
+    reason: str | None
+    """Why it is a dead letter; None when it is used."""
+    event_ms: int | None = None
+    """Known where the record could be read."""
+    member: Row | None = None
+    """The record where a window counts it; None where it is refused or filtered out."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether its event time counts."""
+        return self.event_ms is not None and self.reason in (None, "expression")
+
+
+def judge_all(records: list[Record], slices: list[Row], stream: str, verdict: JobVerdict) -> Iterator[Judged]:
+    by_partition: dict[int, list[tuple[int, Row]]] = defaultdict(list)
+    for row in slices:
+        for partition, end in row["offsets"][stream].items():
+            by_partition[int(partition)].append((end, row))
+    places = dict.fromkeys(by_partition, 0)
+    for record in records:
+        ends = by_partition[record.partition]
+        at = places.get(record.partition, 0)
+        while at < len(ends) and ends[at][0] <= record.offset:
+            at += 1
+        places[record.partition] = at
+        if at == len(ends):
+            verdict.lost.append(f"record {record.partition}/{record.offset} is in no slice")
+            continue
+        judged = _judge(record, ends[at][1])
+        if judged.reason is None:
+            verdict.accepted += 1
+        elif judged.reason == "late":
+            verdict.late += 1
+        else:
+            verdict.refused += 1
+        yield judged
+
+
+def _judge(record: Record, row: Row) -> Judged:
+    number = row["number"]
+    try:
+        parsed = json.loads(record.value.decode("utf-8"), parse_constant=_refuse)
+    except ValueError:
+        return Judged(record, number, "decode")
+    if not isinstance(parsed, dict) or not _fits(parsed):
+        return Judged(record, number, "schema")
+    event_ms = parsed["ts"]
+    if event_ms - record.log_time_ms > MAX_AHEAD_MS:
+        return Judged(record, number, "future_event", event_ms)
+    if row["watermark_ms"] is not None and event_ms < row["watermark_ms"]:
+        return Judged(record, number, "late", event_ms)
+    if parsed["rated"] == 0:
+        return Judged(record, number, "expression", event_ms)
+    parsed["load"] = parsed["power"] / parsed["rated"]
+    return Judged(record, number, None, event_ms, parsed if parsed["load"] < 10 else None)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _fits(parsed: Row) -> bool:
+    """Whether it has every required field, each of its type. A cost may come as text, so that no digit is lost."""
+    numbers = [parsed.get(name) for name in NUMBERS]
+    if any(isinstance(number, bool) or not isinstance(number, int | float) for number in numbers):
+        return False
+    if not all(isinstance(parsed.get(name), str) for name in TEXTS):
+        return False
+    if not all(isinstance(parsed.get(name), str | None) for name in OPTIONAL_TEXTS):
+        return False
+    return all(isinstance(parsed[name], int) for name in ("ts", "count", "busy")) and parsed["power"] >= 0

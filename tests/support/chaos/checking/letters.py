@@ -1,0 +1,69 @@
+"""The dead letters: of records that are refused, and of results that a step before the next window has no value for."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+from tests.support.chaos.checking.documents import Expected
+from tests.support.chaos.checking.judging import Judged
+from tests.support.chaos.checking.verdict import JobVerdict
+from tests.support.chaos.dump import Record, Row
+
+
+def check_dead_letters(
+    letters: list[Record],
+    judged: list[Judged],
+    documents: dict[str, Expected],
+    stream: str,
+    checkpoints: dict[int, Row],
+    verdict: JobVerdict,
+) -> None:
+    """Each record that is refused, and each result of a closed window that can't be used, has one letter, and nothing else has.
+    The letters of a slice that is not committed may be there or not."""
+    records = {f"{stream}/{one.record.partition}/{one.record.offset}": one for one in judged if one.reason}
+    results = {f"{one.index}/{one.id}": one for one in documents.values() if one.result.failed_in}
+    verdict.unusable = sum(one.closer in checkpoints for one in results.values())
+    seen: Counter[str] = Counter()
+    for letter in letters:
+        key = (letter.key or b"").decode(errors="replace")
+        seen[key] += 1
+        name = f"dead letter {letter.offset} for {key}"
+        if key not in records and key not in results:
+            verdict.foreign.append(f"{name} is for nothing that is refused or can't be used")
+            continue
+        if seen[key] > 1:
+            verdict.repeated.append(f"{name}: there is another")
+        if key in results:
+            verdict.wrong += [f"{name}: {problem}" for problem in _differences(letter, results[key])]
+            continue
+        one = records[key]
+        coordinates = "/".join(letter.headers.get(name, "") for name in ("stream", "partition", "offset"))
+        if letter.value != one.record.value or letter.headers.get("reason") != one.reason or coordinates != key:
+            verdict.wrong.append(f"{name} ({one.reason}) says {letter.headers} of {_shown(letter.value)}")
+    for key in records.keys() - seen.keys():
+        if records[key].slice in checkpoints:
+            size = len(records[key].record.value)
+            verdict.lost.append(
+                f"record {key} of {size} bytes is refused ({records[key].reason}) and has no dead letter"
+            )
+    for key in results.keys() - seen.keys():
+        if results[key].closer in checkpoints:
+            verdict.lost.append(f"the result {key} fails in {results[key].result.failed_in} and has no dead letter")
+
+
+def _differences(letter: Record, expected: Expected) -> Iterator[str]:
+    headers = {"reason": "expression", "step": expected.result.failed_in, "document": expected.id}
+    if {name: letter.headers.get(name) for name in headers} != headers:
+        yield f"says {letter.headers}, expected {headers}"
+    try:
+        source = json.loads(letter.value)
+    except ValueError:
+        yield f"holds {_shown(letter.value)}, which is no document"
+        return
+    yield from expected.differences(letter.headers.get("index", ""), source)
+
+
+def _shown(value: bytes) -> str:
+    return f"{value[:200]!r} ({len(value)} bytes)"

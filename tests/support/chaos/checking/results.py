@@ -1,0 +1,67 @@
+"""The documents of the index, and the stream of results, held against what has to be there."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+from tests.support.chaos.checking.documents import Expected
+from tests.support.chaos.checking.pace import SHORT
+from tests.support.chaos.checking.verdict import JobVerdict
+from tests.support.chaos.dump import Dump, Record, Row
+
+
+def check_documents(
+    dump: Dump, expected: dict[str, Expected], checkpoints: dict[int, Row], verdict: JobVerdict
+) -> None:
+    verdict.expected = sum(one.closer in checkpoints for one in expected.values())
+    seen: Counter[str] = Counter()
+    for document in dump.documents:
+        identity = document["_id"]
+        seen[identity] += 1
+        name = f"document {identity} of {document['_index']}"
+        if seen[identity] > 1:
+            verdict.repeated.append(f"{name} is in another index too")
+        if document["_version"] != 1:
+            verdict.repeated.append(f"{name} was written {document['_version']} times")
+        one = expected.get(identity)
+        if one is None:
+            verdict.foreign.append(f"{name} is no result of a window that is closed: {document['_source']}")
+            continue
+        for problem in one.differences(document["_index"], document["_source"]):
+            verdict.wrong.append(f"{name}: {problem}")
+    for identity, one in expected.items():
+        if identity not in seen and one.closer in checkpoints:
+            verdict.lost.append(
+                f"the result {one.stage} {one.result.by} up to {one.result.end_ms} is not in the index; slice {one.closer} "
+                "closed its window"
+            )
+    if dump.documents_deleted:
+        verdict.repeated.append(f"the indices count {dump.documents_deleted} deleted or overwritten documents")
+
+
+def check_stream(results: list[Record], documents: list[Row], verdict: JobVerdict) -> None:
+    """Against the documents of the index, which were held against the log before. Both were written before any checkpoint."""
+    expected = {
+        one["_id"]: one["_source"] for one in documents if one["_source"].get("strandline", {}).get("stage") == SHORT
+    }
+    seen: Counter[str] = Counter()
+    for record in results:
+        identity = record.headers.get("strandline-id", "")
+        name = f"result {identity} at {record.partition}/{record.offset} of the stream"
+        seen[identity] += 1
+        if seen[identity] > 1:
+            verdict.repeated.append(f"{name} is there before")
+        if identity not in expected:
+            verdict.foreign.append(f"{name} is no result of the index: {record.value!r}")
+            continue
+        held, wanted = json.loads(record.value), dict(expected[identity])
+        times = {"start": held.pop("window_start", None), "end": held.pop("window_end", None)}
+        # A run may have written the one and the run after it the other.
+        for one in (held, wanted):
+            one["strandline"] = {name: value for name, value in one.get("strandline", {}).items() if name != "epoch"}
+        if times != wanted["window"] or held.keys() != wanted.keys():
+            verdict.wrong.append(f"{name} is {record.value!r}")
+        elif different := [field for field in wanted if held[field] != wanted[field]]:
+            verdict.wrong.append(f"{name} differs from the index in {different}")
+    verdict.lost += [f"result {identity} is in the index and not in the stream" for identity in expected.keys() - seen]

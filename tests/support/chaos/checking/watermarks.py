@@ -1,0 +1,115 @@
+"""The watermark of each slice and what the slice closes, worked out again: by the rule in docs/pipeline.md, from the records that
+were used and the silences that are recorded. And the silences themselves, which the log's times bound.
+
+Nothing that the ledger says of event time is taken for true, but silence: nobody else could count it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+
+from tests.support.chaos.checking.judging import Judged
+from tests.support.chaos.checking.pace import DELAY_MS, IDLE_MS, MAX_AHEAD_MS
+from tests.support.chaos.checking.verdict import JobVerdict
+from tests.support.chaos.dump import Dump, Row
+
+RULE = {"delay_ms": DELAY_MS, "idle_timeout_ms": IDLE_MS, "max_ahead_ms": MAX_AHEAD_MS, "watermark": "partitions"}
+UNSEEN_MS = 2_000
+"""A run that looks at the log no more often than that doesn't see that the brokers were away in between."""
+TOLERANCE_MS = 1_000
+"""Between two clocks that go at the same speed: a record has its log time a moment before it can be seen."""
+
+
+def check_watermarks(
+    judged: list[Judged], slices: list[Row], checkpoints: dict[int, Row], stream: str, verdict: JobVerdict
+) -> dict[int, int | None]:
+    """Hold the recorded rule, event times, watermarks and closes against what they have to be. A slice with
+    the first used records of a partition doesn't raise the watermark: nobody knows yet how far that partition has come.
+    Returns slice -> up to where it closes windows, also of a slice that is not committed."""
+    say = verdict.watermark.append
+    used: dict[int, dict[int, int]] = defaultdict(dict)
+    held: dict[int, set[int]] = defaultdict(set)
+    for one in judged:
+        held[one.slice].add(one.record.partition)
+        if one.is_used and one.event_ms is not None:
+            partition = one.record.partition
+            used[one.slice][partition] = max(one.event_ms, used[one.slice].get(partition, one.event_ms))
+    reached: dict[int, int] = {}
+    closed_ms: int | None = None
+    closes_ms: dict[int, int | None] = {}
+    for row in slices:
+        name, number = f"slice {row['number']}", row["number"]
+        silence_ms = silences(row, stream)
+        if row["rule"] != RULE:
+            say(f"{name} has the rule {row['rule']}, the pipeline says {RULE}")
+        if row["reached"].get(stream, {}) != _by_text(reached):
+            say(f"{name} says that event time had come to {row['reached']}, it was {reached}")
+        brings_first_records = any(partition not in reached for partition in held[number])
+        expected_ms = closed_ms if brings_first_records else _latest(closed_ms, watermark_of(reached, silence_ms))
+        is_past_all = row["kind"] == "drain" and (row["watermark_ms"] or 0) >= (expected_ms or 0)
+        if row["watermark_ms"] != expected_ms and not is_past_all:
+            say(f"{name} has the watermark {row['watermark_ms']}, expected {expected_ms}")
+        for partition, event_ms in used[number].items():
+            reached[partition] = max(event_ms, reached.get(partition, event_ms))
+        closed_ms = closes_ms[number] = _latest(row["watermark_ms"], watermark_of(reached, silence_ms))
+        done = checkpoints.get(number)
+        if done is not None and done["closes_ms"] != closed_ms:
+            say(f"{name} closes windows up to {done['closes_ms']}, expected {closed_ms}")
+        if done is not None and done["reached"].get(stream, {}) != _by_text(reached):
+            say(f"{name} says that event time has come to {done['reached']} after it, it is {reached}")
+    return closes_ms
+
+
+def silences(row: Row, stream: str) -> dict[int, int]:
+    """Partition -> the silence that is recorded with the slice."""
+    return {int(partition): ms for partition, ms in row["silence_ms"].get(stream, {}).items()}
+
+
+def watermark_of(reached: dict[int, int], silence_ms: dict[int, int]) -> int | None:
+    """The least of the partitions that are not idle; when all are, the greatest, which runs on with their silence."""
+    if not reached:
+        return None
+    awake = [event_ms for partition, event_ms in reached.items() if silence_ms.get(partition, 0) < IDLE_MS]
+    if awake:
+        return min(awake) - DELAY_MS
+    return max(reached.values()) + min(silence_ms[partition] for partition in reached) - IDLE_MS - DELAY_MS
+
+
+def check_silences(dump: Dump, slices: list[Row], stream: str, verdict: JobVerdict) -> None:
+    """No more may count as silence of a partition than the time between the records on both sides of the slice's end, less what
+    Kafka was away meanwhile."""
+    logged: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for record in dump.records:
+        offsets, times_ms = logged[record.partition]
+        offsets.append(record.offset)
+        times_ms.append(record.log_time_ms)
+    for row in slices:
+        verdict.idle += any(ms >= IDLE_MS for ms in silences(row, stream).values())
+        for partition, ms in silences(row, stream).items():
+            end = row["offsets"][stream].get(str(partition))
+            if end is None or ms < 0:
+                verdict.watermark.append(f"slice {row['number']} records {ms} ms of silence of partition {partition}")
+                continue
+            offsets, times_ms = logged[partition]
+            at = bisect_left(offsets, end)
+            if not 0 < at < len(offsets) or dump.log_times_jump:
+                continue  # nothing bounds it
+            longest_ms = _silence_between(dump.kafka_away, times_ms[at - 1], times_ms[at])
+            if ms > longest_ms + TOLERANCE_MS:
+                verdict.watermark.append(
+                    f"slice {row['number']} counts {ms} ms of silence of partition {partition}, there were {longest_ms}"
+                )
+
+
+def _silence_between(away: list[tuple[int, int]], from_ms: int, to_ms: int) -> int:
+    meanwhile = [min(to_ms, end_ms) - max(from_ms, start_ms) for start_ms, end_ms in away]
+    return to_ms - from_ms - sum(max(0, lost_ms - UNSEEN_MS) for lost_ms in meanwhile)
+
+
+def _by_text(reached: dict[int, int]) -> dict[str, int]:
+    return {str(partition): ms for partition, ms in reached.items()}
+
+
+def _latest(*moments_ms: int | None) -> int | None:
+    return max((moment_ms for moment_ms in moments_ms if moment_ms is not None), default=None)

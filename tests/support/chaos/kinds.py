@@ -1,0 +1,248 @@
+"""The faults beside kills, pauses and lost answers, and which of them can be done on this machine."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+import time
+
+import httpx
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from strandline.core.errors import StrandlineError
+from strandline.services.client import ControlClient
+from tests.support.chaos.faults import End, Fault, Maker, send_signal, targets
+from tests.support.chaos.job_stack import JobStack
+from tests.support.chaos.tcp_proxy import TcpProxy
+from tests.support.faults.kafka_proxy import Api, delay_answer
+from tests.support.waiting import wait_until
+
+HOLD_S = (2.0, 10.0)
+ANSWER_TIMEOUT_S = 180.0
+"""So long may a server take to do what the nemesis asks of it, beside everything else that is done to it."""
+PARTITIONS_MAX = 8
+REFUSED_SHARE = (0.1, 0.9)
+CLOCK_STEPS_S = (45, -45, 86_400)
+DELAY_S = (0.1, 0.9)
+"""Less than what the checker allows between two clocks."""
+TRANSACTION_TIMEOUT_MS = 60_000
+
+
+class PowerCut(Fault):
+    """Every process of the stack is killed at once; they come back in any order."""
+
+    def __init__(self, stack: JobStack) -> None:
+        self._every = targets(stack, random.Random(0))
+        super().__init__("power cut", "", is_violent=True, touches=frozenset(one.thing for one in self._every))
+
+    def begin(self, stack: JobStack) -> None:
+        send_signal([pid for one in self._every for pid in one.pids(stack)], signal.SIGKILL)
+        self.parts_killed += [one.part for one in self._every if one.part is not None]
+
+
+class ForeignTransaction(Fault):
+    """Somebody else begins a transaction in the input stream, writes to it, hangs, and aborts."""
+
+    def __init__(self, hold_s: float, number: int) -> None:
+        super().__init__("foreign transaction", "", hold_s, End.AFTER_HOLD, touches=frozenset({"transaction"}))
+        self._number = number
+        self._producer: Producer | None = None
+
+    def begin(self, stack: JobStack) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": stack.stack.addresses.kafka_bootstrap,
+                "transactional.id": f"somebody-else-{self._number}",
+                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                "log_level": 0,
+            }
+        )
+        self._producer.init_transactions(ANSWER_TIMEOUT_S)
+        self._producer.begin_transaction()
+        self._producer.produce(stack.stream, b'{"id": "of a transaction that is aborted"}')
+        assert self._producer.flush(ANSWER_TIMEOUT_S) == 0, "the record of the foreign transaction was not written"
+
+    def end(self, stack: JobStack) -> None:
+        assert self._producer is not None
+        deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
+        while True:
+            try:
+                self._producer.abort_transaction(10)
+                return
+            except KafkaException as error:
+                if error.args[0].fatal():
+                    return  # the broker ended it, when its time had run out
+                if not error.args[0].retriable() or time.monotonic() > deadline_s:
+                    raise AssertionError(f"the foreign transaction can't be aborted: {error}") from error
+
+
+class IndexRefusals(Fault):
+    """Some items of bulk requests are answered as by a store that is busy; the others pass."""
+
+    def __init__(self, hold_s: float, share: float, chance: random.Random) -> None:
+        super().__init__("index refusals", "", hold_s, End.AFTER_HOLD, touches=frozenset({"index-proxy"}))
+        self._share = share
+        self._chance = chance
+
+    def begin(self, stack: JobStack) -> None:
+        stack.index_proxy.refuse_items(self._share, self._chance)
+
+    def end(self, stack: JobStack) -> None:
+        stack.index_proxy.refuse_items(0.0, self._chance)
+
+
+class Cut(Fault):
+    """No connection to a server comes through, and those that were there are gone."""
+
+    def __init__(self, kind: str, hold_s: float) -> None:
+        super().__init__(kind, "", hold_s, End.AFTER_HOLD, touches=frozenset({f"{kind.split()[0]}-proxy"}))
+
+    def begin(self, stack: JobStack) -> None:
+        self._proxy(stack).cut()
+
+    def end(self, stack: JobStack) -> None:
+        self._proxy(stack).heal()
+
+    def _proxy(self, stack: JobStack) -> TcpProxy:
+        if self.kind == "index cut":
+            return stack.index_proxy
+        assert stack.ledger_proxy is not None
+        return stack.ledger_proxy
+
+
+class KafkaDelay(Fault):
+    """What the broker answers the control service and the runners is long on its way."""
+
+    def __init__(self, hold_s: float, delay_s: float) -> None:
+        super().__init__("kafka delay", "", hold_s, End.AFTER_HOLD, touches=frozenset({"kafka-proxy"}))
+        self._delay_s = delay_s
+
+    def begin(self, stack: JobStack) -> None:
+        for api in (Api.FETCH, Api.LIST_OFFSETS, Api.METADATA, Api.PRODUCE):
+            stack.stack.kafka_proxy.add(delay_answer(api, self._delay_s))
+
+    def end(self, stack: JobStack) -> None:
+        stack.stack.kafka_proxy.clear()
+
+
+class TemplateDeleted(Fault):
+    """Somebody deletes the templates from which the job's indices are made."""
+
+    def __init__(self) -> None:
+        super().__init__("template deleted", "", touches=frozenset({"template"}))
+
+    def begin(self, stack: JobStack) -> None:
+        url = f"{stack.stack.addresses.elasticsearch_url}/_index_template/strandline-{stack.job}-*"
+
+        def delete() -> int:
+            try:
+                return httpx.delete(url, timeout=30, trust_env=False).status_code
+            except httpx.HTTPError:
+                return 0
+
+        # 404: they were deleted before, and no run has begun since.
+        wait_until(delete, lambda status: status in (200, 404), "deleted: the templates", ANSWER_TIMEOUT_S, 0.5)
+
+
+class PartitionsAdded(Fault):
+    """The input stream gets one or two partitions more while it is written."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__("partitions added", "", touches=frozenset({"partitions"}))
+        self._count = count
+
+    def begin(self, stack: JobStack) -> None:
+        admin = AdminClient({"bootstrap.servers": stack.stack.addresses.kafka_bootstrap, "log_level": 0})
+        topic = admin.list_topics(stack.stream, timeout=ANSWER_TIMEOUT_S).topics[stack.stream]
+        wanted = min(len(topic.partitions) + self._count, PARTITIONS_MAX)
+        if wanted > len(topic.partitions):
+            admin.create_partitions([NewPartitions(stack.stream, wanted)])[stack.stream].result(ANSWER_TIMEOUT_S)
+            stack.has_more_partitions = True
+
+
+class ClockStep(Fault):
+    """The wall clock of the control service and its runners is set, and set back after a while. It is their machine's; Kafka,
+    Elasticsearch, PostgreSQL and the senders have others."""
+
+    def __init__(self, hold_s: float, by_s: int) -> None:
+        super().__init__("clock step", f"{by_s:+} s", hold_s, End.AFTER_HOLD, touches=frozenset({"clock"}))
+        self._by_s = by_s
+
+    def begin(self, stack: JobStack) -> None:
+        stack.set_clock(self._by_s)
+
+    def end(self, stack: JobStack) -> None:
+        stack.set_clock(0)
+
+
+class StopAndStart(Fault):
+    """Somebody stops the job, and starts it again when it has stopped."""
+
+    def __init__(self, hold_s: float) -> None:
+        super().__init__("stop and start", "", hold_s, End.WHEN_OTHERS_ENDED, touches=frozenset({"orders"}))
+
+    def begin(self, stack: JobStack) -> None:
+        _order(stack, "stop")
+
+    def end(self, stack: JobStack) -> None:
+        wait_until(stack.state, lambda state: state == "stopped", "stopped: the job", ANSWER_TIMEOUT_S, 0.2)
+        _order(stack, "start")
+
+
+class DiskFull(Fault):
+    """There is no space where Spark keeps its scratch."""
+
+    def __init__(self, hold_s: float) -> None:
+        super().__init__("disk full", "", hold_s, End.AFTER_HOLD, touches=frozenset({"disk"}))
+
+    def begin(self, stack: JobStack) -> None:
+        assert stack.small_disk is not None
+        stack.small_disk.fill()
+
+    def end(self, stack: JobStack) -> None:
+        assert stack.small_disk is not None
+        stack.small_disk.free()
+
+
+def makers(stack: JobStack) -> dict[str, Maker]:
+    """Name -> how it is drawn, of each kind that can be done to this stack; what can't is in `stack.left_out`."""
+    transactions = itertools.count(1)
+    found: dict[str, Maker] = {
+        "power-cut": lambda _: PowerCut(stack),
+        "foreign-transaction": lambda chance: ForeignTransaction(_hold_s(chance), next(transactions)),
+        "index-refusals": lambda chance: IndexRefusals(
+            _hold_s(chance), chance.uniform(*REFUSED_SHARE), random.Random(chance.random())
+        ),
+        "index-cut": lambda chance: Cut("index cut", _hold_s(chance)),
+        "kafka-delay": lambda chance: KafkaDelay(_hold_s(chance), chance.uniform(*DELAY_S)),
+        "template-deleted": lambda _: TemplateDeleted(),
+        "partitions-added": lambda chance: PartitionsAdded(chance.randint(1, 2)),
+        "stop-and-start": lambda chance: StopAndStart(_hold_s(chance)),
+    }
+    if stack.ledger_proxy is not None:
+        found["ledger-cut"] = lambda chance: Cut("ledger cut", _hold_s(chance))
+    if stack.wall_clock is not None:
+        found["clock-step"] = lambda chance: ClockStep(_hold_s(chance), chance.choice(CLOCK_STEPS_S))
+    if stack.small_disk is not None:
+        found["disk-full"] = lambda chance: DiskFull(_hold_s(chance))
+    return found
+
+
+def _hold_s(chance: random.Random) -> float:
+    return round(chance.uniform(*HOLD_S), 1)
+
+
+def _order(stack: JobStack, verb: str) -> None:
+    """Give the job an order; again while the control service doesn't answer."""
+
+    def order() -> bool:
+        try:
+            with ControlClient(stack.stack.addresses.api_url) as control:
+                control.order(stack.job, verb)
+        except (StrandlineError, httpx.HTTPError):
+            return False
+        return True
+
+    wait_until(order, bool, f"taken: the order to {verb}", ANSWER_TIMEOUT_S, 0.5)

@@ -1,0 +1,114 @@
+"""The audit works out event times, watermarks and closes from the log by itself, and finds those that are recorded otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from strandline.ledger.states import CheckpointRow, EventTimeRule, Offsets, SliceKind, SliceRow
+from strandline.processing.audit.event_times import LatestEvents, event_time_differences
+from strandline.processing.slices.watermark import closes_after, reached_after, watermark_after
+from tests.support.ledgers import a_checkpoint, a_slice
+
+HOUR_MS = 3_600_000
+RULE = EventTimeRule(delay_ms=100, idle_timeout_ms=5_000)
+NEWEST = replace(RULE, watermark="newest")
+EVENTS: list[dict[int, int]] = [{0: 1_000, 1: 1_500}, {0: 2_000}, {}, {0: 900, 1: 2_600}, {0: 3_000}, {}]
+"""Of each slice, partition -> the latest accepted event."""
+SILENCES: list[dict[int, int]] = [{}, {1: 6_000}, {0: 7_000, 1: 9_000}, {}, {}, {}]
+RULES = [RULE, RULE, RULE, RULE, NEWEST, NEWEST]
+
+Done = list[tuple[SliceRow, CheckpointRow]]
+
+
+def a_job() -> tuple[Done, LatestEvents]:
+    """Six slices as the planner and the committer make them: one partition idle, both idle, a rule that changes, a drain."""
+    done: Done = []
+    latest: LatestEvents = {}
+    reached: Offsets = {}
+    for number, (events, silence_ms, rule) in enumerate(zip(EVENTS, SILENCES, RULES, strict=True), 1):
+        before = done[-1][1] if done else None
+        silence: Offsets = {"turbines": silence_ms}
+        row = a_slice(number, rule=rule, reached=reached, silence_ms=silence)
+        row = replace(row, watermark_ms=watermark_after(rule, before, silence))
+        if number == len(EVENTS):
+            row = replace(row, kind=SliceKind.DRAIN, watermark_ms=60_000)
+        reached = reached_after(reached, {"turbines": events} if events else {})
+        closes_ms = closes_after(row, reached)
+        done.append((row, a_checkpoint(number, closes_ms=closes_ms, reached=reached)))
+        starts = row.offsets_first["turbines"]
+        # The slice's part of a partition may be read in two ranges.
+        latest |= {("turbines", partition, starts[partition]): 500 for partition in events}
+        latest |= {("turbines", partition, starts[partition] + 3): event_ms for partition, event_ms in events.items()}
+    return done, latest
+
+
+def test_what_the_planner_records_is_what_the_log_gives() -> None:
+    done, latest = a_job()
+    assert list(event_time_differences(done, None, latest)) == []
+    assert [row.watermark_ms for row, _ in done] == [None, 900, 3_900, 3_900, 3_900, 60_000]
+    assert list(event_time_differences(done[2:], done[1][1], latest)) == []
+
+
+def _row(number: int, **changes: Callable[[Any], Any]) -> Callable[[Done], None]:
+    def plant(done: Done) -> None:
+        row, checkpoint = done[number - 1]
+        made = {name: change(getattr(row, name)) for name, change in changes.items()}
+        done[number - 1] = replace(row, **made), checkpoint
+
+    return plant
+
+
+def _checkpoint(number: int, **changes: Callable[[Any], Any]) -> Callable[[Done], None]:
+    def plant(done: Done) -> None:
+        row, checkpoint = done[number - 1]
+        made = {name: change(getattr(checkpoint, name)) for name, change in changes.items()}
+        done[number - 1] = row, replace(checkpoint, **made)
+
+    return plant
+
+
+@pytest.mark.parametrize(
+    ("plant", "says"),
+    [
+        (_row(2, watermark_ms=lambda ms: ms + HOUR_MS), "slice 2: watermark 1970-01-01T00:00:00.900Z by the log"),
+        (_row(3, watermark_ms=lambda ms: ms - 1), "slice 3: watermark"),
+        (_row(4, watermark_ms=lambda _: None), "slice 4: watermark"),
+        (_row(6, watermark_ms=lambda _: 1_000), "slice 6: watermark"),
+        (_checkpoint(2, closes_ms=lambda ms: ms + HOUR_MS), "slice 2: windows closed up to"),
+        (_checkpoint(4, closes_ms=lambda ms: ms + 1), "slice 4: windows closed up to"),
+        (_checkpoint(5, closes_ms=lambda _: None), "slice 5: windows closed up to"),
+        (_row(3, silence_ms=lambda _: {}), "slice 3: watermark"),
+        (_row(2, rule=lambda rule: replace(rule, delay_ms=0)), "slice 2: watermark"),
+        (_row(3, reached=lambda _: {"turbines": {0: 2_000}}), "slice 3: event time before it was turbines/0"),
+        (_checkpoint(1, reached=lambda _: {"turbines": {0: 9_000, 1: 9_000}}), "slice 1: event time after it was"),
+    ],
+)
+def test_what_is_recorded_otherwise_is_found(plant: Callable[[Done], None], says: str) -> None:
+    done, latest = a_job()
+    plant(done)
+    found = list(event_time_differences(done, None, latest))
+    assert any(sentence.startswith(says) for sentence in found), found
+
+
+def test_a_watermark_that_is_an_hour_too_high_ever_after_is_found_though_all_that_follows_agrees() -> None:
+    """The slice that raises it: those after it are right by it, since a watermark never falls."""
+    done, latest = a_job()
+    raised = [
+        (replace(row, watermark_ms=3_900 + HOUR_MS), replace(checkpoint, closes_ms=3_900 + HOUR_MS))
+        for row, checkpoint in done[3:5]
+    ]
+    found = list(event_time_differences([*done[:3], *raised], None, latest))
+    assert found == ["slice 4: watermark 1970-01-01T00:00:03.900Z by the log, 1970-01-01T01:00:03.900Z by the ledger"]
+
+
+def test_slices_of_a_release_that_kept_no_partitions_apart_are_left_out() -> None:
+    """The first of the newer ones begins with what the ledger was given when it was carried over."""
+    done, latest = a_job()
+    older = [(replace(row, reached={}), replace(checkpoint, reached={})) for row, checkpoint in done[:2]]
+    carried = older[1][0], replace(older[1][1], reached=done[1][1].reached)
+    assert list(event_time_differences(older, None, latest)) == []
+    assert list(event_time_differences([older[0], carried, *done[2:]], None, latest)) == []

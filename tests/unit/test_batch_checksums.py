@@ -1,0 +1,96 @@
+"""What is asked again, and what is left out, decided from made-up answers; a real broker answers in test_log_reader.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from aiokafka.errors import NoError, NotLeaderForPartitionError, OffsetOutOfRangeError
+
+from strandline.core.errors import LogUnavailable
+from strandline.log import batch_checksums as module
+from strandline.log.batch_checksums import BatchChecksums
+from strandline.log.brokers import Answer, Asked
+from strandline.log.record_batches import checksum_at
+from tests.unit.test_record_batches import batch
+
+DATA = {partition: batch(5, b"a" * partition, b"b") for partition in range(4)}
+SUMS = {partition: checksum_at(data, 6) for partition, data in DATA.items()}
+
+
+def answer(records: bytes = b"", error: type = NoError) -> Answer:
+    return Answer(error, 10, [], records)
+
+
+class ScriptedBrokers:
+    """Answers as it is told, and keeps what it was asked."""
+
+    def __init__(self, script: list[list[Answer] | Exception]) -> None:
+        self.script = script
+        self.asked: list[list[tuple[int, int]]] = []
+        self.closed = 0
+
+    async def fetch(self, asked: list[Asked], bytes_max: int) -> list[Answer]:
+        self.asked.append([(one.place[1], one.offset_first) for one in asked])
+        told = self.script.pop(0)
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def checksums(monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchChecksums]:
+    monkeypatch.setattr(module.time, "sleep", lambda _: None)
+    checksums = BatchChecksums("nowhere", 0.2)
+    yield checksums
+    checksums.close()
+
+
+def told(checksums: BatchChecksums, *script: list[Answer] | Exception) -> ScriptedBrokers:
+    brokers = ScriptedBrokers(list(script))
+    checksums._brokers = brokers  # type: ignore[assignment]
+    return brokers
+
+
+def test_what_found_no_room_and_what_another_broker_leads_is_asked_for_again(checksums):
+    brokers = told(checksums, [answer(DATA[1]), answer(DATA[2][:-1])], [answer(DATA[2])], [answer(DATA[3])])
+    assert checksums.at("s", {1: 6, 2: 6, 3: 6}) == {1: SUMS[1], 2: SUMS[2], 3: SUMS[3]}
+    assert brokers.asked == [[(1, 6), (2, 6), (3, 6)], [(2, 6), (3, 6)], [(3, 6)]]
+
+
+def test_an_offset_that_is_not_there_is_left_out(checksums):
+    told(checksums, [answer(error=OffsetOutOfRangeError), answer(DATA[2]), answer()], [answer()])
+    assert checksums.at("s", {1: 6, 2: 6, 3: 6}) == {2: SUMS[2]}
+    told(checksums, [answer(DATA[1])], [answer(DATA[2])])
+    assert checksums.at("s", {1: 4, 2: 7}) == {}, "before the batch, and after it"
+
+
+def test_an_offset_that_is_out_of_range_is_not_asked_for_again(checksums):
+    brokers = told(checksums, [answer(DATA[1]), answer(error=OffsetOutOfRangeError)])
+    assert checksums.at("s", {1: 6, 2: 6}) == {1: SUMS[1]}
+    assert brokers.asked == [[(1, 6), (2, 6)]]
+
+
+def test_errors_that_pass_are_asked_again(checksums):
+    brokers = told(
+        checksums,
+        [answer(DATA[1]), answer(error=NotLeaderForPartitionError)],
+        ConnectionError("closed"),
+        TimeoutError(),
+        [answer(DATA[2])],
+    )
+    assert checksums.at("s", {1: 6, 2: 6}) == {1: SUMS[1], 2: SUMS[2]}
+    assert brokers.asked[1:] == [[(2, 6)]] * 3
+    assert brokers.closed == 3
+
+
+def test_the_asking_ends_with_the_timeout(checksums, monkeypatch):
+    monkeypatch.setattr(module.time, "monotonic", iter(range(100)).__next__)
+    told(checksums, *[ConnectionError("refused")] * 100)
+    with pytest.raises(
+        LogUnavailable, match=r"the checksums of stream s could not be read from Kafka at nowhere \(refused"
+    ):
+        checksums.at("s", {1: 6})

@@ -1,0 +1,218 @@
+"""A ledger that was put back to an older copy is noticed at the start of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.core.errors import Conflict, LogUnavailable, NotFound
+from strandline.core.settings import Settings
+from strandline.ledger.ledger import Ledger
+from strandline.processing.pipelines.job_run import JobRun
+from strandline.processing.pipelines.stages import Emit
+from strandline.processing.pipelines.stored import load_pipeline
+from strandline.processing.run import newer_results, preparation
+from strandline.processing.run.newer_results import require_newest_ledger
+from strandline.processing.run.preparation import prepare_run
+from strandline.processing.slices.rewind import plan_of_job
+from strandline.results import newer_documents
+from tests.support.control import BOTH, Api
+from tests.support.ledgers import a_checkpoint, a_slice
+
+DOCUMENTS = BOTH.replace("emit: [{elasticsearch: turbine-minute}]", "emit: [{elasticsearch: watts}, {stream: minutes}]")
+
+
+class Written:
+    """A record of a topic."""
+
+    def __init__(self, **headers: object) -> None:
+        self._headers = [(name.replace("_", "-"), str(value).encode()) for name, value in headers.items()]
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        return self._headers
+
+
+def result(emission: int, epoch: int, job: str = "power") -> Written:
+    return Written(strandline_job=job, strandline_emission=emission, strandline_epoch=epoch)
+
+
+def letter(partition: int, offset: int) -> Written:
+    return Written(stream="turbines", partition=partition, offset=offset)
+
+
+class Lab:
+    """A job with two committed slices and a planned third one; its third run begins."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.api = Api(ledger)
+        assert self.api.apply(DOCUMENTS).status_code == 200
+        ledger.begin_run("power", 1)
+        for number in (1, 2):
+            ledger.plan_slice(a_slice(number))
+            ledger.commit_checkpoint(a_checkpoint(number, result_offsets={"minutes": {0: 7}}))
+        ledger.begin_run("power", 1)
+        ledger.plan_slice(a_slice(3, 2))
+        row = ledger.begin_run("power", 1)
+        self.run = JobRun(Settings(), ledger, FakeIndex(), row, load_pipeline(ledger, "power", 1))  # type: ignore[arg-type]
+        self.records: dict[str, list[Written]] = {}
+        self.since: dict[str, Mapping[int, int]] = {}
+        self.asked: list[dict[str, Any]] = []
+        self.document: dict[str, Any] | None = None
+
+    def last_records(
+        self, bootstrap: str, index: object, topic: str, since: Mapping[int, int], is_wanted: Callable[[Any], bool]
+    ) -> list[Written]:
+        self.since[topic] = since
+        return list(filter(is_wanted, self.records.get(topic, [])))
+
+    def newer_document(self, url: str, alias: str, job: str, **bounds: int) -> dict[str, Any] | None:
+        self.asked.append({"alias": alias, "job": job, **bounds})
+        return self.document if alias == "watts" else None
+
+    def refusal(self) -> str:
+        with pytest.raises(Conflict) as caught:
+            require_newest_ledger(self.run, "http://index")
+        return str(caught.value)
+
+
+class FakeIndex:
+    def topic_id(self, stream: str) -> str:
+        return "id-1"
+
+    def settings(self, stream: str) -> dict[str, str]:
+        return {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
+
+    def starts(self, stream: str) -> dict[int, int]:
+        return {0: 0, 1: 0}
+
+    def ends(self, stream: str) -> dict[int, int]:
+        return {0: 30, 1: 60}
+
+    def checksums(self, stream: str, offsets: dict[int, int]) -> dict[int, int]:
+        return dict.fromkeys(offsets, 0)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    lab = Lab(ledger)
+    monkeypatch.setattr(newer_results, "last_records", lab.last_records)
+    monkeypatch.setattr(newer_results, "newer_document", lab.newer_document)
+    yield lab
+    ledger.close()
+
+
+def test_what_an_interrupted_slice_has_written_is_no_sign(lab: Lab) -> None:
+    """Nor is anything of the slices and runs that the ledger knows, or of other jobs."""
+    lab.records["minutes"] = [result(2, 1), result(3, 1), result(3, 2), result(3, 3), result(99, 99, "other")]
+    lab.records["power.dead-letter"] = [letter(0, 29), letter(1, 59), Written(index="watts-2026.01", document="x")]
+    require_newest_ledger(lab.run, "http://index")
+    assert lab.since == {"minutes": {0: 7}, "power.dead-letter": {0: 4}}
+    expected = {"alias": "watts", "job": "power", "epoch": 3, "emission": 3, "after_ms": 120_000}
+    assert lab.asked == [expected], "only what a later slice can have emitted"
+
+
+def test_each_alias_is_looked_at_from_where_its_own_stage_has_emitted(lab: Lab) -> None:
+    """A stage that is new has emitted nothing."""
+    first = lab.run.pipeline.stages[0]
+    hourly = replace(first, name="hourly", emits=(Emit("elasticsearch", "hours"),))
+    lab.run = replace(lab.run, pipeline=replace(lab.run.pipeline, stages=(hourly, first)))
+    require_newest_ledger(lab.run, "http://index")
+    assert {one["alias"]: one["after_ms"] for one in lab.asked} == {"hours": 0, "watts": 120_000}
+    lab.document = {"job": "power", "epoch": 2, "emission": 7}
+    assert "the index holds results of emission 7" in lab.refusal()
+
+
+@pytest.mark.parametrize("found_in", [None, "watts-2020.12"])
+def test_no_request_names_more_indices_than_elasticsearch_reads_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, found_in: str | None
+) -> None:
+    months = [f"watts-{year}.{month:02d}" for year in range(1960, 2021) for month in range(1, 13)]
+    asked: list[str] = []
+
+    def request(url: str, method: str, path: str, **_: Any) -> Any:
+        asked.append(path)
+        place, _, verb = path.removeprefix("/").rpartition("/")
+        found = verb == "_search" and found_in in place.split(",")
+        return {"hits": {"hits": [{"_source": {"strandline": {"emission": 7}}}] if found else []}}
+
+    monkeypatch.setattr(newer_documents, "request", request)
+    monkeypatch.setattr(newer_documents, "indices_of", lambda *_: dict.fromkeys(months))
+    origin = newer_documents.newer_document("http://index", "watts", "power", epoch=1, emission=1, after_ms=0)
+    assert origin == (None if found_in is None else {"emission": 7})
+    assert max(map(len, asked)) < 3_500
+    for verb in ("/_refresh", "/_search"):
+        places = [path.removesuffix(verb).removeprefix("/") for path in asked if path.endswith(verb)]
+        assert ",".join(places).split(",") == [month for month in months if month >= "watts-1970.01"]
+
+
+@pytest.mark.parametrize("newer", [result(4, 2), result(3, 4)], ids=["a later slice", "a later run"])
+def test_a_result_that_the_ledger_cannot_know_is_refused(lab: Lab, newer: Written) -> None:
+    lab.records["minutes"] = [result(3, 2), newer]
+    refusal = lab.refusal()
+    assert "slices up to 3 and 2 runs before this one" in refusal
+    assert "stream minutes holds results of emission" in refusal and "Put back the newest copy" in refusal
+
+
+def test_a_dead_letter_of_a_record_that_no_slice_holds_is_refused(lab: Lab) -> None:
+    lab.records["power.dead-letter"] = [letter(0, 29), letter(1, 60)]
+    assert "a dead letter of offset 60 of stream turbines, partition 1" in lab.refusal()
+
+
+def test_a_document_that_the_ledger_cannot_know_is_refused(lab: Lab) -> None:
+    lab.document = {"job": "power", "epoch": 2, "emission": 7}
+    assert "the index holds results of emission 7 by run 2" in lab.refusal()
+    require_newest_ledger(lab.run, None)
+
+
+def test_a_ledger_that_has_lost_the_job_is_refused(lab: Lab, tmp_path: Path) -> None:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'empty.sqlite'}")
+    Api(ledger).apply(DOCUMENTS)
+    lab.run = JobRun(Settings(), ledger, FakeIndex(), ledger.begin_run("power", 1), load_pipeline(ledger, "power", 1))  # type: ignore[arg-type]
+    lab.records["power.dead-letter"] = [letter(0, 0)]
+    assert "no slice and 0 runs before this one" in lab.refusal()
+    ledger.close()
+
+
+def test_a_run_looks_after_it_has_fenced_the_older_ones(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    fenced: list[str] = []
+    monkeypatch.setattr(preparation, "fence_older_runs", lambda *_: fenced.append("older runs"))
+    lab.records["minutes"] = [result(4, 2)]
+    plan = plan_of_job(lab.run.ledger, lab.run.pipeline)
+    with pytest.raises(Conflict, match="older than what job power has written"):
+        prepare_run(lab.run, None, plan, None)
+    assert fenced == ["older runs"]
+
+
+@pytest.mark.parametrize("asked", ["settings", "starts"])
+def test_a_broker_that_does_not_know_the_topic_yet_has_the_run_tried_again(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    def no_topic(*_: object) -> None:
+        raise NotFound("Kafka has no topic turbines")
+
+    monkeypatch.setattr(lab.run.index, asked, no_topic)
+    with pytest.raises(LogUnavailable, match="a broker does not know the topic of stream turbines"):
+        prepare_run(lab.run, None, plan_of_job(lab.run.ledger, lab.run.pipeline), None)
+
+
+def test_where_a_job_begins_is_recorded_before_a_run_does_anything_that_may_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    Api(ledger).apply(DOCUMENTS.replace("{stream: turbines}", "{stream: turbines, start: latest}"))
+    run = JobRun(Settings(), ledger, FakeIndex(), ledger.begin_run("power", 1), load_pipeline(ledger, "power", 1))  # type: ignore[arg-type]
+
+    def away(*_: object) -> None:
+        raise LogUnavailable("Kafka does not answer")
+
+    monkeypatch.setattr(preparation, "fence_older_runs", away)
+    with pytest.raises(LogUnavailable):
+        prepare_run(run, None, plan_of_job(ledger, run.pipeline), None)
+    origin = ledger.last_slice("power")
+    assert origin is not None and origin.offsets == {"turbines": {0: 30, 1: 60}}
+    ledger.close()

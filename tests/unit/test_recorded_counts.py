@@ -1,0 +1,189 @@
+"""Who reads recorded slices again compares with the checkpoints before anything is emitted. Real ledger; no Spark, no Kafka."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pandas as pd
+import pytest
+
+from strandline.core.errors import PermanentError, ReplayMismatch
+from strandline.core.settings import Settings
+from strandline.ledger.ledger import Ledger
+from strandline.processing.backfill.emission import ChunkTask
+from strandline.processing.emission.commit import SliceCommitter
+from strandline.processing.emission.keyed_task import BucketOutcome
+from strandline.processing.pipelines.job_run import JobRun
+from strandline.processing.pipelines.stored import load_pipeline
+from strandline.processing.slices.rewind import RewindPlan
+from strandline.processing.slices.spark_offset import offset_of_slice
+from strandline.processing.source.data_source import SliceStreamReader
+from strandline.processing.source.recorded_counts import RecordedCounts, recorded_counts
+from strandline.processing.source.slice_rows import SourceFacts
+from strandline.processing.source.source_task import SourceTask
+from tests.support.control import BOTH, Api
+from tests.support.ledgers import a_checkpoint, a_slice, run_sql
+from tests.unit.test_keyed_task import Engine, chunk_of, record, work_of
+
+JOB = "power"
+SLICES = 4
+"""The last of them by version 2."""
+REJECTED = {"late": 1, "decode": 1, "expression": 1}
+THREE = {reason: 3 * count for reason, count in REJECTED.items()}
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    """Of each slice 30 records: 27 accepted, one late, one broken, one for which an expression has no value."""
+    opened = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    assert Api(opened).outcomes(BOTH) == ["created", "created"]
+    for number in range(1, SLICES + 1):
+        if number == SLICES:
+            opened.submit_job(JOB, "", opened.job_version(JOB).document | {"on_error": "crash"})
+        version = opened.job(JOB).version
+        row = opened.begin_run(JOB, 1)
+        opened.plan_slice(a_slice(number, row.epoch, version=version, checksums={"turbines": {0: 1, 1: 2}}))
+        opened.commit_checkpoint(a_checkpoint(number, row.epoch, version=version, accepted=27, rejected=REJECTED))
+    yield opened
+    opened.close()
+
+
+class Batches:
+    """Spark's execution of the query and its outcomes, as `foreachBatch` sees them."""
+
+    def __init__(self, ledger: Ledger, plan: RewindPlan, version: int) -> None:
+        row = replace(ledger.begin_run(JOB, 1), version=version)
+        run = JobRun(Settings(), ledger, None, row, load_pipeline(ledger, JOB, version))  # type: ignore[arg-type]
+        self._last = 0
+        offsets = SimpleNamespace(values=lambda: SimpleNamespace(head=lambda: SimpleNamespace(json=self._offset)))
+        self._commit = SliceCommitter(run, plan, lambda: SimpleNamespace(availableOffsets=lambda: offsets), list)
+
+    def _offset(self) -> str:
+        return json.dumps(offset_of_slice(self._last))
+
+    def run(self, last: int, facts: SourceFacts) -> None:
+        """A batch up to slice `last`: two buckets report on it, and two tasks."""
+        self._last = last
+        other = SourceFacts(records=1, reached_ms={0: 5})
+        facts.records -= 1
+        found = [BucketOutcome(facts=[facts, other]), BucketOutcome()]
+        rows = [{"blob": msgspec.json.encode(one)} for one in found]
+        self._commit(SimpleNamespace(collect=lambda: rows), 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("plan", [RewindPlan(1, 0), RewindPlan(SLICES + 1, SLICES)], ids=["new", "nothing to replay"])
+def test_a_first_batch_without_slices_ends_no_run(ledger: Ledger, plan: RewindPlan) -> None:
+    """Spark begins a query with a batch, whatever there is to read: at the start of a job whose stream is empty, too."""
+    before = ledger.last_checkpoint(JOB)
+    Batches(ledger, plan, 2).run(plan.slice_committed, SourceFacts(0))
+    assert ledger.last_checkpoint(JOB) == before
+
+
+@pytest.mark.parametrize(
+    ("facts", "found"),
+    [
+        (SourceFacts(89, THREE), "90 records then, 89 now"),
+        (SourceFacts(91, THREE), "90 records then, 91 now"),
+        (
+            SourceFacts(90, THREE | {"late": 2, "decode": 4}),
+            "3 records rejected as decode then, 4 now; 3 .* late then, 2",
+        ),
+        (SourceFacts(90, THREE | {"schema": 1}), "0 records rejected as schema then, 1 now"),
+        (SourceFacts(90, {"late": 3, "decode": 3}), "3 records rejected as expression then, 0 now"),
+    ],
+)
+def test_a_replay_that_reads_something_else_ends_the_run(ledger: Ledger, facts: SourceFacts, found: str) -> None:
+    before = ledger.last_checkpoint(JOB)
+    batches = Batches(ledger, RewindPlan(1, SLICES), 1)
+    with pytest.raises(ReplayMismatch, match=f"slices 1 to 3 of job power are not what they were: .*{found}"):
+        batches.run(3, facts)
+    assert ledger.last_checkpoint(JOB) == before
+
+
+def test_a_replay_that_reads_the_same_goes_on_to_the_next_batch(ledger: Ledger) -> None:
+    batches = Batches(ledger, RewindPlan(1, SLICES), 2)
+    batches.run(1, SourceFacts(30, REJECTED))
+    batches.run(3, SourceFacts(60, {reason: 2 * count for reason, count in REJECTED.items()}))
+    batches.run(4, SourceFacts(30, REJECTED))
+
+
+def test_a_run_from_a_snapshot_compares_what_it_reads_after_it(ledger: Ledger) -> None:
+    batches = Batches(ledger, RewindPlan(3, SLICES, reaches_back_to_ms=None), 1)
+    with pytest.raises(ReplayMismatch, match="slices 3 to 3 of job power"):
+        batches.run(3, SourceFacts(29, REJECTED))
+
+
+def test_only_what_an_expression_has_no_value_for_may_differ_in_another_version(ledger: Ledger) -> None:
+    Batches(ledger, RewindPlan(1, SLICES), 2).run(3, SourceFacts(90, THREE | {"expression": 7}))
+    with pytest.raises(ReplayMismatch, match="3 records rejected as late then, 2 now"):
+        Batches(ledger, RewindPlan(1, SLICES), 2).run(3, SourceFacts(90, THREE | {"late": 2}))
+    with pytest.raises(ReplayMismatch, match="1 records rejected as expression then, 7 now"):
+        Batches(ledger, RewindPlan(4, SLICES), 2).run(4, SourceFacts(30, REJECTED | {"expression": 7}))
+
+
+def test_what_an_older_release_left_out_without_a_word_is_not_compared(ledger: Ledger) -> None:
+    """It recorded no checksums either."""
+    run_sql(
+        f"sqlite:///{ledger._database.address.removeprefix('sqlite:///')}",
+        "UPDATE slices SET checksums = '{}' WHERE number = 2",
+    )
+    Batches(ledger, RewindPlan(1, SLICES), 1).run(3, SourceFacts(90, THREE | {"expression": 7}))
+    with pytest.raises(ReplayMismatch, match="3 records rejected as late then, 2 now"):
+        Batches(ledger, RewindPlan(1, SLICES), 1).run(3, SourceFacts(90, THREE | {"late": 2}))
+    with pytest.raises(ReplayMismatch, match="1 records rejected as expression then, 7 now"):
+        Batches(ledger, RewindPlan(3, SLICES), 1).run(3, SourceFacts(30, REJECTED | {"expression": 7}))
+
+
+def test_a_batch_of_a_replay_holds_slices_of_one_version(ledger: Ledger) -> None:
+    """So that all counts of a version's own slices are compared."""
+    url = f"sqlite:///{ledger._database.address.removeprefix('sqlite:///')}"
+    config: Any = SimpleNamespace(
+        plan=RewindPlan(1, SLICES), planner=SimpleNamespace(job=JOB), replay_rows_max=10_000, ledger_url=url
+    )
+    reader = SliceStreamReader(config)
+    try:
+        assert reader.latestOffset(offset_of_slice(0)) == offset_of_slice(3)
+        assert reader.latestOffset(offset_of_slice(3)) == offset_of_slice(4)
+    finally:
+        reader.stop()
+
+
+def test_trying_again_cannot_help() -> None:
+    assert issubclass(ReplayMismatch, PermanentError)
+
+
+@pytest.mark.parametrize("buckets", [1, 3])
+def test_a_backfill_that_reads_something_else_emits_nothing(buckets: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In no bucket, also where the records of the bucket are all there."""
+    engine = Engine(buckets, monkeypatch)
+    good = [record(1_000 * number, device=f"d{number}") for number in range(5)]
+    chunks = [chunk_of(0, 0, [*good, b"broken"]), chunk_of(1, 0, [record(900), record(800)], watermark_ms=850)]
+    rows = SourceTask(engine.source).rows(chunks, is_new=False, work=None)
+    frame = pd.DataFrame(rows, columns=["bucket", "kind", "partition", "sequence", "blob"])
+
+    def results(records: int, rejected: dict[str, int]) -> Iterator[int]:
+        """Of each bucket that has rows."""
+        recorded = RecordedCounts("power", 5, 7, records, rejected, True)
+        task = ChunkTask(engine.keyed, work_of(7, None, 10_000), recorded)
+        for key in engine.source.bucket_keys:
+            (blob,) = task((key,), frame[frame["bucket"] == key])["blob"].tolist()
+            yield sum(msgspec.json.decode(blob, type=BucketOutcome).results.values())
+
+    for records, rejected in ((7, {"decode": 1, "late": 1}), (8, {"decode": 2}), (8, {"decode": 1})):
+        of_buckets = results(records, rejected)
+        with pytest.raises(ReplayMismatch, match="slices 5 to 7 of job power are not what they were"):
+            next(of_buckets)
+    assert engine.digest() == {"tens": [], "minute": []}
+    assert engine.letters.written == []
+    assert sum(results(8, {"decode": 1, "late": 1})) == 5
+
+
+def test_counts_are_those_of_the_slices_asked_for(ledger: Ledger) -> None:
+    counts = recorded_counts(ledger, JOB, range(2, 4), {1}, 1)
+    assert counts == RecordedCounts(JOB, 2, 3, 60, {reason: 2 for reason in REJECTED}, True)

@@ -1,0 +1,65 @@
+"""What the steps between windows do with a row for which an expression has no value."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from strandline.processing.operators.row_steps import RowSteps
+from strandline.processing.pipelines.stages import Column, Derive, Where
+
+TYPES = {"power": "double", "count": "long", "text": "string"}
+ROWS = {
+    "power": pa.array([6.0, 6.0, 6.0, None, 0.0]),
+    "count": pa.array([2, 0, None, 0, 0], pa.int64()),
+    "text": pa.array(["1.5", "none", None, "4", "9"]),
+}
+
+
+def stepped(*steps: Derive | Where) -> tuple[list[int], list[tuple[int, str]]]:
+    """The rows that are left, and the problems: row and step."""
+    found = RowSteps(steps, TYPES).apply(ROWS, 5)
+    return found.rows.tolist(), [(one.row, one.step) for one in found.problems]
+
+
+@pytest.mark.parametrize(
+    ("condition", "left", "problems"),
+    [
+        ("power / count > 1", [0], [1, 4]),
+        ("power / count > 1 and power > 1", [0], [1]),
+        ("power / count > 1 or power > 1", [0, 1, 2], [4]),
+        ("power / count > 1 or count is null", [0, 2], [1, 4]),
+        ("coalesce(power / count, 1.0) >= 1", [0, 1, 2, 3, 4], []),
+        ("cast(text as double) > 1", [0, 3, 4], [1]),
+        ("count * 9223372036854775807 > 1", [], [0]),
+        ("power > 1", [0, 1, 2], []),
+        ("try_cast(text as double) > 1", [0, 3, 4], []),
+        ("power / nullif(count, 0) > 1", [0], []),
+        ("case when count > 0 then power > 1 end", [0], []),
+        ("power > null", [], []),
+        ("power is not null", [0, 1, 2, 4], []),
+    ],
+)
+def test_a_filter_without_a_value_is_a_problem_unless_it_lacks_something_or_says_so(
+    condition: str, left: list[int], problems: list[int]
+) -> None:
+    assert stepped(Where("steps[3].where", condition)) == (left, [(row, "steps[3].where") for row in problems])
+
+
+def test_a_row_has_one_problem_and_goes_no_further() -> None:
+    rate = Derive(
+        "steps[0].derive", (Column("rate", "power / count", "double"), Column("inverse", "1 / count", "double"))
+    )
+    after = Where("steps[1].where", "count = 0 or 10 / count > 1")
+    also = Where("steps[2].where", "power / count > 1")
+    # The fourth row lacks a power, so its rate is no problem; its inverse is.
+    failed = [(1, "steps[0].derive.rate"), (3, "steps[0].derive.inverse"), (4, "steps[0].derive.rate")]
+    assert stepped(rate, after, also) == ([0], failed)
+    assert stepped(also, rate) == ([0], [(1, "steps[2].where"), (4, "steps[2].where")])
+
+
+def test_the_message_names_the_step_and_the_expression() -> None:
+    (first, _) = RowSteps([Where("steps[3].where", "power / count > 1")], TYPES).apply(ROWS, 5).problems
+    assert first.message == (
+        "steps[3].where: no value from power / count > 1 (a division by zero, an overflow or a null)"
+    )

@@ -1,0 +1,81 @@
+"""Whether deaths of a job without records are forgotten. A real ledger; the runners are made up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import JobRow, JobState
+from strandline.processing.slices.rewind import REPLAY_RECORDS_PER_S_MIN, RUN_BEGINS
+from strandline.services.supervision.deaths import DEATHS_MAX, SOUND_S
+from strandline.services.supervision.supervisor import Supervisor, _Runner
+from tests.support.ledgers import a_checkpoint, a_slice
+
+JOB = "power"
+LONG_S = SOUND_S + 10
+
+
+class Deadly:
+    """A job with one committed slice, whose runners die one after the other."""
+
+    def __init__(self, directory: Path) -> None:
+        self.ledger = Ledger.open(f"sqlite:///{directory / 'ledger.sqlite'}")
+        self.ledger.submit_job(JOB, "pipeline: power", {"pipeline": JOB})
+        self.supervisor = Supervisor(self.ledger, directory)
+        claimed = self.ledger.claim_lease(JOB, "this service", 3_600_000)
+        assert claimed is not None
+        leadership: Any = SimpleNamespace(lease_of=lambda job: claimed[0].epoch)
+        self.supervisor._leadership = leadership
+
+    def die(self, lived_s: float, *, state: JobState = JobState.RUNNING, replays: int = 0) -> JobRow:
+        run = self.ledger.begin_run(JOB, 1)
+        if self.ledger.last_slice(JOB) is None:
+            self.ledger.plan_slice(a_slice(1, run.epoch))
+            self.ledger.commit_checkpoint(a_checkpoint(1, run.epoch))
+        self.ledger.record_event(RUN_BEGINS, "begins", JOB, run.epoch, {"records": replays})
+        for step in (JobState.STARTING, state):
+            if self.ledger.job(JOB).state is not step:
+                self.ledger.move_job(JOB, step)
+        process: Any = SimpleNamespace(pid=7, began_at=time.monotonic() - lived_s)
+        self.supervisor._count_death(self.ledger.job(JOB), _Runner(process, 1, 0), 1)
+        return self.ledger.job(JOB)
+
+
+@pytest.fixture
+def deadly(tmp_path: Path) -> Iterator[Deadly]:
+    deadly = Deadly(tmp_path)
+    yield deadly
+    deadly.ledger.close()
+
+
+def test_a_quiet_job_whose_runs_live_for_long_never_fails(deadly: Deadly) -> None:
+    for _ in range(2 * DEATHS_MAX):
+        job = deadly.die(LONG_S, replays=REPLAY_RECORDS_PER_S_MIN)
+        assert (job.state, "in a row" in job.message) == (JobState.STARTING, False)
+
+
+@pytest.mark.parametrize(
+    "death",
+    [
+        {"lived_s": SOUND_S - 10},
+        {"lived_s": LONG_S, "state": JobState.STARTING},
+        {"lived_s": LONG_S, "replays": 20 * REPLAY_RECORDS_PER_S_MIN},
+    ],
+    ids=["short", "never ran", "was still replaying"],
+)
+def test_a_run_that_was_not_sound_ends_no_row_of_deaths(deadly: Deadly, death: dict[str, Any]) -> None:
+    states = [deadly.die(**death).state for _ in range(DEATHS_MAX)]
+    assert states == [JobState.STARTING] * (DEATHS_MAX - 1) + [JobState.FAILED]
+
+
+def test_a_run_that_leaves_a_slice_undone_ends_no_row_of_deaths(deadly: Deadly) -> None:
+    deadly.die(0)
+    deadly.ledger.plan_slice(a_slice(2, 1))
+    states = [deadly.die(LONG_S).state for _ in range(DEATHS_MAX - 1)]
+    assert states[-1] is JobState.FAILED
