@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 
 from confluent_kafka import KafkaError, Message
@@ -131,7 +132,7 @@ class WaitingCallers:
         if first.reported != first.reported_before:
             first.reported_before = first.reported
             self._heard_s[topic] = now_s
-        is_silent = now_s - self._heard_s.get(topic, 0.0) >= self._confirm_timeout_s
+        is_silent = now_s - self._heard_s.get(topic, -math.inf) >= self._confirm_timeout_s
         patience_s = self._confirm_timeout_s * (1 if is_silent else PATIENCE_TIMEOUTS)
         overdue = []
         while batches and now_s - batches[0].began_s >= patience_s:
