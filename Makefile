@@ -49,7 +49,7 @@ SHARED = $(if $(filter-out 1,$(SERVER_WORKERS)),-n $(SERVER_WORKERS) --dist load
 # $(call run-tests,OPTIONS): every kind that is asked for, also when one before it failed.
 run-tests = $(foreach kind,$(filter-out $(WITHOUT_SERVERS) $(WITH_SERVERS),$(KINDS)),echo "no kind of test is called '$(kind)'" >&2; exit 2;) \
 	failed=0; \
-	$(if $(filter $(WITHOUT_SERVERS),$(KINDS)),$(PYTEST) $(1) -n $(WORKERS) --dist loadfile \
+	$(if $(filter $(WITHOUT_SERVERS),$(KINDS)),$(PYTEST) $(1) -n $(WORKERS) --dist worksteal \
 		$(addprefix tests/,$(filter $(WITHOUT_SERVERS),$(KINDS))) || failed=1;) \
 	$(if $(filter $(WITH_SERVERS),$(KINDS)),$(PYTEST) $(1) $(SHARED) $(addprefix tests/,$(filter $(WITH_SERVERS),$(KINDS))) || failed=1;) \
 	exit $$failed
