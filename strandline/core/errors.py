@@ -11,6 +11,7 @@
     - InvalidSettings      do not start
     - NotFound             no such stream, job or version
     - Conflict             the request contradicts the present state (an illegal move, a change that loses data)
+      - LogChanged         the log is not the one that was read
     - BadRecord            becomes a dead letter, with reason and step
     - RecordTooLarge       Kafka answers, and its topic takes no record of this size: raise the topic's limit
     - Fenced               a newer epoch owns this job: stop now
@@ -96,6 +97,10 @@ class NotFound(PermanentError):
 
 class Conflict(PermanentError):
     code = "conflict"
+
+
+class LogChanged(Conflict):
+    """The log is not the one that was read: it was cut off, and perhaps grew again, or its topic was made anew."""
 
 
 @dataclass

@@ -27,7 +27,7 @@ from aiokafka.errors import (
     UnsupportedVersionError,
 )
 
-from strandline.core.errors import Conflict, LogTruncated, LogUnavailable
+from strandline.core.errors import LogChanged, LogTruncated, LogUnavailable
 from strandline.log.brokers import Answer, Asked, Brokers, Place
 from strandline.log.reader import OffsetRange
 from strandline.log.record_batches import RecordBatch, committed_batches
@@ -89,8 +89,9 @@ class RangeReader:
 
         A range is complete when a batch reaches its end, or when the log is settled up to its end and has nothing more.
 
-        Raises LogTruncated when the log no longer holds a range, LogUnavailable when nothing arrives within the timeout, Conflict
-        at the end of a range whose last batch has another checksum than was recorded: what was yielded of it must not be used.
+        Raises LogTruncated when the log no longer holds a range, LogUnavailable when nothing arrives within the timeout, and
+        LogChanged at the end of a range whose last batch has another checksum than was recorded: what was yielded of it must not
+        be used.
         """
         left = [_Rest(one, one.offset_first) for one in ranges if one.offset_first < one.offset_next]
         asking: asyncio.Task[list[Answer]] | None = None
@@ -163,7 +164,7 @@ class RangeReader:
             end = rest.offset_range.offset_next
             batches, offset_next, checksum_last = committed_batches(answer.records, answer.aborted, end)
             if checksum_last is not None and rest.offset_range.checksum not in (None, checksum_last):
-                raise Conflict(
+                raise LogChanged(
                     f"{rest.name} holds another record at offset {end - 1} than when the slice that ends there was cut: the log "
                     "was cut off below it since. What to do, the job's next start says"
                 )

@@ -11,10 +11,15 @@ import pytest
 
 from strandline.core.errors import (
     BadRecord,
+    Conflict,
     Divergence,
     Fenced,
+    IndexMisconfigured,
     IndexUnavailable,
+    LogChanged,
+    LogTruncated,
     LogUnavailable,
+    NotFound,
     StrandlineError,
 )
 from strandline.core.settings import Settings
@@ -45,6 +50,11 @@ class LogFrom:
 
     def starts(self, stream: str) -> dict[int, int]:
         return self._starts
+
+
+class NoTopic:
+    def starts(self, stream: str) -> dict[int, int]:
+        raise NotFound(f"no topic {stream!r}")
 
 
 class Stage:
@@ -127,6 +137,7 @@ def test_a_fitting_snapshot_is_taken(stage: Stage) -> None:
     "error",
     [
         StrandlineError("java.io.FileNotFoundException: 7.delta"),
+        Conflict("slice 7 does not follow the last one"),
         Divergence("differs"),
         OSError(5, "input/output error"),
     ],
@@ -146,6 +157,10 @@ def test_what_fails_on_a_snapshot_is_done_by_a_rewind_at_once(stage: Stage, erro
         IndexUnavailable("away"),
         BadRecord("decode", "not JSON"),
         LogUnavailable("Kafka does not answer"),
+        LogChanged("partition 1 is not the one that was read"),
+        LogTruncated("offset 7 is gone"),
+        NotFound("no topic 'turbines'"),
+        IndexMisconfigured("index_closed_exception"),
     ],
     ids=repr,
 )
@@ -185,6 +200,15 @@ def test_after_two_runs_in_vain_the_third_rewinds(stage: Stage) -> None:
 
 def test_where_the_log_holds_no_rewind_the_snapshot_is_tried_again(stage: Stage) -> None:
     stage.index = LogFrom({0: 1_000_000, 1: 1_000_000})
+    for _ in range(3):
+        stage.run = stage.begin()
+    assert stage.start(failing()) is JobState.STOPPED
+    assert stage.began == [(2, True)]
+
+
+def test_where_no_topic_is_found_the_snapshot_is_tried_again(stage: Stage) -> None:
+    """A broker that has just started may not know it yet. Whether it is gone, the preparation of the run finds out."""
+    stage.index = NoTopic()
     for _ in range(3):
         stage.run = stage.begin()
     assert stage.start(failing()) is JobState.STOPPED

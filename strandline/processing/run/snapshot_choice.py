@@ -7,7 +7,16 @@ from pathlib import Path
 import pyspark
 import structlog
 
-from strandline.core.errors import BadRecord, Fenced, LogTruncated, StrandlineError, TransientError
+from strandline.core.errors import (
+    BadRecord,
+    Fenced,
+    IndexMisconfigured,
+    LogChanged,
+    LogTruncated,
+    NotFound,
+    StrandlineError,
+    TransientError,
+)
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.run.snapshots import Snapshot, SnapshotBounds, SnapshotManifest, Snapshots
 from strandline.processing.slices.rewind import (
@@ -98,7 +107,8 @@ class SnapshotChoice:
         try:
             require_ledger_holds(self._ledger, self._run.job, plan)
             require_log_holds(self._run.job, cost.needed, {stream: self._index.starts(stream)})
-        except LogTruncated:
+        except (LogTruncated, NotFound):
+            # A broker that has just started may not know the topic yet. If it is gone, preparing the run says so.
             return False
         return True
 
@@ -109,6 +119,9 @@ class SnapshotChoice:
 
 
 def lies_elsewhere(error: Exception) -> bool:
-    """Whether a failure can't be the fault of the snapshot that the run began from: a server is away, a newer run has begun, or a
-    record is bad."""
-    return isinstance(error, TransientError | Fenced | BadRecord)
+    """Whether a failure can't be the fault of the snapshot that the run began from: a server is away, a newer run has begun, a
+    record is bad, or the log or the store is not as it was. A rewind would meet the same, and the snapshot may be needed after
+    the remedy."""
+    return isinstance(
+        error, TransientError | Fenced | BadRecord | LogChanged | NotFound | LogTruncated | IndexMisconfigured
+    )

@@ -12,10 +12,10 @@ each slice with records is recorded,
 A source task compares that checksum, too, when it has read a slice's part (`RangeReader`): the log may be cut off after the run
 looked at it. No window is computed before all tasks have read.
 
-Else the run ends with a Conflict: the job has results of records that are gone, and only a person can say what they are worth.
+Else the run ends with LogChanged: the job has results of records that are gone, and only a person can say what they are worth.
 
-A broker that is behind may say for a moment that something is missing. So that is a Conflict only when it stays so for DOUBT_MS;
-until then nothing is cut. Another id or another checksum is a Conflict at once: being behind gives neither.
+A broker that is behind may say for a moment that something is missing. So that is LogChanged only when it stays so for DOUBT_MS;
+until then nothing is cut. Another id or another checksum is LogChanged at once: being behind gives neither.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from strandline.core.errors import Conflict, NotFound
+from strandline.core.errors import LogChanged, NotFound
 from strandline.ledger.states import SliceRow
 from strandline.log.index import LogIndex
 
@@ -56,7 +56,7 @@ class LogContinuity:
         self._topic = _Doubt(monotonic_ms)
 
     def require(self, last: SliceRow | None) -> None:
-        """Return once the log is seen to hold the job's last slice, if it has one, as it was cut. Raises Conflict."""
+        """Return once the log is seen to hold the job's last slice, if it has one, as it was cut. Raises LogChanged."""
         while not self._holds(last):
             time.sleep(_POLL_S)
 
@@ -75,7 +75,7 @@ class LogContinuity:
 
     def reaches(self, ends: Vector, read: Vector) -> bool:
         """Whether each partition of `read` is there and ends at or after it. If not, look again, and cut nothing. Raises
-        Conflict, NotFound."""
+        LogChanged, NotFound."""
         short = next((partition for partition, offset in read.items() if ends.get(partition, -1) < offset), None)
         if short is None:
             return self._ends.is_settled(None)
@@ -88,7 +88,7 @@ class LogContinuity:
 
     def sealed(self, row: SliceRow, done: SliceRow | None) -> SliceRow | None:
         """The slice `row`, which is not recorded yet, with its checksums, if the log goes on from the slice before it, `done`.
-        None: look again, and cut nothing. Raises Conflict, NotFound."""
+        None: look again, and cut nothing. Raises LogChanged, NotFound."""
         self.require_same_topic()
         firsts = row.offsets_first[self._stream]
         known = done.checksums.get(self._stream, {}) if done is not None else {}
@@ -103,16 +103,16 @@ class LogContinuity:
         return replace(row, checksums={self._stream: {**known, **found}})
 
     def require_same_topic(self) -> None:
-        """Raise Conflict if the topic is another one of the same name. Raises NotFound when there is none."""
+        """Raise LogChanged if the topic is another one of the same name. Raises NotFound when there is none."""
         require_same_topic(self._job, self._stream, self._topic_id, self._index.topic_id(self._stream), _ANEW)
 
     def doubt(self, missing: NotFound) -> None:
-        """Note that a look found no topic: look again, and cut nothing. Raises Conflict when that was so for DOUBT_MS."""
+        """Note that a look found no topic: look again, and cut nothing. Raises LogChanged when that was so for DOUBT_MS."""
         try:
             self._topic.is_settled(
                 f"the topic of stream {self._stream}, which job {self._job} reads, was deleted. {_ANEW}"
             )
-        except Conflict as error:
+        except LogChanged as error:
             raise error from missing
 
     def trust(self) -> None:
@@ -120,13 +120,14 @@ class LogContinuity:
         self._topic.is_settled(None)
 
     def _check_records(self, last: SliceRow, partitions: Collection[int]) -> str | None:
-        """What is missing of the slice's last records in these partitions, if anything is. Raises Conflict if one is another."""
+        """What is missing of the slice's last records in these partitions, if anything is. Raises LogChanged if one is
+        another."""
         known = {p: checksum for p, checksum in last.checksums.get(self._stream, {}).items() if p in partitions}
         offsets = {p: last.offsets[self._stream][p] - 1 for p in known}
         found = self._index.checksums(self._stream, offsets)
         for partition, checksum in found.items():
             if checksum != known[partition]:
-                raise Conflict(
+                raise LogChanged(
                     f"stream {self._stream}, partition {partition} holds another record at offset {offsets[partition]} than when "
                     f"slice {last.number} of job {self._job} was cut: {self._cut_off()}"
                 )
@@ -160,21 +161,21 @@ class _Doubt:
         self._since_ms: int | None = None
 
     def is_settled(self, problem: str | None) -> bool:
-        """Whether there is no problem. Raises Conflict when there has been one at every look for DOUBT_MS."""
+        """Whether there is no problem. Raises LogChanged when there has been one at every look for DOUBT_MS."""
         if problem is None:
             self._since_ms = None
             return True
         now_ms = self._monotonic_ms()
         self._since_ms = now_ms if self._since_ms is None else self._since_ms
         if now_ms - self._since_ms >= DOUBT_MS:
-            raise Conflict(problem)
+            raise LogChanged(problem)
         return False
 
 
 def require_same_topic(job: str, stream: str, known_id: str | None, present_id: str, what_now: str) -> None:
-    """Raise Conflict if the topic, whose id is `present_id`, is not the one that was registered as the stream's."""
+    """Raise LogChanged if the topic, whose id is `present_id`, is not the one that was registered as the stream's."""
     if known_id is not None and known_id != present_id:
-        raise Conflict(
+        raise LogChanged(
             f"stream {stream} is another topic than the one that job {job} has read (topic id {present_id}, known is "
             f"{known_id}): it was deleted and made again, so offsets mean other records now. {what_now}"
         )

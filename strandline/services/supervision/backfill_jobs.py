@@ -28,6 +28,7 @@ from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.exit_codes import EXIT_AWAY
 from strandline.services.processes.worker_process import WorkerProcess
 from strandline.services.supervision.deaths import DEATHS_MAX, Blame, JobDeaths
+from strandline.services.supervision.repeated_errors import RepeatedErrors
 
 logger = structlog.get_logger()
 
@@ -129,12 +130,14 @@ class BackfillJobs:
         return row
 
     def _run(self) -> None:
+        errors = RepeatedErrors(logger)
         while not self._closing.is_set():
             self._wake.clear()
             try:
                 self._look()
+                errors.worked("the backfills are looked after again", action="look")
             except (StrandlineError, OSError) as error:
-                logger.error("could not look after the backfills", action="backfill", error=str(error))
+                errors.failed("could not look after the backfills", error, action="look")
             self._wake.wait(LOOK_INTERVAL_S)
         if self._work is not None:
             self._end(self._work)

@@ -24,6 +24,7 @@ import structlog
 from strandline.core.errors import LedgerUnavailable, StrandlineError
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import LeaseRow
+from strandline.services.supervision.repeated_errors import RepeatedErrors
 
 logger = structlog.get_logger()
 
@@ -152,19 +153,16 @@ class Leadership:
         return held.counted_from_s + TRUSTED_SHARE * self._lease_s
 
     def _renew_on(self) -> None:
-        failed = False
+        errors = RepeatedErrors(logger)
         while not self._resigned.is_set():
             try:
                 self._renew()
-                if failed:
-                    logger.info("the leases are renewed again", action="renew")
-                failed = False
+                errors.worked("the leases are renewed again", action="renew")
+                pause_s = self._lease_s / RENEWALS_A_LEASE
             except StrandlineError as error:
-                if not failed:  # it tries ten times a second
-                    logger.warning("could not renew the leases", action="renew", error=str(error))
-                failed = True
-            # After a failure try again at once: the lease runs out.
-            if self._closing.wait(0.1 if failed else self._lease_s / RENEWALS_A_LEASE):
+                errors.failed("could not renew the leases", error, action="renew")
+                pause_s = 0.1  # try again at once: the lease runs out
+            if self._closing.wait(pause_s):
                 return
 
     def _renew(self) -> None:

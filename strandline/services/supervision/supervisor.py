@@ -47,6 +47,7 @@ from strandline.services.processes.pids import PidFile
 from strandline.services.processes.process_tree import kill_tree, tree_mark
 from strandline.services.supervision.deaths import Blame, JobDeaths, was_sound
 from strandline.services.supervision.leadership import Leadership, ServiceIdentity
+from strandline.services.supervision.repeated_errors import RepeatedErrors
 from strandline.services.supervision.runner_process import (
     RunnerCommand,
     RunnerProcess,
@@ -126,6 +127,7 @@ class Supervisor:
         self._standbys = Standbys(data_dir, command, standbys, self._tell_of_standbys)
         self._runners: dict[str, _Runner] = {}
         self._deaths: dict[str, JobDeaths] = {}
+        self._errors = RepeatedErrors(logger)
         self._wake = threading.Event()
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
@@ -190,8 +192,9 @@ class Supervisor:
             if claimed:
                 jobs = self._ledger.jobs()  # as their former leaders left them
         except LedgerUnavailable as error:
-            logger.warning("could not look at the jobs", action="look", error=str(error))
+            self._errors.failed("could not look at the jobs", error, action="look")
             return
+        self._errors.worked("the jobs are looked at again", action="look")
         for lease, before in claimed:
             self._take_over(lease, before)
         for job in jobs:
@@ -199,6 +202,7 @@ class Supervisor:
                 continue
             try:
                 self._attend(job)
+                self._errors.worked("the job is attended to again", action="attend", job=job.name)
             except Conflict as error:
                 # The runner moved the job between our look and our move. The next look sees its new state.
                 logger.debug("the job moved by itself", action="look", job=job.name, error=str(error))
@@ -206,11 +210,12 @@ class Supervisor:
                 logger.warning("the job is led by another control service", action="look", error=str(error))
                 self._leadership.drop(job.name)
             except (StrandlineError, OSError) as error:
-                logger.error("could not attend to the job", action="look", job=job.name, error=str(error))
+                self._errors.failed("could not attend to the job", error, action="attend", job=job.name)
         try:
             self._standbys.keep(is_calm=not any(self._is_settling(job) for job in jobs))
+            self._errors.worked("the standbys are kept again", action="standby")
         except (LedgerUnavailable, StackError, OSError) as error:
-            logger.error("could not keep a standby", action="standby", error=str(error))
+            self._errors.failed("could not keep a standby", error, action="standby")
 
     def _is_settling(self, job: JobRow) -> bool:
         """Whether the job's run has not committed its first slice yet: until then it needs all cores."""
