@@ -17,8 +17,8 @@ from rich.console import Console
 from benchmarks.latency import Latency, measure_latency
 from benchmarks.report import RESULTS, goal_sentences, latency_rows, put_part, results_text, show, throughput_rows
 from benchmarks.servers import new_stack
-from benchmarks.throughput import SIDES, Plan, Throughput, measure_throughput
-from benchmarks.works import WORKS
+from benchmarks.throughput import SIDES, STRANDLINE, Plan, Throughput, measure_throughput
+from benchmarks.works import DEVICES, WORKS
 from strandline.core.errors import StrandlineError
 
 
@@ -43,11 +43,21 @@ def main() -> None:
         "--records", type=int, help="how many records a run has; the first third of them is its cold part"
     )
     parser.add_argument(
+        "--devices", type=int, default=DEVICES, help=f"so many keys (default {DEVICES}; others: only W1)"
+    )
+    parser.add_argument(
+        "--bad-percent", type=float, default=0.0, help="so many of 100 records are no JSON (only Strandline)"
+    )
+    parser.add_argument(
         "--output",
         type=Path,
         help=f"the file for the tables (default {RESULTS.name}; none where only a part of all is measured)",
     )
     options = parser.parse_args()
+    if options.devices != DEVICES and options.work != ["W1"]:
+        parser.error("--devices: only with --work W1")
+    if options.bad_percent and options.side != [STRANDLINE]:
+        parser.error("--bad-percent: only with --side strandline; the others have nothing to do with a bad record")
     records, seconds, warm_up_s = (120_000, 10, 10) if options.quick else (6_000_000, 60, 30)
     records = options.records or records
     plan = Plan(
@@ -56,6 +66,8 @@ def main() -> None:
         repetitions=options.repetitions or (1 if options.quick else 3),
         sides=options.side or list(SIDES),
         works=[WORKS[name] for name in options.work or WORKS],
+        devices=options.devices,
+        bad_percent=options.bad_percent,
     )
     console = Console(soft_wrap=True)
     try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from benchmarks.process_tree import WatchedTree
 from benchmarks.progress import Progress
@@ -59,6 +59,14 @@ class Run:
     warm: Spent
     """From there to the end of its answer."""
     outcome: Outcome
+    peak_mb: dict[str, float] = field(default_factory=dict)
+    """Memory of its process tree, by role, when it had most; what several processes share counts once."""
+
+
+def memory_text(peak_mb: dict[str, float]) -> str:
+    """Memory as people read it: the whole and its parts."""
+    parts = ", ".join(f"{role} {mb:,.0f}" for role, mb in peak_mb.items())
+    return f"{sum(peak_mb.values()):,.0f} MB ({parts})"
 
 
 def watch(lines: Iterable[str], mark: int, began_s: float, take: Callable[[int], Snapshot]) -> Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Iterator
 from typing import NamedTuple, Self
@@ -11,6 +12,8 @@ import psutil
 
 _ROLES = ("driver", "jvm", "python")
 _LOOK_EVERY_S = 0.2
+_LOOKS_A_WEIGHING = 3
+"""The kernel walks through all pages of a process to weigh it, so that is done less often."""
 
 
 def tree_cpu_s(root: int) -> float:
@@ -21,13 +24,18 @@ def tree_cpu_s(root: int) -> float:
 
 def tree_memory_mb(root: int) -> float:
     """Memory of process `root` and all below it, in MiB; what several share counts once."""
-    total = 0
+    return sum(memory_mb_by_role(root).values())
+
+
+def memory_mb_by_role(root: int) -> dict[str, float]:
+    """The same, by what the processes are (`cpu_by_role`)."""
+    totals = dict.fromkeys(_ROLES, 0.0)
     with contextlib.suppress(psutil.NoSuchProcess):
         driver = psutil.Process(root)
         for process in [driver, *driver.children(recursive=True)]:
             with contextlib.suppress(psutil.Error):
-                total += process.memory_full_info().pss
-    return total / 2**20
+                totals[_role(process, root)] += process.memory_full_info().pss / 2**20
+    return totals
 
 
 def machine_cpu_s() -> float:
@@ -53,6 +61,7 @@ class WatchedTree:
         self._root = root
         self._own_s: dict[tuple[int, float], tuple[str, float]] = {}
         """Of each process ever seen, by id and start: its role and its own time when it was last seen."""
+        self._peak_mb = dict.fromkeys(_ROLES, 0.0)
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep_looking)
@@ -79,13 +88,28 @@ class WatchedTree:
             totals["python"] += max(0.0, accounted_s - sum(totals.values()))
             return totals
 
+    @property
+    def peak_mb(self) -> dict[str, float]:
+        """The tree's memory by role when it had most, of those moments at which it was looked at."""
+        return self._peak_mb
+
     def cpu_s(self) -> float:
         """CPU-seconds of all that ever was in the tree."""
         return sum(self.cpu_by_role().values())
 
     def _keep_looking(self) -> None:
-        while not self._ended.wait(_LOOK_EVERY_S):
+        for look in itertools.count():
+            if self._ended.wait(_LOOK_EVERY_S):
+                return
             self.cpu_by_role()
+            if look % _LOOKS_A_WEIGHING == 0:
+                memory_mb = memory_mb_by_role(self._root)
+                if sum(memory_mb.values()) > sum(self._peak_mb.values()):
+                    self._peak_mb = memory_mb
+
+
+def _role(process: psutil.Process, root: int) -> str:
+    return "jvm" if process.name() == "java" else "driver" if process.pid == root else "python"
 
 
 class _Seen(NamedTuple):
@@ -103,7 +127,7 @@ def _look(root: int) -> Iterator[_Seen]:
         for process in [driver, *driver.children(recursive=True)]:
             # One that ended meanwhile: its parent has its time once it waited for it.
             with contextlib.suppress(psutil.NoSuchProcess):
-                role = "jvm" if process.name() == "java" else "driver" if process.pid == root else "python"
+                role = _role(process, root)
                 times = process.cpu_times()
                 waited_s = times.children_user + times.children_system
                 yield _Seen((process.pid, process.create_time()), role, times.user + times.system, waited_s)

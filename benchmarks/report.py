@@ -21,7 +21,7 @@ from benchmarks.latency import RECORDS_A_SECOND, Latency, percentile
 from benchmarks.measured import Run
 from benchmarks.peers.java import SNAPSHOT_EVERY_MS
 from benchmarks.throughput import SIDES, STRANDLINE, Plan, Throughput
-from benchmarks.works import DEVICES, PARTITIONS, Work
+from benchmarks.works import PARTITIONS, Work
 from strandline.services.embedded.artifacts import find_java
 
 Row = Sequence[str]
@@ -44,6 +44,7 @@ def throughput_rows(measured: Throughput, work: Work) -> list[Row]:
             "driver / JVM / Python CPU-s per M",
             "cold: CPU-s per M records",
             "(least to most)",
+            "peak memory, MB",
         )
     ]
     for side, runs in measured.runs[work.name].items():
@@ -61,6 +62,7 @@ def throughput_rows(measured: Throughput, work: Work) -> list[Row]:
                 roles,
                 f"{statistics.median(cold):.1f}",
                 f"{min(cold):.1f} to {max(cold):.1f}",
+                f"{statistics.median(sum(run.peak_mb.values()) for run in runs):,.0f}",
             )
         )
     return rows
@@ -150,14 +152,16 @@ def results_text(command: str, throughput: Throughput, latency: Latency | None) 
 
 
 def _conditions_text(plan: Plan) -> str:
+    bad = f"; {plan.bad_percent:g} % of the records are no JSON and become dead letters" if plan.bad_percent else ""
     return f"""\
-{plan.records:,} JSON records of {DEVICES:,} devices in {PARTITIONS} partitions, event time +5 ms a record with up to 3 s
-disorder; delay 10 s; results to a sink that counts. All sides read the same topic, filled once, by turns, each run in a new
+{plan.records:,} JSON records of {plan.devices:,} devices in {PARTITIONS} partitions, event time +5 ms a record with up to 3 s
+disorder{bad}; delay 10 s; results to a sink that counts. All sides read the same topic, filled once, by turns, each run in a new
 process; figures are medians of so many runs of each: {plan.repetitions}.
 
 The estimator is the same for every side: user and system time of the side's whole process tree, without the broker. *Warm* is
 from the moment when {plan.mark:,} records are done to the end of the answer, in one run of one job. *Cold* is from the start
-of the process to that moment. Records/s are those of the warm part.
+of the process to that moment. Records/s are those of the warm part. Memory is that of the whole process tree when it had most;
+what processes share counts once.
 
 Every side has as many tasks as the machine has cores, and its JVM a heap of 1 GB and SerialGC. Strandline and Spark take
 slices or batches of at most {plan.rows_max:,} records. Hazelcast Jet and Flink run mains of our own (`benchmarks/peers`),

@@ -10,17 +10,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 from rich.console import Console
 
-from benchmarks.measured import Run, Snapshot, watch
+from benchmarks.measured import Run, Snapshot, memory_text, watch
 from benchmarks.peers.java import FLINK, JET, SNAPSHOT_EVERY_MS, JavaPeer
 from benchmarks.peers.spark_connector import connector_jars
 from benchmarks.process_tree import WatchedTree
-from benchmarks.works import DELAY_MS, STREAM, STREAM_TEXT, Readings, Work
+from benchmarks.works import DELAY_MS, DEVICES, STREAM, STREAM_TEXT, Readings, Work
 from strandline.core.documents import read_documents
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
@@ -51,6 +51,9 @@ class Plan:
     repetitions: int
     sides: Sequence[str]
     works: Sequence[Work]
+    devices: int = DEVICES
+    bad_percent: float = 0.0
+    """So many of 100 records are no JSON. Only Strandline does anything with these."""
 
     @property
     def rows_max(self) -> int:
@@ -73,7 +76,7 @@ def measure_throughput(stack: Stack, plan: Plan, console: Console) -> Throughput
         side: _JAVA[side].compile(stack.settings.cache_dir, stack.data_dir) for side in plan.sides if side in _JAVA
     }
     bootstrap = stack.start_kafka()
-    readings = Readings.generate(plan.records)
+    readings = Readings.generate(plan.records, plan.devices, plan.bad_percent)
     spec = StreamSpec.parse(read_documents(STREAM_TEXT, "readings.yaml")[0])
     Topics(bootstrap, replication=1, record_bytes_max=1_000_000).ensure_stream_topic(spec)
     began_s = time.monotonic()
@@ -87,7 +90,7 @@ def measure_throughput(stack: Stack, plan: Plan, console: Console) -> Throughput
     }
     runs: dict[str, dict[str, list[Run]]] = {work.name: {} for work in plan.works}
     for work in plan.works:
-        expected = {side: work.expected(readings, ends_ms.get(side)) for side in plan.sides}
+        expected = {side: work.expected(readings.good, ends_ms.get(side)) for side in plan.sides}
         for repetition in range(plan.repetitions):
             for side in plan.sides:
                 results = expected[side].results
@@ -98,7 +101,7 @@ def measure_throughput(stack: Stack, plan: Plan, console: Console) -> Throughput
                 console.print(
                     f"{work.name}, {SIDES[side]}, repetition {repetition + 1}: warm {run.warm.cpu_s_per_million:.1f} "
                     f"CPU-s/M at {run.warm.records_a_second:,.0f} records/s, cold {run.cold.cpu_s_per_million:.1f} "
-                    "CPU-s/M; results right"
+                    f"CPU-s/M; at most {memory_text(run.peak_mb)}; results right"
                 )
     return Throughput(plan, runs)
 
@@ -155,6 +158,7 @@ def _run_side(start: _Start, plan: Plan, stack: Stack) -> Run:
                 assert process.stdout is not None
                 with WatchedTree(process.pid) as tree:
                     run = watch(process.stdout, plan.mark, began_s, lambda records: Snapshot.take(tree, records))
+                    run = replace(run, peak_mb=tree.peak_mb)
                 process.communicate()
             except RuntimeError as error:
                 log.seek(0)

@@ -1,9 +1,9 @@
 """The works that every side is given: what goes in, what is computed and, reckoned without any of the code under test, what
 must come out.
 
-Both read the same records: readings of 1,000 devices, whose event time advances 5 ms a record, less a disorder of up to 3 s. The
-log is filled in rounds of 1,000 records (5 s of event time), each confirmed before the next: so wherever a side cuts the log, no
-record is older than the delay of 10 s allows.
+Both read the same records: readings of 1,000 devices (or as many as are asked for), whose event time advances 5 ms a record,
+less a disorder of up to 3 s. The log is filled in rounds of 1,000 records (5 s of event time), each confirmed before the next:
+so wherever a side cuts the log, no record is older than the delay of 10 s allows.
 """
 
 from __future__ import annotations
@@ -48,17 +48,30 @@ class Readings:
     device: NDArray[np.int64]
     event_ms: NDArray[np.int64]
     centidegrees: NDArray[np.int64]
+    devices: int = DEVICES
+    bad: NDArray[np.bool_] | None = None
+    """Which are cut off in the middle, so that they are no JSON; None: none."""
 
     @classmethod
-    def generate(cls, records: int) -> Readings:
+    def generate(cls, records: int, devices: int = DEVICES, bad_percent: float = 0.0) -> Readings:
         """The same readings at each call."""
         chance = np.random.default_rng(seed=1)
         number = np.arange(records)
         return cls(
-            device=number % DEVICES,
+            device=number % devices,
             event_ms=START_MS + number * STEP_MS - chance.integers(0, DISORDER_MS, records),
             centidegrees=chance.integers(-2_000, 6_000, records),
+            devices=devices,
+            bad=np.random.default_rng(seed=2).random(records) < bad_percent / 100 if bad_percent else None,
         )
+
+    @property
+    def good(self) -> Readings:
+        """Those that can be read."""
+        if self.bad is None:
+            return self
+        kept = ~self.bad
+        return Readings(self.device[kept], self.event_ms[kept], self.centidegrees[kept], self.devices)
 
     @property
     def partition(self) -> NDArray[np.int64]:
@@ -85,11 +98,12 @@ class Readings:
 
         options = {"acks": "all", "linger.ms": 1, "compression.type": "lz4", "log_level": 3}
         producer = Producer({"bootstrap.servers": bootstrap, **options})
-        columns = (self.device, self.partition, self.event_ms, self.centidegrees / 100)
+        bad = np.zeros(len(self.device), np.bool_) if self.bad is None else self.bad
+        columns = (self.device, self.partition, self.event_ms, self.centidegrees / 100, bad)
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        for number, (device, partition, event_ms, temp) in enumerate(rows, start=1):
+        for number, (device, partition, event_ms, temp, is_bad) in enumerate(rows, start=1):
             name = f"device-{device:04d}"
-            value = f'{{"device":"{name}","ts":{event_ms},"temp":{temp}}}'
+            value = f'{{"device":"{name}","ts":{event_ms},"temp":{temp}' + ("" if is_bad else "}")
             producer.produce(STREAM, value.encode(), name.encode(), partition, on_delivery=confirmed)
             if number % _ROUND_RECORDS == 0:
                 producer.flush()
@@ -141,15 +155,16 @@ class Work:
 
 def _expected_w1(readings: Readings, up_to_ms: int | None = None) -> Outcome:
     # Windows of ten seconds and device as one number; both window sizes divide START_MS's day, so they begin at multiples.
-    tens, which = np.unique(readings.event_ms // TEN_SECONDS_MS * DEVICES + readings.device, return_inverse=True)
+    devices = readings.devices
+    tens, which = np.unique(readings.event_ms // TEN_SECONDS_MS * devices + readings.device, return_inverse=True)
     counts = np.bincount(which)
     means = np.bincount(which, weights=readings.centidegrees / 100) / counts
-    minute = tens // DEVICES * TEN_SECONDS_MS // MINUTE_MS
-    minutes, which = np.unique(minute * DEVICES + tens % DEVICES, return_inverse=True)
+    minute = tens // devices * TEN_SECONDS_MS // MINUTE_MS
+    minutes, which = np.unique(minute * devices + tens % devices, return_inverse=True)
     peaks = np.full(len(minutes), -np.inf)
     np.maximum.at(peaks, which, means)
     readings_each = np.bincount(which, weights=counts).astype(np.int64)
-    return _outcome(minutes // DEVICES, readings_each, peaks, MINUTE_MS, MINUTE_MS, up_to_ms)
+    return _outcome(minutes // devices, readings_each, peaks, MINUTE_MS, MINUTE_MS, up_to_ms)
 
 
 def _expected_w2(readings: Readings, up_to_ms: int | None = None) -> Outcome:
@@ -158,12 +173,12 @@ def _expected_w2(readings: Readings, up_to_ms: int | None = None) -> Outcome:
     piece = readings.event_ms // SLIDE_MS
     first = int(piece.min()) - over  # the table begins with what is empty, so that each window begins in it
     pieces = int(piece.max()) - first + over
-    place = (piece - first) * DEVICES + readings.device
-    counts = np.zeros(pieces * DEVICES, np.int64)
-    sums = np.zeros(pieces * DEVICES, np.int64)
+    place = (piece - first) * readings.devices + readings.device
+    counts = np.zeros(pieces * readings.devices, np.int64)
+    sums = np.zeros(pieces * readings.devices, np.int64)
     np.add.at(counts, place, 1)
     np.add.at(sums, place, readings.centidegrees)
-    counts, sums = (table.reshape(pieces, DEVICES).cumsum(axis=0) for table in (counts, sums))
+    counts, sums = (table.reshape(pieces, readings.devices).cumsum(axis=0) for table in (counts, sums))
     counts, sums = (table[over:] - table[:-over] for table in (counts, sums))
     window, device = np.nonzero(counts)
     means = sums[window, device] / 100 / counts[window, device]

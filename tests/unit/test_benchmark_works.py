@@ -12,13 +12,14 @@ import numpy as np
 import psutil
 import pytest
 
-from benchmarks.measured import Run, Snapshot, Spent, watch
+from benchmarks.measured import Run, Snapshot, Spent, memory_text, watch
 from benchmarks.process_tree import WatchedTree, cpu_by_role
 from benchmarks.progress import Progress, tell_answer, telling_mark
 from benchmarks.report import goal_sentences, throughput_rows
 from benchmarks.throughput import JET_SIDE, STRANDLINE, Plan, Throughput
 from benchmarks.works import DELAY_MS, PARTITIONS, START_MS, W1, W2, Outcome, Readings
 from strandline.core.documents import read_documents
+from tests.support.waiting import wait_until
 
 RIGHT = Outcome(results=10, readings=100, windows=4_000, values=5.5)
 
@@ -63,6 +64,15 @@ def test_no_reading_can_be_late() -> None:
     event_ms = Readings.generate(20_000).event_ms.reshape(-1, 1_000)
     latest_so_far = np.maximum.accumulate(event_ms.max(axis=1))
     assert (latest_so_far - event_ms.min(axis=1)).max() < DELAY_MS
+
+
+def test_bad_readings_are_left_out_of_what_must_come_out() -> None:
+    readings = Readings.generate(10_000, devices=50, bad_percent=1)
+    assert readings.bad is not None and 50 < readings.bad.sum() < 150
+    assert set(readings.device.tolist()) == set(range(50))
+    assert W1.expected(readings.good, None).readings == 10_000 - readings.bad.sum()
+    everything = Readings.generate(10_000, devices=50)
+    assert everything.good is everything and (everything.event_ms == readings.event_ms).all()
 
 
 def test_every_partition_has_reached_what_is_said_to_be_reached_everywhere() -> None:
@@ -165,6 +175,21 @@ def test_the_time_of_a_process_that_nobody_waited_for_is_not_lost() -> None:
             assert cpu_by_role(parent.pid)["python"] < 0.1
         finally:
             parent.kill()
+
+
+KEEPS_100_MB = "kept = bytearray(b'x') * (100 << 20)\nprint('kept', flush=True)\ninput()"
+
+
+def test_the_most_memory_of_a_tree_is_seen() -> None:
+    command = [sys.executable, "-c", KEEPS_100_MB]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout.readline() == "kept\n"
+        with WatchedTree(process.pid) as tree:
+            wait_until(lambda: tree.peak_mb["driver"], lambda mb: mb > 0, "weighed")
+            process.stdin.close()
+        assert 100 < tree.peak_mb["driver"] < 150
+        assert memory_text({"driver": 1_200.4, "jvm": 300.0}) == "1,500 MB (driver 1,200, jvm 300)"
 
 
 def measured(ours: float, theirs: float) -> Throughput:
