@@ -143,8 +143,8 @@ def test_job_that_never_ran_comes_to_rest(stage: Stage, behaviour: str) -> None:
     assert stage.wait_for(JobState.STOPPED).epoch == 0
 
 
-def test_killed_runner_is_replaced_and_leaves_nobody_behind(stage: Stage) -> None:
-    stage.supervise()
+def test_killed_runner_is_replaced_at_once_and_leaves_nobody_behind(stage: Stage) -> None:
+    stage.supervise(pause_first_s=600, pause_max_s=600)
     stage.wait_for(JobState.RUNNING)
     first = wait_until(stage.family, lambda pids: len(pids) == 2, "runner and child")
     os.kill(stage.recorded_pid(), signal.SIGKILL)

@@ -85,7 +85,8 @@ class SupervisionTimes:
     lease_s: float = 8.0
     """How long the lease of a job lasts, and how long a runner may be silent."""
     pause_first_s: float = 0.5
-    """Between a runner's first death and the next start; doubles with each further death."""
+    """Doubles with each death. After a first death that is the job's own the next runner starts at once: most come from outside,
+    and until then the job has no results."""
     pause_max_s: float = 30.0
     away_pause_max_s: float = 10.0
     """The longest pause while something outside does not answer: the job notices its return no later."""
@@ -392,10 +393,11 @@ class Supervisor:
             self._move(job.name, JobState.FAILED, message)
             return
         pause_max_s = self._times.pause_max_s if blame is Blame.JOB else self._times.away_pause_max_s
-        pause_s = deaths.add(self._times.pause_first_s, pause_max_s)
+        is_first = deaths.count == 0 and blame is Blame.JOB
+        pause_s = deaths.add(0.0 if is_first else self._times.pause_first_s, pause_max_s)
         if job.desired is not Desired.STOPPED:
             how_often = f" ({deaths.count} ends in a row without progress)" if deaths.count > 1 else ""
-            message = f"the runner {how}{how_often}; the next starts in {pause_s:g} s"
+            message = f"the runner {how}{how_often}; the next starts {f'in {pause_s:g} s' if pause_s else 'at once'}"
             self._move(job.name, JobState.STARTING, message)
 
     def _end_all(self) -> None:
