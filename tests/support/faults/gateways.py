@@ -41,7 +41,8 @@ class GatewayKind:
     is_answering: bool = True
     """Whether what a sender hears says that its record is in the log."""
     answer_s_max: float | None = None
-    """While Kafka is away, to any answer; None where none is due, as with a PUBACK that is withheld."""
+    """While Kafka is away, to any answer: the timeout of 1.5 s, and as long again for a gateway and a sender that share two cores
+    with a Kafka that starts. None where none is due, as with a PUBACK that is withheld."""
     has_broker: bool = False
     """Whether senders and the gateway meet at an MQTT broker, which sends again what the gateway did not acknowledge."""
 
@@ -53,7 +54,7 @@ class GatewayKind:
 KINDS = [
     kind
     for kind in (
-        GatewayKind("http", "strandline.ingest.http.gateway", HttpLoad, "STRANDLINE_HTTP_PORT", answer_s_max=2.0),
+        GatewayKind("http", "strandline.ingest.http.gateway", HttpLoad, "STRANDLINE_HTTP_PORT", answer_s_max=3.0),
         GatewayKind(
             "mqtt-listener",
             "strandline.ingest.mqtt.server",
@@ -77,7 +78,7 @@ KINDS = [
             TcpLoad,
             pages_setting="STRANDLINE_TCP_PAGES_PORT",
             document=lambda _stream, port: {"tcp": {"port": port, "ack": True}},
-            answer_s_max=2.0,
+            answer_s_max=3.0,
         ),
         GatewayKind(
             "udp",
