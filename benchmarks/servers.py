@@ -17,7 +17,11 @@ from strandline.services.embedded.stack import Stack
 def new_stack(data_dir: Path, console: Console) -> Stack:
     """A stack of which nothing runs yet, at ports that are free now."""
     data_dir.mkdir()
+    return Stack(Settings(), data_dir, free_offset(), console)
+
+
+def free_offset() -> int:
+    """What to add to every port of a stack so that all are free now."""
     offsets = list(range(2_000, 23_000, 20))
     random.shuffle(offsets)  # another run may look at the same moment
-    offset = next(offset for offset in offsets if all(is_free(port) for port in asdict(Ports.moved(offset)).values()))
-    return Stack(Settings(), data_dir, offset, console)
+    return next(offset for offset in offsets if all(is_free(port) for port in asdict(Ports.moved(offset)).values()))

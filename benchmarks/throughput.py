@@ -99,11 +99,17 @@ def measure_throughput(stack: Stack, plan: Plan, console: Console) -> Throughput
                     raise RuntimeError(f"{work.name}, {side}: gave out {run.outcome}, but {expected[side]} is right")
                 runs[work.name].setdefault(side, []).append(run)
                 console.print(
-                    f"{work.name}, {SIDES[side]}, repetition {repetition + 1}: warm {run.warm.cpu_s_per_million:.1f} "
-                    f"CPU-s/M at {run.warm.records_a_second:,.0f} records/s, cold {run.cold.cpu_s_per_million:.1f} "
-                    f"CPU-s/M; at most {memory_text(run.peak_mb)}; results right"
+                    f"{work.name}, {SIDES[side]}, repetition {repetition + 1}: {_sentence(run)}; results right"
                 )
     return Throughput(plan, runs)
+
+
+def _sentence(run: Run) -> str:
+    warm, cold = run.warm, run.cold
+    return (
+        f"warm {warm.cpu_s_per_million:.1f} CPU-s/M at {warm.records_a_second:,.0f} records/s, cold {cold.cpu_s_per_million:.1f} "
+        f"CPU-s/M ({sum(cold.cpu_s.values()):.1f} CPU-s in {cold.seconds:.1f} s), at most {memory_text(run.peak_mb)}"
+    )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,85 @@
+"""`python -m benchmarks.example`: how long the slices of the example take, and how old records are when their slice is committed.
+
+Starts `strandline example` in a temporary directory, with all its servers on this machine, lets it run, and reads its ledger
+afterwards. What the first seconds after the start brought is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.latency import percentile
+from benchmarks.servers import free_offset
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import CheckpointRow, SliceRow
+
+JOB = "turbine-health"
+SLICE_S_MAX, AGE_S_MAX = 1.0, 2.0
+"""The goals: each slice is done in less, and no record is older when its slice is committed."""
+
+
+@dataclass(frozen=True)
+class Slices:
+    """What was measured, a value for each slice."""
+
+    seconds: list[float]
+    """From its plan to its commit."""
+    ages_s: list[float]
+    """Of its oldest record at its commit: since the newest record of the slice before, or a little less."""
+    records: int
+
+    def sentence(self) -> str:
+        return (
+            f"{len(self.seconds):,} slices of {self.records / len(self.seconds):,.0f} records\n"
+            f"from plan to commit: {_spread(self.seconds, SLICE_S_MAX)}\n"
+            f"age of the oldest record at the commit: {_spread(self.ages_s, AGE_S_MAX)}"
+        )
+
+
+def _spread(values: list[float], goal_s: float) -> str:
+    beyond = sum(one >= goal_s for one in values)
+    return (
+        f"p50 {percentile(values, 50):.2f} s, p99 {percentile(values, 99):.2f} s, at most {max(values):.2f} s "
+        f"({beyond:,} of {len(values):,} took {goal_s:g} s or longer)"
+    )
+
+
+def measure(slices: list[SliceRow], checkpoints: list[CheckpointRow], left_out_s: float) -> Slices:
+    """Both in order. Slices that were planned in the first `left_out_s` seconds after the first one are left out."""
+    planned_ms = {row.number: row.planned_ms for row in slices}
+    from_ms = slices[0].planned_ms + left_out_s * 1000
+    pairs = [(a, b) for a, b in pairwise(checkpoints) if b.records and planned_ms[b.slice] >= from_ms]
+    return Slices(
+        [(row.committed_ms - planned_ms[row.slice]) / 1000 for _, row in pairs],
+        [(row.committed_ms - before.latest_log_ms) / 1000 for before, row in pairs if before.latest_log_ms is not None],
+        sum(row.records for _, row in pairs),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.example", description="Measure the example's slices.")
+    parser.add_argument("--seconds", type=int, default=120, help="how long the example runs (default %(default)s)")
+    parser.add_argument("--left-out", type=int, default=30, help="so many seconds from the first slice on don't count")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="strandline-bench-") as directory:
+        program = Path(sys.executable).with_name("strandline")
+        options_of_example = ["--data-dir", directory, "--port-offset", free_offset(), "--seconds", options.seconds]
+        ran = subprocess.run([program, "example", *map(str, options_of_example)], check=False)
+        if ran.returncode != 0:
+            raise SystemExit(f"the example failed, with exit code {ran.returncode}")
+        with closing(Ledger.open(f"sqlite:///{directory}/ledger.sqlite")) as ledger:
+            last = ledger.last_slice(JOB)
+            assert last is not None, "the example made no slice"
+            checkpoints = ledger.checkpoints(JOB, last.number)
+            print(measure(ledger.slices(JOB, 1, last.number), checkpoints[::-1], options.left_out).sentence())
+
+
+if __name__ == "__main__":
+    main()
