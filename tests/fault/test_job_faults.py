@@ -19,6 +19,7 @@ KINDS = [
     "template-deleted",
     "partitions-added",
     "stop-and-start",
+    "upgrade",
     "clock-step",
     "disk-full",
 ]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ import pytest
 from strandline.core.documents import read_documents
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.upgrade import Effect, changes_between
 from tests.support.chaos.checking.pace import DELAY_MS, IDLE_MS, PACES, Pace
 from tests.support.chaos.work import (
     CLIENTS,
@@ -34,13 +37,26 @@ RECORD_BYTES_MAX = Settings.model_fields["record_bytes_max"].default
 EVENT_MS, NOW_MS = 1_795_000_000_000, 1_795_300_000_000
 
 
+def pipeline_of(pace: Pace, version: int = 1) -> CheckedPipeline:
+    stream_document, document = read_documents(documents("readings", "chaos", pace, version), "chaos.yaml")
+    return check(PipelineSpec.parse(document), StreamSpec.parse(stream_document), document)
+
+
 @pytest.mark.parametrize("pace", PACES.values(), ids=lambda pace: f"{pace.speed}x")
 def test_the_windows_of_the_job_are_those_of_its_pace(pace: Pace) -> None:
-    stream_document, document = read_documents(documents("readings", "chaos", pace), "chaos.yaml")
-    pipeline = check(PipelineSpec.parse(document), StreamSpec.parse(stream_document), document)
+    pipeline = pipeline_of(pace)
     assert {stage.name: stage.size_ms for stage in pipeline.stages} == pace.sizes_ms
     rule = pipeline.event_time_rule
     assert (rule.delay_ms, rule.idle_timeout_ms) == (DELAY_MS, IDLE_MS)
+
+
+def test_each_version_of_the_job_computes_otherwise_and_can_take_over_from_the_one_before() -> None:
+    versions = [pipeline_of(PACES[20], version) for version in range(1, 5)]
+    for before, after in pairwise(versions):
+        changes = changes_between(before, after)
+        assert {change.effect for change in changes} == {Effect.REWIND}
+        whats = {change.what for change in changes}
+        assert whats == {"the aggregates of window short", "the steps before window short"}
 
 
 def test_half_of_the_seeds_draw_an_event_time_as_fast_as_the_clock() -> None:

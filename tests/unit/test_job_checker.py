@@ -24,7 +24,7 @@ from tests.support.chaos.checking.cascade import Hundredths, added
 from tests.support.chaos.checking.pace import LONG, PACES, SHORT
 from tests.support.chaos.dump import Dump, Record, Row
 from tests.support.chaos.made_up import made_up_run
-from tests.support.chaos.planted import in_cascade, in_event_time, in_ledger, in_results
+from tests.support.chaos.planted import in_cascade, in_event_time, in_ledger, in_results, in_versions
 from tests.support.chaos.planted.in_ledger import JOB, STREAM, Chance
 from tests.support.chaos.work import draw_speed
 
@@ -69,6 +69,7 @@ def test_the_run_has_something_of_everything(run: Dump) -> None:
     assert verdict.violations == []
     assert verdict.records == verdict.accepted + verdict.late + verdict.refused
     assert verdict.epochs > 2, "a run without a restart shows little"
+    assert {row["version"] for row in run.tables["slices"]} > {1, 2}, "a run without an upgrade shows little"
     reasons = {letter.headers["reason"] for letter in run.dead_letters}
     assert reasons == {"decode", "schema", "expression", "future_event", "late"}
     assert {document["_source"]["strandline"]["stage"] for document in run.documents} == {SHORT, LONG}
@@ -93,7 +94,7 @@ def test_nothing_of_the_platform_is_imported(module: Path) -> None:
     assert ours <= {"dump", *(f"checking.{path.stem}" for path in CHECKING[2:])}
 
 
-MUTATIONS = in_results.PLANTED | in_cascade.PLANTED | in_ledger.PLANTED | in_event_time.PLANTED
+MUTATIONS = in_results.PLANTED | in_cascade.PLANTED | in_ledger.PLANTED | in_event_time.PLANTED | in_versions.PLANTED
 
 
 def test_many_different_faults_are_planted() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -264,7 +264,33 @@ class IndexesNoFailedResult(MadeUpJob):
             super().write(stage, end_ms, by, values, row, epoch)
 
 
+class KeepsOpenWindowsOfTheVersionBefore(MadeUpJob):
+    """A new version goes on with the windows that are open, instead of computing them anew."""
+
+    def replay(self, closed_ms: int) -> None:
+        pass
+
+
+class HandsResultsToTheNextVersion(MadeUpJob):
+    """A long window is made of results of two versions."""
+
+    def replay(self, closed_ms: int) -> None:
+        results = {key: list(values) for key, values in self.long.items()}
+        super().replay(closed_ms)
+        self.long = defaultdict(list, results)
+
+
+class EmitsWhatIsClosedAgain(MadeUpJob):
+    """A new version emits the last window again that the version before it has emitted."""
+
+    def replay(self, closed_ms: int) -> None:
+        super().replay(closed_ms - self.pace.short_ms)
+
+
 MUTANTS = [
+    KeepsOpenWindowsOfTheVersionBefore,
+    HandsResultsToTheNextVersion,
+    EmitsWhatIsClosedAgain,
     TakesANullKeyForAnEmptyText,
     LeavesOutRecordsWithoutAKey,
     MissesTheKeyOfARecordWithoutIt,

@@ -8,7 +8,7 @@ and a document are, and that a document's id is a hash of job, stage, window and
 from __future__ import annotations
 
 from tests.support.chaos.checking.accounts import check_accounts
-from tests.support.chaos.checking.cascade import Closers, cascade
+from tests.support.chaos.checking.cascade import Closers, results_of_closed
 from tests.support.chaos.checking.documents import expected_documents
 from tests.support.chaos.checking.judging import judge_all
 from tests.support.chaos.checking.lateness import check_lateness
@@ -24,12 +24,12 @@ from tests.support.chaos.dump import Dump
 def check_job(dump: Dump, job: str, stream: str) -> JobVerdict:
     """Compare what is there with what has to be there.
 
-    1. The slices: one chain over the log from its beginning, committed in order, by epochs that only rise; the log still holds
-       all that they hold.
+    1. The slices: one chain over the log from its beginning, committed in order, by epochs that only rise, and by versions that
+       only rise; the log still holds all that they hold.
     2. Each record, by its slice: used, or refused and why.
     3. The silences, within what the log's times allow; the watermarks and what each slice closes, from the records used; those
        that are late, by what the load intended.
-    4. Windows and cascade over those used.
+    4. Windows and cascade over those used, as the version has them that closed the window.
     5. The dead letters: of records refused and of results that can't be used, each once, with its bytes. The documents: each
        result of a closed window, once, right, at its place.
     6. The results in the stream: those of the first stage, each once, and the same.
@@ -44,7 +44,7 @@ def check_job(dump: Dump, job: str, stream: str) -> JobVerdict:
     closers = Closers(check_watermarks(judged, slices, checkpoints, stream, verdict))
     check_lateness(judged, slices, stream, verdict)
     pace = PACES[dump.speed]
-    results = cascade(judged, pace)
+    results = results_of_closed(judged, slices, closers, pace)
     documents = expected_documents(job, results, closers, slices, checkpoints, pace, verdict.epochs)
     check_dead_letters(dump.dead_letters, judged, documents, stream, checkpoints, verdict)
     check_documents(dump, documents, checkpoints, verdict)

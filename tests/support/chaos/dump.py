@@ -25,6 +25,7 @@ TABLES = {
     "checkpoints": "slice",
     "runs": "epoch",
     "events": "id",
+    "job_versions": "version",
 }
 """What is read of the ledger, and the column that puts it in order."""
 _JSON_COLUMNS = frozenset(

@@ -87,6 +87,8 @@ class JobStack:
         self.failpoints = directory / "failpoints"
         """While this file is there, it arms failpoints in every runner; see strandline/core/failpoints.py."""
         self.job, self.stream = "chaos", "chaos-readings"
+        self.version = 1
+        """Of the job's document, the newest that was applied, or is to be."""
         self.stack = ProxiedStack(Settings(), directory, free_port_offset(), Console(quiet=True))
         self.stack.of_control["STRANDLINE_FAILPOINTS"] = f"@{self.failpoints}"  # which the runners inherit
         self.index_proxy = IndexProxy(self.stack.ports.elasticsearch)
@@ -166,9 +168,8 @@ class JobStack:
         Ledger.migrate(self.ledger_url)
         for starter in self._starters.values():
             starter()
-        text = documents(self.stream, self.job, PACES[self.speed]) + f"recovery: {self.recovery}\n"
         with ControlClient(self.stack.addresses.api_url) as control:
-            control.apply(text.encode(), "chaos.yaml")
+            control.apply(self.text().encode(), "chaos.yaml")
         self.load = JobLoad(
             self.history,
             lambda: self.stack.ports.http,
@@ -179,6 +180,10 @@ class JobStack:
         )
         self.load.start()
         self.wait_for_results(after_slice=0, since_s=0.0, timeout_s=START_TIMEOUT_S)
+
+    def text(self) -> str:
+        """The documents of stream and job, in the present version."""
+        return documents(self.stream, self.job, PACES[self.speed], self.version) + f"recovery: {self.recovery}\n"
 
     def close(self) -> None:
         """End everything, whatever state it is in. What is held is let go on first, or it could not end."""

@@ -11,8 +11,7 @@ import httpx
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from strandline.core.errors import StrandlineError
-from strandline.services.client import ControlClient
+from tests.support.chaos.acts import ANSWER_TIMEOUT_S, StopAndStart, Upgrade
 from tests.support.chaos.faults import End, Fault, Maker, send_signal, targets
 from tests.support.chaos.job_stack import JobStack
 from tests.support.chaos.tcp_proxy import TcpProxy
@@ -20,8 +19,6 @@ from tests.support.faults.kafka_proxy import Api, delay_answer
 from tests.support.waiting import wait_until
 
 HOLD_S = (2.0, 10.0)
-ANSWER_TIMEOUT_S = 180.0
-"""So long may a server take to do what the nemesis asks of it, beside everything else that is done to it."""
 PARTITIONS_MAX = 8
 REFUSED_SHARE = (0.1, 0.9)
 CLOCK_STEPS_S = (45, -45, 86_400)
@@ -177,20 +174,6 @@ class ClockStep(Fault):
         stack.set_clock(0)
 
 
-class StopAndStart(Fault):
-    """Somebody stops the job, and starts it again when it has stopped."""
-
-    def __init__(self, hold_s: float) -> None:
-        super().__init__("stop and start", "", hold_s, End.WHEN_OTHERS_ENDED, touches=frozenset({"orders"}))
-
-    def begin(self, stack: JobStack) -> None:
-        _order(stack, "stop")
-
-    def end(self, stack: JobStack) -> None:
-        wait_until(stack.state, lambda state: state == "stopped", "stopped: the job", ANSWER_TIMEOUT_S, 0.2)
-        _order(stack, "start")
-
-
 class DiskFull(Fault):
     """There is no space where Spark keeps its scratch."""
 
@@ -220,6 +203,7 @@ def makers(stack: JobStack) -> dict[str, Maker]:
         "template-deleted": lambda _: TemplateDeleted(),
         "partitions-added": lambda chance: PartitionsAdded(chance.randint(1, 2)),
         "stop-and-start": lambda chance: StopAndStart(_hold_s(chance)),
+        "upgrade": lambda _: Upgrade(),
     }
     if stack.ledger_proxy is not None:
         found["ledger-cut"] = lambda chance: Cut("ledger cut", _hold_s(chance))
@@ -232,17 +216,3 @@ def makers(stack: JobStack) -> dict[str, Maker]:
 
 def _hold_s(chance: random.Random) -> float:
     return round(chance.uniform(*HOLD_S), 1)
-
-
-def _order(stack: JobStack, verb: str) -> None:
-    """Give the job an order; again while the control service doesn't answer."""
-
-    def order() -> bool:
-        try:
-            with ControlClient(stack.stack.addresses.api_url) as control:
-                control.order(stack.job, verb)
-        except (StrandlineError, httpx.HTTPError):
-            return False
-        return True
-
-    wait_until(order, bool, f"taken: the order to {verb}", ANSWER_TIMEOUT_S, 0.5)

@@ -18,6 +18,7 @@ from strandline.ledger.states import EventTimeRule
 from strandline.processing.slices.watermark import brings_first_records, greatest, watermark_by
 from strandline.results.document import document_id
 from tests.support.chaos.checking.pace import PACES, Pace
+from tests.support.chaos.checking.versions import Version
 from tests.support.chaos.dump import Dump, Record, Row
 from tests.support.chaos.work import NULL_SHARE, draw_size, make_reading
 
@@ -27,6 +28,10 @@ BEHIND_MS = {2: 20_000}
 """By how much the senders of a partition are behind the others: more than the delay."""
 LARGE_BYTES, LARGE_SHARE = 5_000, 0.02
 """Large among these, so that many runs fit into memory."""
+UPGRADED_AFTER = (25, 40)
+"""These slices a new version takes over."""
+Window = tuple[int, str | None, str | None]
+"""Of the first stage: its end and its key."""
 RULE = EventTimeRule(delay_ms=10_000, idle_timeout_ms=10_000, max_ahead_ms=300_000, watermark="partitions")
 
 
@@ -38,7 +43,10 @@ class MadeUpJob:
     def __init__(self, seed: int, job: str, stream: str, pace: Pace = PACES[20]) -> None:
         self.job, self.stream, self.pace = job, stream, pace
         self.chance = random.Random(seed)
-        self.dump = Dump([], [], {"slices": [], "checkpoints": [], "runs": [], "events": []}, [], 0, speed=pace.speed)
+        self.version = Version(1)
+        tables: dict[str, list[Row]] = {"slices": [], "checkpoints": [], "runs": [], "events": []}
+        tables["job_versions"] = [{"version": 1}]
+        self.dump = Dump([], [], tables, [], 0, speed=pace.speed)
         # Event time begins a minute and a half before the end of a month, two days before log time.
         self.event_ms = int(datetime(2026, 10, 31, 23, 58, 30, tzinfo=UTC).timestamp() * 1000)
         self.log_ms = self.event_ms + 2 * 86_400_000
@@ -50,7 +58,9 @@ class MadeUpJob:
         """The partition to which nothing comes now."""
         self.reasons: dict[int, str | None] = {}
         self.epoch = 0
-        self.short: dict[tuple[int, str | None, str | None], list[tuple[int, Row]]] = defaultdict(list)
+        self.taken: list[tuple[Window, int, Row]] = []
+        """Every record that was used, with its window and its partition."""
+        self.short: dict[Window, list[tuple[int, Row]]] = defaultdict(list)
         """The open windows of the first stage, by end and key: their records, each with its partition."""
         self.long: dict[tuple[int, str | None], list[Row]] = defaultdict(list)
         self.latest_ms: int | None = None
@@ -62,7 +72,28 @@ class MadeUpJob:
 
     def begin_run(self) -> None:
         self.epoch += 1
-        self.dump.tables["runs"].append({"epoch": self.epoch, "started_ms": self.log_ms})
+        run = {"epoch": self.epoch, "version": self.version.number, "started_ms": self.log_ms}
+        self.dump.tables["runs"].append(run)
+
+    def upgrade(self) -> None:
+        """A new version takes over between two slices: it computes every window anew that is not closed yet."""
+        self.version = Version(self.version.number + 1)
+        self.dump.tables["job_versions"].append({"version": self.version.number})
+        self.begin_run()
+        self.replay(self.dump.tables["checkpoints"][-1]["closes_ms"] or 0)
+
+    def replay(self, closed_ms: int) -> None:
+        """From the beginning of the log on, as the present version says; what is closed is not emitted again."""
+        self.short.clear()
+        self.long.clear()
+        for member in self.taken:
+            self.count(*member)
+        for key in self.closed_short(closed_ms):
+            values = self.values_of(self.short.pop(key))
+            if self.goes_on(values):
+                self.long[self.later(key[0]), key[1]].append(values)
+        for end_ms, site in [key for key in self.long if key[0] <= closed_ms]:
+            del self.long[end_ms, site]
 
     def append(self, count: int) -> list[Record]:
         records = []
@@ -92,6 +123,8 @@ class MadeUpJob:
     def slice(self, count: int, kind: str = "live") -> None:
         """Append some records, cut a slice behind them, process and commit it; between any two steps a run may end."""
         slices, checkpoints = self.dump.tables["slices"], self.dump.tables["checkpoints"]
+        if len(slices) in UPGRADED_AFTER:
+            self.upgrade()
         if len(slices) == 20:
             self.offsets[PARTITIONS - 1] = 0
         if self.chance.random() < 0.1:
@@ -103,6 +136,7 @@ class MadeUpJob:
         row = {
             "number": len(slices) + 1,
             "epoch": self.epoch,
+            "version": self.version.number,
             "offsets_first": {self.stream: first},
             "offsets": {self.stream: {str(partition): offset for partition, offset in self.offsets.items()}},
             "rule": asdict(RULE),
@@ -128,6 +162,7 @@ class MadeUpJob:
             {
                 "slice": row["number"],
                 "epoch": self.epoch,
+                "version": self.version.number,
                 **counts,
                 "rejected": dict(rejected),
                 "results": {"short": results["short"], "long": results["long"]},
@@ -188,11 +223,15 @@ class MadeUpJob:
             if reason is not None:
                 rejected[reason] += 1
                 self.bury(record, reason)
-            elif reading["power"] / reading["rated"] < 10:
+            else:
                 end_ms = reading["ts"] - reading["ts"] % self.pace.short_ms + self.pace.short_ms
-                key = self.key_of(reading)
-                self.short[end_ms, *key].append((record.partition, reading))
+                self.taken.append(((end_ms, *self.key_of(reading)), record.partition, reading))
+                self.count(*self.taken[-1])
         return rejected
+
+    def count(self, window: Window, partition: int, reading: Row) -> None:
+        if reading["power"] / reading["rated"] < self.version.load_below:
+            self.short[window].append((partition, reading))
 
     def bury(self, record: Record, reason: str) -> None:
         coordinates = {"stream": self.stream, "partition": str(record.partition), "offset": str(record.offset)}
@@ -207,16 +246,14 @@ class MadeUpJob:
 
     def emit(self, row: Row, closes_ms: int, epoch: int) -> Counter[str]:
         results: Counter[str] = Counter()
-        closed = [key for key in self.short if key[0] <= closes_ms]
-        for key in sorted(closed, key=lambda key: (key[0], *[(one is None, one or "") for one in key[1:]])):
+        for key in self.closed_short(closes_ms):
             end_ms, site, client = key
             values = self.values_of(self.short.pop(key))
             by = {"site": site, "client": client}
             self.write("short", end_ms, by, values, row, epoch)
             results["short"] += 1
             if self.may_go_on(end_ms, by, values, row, epoch):
-                later = -(-end_ms // self.pace.long_ms) * self.pace.long_ms
-                self.long[later, site].append(values)
+                self.long[self.later(end_ms), site].append(values)
         for end_ms, site in [key for key in self.long if key[0] <= closes_ms]:
             parts = self.long.pop((end_ms, site))
             load = self.added(one["load"] for one in parts) / len(parts)
@@ -234,6 +271,15 @@ class MadeUpJob:
             results["long"] += 1
         return results
 
+    def closed_short(self, closes_ms: int) -> list[Window]:
+        """In the order in which they go on."""
+        closed = [key for key in self.short if key[0] <= closes_ms]
+        return sorted(closed, key=lambda key: (key[0], *[(one is None, one or "") for one in key[1:]]))
+
+    def later(self, end_ms: int) -> int:
+        """The end of the window of the second stage."""
+        return -(-end_ms // self.pace.long_ms) * self.pace.long_ms
+
     def values_of(self, members: list[tuple[int, Row]]) -> Row:
         """The aggregates of a window of the first stage."""
         rows = [row for _, row in members]
@@ -246,7 +292,7 @@ class MadeUpJob:
             "mean": self.rounded(load),
             "peak": max(row["power"] for row in rows),
             "low": min(row["power"] for row in rows),
-            "total": sum(row["count"] for row in rows),
+            "total": sum(row["count"] * self.version.times for row in rows),
             "busy": sum(row["busy"] for row in rows),
             "cost": str(sum(Decimal(row["cost"]) for row in rows)),
         }
@@ -260,11 +306,15 @@ class MadeUpJob:
 
     def may_go_on(self, end_ms: int, by: Row, values: Row, row: Row, epoch: int) -> bool:
         """Whether the result counts in a later window. One for which a step has no value has a dead letter."""
-        step = "steps[3].derive.crowd" if values["busy"] == 0 else "steps[4].where" if values["low"] == 0 else None
-        if step is None:
-            return bool(values["peak"] / values["low"] < 40)
-        self.bury_result(self.document("short", end_ms, by, values, row, epoch), step)
-        return False
+        if (step := self.failing_step(values)) is not None:
+            self.bury_result(self.document("short", end_ms, by, values, row, epoch), step)
+        return self.goes_on(values)
+
+    def failing_step(self, values: Row) -> str | None:
+        return "steps[3].derive.crowd" if values["busy"] == 0 else "steps[4].where" if values["low"] == 0 else None
+
+    def goes_on(self, values: Row) -> bool:
+        return self.failing_step(values) is None and values["peak"] / values["low"] < 40
 
     def bury_result(self, document: Row, step: str) -> None:
         headers = {"reason": "expression", "step": step, "index": document["_index"], "document": document["_id"]}
@@ -286,7 +336,8 @@ class MadeUpJob:
             datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
             for at_ms in (start_ms, end_ms)
         )
-        origin = {"job": self.job, "stage": stage, "version": 1, "epoch": epoch, "emission": row["number"]}
+        origin = {"job": self.job, "stage": stage, "epoch": epoch, "emission": row["number"]}
+        origin["version"] = self.version.number
         source = {"@timestamp": end, "window": {"start": start, "end": end}, **by, **values, "strandline": origin}
         return {
             "_index": f"{self.job}-{stage}-{end[:4]}.{end[5:7]}",

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from strandline.core.settings import Settings
 from tests.support.chaos.checking.pace import DELAY_MS, IDLE_MS, LONG, MAX_AHEAD_MS, PACES, SHORT, Pace
+from tests.support.chaos.checking.versions import Version
 from tests.support.faults.checker import UNKEYED
 from tests.support.faults.history import History
 from tests.support.faults.http_load import HttpLoad
@@ -58,7 +59,7 @@ input: {{stream: {stream}}}
 event_time: {{field: ts, delay: {delay}, idle_timeout: {idle}, max_ahead: {ahead}}}
 steps:
   - derive: {{load: power / rated}}
-  - where: load < 10
+  - where: load < {load_below}
   - window:
       name: {short}
       tumbling: {short_size}
@@ -69,7 +70,7 @@ steps:
         mean: "round(avg(load), 2)"
         peak: max(power)
         low: min(power)
-        total: sum(count)
+        total: sum(count * {times})
         busy: sum(busy)
         cost: sum(cost)
     emit: [{{elasticsearch: {job}-{short}}}, {{stream: {job}-{short}}}]
@@ -92,8 +93,9 @@ steps:
 """
 
 
-def documents(stream: str, job: str, pace: Pace) -> str:
-    """The stream and the job, as YAML. More fields of the job may follow."""
+def documents(stream: str, job: str, pace: Pace, version: int = 1) -> str:
+    """The stream and a version of the job, as YAML. More fields of the job may follow."""
+    this = Version(version)
     return _DOCUMENTS.format(
         stream=stream,
         job=job,
@@ -104,6 +106,8 @@ def documents(stream: str, job: str, pace: Pace) -> str:
         delay=f"{DELAY_MS}ms",
         idle=f"{IDLE_MS}ms",
         ahead=f"{MAX_AHEAD_MS}ms",
+        load_below=this.load_below,
+        times=this.times,
     )
 
 

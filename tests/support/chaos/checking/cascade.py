@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.support.chaos.checking.judging import Judged
 from tests.support.chaos.checking.pace import LONG, SHORT, Pace
+from tests.support.chaos.checking.versions import Version
 from tests.support.chaos.dump import Row
 
 Key = tuple[str, int, tuple[str | None, ...]]
@@ -64,17 +65,30 @@ class Result:
     """The step behind the window that has no value for it."""
 
 
-def cascade(judged: list[Judged], pace: Pace) -> dict[Key, Result]:
-    """Every result of both stages, closed or not. `judged` by partition and offset."""
+def results_of_closed(judged: list[Judged], slices: list[Row], closers: Closers, pace: Pace) -> dict[Key, Result]:
+    """Every result of a closed window, as the version has it that closed the window: made of all records, also of those that an
+    earlier version read. `judged` by partition and offset."""
+    versions = {row["number"]: row["version"] for row in slices}
+    found = {}
+    for version in sorted(set(versions.values())):
+        for key, result in cascade(judged, pace, Version(version)).items():
+            closer = closers.of(key[1])
+            if closer is not None and versions[closer] == version:
+                found[key] = result
+    return found
+
+
+def cascade(judged: list[Judged], pace: Pace, version: Version) -> dict[Key, Result]:
+    """Every result of both stages as this version has it, closed or not. `judged` by partition and offset."""
     windows: dict[tuple[int, str | None, str | None], list[Judged]] = defaultdict(list)
     for one in judged:
-        if one.member is not None and one.event_ms is not None:
+        if one.member is not None and one.event_ms is not None and one.member["load"] < version.load_below:
             end_ms = (one.event_ms // pace.short_ms + 1) * pace.short_ms
             windows[end_ms, one.member.get("site"), one.member.get("client")].append(one)
     results: dict[Key, Result] = {}
     later: dict[tuple[int, str | None], list[tuple[Result, float]]] = defaultdict(list)
     for (end_ms, site, client), members in sorted(windows.items(), key=lambda item: _order(item[0])):
-        result = results[SHORT, end_ms, (site, client)] = _short(end_ms, site, client, members)
+        result = results[SHORT, end_ms, (site, client)] = _short(end_ms, site, client, members, version)
         crowd = _crowd(result)
         if crowd is not None:
             later[-(-end_ms // pace.long_ms) * pace.long_ms, site].append((result, crowd))
@@ -88,7 +102,7 @@ def _order(key: tuple[int, str | None, str | None]) -> tuple[object, ...]:
     return end_ms, *((value is None, (value or "").encode()) for value in by)
 
 
-def _short(end_ms: int, site: str | None, client: str | None, members: list[Judged]) -> Result:
+def _short(end_ms: int, site: str | None, client: str | None, members: list[Judged], version: Version) -> Result:
     rows = [one.member for one in members if one.member is not None]
     loads: dict[int, list[float]] = defaultdict(list)
     for one, row in zip(members, rows, strict=True):
@@ -102,7 +116,7 @@ def _short(end_ms: int, site: str | None, client: str | None, members: list[Judg
         "mean": Hundredths(exact, load),
         "peak": max(powers),
         "low": min(powers),
-        "total": sum(row["count"] for row in rows),
+        "total": sum(row["count"] * version.times for row in rows),
         "busy": sum(row["busy"] for row in rows),
         "cost": sum((Decimal(row["cost"]) for row in rows), Decimal(0)),
     }

@@ -25,6 +25,8 @@ class Expected:
     result: Result
     closer: int
     """The slice that closes its window."""
+    version: int
+    """That slice's."""
     epochs: tuple[int, int]
     """The first and the last run that may have written it: a slice that was planned and not committed may have been written
     already, all of it or a part."""
@@ -49,7 +51,7 @@ class Expected:
             yield f"is in the index {index}"
         source = dict(source)
         origin = source.pop("strandline", {})
-        wanted = {"job": self.job, "stage": self.stage, "version": 1}
+        wanted = {"job": self.job, "stage": self.stage, "version": self.version}
         if {name: origin.get(name) for name in wanted} != wanted:
             yield f"says that it comes from {origin}"
         if origin.get("emission") != self.closer or not self.epochs[0] <= origin.get("epoch", -1) <= self.epochs[1]:
@@ -79,7 +81,8 @@ def expected_documents(
         if closer is not None:
             done = checkpoints.get(closer)
             may_write = (planned[closer]["epoch"], done["epoch"] if done else epochs)
-            expected = Expected(job, stage, pace.sizes_ms[stage], result, closer, may_write)
+            version = planned[closer]["version"]
+            expected = Expected(job, stage, pace.sizes_ms[stage], result, closer, version, may_write)
             found[expected.id] = expected
     return found
 

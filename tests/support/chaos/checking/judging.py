@@ -26,7 +26,7 @@ class Judged:
     event_ms: int | None = None
     """Known where the record could be read."""
     member: Row | None = None
-    """The record where a window counts it; None where it is refused or filtered out."""
+    """The record, with its load; None where it is refused."""
 
     @property
     def is_used(self) -> bool:
@@ -75,7 +75,7 @@ def _judge(record: Record, row: Row) -> Judged:
     if parsed["rated"] == 0:
         return Judged(record, number, "expression", event_ms)
     parsed["load"] = parsed["power"] / parsed["rated"]
-    return Judged(record, number, None, event_ms, parsed if parsed["load"] < 10 else None)
+    return Judged(record, number, None, event_ms, parsed)
 
 
 def _refuse(constant: str) -> None:

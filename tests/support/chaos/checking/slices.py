@@ -56,10 +56,34 @@ def check_slices(dump: Dump, slices: list[Row], checkpoints: dict[int, Row], str
         elif row is not slices[-1]:
             say(f"{name} was never committed, and others follow it")
         before = row
+    _check_versions(dump, slices, checkpoints, verdict)
     for number in checkpoints.keys() - {row["number"] for row in slices}:
         say(f"a checkpoint says that slice {number} is committed, and there is no such slice")
     if len(checkpoints) != len(dump.tables["checkpoints"]):
         say("a slice has two checkpoints")
+
+
+def _check_versions(dump: Dump, slices: list[Row], checkpoints: dict[int, Row], verdict: JobVerdict) -> None:
+    """A slice is of one version, that of the runs that planned and committed it; versions only rise, and the newest takes over in
+    the end."""
+    say = verdict.ledger.append
+    newest = len(dump.tables["job_versions"])
+    if [row["version"] for row in dump.tables["job_versions"]] != list(range(1, newest + 1)):
+        say(f"the job has the versions {[row['version'] for row in dump.tables['job_versions']]}")
+    of_run = {row["epoch"]: row["version"] for row in dump.tables["runs"]}
+    reached = 0
+    for row in slices:
+        done = checkpoints.get(row["number"], row)
+        versions = [row["version"], done["version"], of_run.get(row["epoch"]), of_run.get(done["epoch"])]
+        if versions != [row["version"]] * 4:
+            say(f"slice {row['number']} is of version {versions[0]}, its checkpoint and its runs of {versions[1:]}")
+        if not reached <= row["version"] <= newest:
+            say(
+                f"slice {row['number']} is of version {row['version']}, after version {reached}; the newest is {newest}"
+            )
+        reached = max(reached, row["version"])
+        if row["kind"] == "drain" and row["version"] != newest:
+            say(f"version {newest} never took over, the job was drained by version {row['version']}")
 
 
 def check_log(dump: Dump, slices: list[Row], stream: str, verdict: JobVerdict) -> None:

@@ -1,0 +1,24 @@
+"""In what the versions of a chaos job differ. The job's document and the checker take it from here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of the job. Each gives another `total` than all others; two that follow each other count other records, too, so
+    that some windows have results by one of them only."""
+
+    number: int
+    """From 1, as the ledger counts them."""
+
+    @property
+    def load_below(self) -> int:
+        """Records with a load of less are counted."""
+        return 10 if self.number % 2 else 2
+
+    @property
+    def times(self) -> int:
+        """By what each count is multiplied before it is added to the total."""
+        return self.number
