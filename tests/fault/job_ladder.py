@@ -124,7 +124,7 @@ def run(
         outcome.reached = stack.reached()
         say("draining the job, and reading what there is")
         try:
-            outcome.ingested, dump = stack.finish()
+            outcome.ingested, dump = stack.finish(lambda: say(f"{nemesis.break_drain()} in the drain"))
         except _GIVEN_UP as error:
             outcome.failure = outcome.failure or str(error)
             return outcome

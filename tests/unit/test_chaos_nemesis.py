@@ -76,6 +76,17 @@ def test_no_two_faults_of_a_round_touch_the_same_and_every_kind_comes_before_any
     assert len(counts) == len(nemesis.names) and max(counts) - min(counts) <= 1 + TOGETHER_MAX
 
 
+def test_in_a_drain_something_is_killed_that_the_drain_needs_and_started_again(monkeypatch):
+    with subprocess.Popen(["sleep", "60"]) as child:
+        killed = [Target("gateway", lambda _: [], part="gateway-http"), Target("kafka", lambda _: [child.pid], "kafka")]
+        monkeypatch.setattr("tests.support.chaos.nemesis.targets", lambda *_: killed)
+        monkeypatch.setattr("tests.support.chaos.nemesis.DRAIN_KILL_S", (0.0, 0.0))
+        scene = Scene()
+        assert Nemesis(scene, 1, only=["upgrade"]).break_drain() == "kill kafka"
+        assert child.wait(10) == -signal.SIGKILL
+    assert scene.done == ["mend kafka", "kafka was away"]
+
+
 def test_the_same_seed_draws_the_same():
     def draw(seed: int) -> list[tuple[str, float]]:
         nemesis = Nemesis(Scene(), seed)

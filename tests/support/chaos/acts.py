@@ -33,8 +33,8 @@ class StopAndStart(Fault):
 
 
 class Upgrade(Fault):
-    """Somebody applies the next version of the job's document. The other faults of the round may fall before it is taken, meanwhile,
-    and while the new version takes over."""
+    """Somebody applies the next version of the job's document. The other faults of the round may fall before it is taken, at that
+    moment, and while the new version takes over."""
 
     def __init__(self) -> None:
         super().__init__("upgrade", "", 0.0, End.WHEN_OTHERS_ENDED, touches=frozenset({"version"}))

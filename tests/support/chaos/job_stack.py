@@ -324,13 +324,15 @@ class JobStack:
 
     # --- The end
 
-    def finish(self) -> tuple[Verdict, Dump]:
-        """Stop the senders, drain the job, read everything; what the gateway's word was worth, and the dump."""
+    def finish(self, meanwhile: Callable[[], object] = lambda: None) -> tuple[Verdict, Dump]:
+        """Stop the senders, drain the job, read everything; what the gateway's word was worth, and the dump. `meanwhile` is
+        called when the drain has been ordered."""
         assert self.load is not None
         self.load.stop()
         self.history.close()
         with ControlClient(self.stack.addresses.api_url) as control:
             control.order(self.job, "drain")
+        meanwhile()
         wait_until(self.state, lambda state: state == "drained", "drained", DRAIN_TIMEOUT_S, POLL_S)
         assert self.stack.kafka_proxy.errors == []
         logged = dump_topic(self.stack.addresses.kafka_bootstrap, self.stream)

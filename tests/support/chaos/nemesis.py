@@ -29,6 +29,8 @@ PAUSE_SHARE, LOSS_SHARE = 0.15, 0.1
 TOGETHER_MAX = 3
 DRAWS_MAX = 20
 """For a round; those that touch the same as another are put back."""
+DRAIN_KILL_S = (0.0, 2.0)
+"""How long after the order to drain something is killed: about as long as a drain takes."""
 QUIET_S = (0.2, 3.0)
 """How long after results flow the next round begins: at any instant of a slice."""
 
@@ -120,6 +122,16 @@ class Nemesis:
             wait_until(self._stack.has_fired, bool, f"reached: {point}", FLOW_TIMEOUT_S, 0.05)
             at_s = time.monotonic()
             yield self._wait(number, (Fault(how, point),), at_s, self._stack.slice_last())
+
+    def break_drain(self) -> str:
+        """Kill one thing that a drain needs, soon after the order, and start it again. Returns what was killed."""
+        stack = self._stack
+        kill = Kill(self._chance.choice([one for one in targets(stack, self._chance) if one.name != "gateway"]))
+        time.sleep(self._chance.uniform(*DRAIN_KILL_S))
+        at_ms = time.time_ns() // 1_000_000
+        kill.begin(stack)
+        self._mend(kill.parts_killed, at_ms)
+        return kill.name
 
     def draw(self, counted_max: float) -> tuple[list[Fault], int]:
         """The faults of a round, no two at the same thing; and how many of them count."""
