@@ -29,6 +29,7 @@ from rich.table import Table
 
 from strandline.core.errors import StrandlineError
 from strandline.core.failpoints import FAILPOINTS
+from tests.support.chaos.acts import wait_for_backfills
 from tests.support.chaos.checker import JobVerdict, check_job
 from tests.support.chaos.checking.pace import IDLE_MS, PACES
 from tests.support.chaos.job_stack import JobStack
@@ -124,6 +125,7 @@ def run(
         outcome.reached = stack.reached()
         say("draining the job, and reading what there is")
         try:
+            wait_for_backfills(stack)
             outcome.ingested, dump = stack.finish(lambda: say(f"{nemesis.break_drain()} in the drain"))
         except _GIVEN_UP as error:
             outcome.failure = outcome.failure or str(error)

@@ -20,6 +20,7 @@ KINDS = [
     "partitions-added",
     "stop-and-start",
     "upgrade",
+    "backfill",
     "clock-step",
     "disk-full",
 ]

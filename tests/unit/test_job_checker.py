@@ -23,8 +23,8 @@ from tests.support.chaos.checker import JobVerdict, check_job
 from tests.support.chaos.checking.cascade import Hundredths, added
 from tests.support.chaos.checking.pace import LONG, PACES, SHORT
 from tests.support.chaos.dump import Dump, Record, Row
-from tests.support.chaos.made_up import made_up_run
-from tests.support.chaos.planted import in_cascade, in_event_time, in_ledger, in_results, in_versions
+from tests.support.chaos.made_up_backfills import made_up_run
+from tests.support.chaos.planted import in_backfills, in_cascade, in_event_time, in_ledger, in_results, in_versions
 from tests.support.chaos.planted.in_ledger import JOB, STREAM, Chance
 from tests.support.chaos.work import draw_speed
 
@@ -94,7 +94,8 @@ def test_nothing_of_the_platform_is_imported(module: Path) -> None:
     assert ours <= {"dump", *(f"checking.{path.stem}" for path in CHECKING[2:])}
 
 
-MUTATIONS = in_results.PLANTED | in_cascade.PLANTED | in_ledger.PLANTED | in_event_time.PLANTED | in_versions.PLANTED
+KINDS = (in_results, in_cascade, in_ledger, in_event_time, in_versions, in_backfills)
+MUTATIONS = {mutate: found for kind in KINDS for mutate, found in kind.PLANTED.items()}
 
 
 def test_many_different_faults_are_planted() -> None:
@@ -177,7 +178,9 @@ def test_a_slice_that_is_under_way_may_be_written_in_part(run: Dump) -> None:
     ends = {int(partition): end for partition, end in tables["slices"][-1]["offsets"][STREAM].items()}
     run.records = [one for one in run.records if one.offset < ends[one.partition]]
     run.documents = [one for one in run.documents if one["_source"]["strandline"]["emission"] <= number]
-    results = {f"{one['_index']}/{one['_id']}".encode() for one in run.documents}
+    results = {f"{one['_index']}/{one['_id']}".encode() for one in (*run.documents, *run.backfilled)}
+    assert run.shown is not None
+    run.shown = {stage: [one for one in shown if one.encode() in results] for stage, shown in run.shown.items()}
     run.dead_letters = [
         one
         for one in run.dead_letters

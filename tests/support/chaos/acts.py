@@ -3,6 +3,8 @@ until there is an answer."""
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -10,10 +12,12 @@ import httpx
 
 from strandline.core.errors import StrandlineError
 from strandline.services.client import ControlClient
-from tests.support.chaos.faults import End, Fault
+from tests.support.chaos.checking.pace import PACES
+from tests.support.chaos.faults import End, Fault, send_signal
 from tests.support.chaos.job_stack import JobStack
 from tests.support.waiting import wait_until
 
+BACKFILL_TIMEOUT_S = 600.0
 ANSWER_TIMEOUT_S = 180.0
 """So long may it take until an act is taken, beside everything else that is done to the servers."""
 
@@ -52,6 +56,63 @@ class Upgrade(Fault):
         assert self._applied is not None
         self._applying.shutdown()
         self._applied.result()
+
+
+class Backfill(Fault):
+    """Somebody asks for windows of the past to be computed anew, and the process that does it is killed a few times. The backfill
+    goes on while other rounds come: only the next one, and the end of the run, wait for it."""
+
+    def __init__(self, from_share: float, to_share: float | None, kill_after_s: list[float]) -> None:
+        """The range, in shares of what is closed; `to_share` None: up to what is emitted then. `kill_after_s`: how long the
+        process may live each time."""
+        super().__init__("backfill", "", 0.0, End.WHEN_ALL_RUNS, touches=frozenset({"backfill"}))
+        self._shares = from_share, to_share
+        self._kill_after_s = kill_after_s
+        self._asking = ThreadPoolExecutor(1, "backfill")
+        self._asked: Future[None] | None = None
+
+    def prepare(self, stack: JobStack) -> None:
+        wait_for_backfills(stack)
+
+    def begin(self, stack: JobStack) -> None:
+        statement = f"SELECT min(closes_ms) AS first, max(closes_ms) AS last FROM checkpoints WHERE job = '{stack.job}'"
+        (closed,) = wait_until(lambda: stack.ask_ledger(statement), bool, "told: what is closed", ANSWER_TIMEOUT_S)
+        from_share, to_share = self._shares
+        length_ms = closed["last"] - closed["first"]
+        from_ms = closed["first"] + int(length_ms * from_share)
+        shortest_ms = PACES[stack.speed].long_ms  # what is shorter may hold no window
+        to_ms = None if to_share is None else from_ms + max(shortest_ms, int(length_ms * (to_share - from_share)))
+        self._asked = self._asking.submit(
+            ask, stack, "to backfill", lambda control: control.start_backfill(stack.job, from_ms, to_ms)
+        )
+
+    def end(self, stack: JobStack) -> None:
+        assert self._asked is not None
+        self._asking.shutdown()
+        self._asked.result()
+        for after_s in self._kill_after_s:
+            wait_until(
+                lambda: stack.named(f"backfill-{stack.job}") or open_backfills(stack) == 0,
+                bool,
+                "there: a process of the backfill",
+                ANSWER_TIMEOUT_S,
+            )
+            time.sleep(after_s)  # anywhere in its work
+            send_signal(stack.named(f"backfill-{stack.job}"), signal.SIGKILL)
+
+
+def open_backfills(stack: JobStack) -> int | None:
+    """How many have not ended; None while the ledger can't be asked."""
+    states = "'requested', 'running', 'swapping'"
+    rows = stack.ask_ledger(
+        f"SELECT count(*) AS count FROM backfills WHERE job = '{stack.job}' AND state IN ({states})"
+    )
+    return int(rows[0]["count"]) if rows else None
+
+
+def wait_for_backfills(stack: JobStack) -> None:
+    """Until all have ended."""
+    wait_until(lambda: open_backfills(stack), lambda count: count == 0, "ended: the backfills", BACKFILL_TIMEOUT_S, 0.2)
 
 
 def ask(stack: JobStack, what: str, order: Callable[[ControlClient], object]) -> None:

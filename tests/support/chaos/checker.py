@@ -8,7 +8,8 @@ and a document are, and that a document's id is a hash of job, stage, window and
 from __future__ import annotations
 
 from tests.support.chaos.checking.accounts import check_accounts
-from tests.support.chaos.checking.cascade import Closers, results_of_closed
+from tests.support.chaos.checking.backfills import check_backfilled, check_shown, expected_backfills, of_all
+from tests.support.chaos.checking.cascade import Closers, cascade, results_of_closed
 from tests.support.chaos.checking.documents import expected_documents
 from tests.support.chaos.checking.judging import judge_all
 from tests.support.chaos.checking.lateness import check_lateness
@@ -17,6 +18,7 @@ from tests.support.chaos.checking.pace import PACES
 from tests.support.chaos.checking.results import check_documents, check_stream
 from tests.support.chaos.checking.slices import check_log, check_slices
 from tests.support.chaos.checking.verdict import JobVerdict
+from tests.support.chaos.checking.versions import Version
 from tests.support.chaos.checking.watermarks import check_silences, check_watermarks
 from tests.support.chaos.dump import Dump
 
@@ -31,7 +33,8 @@ def check_job(dump: Dump, job: str, stream: str) -> JobVerdict:
        that are late, by what the load intended.
     4. Windows and cascade over those used, as the version has them that closed the window.
     5. The dead letters: of records refused and of results that can't be used, each once, with its bytes. The documents: each
-       result of a closed window, once, right, at its place.
+       result of a closed window, once, right, at its place; those of each backfill as well. Of both the alias shows each
+       window once, by the newest backfill that holds it.
     6. The results in the stream: those of the first stage, each once, and the same.
     7. The accounts of every slice.
     """
@@ -44,10 +47,20 @@ def check_job(dump: Dump, job: str, stream: str) -> JobVerdict:
     closers = Closers(check_watermarks(judged, slices, checkpoints, stream, verdict))
     check_lateness(judged, slices, stream, verdict)
     pace = PACES[dump.speed]
-    results = results_of_closed(judged, slices, closers, pace)
+    versions = {row["version"] for table in ("slices", "backfills") for row in dump.tables[table]}
+    by_version = {version: cascade(judged, pace, Version(version)) for version in sorted(versions)}
+    results = results_of_closed(by_version, slices, closers)
     documents = expected_documents(job, results, closers, slices, checkpoints, pace, verdict.epochs)
-    check_dead_letters(dump.dead_letters, judged, documents, stream, checkpoints, verdict)
-    check_documents(dump, documents, checkpoints, verdict)
+    backfills = expected_backfills(job, dump.tables["backfills"], by_version, closers, checkpoints, pace, verdict)
+    check_dead_letters(
+        dump.dead_letters, judged, [*documents.values(), *of_all(backfills)], stream, checkpoints, verdict
+    )
+    verdict.expected = sum(one.closer in checkpoints for one in documents.values())
+    check_documents(dump.documents, documents, checkpoints, verdict)
+    if dump.documents_deleted:
+        verdict.repeated.append(f"the indices count {dump.documents_deleted} deleted or overwritten documents")
+    check_backfilled(dump, backfills, checkpoints, verdict)
+    check_shown(dump, documents, backfills, checkpoints, verdict)
     if dump.results is not None:
         check_stream(dump.results, dump.documents, verdict)
     check_accounts(judged, results, closers, checkpoints, verdict)

@@ -26,6 +26,7 @@ TABLES = {
     "runs": "epoch",
     "events": "id",
     "job_versions": "version",
+    "backfills": "generation",
 }
 """What is read of the ledger, and the column that puts it in order."""
 _JSON_COLUMNS = frozenset(
@@ -43,6 +44,8 @@ _JSON_COLUMNS = frozenset(
         "rule",
         "reached",
         "silence_ms",
+        "windows",
+        "refused",
     ]
 )
 _STALLED_S = 60.0
@@ -83,6 +86,10 @@ class Dump:
     """Whether a broker's clock was moved: the times of the log bound nothing then."""
     ledger_times_jump: bool = False
     """Whether the clock of the job's machine was set: the times in the ledger say nothing of what came first then."""
+    backfilled: list[Row] = field(default_factory=list)
+    """The documents of backfills."""
+    shown: dict[str, list[str]] | None = None
+    """Stage -> index and id of each document that its alias shows; None where it was not looked at."""
 
     def save(self, path: Path) -> None:
         with gzip.open(path, "wt", encoding="ascii") as file:
@@ -104,16 +111,24 @@ class Dump:
         return cls(**fields)
 
 
-def take_dump(job: str, stream: str, emit_names: list[str], *, bootstrap: str, ledger_url: str, index_url: str) -> Dump:
+def take_dump(job: str, stream: str, stages: list[str], *, bootstrap: str, ledger_url: str, index_url: str) -> Dump:
     """Read everything, each topic to its end. Raises AssertionError when a part can't be read whole."""
-    documents, deleted = _documents(index_url, emit_names)
+    # By pattern, not by alias: a document in an index that the alias doesn't know would else never be seen.
+    documents, deleted = _documents(index_url, [f"{job}-{stage}-*" for stage in stages])
+    backfilled, backfilled_deleted = _documents(index_url, [f"{job}-{stage}.g*-*" for stage in stages])
+    shown = {
+        stage: [f"{hit['_index']}/{hit['_id']}" for hit in _hits(index_url, f"{job}-{stage}", {"_source": False})]
+        for stage in stages
+    }
     tables = {
         table: query(ledger_url, f"SELECT * FROM {table} WHERE job = '{job}' ORDER BY {order}")
         for table, order in TABLES.items()
     }
     records, letters, results = (_topic(bootstrap, name) for name in (stream, f"{job}.dead-letter", f"{job}-short"))
     starts, ends = _bounds(bootstrap, stream)
-    return Dump(records, letters, tables, documents, deleted, results, starts, ends)
+    deleted += backfilled_deleted
+    made_again = {"backfilled": backfilled, "shown": shown}
+    return Dump(records, letters, tables, documents, deleted, results, starts, ends, **made_again)  # type: ignore[arg-type]
 
 
 def query(ledger_url: str, statement: str) -> list[Row]:
@@ -199,20 +214,25 @@ def _read(bootstrap: str, topic: str) -> Iterator[Record]:
         consumer.close()
 
 
-def _documents(url: str, emit_names: list[str]) -> tuple[list[Row], int]:
-    # By pattern, not by alias: a document in an index that the alias doesn't know would else never be seen.
-    pattern = ",".join(f"{name}-*" for name in emit_names)
+def _documents(url: str, patterns: list[str]) -> tuple[list[Row], int]:
+    """Those of all indices of these names, and how many were deleted or written over."""
+    pattern = ",".join(patterns)
     _ask(url, f"/{pattern}/_refresh", {})
     stats = _ask(url, f"/{pattern}/_stats/docs?expand_wildcards=all")
-    found = []
-    page = _ask(url, f"/{pattern}/_search?scroll=2m", {"size": 5_000, "version": True, "sort": ["_doc"]})
-    while hits := page["hits"]["hits"]:
-        found += [{name: hit[name] for name in ("_index", "_id", "_version", "_source")} for hit in hits]
-        page = _ask(url, "/_search/scroll", {"scroll": "2m", "scroll_id": page["_scroll_id"]})
-    assert not page["_shards"]["failed"], f"shards can't be read: {page['_shards']}"
+    names = ("_index", "_id", "_version", "_source")
+    found = [{name: hit[name] for name in names} for hit in _hits(url, pattern, {"version": True})]
     held = stats["_all"]["primaries"].get("docs", {"count": 0, "deleted": 0})
     assert held["count"] == len(found), f"the index counts {held['count']} documents and shows {len(found)}"
     return found, held["deleted"]
+
+
+def _hits(url: str, names: str, options: Row) -> Iterator[Row]:
+    """Everything that a search finds under these names, which have been refreshed."""
+    page = _ask(url, f"/{names}/_search?scroll=2m", {"size": 5_000, "sort": ["_doc"], **options})
+    while hits := page["hits"]["hits"]:
+        yield from hits
+        page = _ask(url, "/_search/scroll", {"scroll": "2m", "scroll_id": page["_scroll_id"]})
+    assert not page["_shards"]["failed"], f"shards can't be read: {page['_shards']}"
 
 
 def _ask(url: str, path: str, body: Row | None = None) -> Row:

@@ -27,7 +27,7 @@ from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.services.client import ControlClient, ControlUnavailable
 from strandline.services.processes.pids import PidFile
-from tests.support.chaos.checking.pace import PACES
+from tests.support.chaos.checking.pace import LONG, PACES, SHORT
 from tests.support.chaos.dump import Dump, Row, query, take_dump
 from tests.support.chaos.index_proxy import IndexProxy
 from tests.support.chaos.machine import SmallDisk, WallClock
@@ -340,7 +340,7 @@ class JobStack:
         dump = take_dump(
             self.job,
             self.stream,
-            [f"{self.job}-short", f"{self.job}-long"],
+            [SHORT, LONG],
             bootstrap=self.stack.addresses.kafka_bootstrap,
             ledger_url=self.ledger_url,
             index_url=self.stack.addresses.elasticsearch_url,

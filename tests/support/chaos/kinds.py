@@ -11,7 +11,7 @@ import httpx
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from tests.support.chaos.acts import ANSWER_TIMEOUT_S, StopAndStart, Upgrade
+from tests.support.chaos.acts import ANSWER_TIMEOUT_S, Backfill, StopAndStart, Upgrade
 from tests.support.chaos.faults import End, Fault, Maker, send_signal, targets
 from tests.support.chaos.job_stack import JobStack
 from tests.support.chaos.tcp_proxy import TcpProxy
@@ -204,6 +204,7 @@ def makers(stack: JobStack) -> dict[str, Maker]:
         "partitions-added": lambda chance: PartitionsAdded(chance.randint(1, 2)),
         "stop-and-start": lambda chance: StopAndStart(_hold_s(chance)),
         "upgrade": lambda _: Upgrade(),
+        "backfill": _backfill,
     }
     if stack.ledger_proxy is not None:
         found["ledger-cut"] = lambda chance: Cut("ledger cut", _hold_s(chance))
@@ -212,6 +213,13 @@ def makers(stack: JobStack) -> dict[str, Maker]:
     if stack.small_disk is not None:
         found["disk-full"] = lambda chance: DiskFull(_hold_s(chance))
     return found
+
+
+def _backfill(chance: random.Random) -> Backfill:
+    """One in two up to what is emitted then; killed up to twice, at its start or in the middle of its work."""
+    from_share = chance.uniform(-0.1, 0.7)
+    to_share = None if chance.random() < 0.5 else chance.uniform(from_share + 0.2, 1.0)
+    return Backfill(from_share, to_share, [chance.uniform(0, 30) for _ in range(chance.randint(0, 2))])
 
 
 def _hold_s(chance: random.Random) -> float:

@@ -65,13 +65,13 @@ class Result:
     """The step behind the window that has no value for it."""
 
 
-def results_of_closed(judged: list[Judged], slices: list[Row], closers: Closers, pace: Pace) -> dict[Key, Result]:
-    """Every result of a closed window, as the version has it that closed the window: made of all records, also of those that an
-    earlier version read. `judged` by partition and offset."""
+def results_of_closed(results: dict[int, dict[Key, Result]], slices: list[Row], closers: Closers) -> dict[Key, Result]:
+    """Every result of a closed window, as the version has it that closed the window. `results`: of each version, made of all
+    records, also of those that an earlier version read."""
     versions = {row["number"]: row["version"] for row in slices}
     found = {}
-    for version in sorted(set(versions.values())):
-        for key, result in cascade(judged, pace, Version(version)).items():
+    for version, of_version in results.items():
+        for key, result in of_version.items():
             closer = closers.of(key[1])
             if closer is not None and versions[closer] == version:
                 found[key] = result

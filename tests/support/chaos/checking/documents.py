@@ -26,10 +26,14 @@ class Expected:
     closer: int
     """The slice that closes its window."""
     version: int
-    """That slice's."""
+    """That slice's, or the backfill's."""
     epochs: tuple[int, int]
     """The first and the last run that may have written it: a slice that was planned and not committed may have been written
-    already, all of it or a part."""
+    already, all of it or a part. Of a backfill: attempt."""
+    generation: int = 1
+    """Of the backfill that computes it; 1 is what the job itself writes."""
+    emission_last: int = 0
+    """The last slice under whose number a backfill may write it; the first is the one that closes its window."""
 
     @property
     def id(self) -> str:
@@ -43,7 +47,12 @@ class Expected:
     @property
     def index(self) -> str:
         end = iso(self.result.end_ms)
-        return f"{self.job}-{self.stage}-{end[:4]}.{end[5:7]}"
+        generation = f".g{self.generation}" if self.generation > 1 else ""
+        return f"{self.job}-{self.stage}{generation}-{end[:4]}.{end[5:7]}"
+
+    @property
+    def place(self) -> str:
+        return f"{self.index}/{self.id}"
 
     def differences(self, index: str, source: Row) -> Iterator[str]:
         """What of a document in this index is not as it has to be, each a sentence."""
@@ -54,7 +63,9 @@ class Expected:
         wanted = {"job": self.job, "stage": self.stage, "version": self.version}
         if {name: origin.get(name) for name in wanted} != wanted:
             yield f"says that it comes from {origin}"
-        if origin.get("emission") != self.closer or not self.epochs[0] <= origin.get("epoch", -1) <= self.epochs[1]:
+        emission_last = max(self.closer, self.emission_last)
+        is_of_slice = self.closer <= origin.get("emission", -1) <= emission_last
+        if not is_of_slice or not self.epochs[0] <= origin.get("epoch", -1) <= self.epochs[1]:
             yield f"says that it comes from {origin}; slice {self.closer} closed its window, under epochs {self.epochs}"
         end_ms = self.result.end_ms
         window = {"start": iso(end_ms - self.size_ms), "end": iso(end_ms)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tests.support.chaos.checking.documents import Expected
 from tests.support.chaos.checking.judging import Judged
@@ -15,15 +15,15 @@ from tests.support.chaos.dump import Record, Row
 def check_dead_letters(
     letters: list[Record],
     judged: list[Judged],
-    documents: dict[str, Expected],
+    expected: Iterable[Expected],
     stream: str,
     checkpoints: dict[int, Row],
     verdict: JobVerdict,
 ) -> None:
-    """Each record that is refused, and each result of a closed window that can't be used, has one letter, and nothing else has.
-    The letters of a slice that is not committed may be there or not."""
+    """Each record that is refused, and each result of a closed window that can't be used, has one letter, and nothing else has;
+    what a backfill computes is a result of its own. The letters of a slice that is not committed may be there or not."""
     records = {f"{stream}/{one.record.partition}/{one.record.offset}": one for one in judged if one.reason}
-    results = {f"{one.index}/{one.id}": one for one in documents.values() if one.result.failed_in}
+    results = {one.place: one for one in expected if one.result.failed_in}
     verdict.unusable = sum(one.closer in checkpoints for one in results.values())
     seen: Counter[str] = Counter()
     for letter in letters:

@@ -20,6 +20,8 @@ class JobVerdict:
     """Results that have to be in the index."""
     unusable: int = 0
     """Those of them that the second stage can't use: each has a dead letter."""
+    backfilled: int = 0
+    """Results that have to be in the indices of backfills."""
     slices: int = 0
     idle: int = 0
     """Slices in which a partition was idle."""
@@ -63,7 +65,8 @@ class JobVerdict:
         counts = (
             f"{self.records} records in {self.slices} slices ({self.idle} with an idle partition) by {self.epochs} runs: "
             f"{self.accepted} accepted, {self.late} late, "
-            f"{self.refused} refused; {self.expected} results, {self.unusable} of them with no place in a later window"
+            f"{self.refused} refused; {self.expected} results, {self.unusable} of them with no place in a later window; "
+            f"{self.backfilled} of backfills"
         )
         lines = [
             f"{kind.replace('_', ' ')} {len(found)}: " + "; ".join(found[:SHOWN_MAX])
