@@ -22,6 +22,8 @@ KINDS = [
     "upgrade",
     "backfill",
     "clock-step",
+    "runner-clock",
+    "kafka-clock",
     "disk-full",
 ]
 CHOSEN = ["emit.written", "commit.before_checkpoint"]

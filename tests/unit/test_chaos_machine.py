@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -64,6 +65,27 @@ def test_a_running_process_sees_each_step_of_its_wall_clock_and_none_of_the_mono
             assert 0 <= passed_s < 20
             assert now[0] - first[0] == pytest.approx(ahead_s + passed_s, abs=1)
             assert now[1] - first[1] == pytest.approx(ahead_s + passed_s, abs=1)
+
+
+def test_a_clock_of_some_is_seen_by_these_and_what_they_start_and_added_to_that_of_all(tmp_path: Path):
+    if shutil.which("cc") is None:
+        pytest.skip("THERE IS NO C COMPILER, so steps of the clock were NOT tested")
+    of_all, of_some = WallClock(tmp_path), WallClock(tmp_path, "some", "import subprocess")
+    of_all.set(3_600)
+    of_some.set(86_400)
+    tell = "import time; print(time.time())"
+    start = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {tell!r}]))"
+
+    def ahead_s(code: str) -> float:
+        environment = os.environ | of_all.environment | of_some.environment
+        return float(subprocess.check_output([sys.executable, "-c", code], env=environment)) - time.time()
+
+    assert ahead_s(tell) == pytest.approx(3_600, abs=20)
+    assert ahead_s(start) == pytest.approx(90_000, abs=20)
+    of_some.set(0)
+    assert ahead_s(start) == pytest.approx(3_600, abs=20)
+    ((from_ms, to_ms, by_ms),) = of_some.steps
+    assert 0 < from_ms <= to_ms and by_ms == 86_400_000
 
 
 def test_a_full_disk_takes_nothing_until_it_is_freed(disk: SmallDisk):

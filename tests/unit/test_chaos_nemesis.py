@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.chaos.faults import End, Fault, Kill, Pause
 from tests.support.chaos.job_stack import Target
+from tests.support.chaos.machine import WallClock
 from tests.support.chaos.nemesis import TOGETHER_MAX, Nemesis
 from tests.support.waiting import wait_until
 
@@ -21,8 +22,9 @@ from tests.support.waiting import wait_until
 class Scene:
     """A stack that only notes what is done to it."""
 
-    postgresql = ledger_proxy = wall_clock = small_disk = None
+    postgresql = ledger_proxy = small_disk = None
     left_out: ClassVar[dict[str, str]] = {}
+    clocks: ClassVar[dict[str, WallClock]] = {}
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -128,8 +130,9 @@ def test_after_a_kill_flow_counts_from_the_kill():
 def test_a_stack_that_cannot_do_a_kind_leaves_it_out():
     assert not {"clock-step", "disk-full", "ledger-cut", "postgresql"} & {*Nemesis(Scene(), 1).names}
     able = Scene()
-    able.ledger_proxy = able.wall_clock = able.small_disk = SimpleNamespace()
-    assert {"clock-step", "disk-full", "ledger-cut"} <= {*Nemesis(able, 1).names}
+    able.ledger_proxy = able.small_disk = SimpleNamespace()
+    able.clocks = {"clock-step": SimpleNamespace(), "kafka-clock": SimpleNamespace()}
+    assert {"clock-step", "kafka-clock", "disk-full", "ledger-cut"} <= {*Nemesis(able, 1).names}
 
 
 def test_a_process_that_goes_with_another_fault_of_the_round_is_not_waited_for(monkeypatch):

@@ -340,6 +340,34 @@ def test_a_platform_that_goes_wrong_is_found_out(seed: int, mutant: type[MadeUpJ
     assert run(mutant, seed).violations
 
 
+class OnABrokerWhoseClockSteps(MadeUpJob):
+    """Six hours on, and later six hours back. What counts silence doesn't go by it."""
+
+    STEPS = ((50, 60, 21_600_000), (90, 100, -21_600_000))
+    """From this slice on, until that one, by so many ms."""
+
+    def append(self, count: int) -> list[Record]:
+        number, now_ms = len(self.dump.tables["slices"]) + 1, self.log_ms
+        for first, end, ahead_ms in self.STEPS:
+            if number == first:
+                self.broker_ahead_ms, self.since_ms = ahead_ms, now_ms
+            elif number == end:
+                self.dump.log_time_steps.append((self.since_ms, now_ms, ahead_ms))
+                self.broker_ahead_ms = 0
+        return super().append(count)
+
+
+class CountsSilenceByTheLogsClock(OnABrokerWhoseClockSteps):
+    def silences(self, fed: set[int]) -> dict[str, int]:
+        return {one: max(0, ms + self.broker_ahead_ms) for one, ms in super().silences(fed).items()}
+
+
+def test_the_clock_of_a_broker_may_step_and_is_no_silence() -> None:
+    for seed in range(4):
+        assert run(OnABrokerWhoseClockSteps, seed).violations == []
+        assert run(CountsSilenceByTheLogsClock, seed).watermark
+
+
 IN_TIME_AND_LATE = [RaisesTheWatermark, RaisesTheClose, FollowsTheNewestPartition]
 
 

@@ -82,8 +82,8 @@ class Dump:
     """When no broker answered: from, to, in ms of the wall clock."""
     speed: int = 20
     """Of event time, in seconds a second; the sizes of the windows follow from it."""
-    log_times_jump: bool = False
-    """Whether a broker's clock was moved: the times of the log bound nothing then."""
+    log_time_steps: list[tuple[int, int, int]] = field(default_factory=list)
+    """When the broker's clock was not right: from, to, by how much it was ahead, in ms. By more than the run took."""
     ledger_times_jump: bool = False
     """Whether the clock of the job's machine was set: the times in the ledger say nothing of what came first then."""
     backfilled: list[Row] = field(default_factory=list)
@@ -107,7 +107,8 @@ class Dump:
                 )
                 for row in fields[topic]
             ]
-        fields["kafka_away"] = [(start_ms, end_ms) for start_ms, end_ms in fields.get("kafka_away", [])]
+        for name in ("kafka_away", "log_time_steps"):
+            fields[name] = [tuple(one) for one in fields.get(name, [])]
         return cls(**fields)
 
 

@@ -100,8 +100,6 @@ class JobStack:
         """When the broker was down or held: from, to, in ms of the wall clock."""
         self.has_more_partitions = False
         """Whether the stream got partitions after its senders had begun."""
-        self.clock_jumps = False
-        """Whether the wall clock of the control service and its runners was set."""
         self._seed = seed
         self._pids = PidFile(directory)
         # Its threads live as long as this: PostgreSQL is told to end when the thread ends that started it.
@@ -121,10 +119,9 @@ class JobStack:
             self._set(ledger_url=self.postgresql.url_at(self.ledger_proxy.port))
         self.left_out: dict[str, str] = {}
         """Kinds of faults that can't be done on this machine, and why."""
-        self.wall_clock: WallClock | None = None
-        """Of the control service and its runners."""
-        if not kinds or "clock-step" in kinds:
-            self._make_clock()
+        self.clocks: dict[str, WallClock] = {}
+        """By the kind of fault that sets it."""
+        self._make_clocks(kinds)
         self.small_disk: SmallDisk | None = None
         """Where the runners have their scratch."""
         if not kinds or "disk-full" in kinds:
@@ -135,19 +132,19 @@ class JobStack:
         """For the harness itself: past the proxy."""
         return self.stack.settings.ledger_url if self.postgresql is None else self.postgresql.url
 
-    def set_clock(self, ahead_s: int) -> None:
-        """Set the wall clock of the control service and its runners."""
-        assert self.wall_clock is not None
-        self.wall_clock.set(ahead_s)
-        self.clock_jumps = True
-
-    def _make_clock(self) -> None:
-        try:
-            self.wall_clock = WallClock(self.directory)
-        except OSError as error:
-            self.left_out["clock-step"] = str(error)
-            return
-        self.stack.of_control |= self.wall_clock.environment
+    def _make_clocks(self, wanted: Sequence[str]) -> None:
+        for kind, (environment, some) in {
+            "clock-step": (self.stack.of_control, ""),
+            "runner-clock": (self.stack.of_control, "strandline.processing.run.process"),
+            "kafka-clock": (self.stack.of_kafka, ""),
+        }.items():
+            if not wanted or kind in wanted:
+                try:
+                    self.clocks[kind] = WallClock(self.directory, kind, some)
+                except OSError as error:
+                    self.left_out[kind] = str(error)
+                    continue
+                environment |= self.clocks[kind].environment
 
     def _make_disk(self) -> None:
         try:
@@ -346,7 +343,10 @@ class JobStack:
             index_url=self.stack.addresses.elasticsearch_url,
         )
         dump.kafka_away = self.kafka_away
-        dump.ledger_times_jump, dump.speed = self.clock_jumps, self.speed
+        dump.speed = self.speed
+        steps = {kind: clock.steps for kind, clock in self.clocks.items()}
+        dump.ledger_times_jump = any(steps.get(kind) for kind in ("clock-step", "runner-clock"))
+        dump.log_time_steps = steps.get("kafka-clock", [])
         return ingested, dump
 
     def state(self) -> str:

@@ -21,7 +21,8 @@ from tests.support.waiting import wait_until
 HOLD_S = (2.0, 10.0)
 PARTITIONS_MAX = 8
 REFUSED_SHARE = (0.1, 0.9)
-CLOCK_STEPS_S = (45, -45, 86_400)
+CLOCK_STEPS_S = {"clock-step": (45, -45, 86_400), "runner-clock": (45, -45, 86_400), "kafka-clock": (21_600, -21_600)}
+"""Kafka's by more than a run takes: so every log time says whether it is of a step."""
 DELAY_S = (0.1, 0.9)
 """Less than what the checker allows between two clocks."""
 TRANSACTION_TIMEOUT_MS = 60_000
@@ -160,18 +161,17 @@ class PartitionsAdded(Fault):
 
 
 class ClockStep(Fault):
-    """The wall clock of the control service and its runners is set, and set back after a while. It is their machine's; Kafka,
-    Elasticsearch, PostgreSQL and the senders have others."""
+    """A wall clock is set, and set back after a while; all others stay as they are."""
 
-    def __init__(self, hold_s: float, by_s: int) -> None:
-        super().__init__("clock step", f"{by_s:+} s", hold_s, End.AFTER_HOLD, touches=frozenset({"clock"}))
-        self._by_s = by_s
+    def __init__(self, kind: str, hold_s: float, by_s: int) -> None:
+        super().__init__(kind.replace("-", " "), f"{by_s:+} s", hold_s, End.AFTER_HOLD, touches=frozenset({kind}))
+        self._of, self._by_s = kind, by_s
 
     def begin(self, stack: JobStack) -> None:
-        stack.set_clock(self._by_s)
+        stack.clocks[self._of].set(self._by_s)
 
     def end(self, stack: JobStack) -> None:
-        stack.set_clock(0)
+        stack.clocks[self._of].set(0)
 
 
 class DiskFull(Fault):
@@ -208,11 +208,14 @@ def makers(stack: JobStack) -> dict[str, Maker]:
     }
     if stack.ledger_proxy is not None:
         found["ledger-cut"] = lambda chance: Cut("ledger cut", _hold_s(chance))
-    if stack.wall_clock is not None:
-        found["clock-step"] = lambda chance: ClockStep(_hold_s(chance), chance.choice(CLOCK_STEPS_S))
+    found |= {kind: _setting(kind) for kind in stack.clocks}
     if stack.small_disk is not None:
         found["disk-full"] = lambda chance: DiskFull(_hold_s(chance))
     return found
+
+
+def _setting(kind: str) -> Maker:
+    return lambda chance: ClockStep(kind, _hold_s(chance), chance.choice(CLOCK_STEPS_S[kind]))
 
 
 def _backfill(chance: random.Random) -> Backfill:

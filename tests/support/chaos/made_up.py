@@ -50,6 +50,8 @@ class MadeUpJob:
         # Event time begins a minute and a half before the end of a month, two days before log time.
         self.event_ms = int(datetime(2026, 10, 31, 23, 58, 30, tzinfo=UTC).timestamp() * 1000)
         self.log_ms = self.event_ms + 2 * 86_400_000
+        self.broker_ahead_ms = 0
+        """How far the clock of the log is ahead of the job's."""
         self.offsets = dict.fromkeys(range(PARTITIONS - 1), 0)
         """The last partition is added later."""
         self.logged_ms: dict[int, int] = {}
@@ -105,8 +107,9 @@ class MadeUpJob:
             key = None if self.chance.random() < NULL_SHARE else sender  # one without a key may come to any partition
             event_ms = self.event_ms - BEHIND_MS.get(partition, 0)
             name, size = f"{sender}-{self.log_ms}-{number}", draw_size(self.chance, LARGE_BYTES, LARGE_SHARE)
-            _, value, reason = make_reading(self.chance, name, key, event_ms, self.log_ms, size)
-            record = Record(partition, self.offsets[partition], self.log_ms, key and key.encode(), value, {})
+            log_time_ms = self.log_ms + self.broker_ahead_ms
+            _, value, reason = make_reading(self.chance, name, key, event_ms, log_time_ms, size)
+            record = Record(partition, self.offsets[partition], log_time_ms, key and key.encode(), value, {})
             self.offsets[partition] += 1
             self.logged_ms[partition] = self.log_ms
             self.reasons[id(record)] = reason
@@ -211,7 +214,7 @@ class MadeUpJob:
     def take(self, records: list[Record], row: Row) -> Counter[str]:
         rejected: Counter[str] = Counter()
         for record in records:
-            self.latest_log_ms = record.log_time_ms
+            self.latest_log_ms = greatest(self.latest_log_ms, record.log_time_ms)
             reason = self.reasons[id(record)]
             reading: Row = {}
             if reason in (None, "expression"):

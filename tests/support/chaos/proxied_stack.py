@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -16,11 +17,13 @@ from tests.support.faults.kafka_proxy import KafkaProxy
 
 
 class ProxiedStack(Stack):
-    """A stack whose control service, and so its runners, get more into their environment, and its broker a listener more."""
+    """A stack whose control service, and so its runners, and broker get more into their environment, and the broker a listener
+    more."""
 
     def __init__(self, settings: Settings, data_dir: Path, port_offset: int, console: Console) -> None:
         super().__init__(settings, data_dir, port_offset, console)
         self.of_control: dict[str, str] = {}
+        self.of_kafka: dict[str, str] = {}
         self.proxied_port, proxy_port = free_ports(2)
         self.kafka_proxy = KafkaProxy(proxy_port, self.proxied_port)
         """Between the broker, and control service and runners."""
@@ -39,4 +42,5 @@ class ProxiedStack(Stack):
             names = ("CONTROLLER", "PLAINTEXT", "PROXIED")
             protocols = ",".join(f"{name}:PLAINTEXT" for name in names)
             properties.write_text(f"{text}listener.security.protocol.map={protocols}\n")
+            program = replace(program, environment={**program.environment, **self.of_kafka})
         super()._start(program)

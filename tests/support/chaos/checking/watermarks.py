@@ -83,7 +83,7 @@ def check_silences(dump: Dump, slices: list[Row], stream: str, verdict: JobVerdi
     for record in dump.records:
         offsets, times_ms = logged[record.partition]
         offsets.append(record.offset)
-        times_ms.append(record.log_time_ms)
+        times_ms.append(_appended_ms(record.log_time_ms, dump.log_time_steps))
     for row in slices:
         verdict.idle += any(ms >= IDLE_MS for ms in silences(row, stream).values())
         for partition, ms in silences(row, stream).items():
@@ -93,13 +93,21 @@ def check_silences(dump: Dump, slices: list[Row], stream: str, verdict: JobVerdi
                 continue
             offsets, times_ms = logged[partition]
             at = bisect_left(offsets, end)
-            if not 0 < at < len(offsets) or dump.log_times_jump:
+            if not 0 < at < len(offsets):
                 continue  # nothing bounds it
             longest_ms = _silence_between(dump.kafka_away, times_ms[at - 1], times_ms[at])
             if ms > longest_ms + TOLERANCE_MS:
                 verdict.watermark.append(
                     f"slice {row['number']} counts {ms} ms of silence of partition {partition}, there were {longest_ms}"
                 )
+
+
+def _appended_ms(log_time_ms: int, steps: list[tuple[int, int, int]]) -> int:
+    """When a record was appended: its log time by a clock that is right."""
+    for from_ms, to_ms, ahead_ms in steps:
+        if from_ms - TOLERANCE_MS <= log_time_ms - ahead_ms <= to_ms + TOLERANCE_MS:
+            return log_time_ms - ahead_ms
+    return log_time_ms
 
 
 def _silence_between(away: list[tuple[int, int]], from_ms: int, to_ms: int) -> int:
