@@ -240,7 +240,7 @@ def _print(outcome: Outcome, seed: int) -> None:
         console.print(f"{name}: {verdict}", markup=False)
     if outcome.failure:
         console.print(f"the run ended early: {outcome.failure}", markup=False)
-    console.print(f"failpoints reached: {len(outcome.reached)} of {len(FAILPOINTS)}", markup=False)
+    console.print(f"failpoints reached: {len(outcome.reached & {*FAILPOINTS})} of {len(FAILPOINTS)}", markup=False)
     faults = sum(len(one.faults) for one in outcome.rounds)
     if outcome.job is not None:
         counts = ", ".join(f"{len(getattr(outcome.job, kind))} {kind.replace('_', ' ')}" for kind in JobVerdict.KINDS)
