@@ -63,7 +63,8 @@ def late_without_cause(world: World, slices: list[SliceRow]) -> list[str]:
 
     * when it was held up on its way, and others could not be held back for it, because its partition had never held anything or
       the rule follows the newest event;
-    * when the brokers' clock jumped, for the same two reasons: a cut at one log time lets other partitions run ahead;
+    * when the brokers' clock jumped, for the same two reasons: a cut at one log time lets other partitions run ahead. Or because
+      its partition does not hold others back either: by the jumped clock, a record from the future was accepted there;
     * where event time isn't the clock, when all partitions were idle.
     """
     delay_ms = min(version.delay_ms for version in world.versions)
@@ -80,13 +81,13 @@ def late_without_cause(world: World, slices: list[SliceRow]) -> list[str]:
                 if reason != "late" or record.behind_ms > delay_ms:
                     continue
                 is_new = partition not in held
-                if not _has_cause(world, record, slices[: at + 1], is_new):
+                if not _has_cause(world, record, partition, slices[: at + 1], is_new):
                     findings.append(f"late without cause: {record} of partition {partition} in slice {one.number}")
         held |= accepted_in
     return findings
 
 
-def _has_cause(world: World, record: Record, slices: list[SliceRow], is_new: bool) -> bool:
+def _has_cause(world: World, record: Record, partition: int, slices: list[SliceRow], is_new: bool) -> bool:
     """`slices` up to that of the record; `is_new`: nothing of its partition had been accepted before."""
     passed = next(n for n, one in enumerate(slices) if (one.watermark_ms or 0) > record.event_ms)
     near = slices[max(0, passed - 1) : passed + 1]
@@ -94,7 +95,14 @@ def _has_cause(world: World, record: Record, slices: list[SliceRow], is_new: boo
     holds_nothing_back = is_new or any(one.rule.watermark == "newest" for one in near)
     if (record.is_held_up or world.log.has_jumped) and holds_nothing_back:
         return True
+    if world.log.has_jumped and any(_runs_ahead(one, partition, record) for one in near):
+        return True
     return not world.load.is_real_time and any(map(_is_all_idle, near))
+
+
+def _runs_ahead(one: SliceRow, partition: int, record: Record) -> bool:
+    """Whether event time in the partition had come further than where this record, sent in time, is not late by it."""
+    return one.reached.get(STREAM, {}).get(partition, 0) - one.rule.delay_ms > record.event_ms
 
 
 def _is_all_idle(one: SliceRow) -> bool:

@@ -42,6 +42,10 @@ class Log:
         self.silent_ms = [0] * partitions
         """For how long nothing came to each partition, while nothing was pending there and the brokers were up. The first moments
         of an outage count: nobody sees one that is over between two looks."""
+        self._passed_ms = 0
+        """How much time has passed in all."""
+        self._came: list[list[tuple[int, int]]] = [[] for _ in range(partitions)]
+        """Of each record: how much time had passed when it came, and how much of that its partition had been silent."""
 
     def topic_id(self, stream: str) -> str:
         return stream
@@ -81,18 +85,23 @@ class Log:
 
     def append(self, partition: int, record: Record) -> None:
         self.records[partition].append(record)
+        self._came[partition].append((self._passed_ms, self.silent_ms[partition]))
         self.silent_ms[partition] = 0
 
     def add_partition(self) -> None:
         self.records.append([])
+        self._came.append([])
         self.silent_ms.append(0)
 
     def cut(self, partition: int, end: int) -> None:
-        """The partition loses its last records, as after an election of a leader that lacked them."""
+        """The partition loses its last records, as after an election of a leader that lacked them. If nobody saw them, it was
+        silent all the time."""
+        came_ms, silent_before_ms = self._came[partition][end]
         del self.records[partition][end:]
+        del self._came[partition][end:]
         if self.open_from.get(partition, 0) >= end:
             self.open_from.pop(partition, None)
-        self.silent_ms[partition] = 0
+        self.silent_ms[partition] = silent_before_ms + self._passed_ms - came_ms
 
     def close_transaction(self, partition: int) -> None:
         if self.open_from.pop(partition, len(self.records[partition])) < len(self.records[partition]):
@@ -100,6 +109,7 @@ class Log:
 
     def pass_time(self, ms: int, read: dict[int, int]) -> None:
         """Time that was silent counts as such; `read` is where the slices end."""
+        self._passed_ms += ms
         if self.away_ms is not None:
             self.away_ms, ms = self.away_ms + ms, max(0, min(ms, GAP_MAX_MS - self.away_ms))
         for partition, records in enumerate(self.records):
