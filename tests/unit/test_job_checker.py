@@ -23,6 +23,7 @@ from tests.support.chaos.checker import JobVerdict, check_job
 from tests.support.chaos.checking.cascade import Hundredths, added
 from tests.support.chaos.checking.pace import LONG, PACES, SHORT
 from tests.support.chaos.dump import Dump, Record, Row
+from tests.support.chaos.made_up import MadeUpJob
 from tests.support.chaos.made_up_backfills import made_up_run
 from tests.support.chaos.planted import in_backfills, in_cascade, in_event_time, in_ledger, in_results, in_versions
 from tests.support.chaos.planted.in_ledger import JOB, STREAM, Chance
@@ -165,6 +166,21 @@ def test_a_mean_may_be_rounded_to_either_side_only_where_doubles_can_not_tell(
 def test_doubles_are_added_one_after_the_other() -> None:
     values = [0.1] * 10
     assert added(values) == 0.9999999999999999 != math.fsum(values)
+
+
+def test_what_was_cut_off_before_the_job_ran_first_is_missed_only_where_nobody_says_so() -> None:
+    made_up = MadeUpJob(3, JOB, STREAM)
+    made_up.offsets |= {0: 7, 2: 30}
+    for _ in range(40):
+        made_up.slice(20)
+    dump = made_up.finish()
+    dump.log_starts |= {"0": 7, "2": 30}
+    dump.read_from = {"0": 7, "1": 0, "2": 30}
+    assert judge(dump).violations == []
+    dump.read_from = {"0": 6, "1": 0, "2": 30}
+    assert judge(dump).lost and judge(dump).ledger
+    dump.read_from = {}
+    assert judge(dump).lost and judge(dump).ledger
 
 
 def test_a_slice_that_is_under_way_may_be_written_in_part(run: Dump) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 Row = dict[str, Any]
 TABLES = {
@@ -78,6 +78,8 @@ class Dump:
     log_starts: dict[str, int] = field(default_factory=dict)
     """Partition -> where the stream begins; empty where it was not looked at."""
     log_ends: dict[str, int] = field(default_factory=dict)
+    read_from: dict[str, int] = field(default_factory=dict)
+    """Partition -> where the stream began when the job first ran, where something had been cut off by then."""
     kafka_away: list[tuple[int, int]] = field(default_factory=list)
     """When no broker answered: from, to, in ms of the wall clock."""
     speed: int = 20
@@ -187,7 +189,7 @@ def _read(bootstrap: str, topic: str) -> Iterator[Record]:
     try:
         partitions = consumer.list_topics(topic, timeout=_STALLED_S).topics[topic].partitions
         assert partitions, f"topic {topic} has no partitions"
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
         ended: set[int] = set()
         progress_s = time.monotonic()
         while len(ended) < len(partitions):

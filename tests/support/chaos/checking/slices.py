@@ -13,7 +13,7 @@ def check_slices(dump: Dump, slices: list[Row], checkpoints: dict[int, Row], str
     if [row["epoch"] for row in dump.tables["runs"]] != list(range(1, verdict.epochs + 1)):
         say(f"runs have the epochs {[row['epoch'] for row in dump.tables['runs']]}")
     started_ms = {row["epoch"]: row["started_ms"] for row in dump.tables["runs"]}
-    before: Row = {"number": 0, "epoch": 0, "offsets": {stream: {}}, "watermark_ms": None}
+    before: Row = {"number": 0, "epoch": 0, "offsets": {stream: dump.read_from}, "watermark_ms": None}
     committed_by = 0
     for row in slices:
         name = f"slice {row['number']}"
@@ -93,5 +93,5 @@ def check_log(dump: Dump, slices: list[Row], stream: str, verdict: JobVerdict) -
             held = dump.log_ends.get(partition, 0)
             verdict.lost.append(f"the slices end at {end} in partition {partition}, and the log at {held}")
     for partition, start in dump.log_starts.items():
-        if start > 0:
+        if start > dump.read_from.get(partition, 0):
             verdict.lost.append(f"the log begins at {start} in partition {partition}")
