@@ -126,7 +126,7 @@ def run(
         say("draining the job, and reading what there is")
         try:
             wait_for_backfills(stack)
-            outcome.ingested, dump = stack.finish(lambda: say(f"{nemesis.break_drain()} in the drain"))
+            outcome.ingested, dump = stack.finish(lambda: say(f"in the drain: {nemesis.break_drain()}"))
         except _GIVEN_UP as error:
             outcome.failure = outcome.failure or str(error)
             return outcome

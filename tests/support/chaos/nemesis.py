@@ -29,8 +29,8 @@ PAUSE_SHARE, LOSS_SHARE = 0.15, 0.1
 TOGETHER_MAX = 3
 DRAWS_MAX = 20
 """For a round; those that touch the same as another are put back."""
-DRAIN_KILL_S = (0.0, 2.0)
-"""How long after the order to drain something is killed: about as long as a drain takes."""
+DRAIN_KILL_S = (0.0, 0.9)
+"""How long after the order to drain something is killed: most drains take longer."""
 QUIET_S = (0.2, 3.0)
 """How long after results flow the next round begins: at any instant of a slice."""
 
