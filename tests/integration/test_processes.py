@@ -19,6 +19,7 @@ from strandline.core.process_identity import process_identity
 from strandline.services.embedded.addresses import StackAddresses
 from strandline.services.embedded.progress_display import Cancelled, ProgressDisplay
 from strandline.services.embedded.stack import down
+from strandline.services.processes import child_process
 from strandline.services.processes.child_process import Program, start, stop
 from strandline.services.processes.pids import PidFile
 from tests.support.waiting import wait_until
@@ -47,6 +48,22 @@ def test_child_has_its_own_session_and_is_recorded(pids: PidFile, tmp_path: Path
     assert os.getsid(child.pid) == child.pid != os.getsid(0)
     stop("mqtt", child.pid, pids, timeout_s=10.0)
     assert not child.is_alive() and pids.all() == {}
+
+
+def test_child_that_is_seen_dead_is_reaped_whenever_it_died(
+    pids: PidFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = start(python_program(tmp_path, "import time; time.sleep(600)"), pids, lambda: None)
+
+    def identity_after_its_death(pid: int) -> str | None:
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: process_identity(pid), lambda identity: identity is None, "dead")
+        return process_identity(pid)
+
+    monkeypatch.setattr(child_process, "process_identity", identity_after_its_death)
+    assert not child.is_alive()
+    with pytest.raises(ChildProcessError):  # nothing is left to wait for
+        os.waitpid(child.pid, os.WNOHANG)
 
 
 def test_child_that_ends_early_is_told_with_the_end_of_its_log(pids: PidFile, tmp_path: Path) -> None:

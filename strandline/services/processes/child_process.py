@@ -48,8 +48,9 @@ class Child:
 
     def is_alive(self) -> bool:
         """Whether the server runs. Reaps a dead child."""
-        self._launcher.poll()
-        return process_identity(self.pid) is not None
+        is_running = process_identity(self.pid) is not None
+        self._launcher.poll()  # after the look: a child that dies between the two is reaped by the next call
+        return is_running
 
     def has_handed_over(self) -> bool:
         """Whether the launcher has put the server into the background; from then on `pid` is the server's.
