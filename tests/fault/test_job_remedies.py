@@ -32,7 +32,7 @@ SERVERS = ("kafka", "elasticsearch")
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[JobStack]:
     stack = JobStack(tmp_path, 11, speed=20, kinds=["control"])
-    with closing(stack):
+    with closing(stack.history), closing(stack):
         stack.start()
         yield stack
 
