@@ -33,6 +33,7 @@ from tests.support.chaos.acts import wait_for_backfills
 from tests.support.chaos.checker import JobVerdict, check_job
 from tests.support.chaos.checking.pace import IDLE_MS, PACES
 from tests.support.chaos.job_stack import JobStack
+from tests.support.chaos.more_jobs import JOBS_MAX
 from tests.support.chaos.nemesis import TOGETHER_MAX, Nemesis, Progress, Round
 from tests.support.chaos.work import RATE, draw_awake, draw_speed
 from tests.support.faults.checker import Verdict
@@ -51,7 +52,8 @@ class Outcome:
     """What a run showed."""
 
     rounds: list[Round] = field(default_factory=list)
-    job: JobVerdict | None = None
+    jobs: dict[str, JobVerdict] = field(default_factory=dict)
+    """By name, each job that was judged."""
     ingested: Verdict | None = None
     reached: set[str] = field(default_factory=set)
     """The failpoints to which the job came before the first of them was armed."""
@@ -61,6 +63,11 @@ class Outcome:
     """Why the run ended before its time."""
 
     @property
+    def job(self) -> JobVerdict | None:
+        """The first job's."""
+        return next(iter(self.jobs.values()), None)
+
+    @property
     def violations(self) -> list[str]:
         found = [self.failure] if self.failure else []
         found += [
@@ -68,7 +75,7 @@ class Outcome:
             for one in self.rounds
             if one.is_slow
         ]
-        found += [] if self.job is None else self.job.violations
+        found += [f"{job}: {sentence}" for job, verdict in self.jobs.items() for sentence in verdict.violations]
         return found + ([] if self.ingested is None else self.ingested.violations)
 
 
@@ -87,18 +94,30 @@ def run(
     recovery: str = "rewind",
     failpoints: Sequence[str] = (),
     faults_max_s: float = math.inf,
+    services: int = 1,
+    jobs: int = 1,
 ) -> Outcome:
     """One run: start, break at random, kill at the failpoints, drain, judge. A dump and the history stay in `directory`.
 
     `kills`: None for every kind of fault once. `speed`: seconds of event time in a second; drawn by the seed where it is None.
     `rate`: records/s.
     `rounds`, `only`, `together_max`: as the nemesis takes them. `faults_max_s`: no fault is begun later than so long after the
-    first results.
+    first results. `services`: how many control services there are; `jobs`: how many jobs.
     """
     outcome = Outcome()
     speed = draw_speed(seed) if speed is None else speed
     say(f"event time runs at {speed}x")
-    stack = JobStack(directory, seed, speed=speed, rate=rate, ledger=ledger, recovery=recovery, kinds=only)
+    stack = JobStack(
+        directory,
+        seed,
+        speed=speed,
+        rate=rate,
+        ledger=ledger,
+        recovery=recovery,
+        kinds=only,
+        services=services,
+        jobs=jobs,
+    )
     outcome.left_out = stack.left_out
     for name, why in stack.left_out.items():
         say(f"{name} is left out: {why}")
@@ -123,15 +142,16 @@ def run(
             say(outcome.failure)
         stack.disarm()
         outcome.reached = stack.reached()
-        say("draining the job, and reading what there is")
+        say("draining the jobs, and reading what there is")
         try:
             wait_for_backfills(stack)
-            outcome.ingested, dump = stack.finish(lambda: say(f"in the drain: {nemesis.break_drain()}"))
+            outcome.ingested, dumps = stack.finish(lambda: say(f"in the drain: {nemesis.break_drain()}"))
         except _GIVEN_UP as error:
             outcome.failure = outcome.failure or str(error)
             return outcome
-        dump.save(directory / "dump.json.gz")
-        outcome.job = check_job(dump, stack.job, stack.stream)
+        for job, dump in zip(stack.jobs, dumps, strict=True):
+            dump.save(directory / f"dump-{job.name}.json.gz")
+            outcome.jobs[job.name] = check_job(dump, job.name, job.stream, job.pipeline)
     return outcome
 
 
@@ -177,6 +197,8 @@ def main() -> int:
     parser.add_argument("--single", action="store_true", help="one fault at a time, for how long each takes")
     parser.add_argument("--ledger", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--recovery", choices=["rewind", "snapshot"], default="rewind", help="the job's")
+    parser.add_argument("--services", type=int, default=1, metavar="N", help="control services over the one ledger")
+    parser.add_argument("--jobs", type=int, default=1, choices=range(1, JOBS_MAX + 1), help="jobs at once")
     parser.add_argument(
         "--faults-max-s", type=float, default=math.inf, metavar="S", help="begin no fault after so long"
     )
@@ -210,6 +232,8 @@ def main() -> int:
             recovery=options.recovery,
             failpoints=points,
             faults_max_s=options.faults_max_s,
+            services=options.services,
+            jobs=options.jobs,
         )
     finally:
         if options.keep:
@@ -236,14 +260,15 @@ def _print(outcome: Outcome, seed: int) -> None:
     _add_row(table, "all rounds", outcome.rounds)
     console = Console(width=160, highlight=False)
     console.print(table)
-    for name, verdict in (("senders and log", outcome.ingested), ("job", outcome.job)):
+    for name, verdict in (("senders and log", outcome.ingested), *outcome.jobs.items()):
         console.print(f"{name}: {verdict}", markup=False)
     if outcome.failure:
         console.print(f"the run ended early: {outcome.failure}", markup=False)
     console.print(f"failpoints reached: {len(outcome.reached & {*FAILPOINTS})} of {len(FAILPOINTS)}", markup=False)
     faults = sum(len(one.faults) for one in outcome.rounds)
-    if outcome.job is not None:
-        counts = ", ".join(f"{len(getattr(outcome.job, kind))} {kind.replace('_', ' ')}" for kind in JobVerdict.KINDS)
+    if outcome.jobs:
+        found = {kind: sum(len(getattr(one, kind)) for one in outcome.jobs.values()) for kind in JobVerdict.KINDS}
+        counts = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in found.items())
         console.print(f"{faults} faults in {len(outcome.rounds)} rounds with seed {seed}: {counts}", markup=False)
 
 
@@ -258,7 +283,8 @@ def _keep(directory: Path, kept: Path) -> None:
     kept.mkdir(parents=True, exist_ok=True)
     for path in (*directory.glob("*.jsonl"), *directory.glob("*.gz"), *directory.glob("ledger*")):
         shutil.copy(path, kept)
-    shutil.copytree(directory / "logs", kept / "logs", dirs_exist_ok=True)
+    for logs in (directory / "logs", *directory.glob("control-*/logs")):
+        shutil.copytree(logs, kept / logs.relative_to(directory), dirs_exist_ok=True)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -76,9 +76,9 @@ def test_a_ledger_that_is_put_back_ends_the_job_and_the_newest_copy_brings_it_on
     older, newest = tmp_path / "older.sqlite", tmp_path / "newest.sqlite"
     ledger = Path(stack.ledger_url.removeprefix("sqlite:///"))
     copy(ledger, older)
-    planned = stack.slice_last()
+    planned = stack.slices_last()
     assert planned
-    stack.wait_for_results(after_slice=planned, since_s=0.0, timeout_s=TIMEOUT_S)
+    stack.wait_for_results(after_slices=planned, since_s=0.0, timeout_s=TIMEOUT_S)
     with only_servers(stack):
         copy(ledger, newest)
         put_back(older, ledger)
@@ -87,9 +87,9 @@ def test_a_ledger_that_is_put_back_ends_the_job_and_the_newest_copy_brings_it_on
     assert "Put back the newest copy" in message
     with only_servers(stack):
         put_back(newest, ledger)
-    began_s, planned = time.monotonic(), stack.slice_last()
+    began_s, planned = time.monotonic(), stack.slices_last()
     assert planned
-    stack.wait_for_results(after_slice=planned, since_s=began_s, timeout_s=TIMEOUT_S)
+    stack.wait_for_results(after_slices=planned, since_s=began_s, timeout_s=TIMEOUT_S)
     verdict = drain_and_judge(stack, {})
     assert verdict.violations == []
     assert verdict.epochs > 1 and verdict.expected > 50
@@ -118,6 +118,7 @@ def drain_and_judge(stack: JobStack, read_from: dict[str, int]) -> JobVerdict:
         stack.job,
         stack.stream,
         [SHORT, LONG],
+        f"{stack.job}-{SHORT}",
         bootstrap=stack.stack.addresses.kafka_bootstrap,
         ledger_url=stack.ledger_url,
         index_url=stack.stack.addresses.elasticsearch_url,

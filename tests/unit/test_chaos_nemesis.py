@@ -12,8 +12,7 @@ from typing import ClassVar
 import psutil
 import pytest
 
-from tests.support.chaos.faults import End, Fault, Kill, Pause
-from tests.support.chaos.job_stack import Target
+from tests.support.chaos.faults import End, Fault, Kill, Pause, Target
 from tests.support.chaos.machine import WallClock
 from tests.support.chaos.nemesis import TOGETHER_MAX, Nemesis
 from tests.support.waiting import wait_until
@@ -22,7 +21,10 @@ from tests.support.waiting import wait_until
 class Scene:
     """A stack that only notes what is done to it."""
 
-    postgresql = ledger_proxy = small_disk = None
+    postgresql = small_disk = index_proxy = None
+    jobs: ClassVar[list[object]] = [SimpleNamespace(name="chaos")]
+    services: ClassVar[list[str]] = ["control"]
+    ledger_proxies: ClassVar[list[object]] = []
     left_out: ClassVar[dict[str, str]] = {}
     clocks: ClassVar[dict[str, WallClock]] = {}
 
@@ -30,11 +32,11 @@ class Scene:
         self.done: list[str] = []
         self.planned = 7
         self.prepared = 0
-        self.asked_after: list[int] = []
+        self.asked_after: list[dict[str, int]] = []
 
-    def slice_last(self) -> int:
+    def slices_last(self) -> dict[str, int]:
         self.done.append("look")
-        return self.planned
+        return {"chaos": self.planned}
 
     def mend_all(self, parts) -> None:
         self.done += [f"mend {part}" for part in parts]
@@ -42,8 +44,8 @@ class Scene:
     def note_kafka_away(self, since_ms: int) -> None:
         self.done.append("kafka was away")
 
-    def wait_for_results(self, *, after_slice: int, since_s: float, timeout_s: float) -> float:
-        self.asked_after.append(after_slice)
+    def wait_for_results(self, *, after_slices: dict[str, int], since_s: float, timeout_s: float) -> float:
+        self.asked_after.append(after_slices)
         return time.monotonic()
 
 
@@ -116,23 +118,33 @@ def test_what_is_held_is_held_together_and_flow_counts_from_when_all_is_let_go()
     assert sorted(scene.done[4:-2]) == ["end 0.02 s", "end 0.05 s", "kafka was away", "mend control", "mend kafka"]
     assert scene.done.index("end 0.02 s") < scene.done.index("end 0.05 s")
     assert scene.done[-2:] == ["end late", "look"]
-    assert scene.asked_after == [scene.planned] and one.held_s >= 0.05 and scene.prepared == 4
+    assert scene.asked_after == [{"chaos": scene.planned}] and one.held_s >= 0.05 and scene.prepared == 4
 
 
 def test_after_a_kill_flow_counts_from_the_kill():
     """A slice that was planned before the server was there again may be the first with results."""
     scene = Scene()
     one = Nemesis(scene, 1).break_together(1, [Noted("kill", "", is_violent=True, parts_killed=["control"])])
-    assert scene.done == ["begin kill", "look", "mend control"] and scene.asked_after == [8]
+    assert scene.done == ["begin kill", "look", "mend control"] and scene.asked_after == [{"chaos": 8}]
     assert one.held_s == 0.0
 
 
 def test_a_stack_that_cannot_do_a_kind_leaves_it_out():
     assert not {"clock-step", "disk-full", "ledger-cut", "postgresql"} & {*Nemesis(Scene(), 1).names}
     able = Scene()
-    able.ledger_proxy = able.small_disk = SimpleNamespace()
+    able.small_disk = SimpleNamespace()
+    able.ledger_proxies = [SimpleNamespace()]
     able.clocks = {"clock-step": SimpleNamespace(), "kafka-clock": SimpleNamespace()}
     assert {"clock-step", "kafka-clock", "disk-full", "ledger-cut"} <= {*Nemesis(able, 1).names}
+
+
+def test_of_several_control_services_each_is_a_target_and_the_leader_may_stay_away_or_be_cut_off():
+    scene = Scene()
+    assert {"control", "control-2", "leader-away"} & {*Nemesis(scene, 1).names} == {"control"}
+    scene.services, scene.ledger_proxies = ["control", "control-2"], [SimpleNamespace(), SimpleNamespace()]
+    assert {"control", "control-2", "leader-away"} <= {*Nemesis(scene, 1).names}
+    nemesis = Nemesis(scene, 1, only=["ledger-cut"])
+    assert {nemesis.draw(1_000)[0][0].name for _ in range(40)} >= {"ledger cut control", "ledger cut control-2"}
 
 
 def test_a_process_that_goes_with_another_fault_of_the_round_is_not_waited_for(monkeypatch):

@@ -8,7 +8,6 @@ The faults are planted in a made-up run. A dump that `python -m tests.fault.job_
 from __future__ import annotations
 
 import ast
-import json
 import math
 import pickle
 from collections.abc import Callable
@@ -22,9 +21,10 @@ from tests.support.chaos import checker
 from tests.support.chaos.checker import JobVerdict, check_job
 from tests.support.chaos.checking.cascade import Hundredths, added
 from tests.support.chaos.checking.pace import LONG, PACES, SHORT
-from tests.support.chaos.dump import Dump, Record, Row
+from tests.support.chaos.dump import Dump
 from tests.support.chaos.made_up import MadeUpJob
 from tests.support.chaos.made_up_backfills import made_up_run
+from tests.support.chaos.made_up_more import in_stream
 from tests.support.chaos.planted import in_backfills, in_cascade, in_event_time, in_ledger, in_results, in_versions
 from tests.support.chaos.planted.in_ledger import JOB, STREAM, Chance
 from tests.support.chaos.work import draw_speed
@@ -112,12 +112,6 @@ def test_a_planted_fault_is_found(seed: int, which: str, mutate: Callable[[Dump,
     verdict = judge(dump)
     found = {kind for kind in JobVerdict.KINDS if getattr(verdict, kind)}
     assert found & MUTATIONS[mutate], verdict
-
-
-def in_stream(document: Row) -> Record:
-    window = document["_source"]["window"]
-    source = {**document["_source"], "window_start": window["start"], "window_end": window["end"]}
-    return Record(0, 0, 0, None, json.dumps(source).encode(), {"strandline-id": document["_id"]})
 
 
 @pytest.mark.parametrize("fault", ["", "lost", "repeated", "wrong", "foreign"])

@@ -1,20 +1,23 @@
 """Says whether a job kept its word, from a dump of all it left behind. Shares no code with the platform: it has its own
 reading of a record, its own lateness, watermarks, windows and cascade, its own document ids.
 
-It knows the pipeline of `work.py`, and from the docs: how a slice decides lateness (docs/ledger.md), what a dead letter
-and a document are, and that a document's id is a hash of job, stage, window and key.
+It knows the pipelines of `work.py` and `more_jobs.py` (`checking/pipelines.py`), and from the docs: how a slice decides lateness
+(docs/ledger.md), what a dead letter and a document are, and that a document's id is a hash of job, stage, window and key.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tests.support.chaos.checking.accounts import check_accounts
 from tests.support.chaos.checking.backfills import check_backfilled, check_shown, expected_backfills, of_all
-from tests.support.chaos.checking.cascade import Closers, cascade, results_of_closed
+from tests.support.chaos.checking.cascade import Closers, results_of_closed
 from tests.support.chaos.checking.documents import expected_documents
 from tests.support.chaos.checking.judging import judge_all
-from tests.support.chaos.checking.lateness import check_lateness
+from tests.support.chaos.checking.lateness import check_lateness, check_nothing_is_late
 from tests.support.chaos.checking.letters import check_dead_letters
-from tests.support.chaos.checking.pace import PACES
+from tests.support.chaos.checking.pace import PACES, Pace
+from tests.support.chaos.checking.pipelines import Pipeline, first
 from tests.support.chaos.checking.results import check_documents, check_stream
 from tests.support.chaos.checking.slices import check_log, check_slices
 from tests.support.chaos.checking.verdict import JobVerdict
@@ -23,8 +26,8 @@ from tests.support.chaos.checking.watermarks import check_silences, check_waterm
 from tests.support.chaos.dump import Dump
 
 
-def check_job(dump: Dump, job: str, stream: str) -> JobVerdict:
-    """Compare what is there with what has to be there.
+def check_job(dump: Dump, job: str, stream: str, pipeline_of: Callable[[Pace], Pipeline] = first) -> JobVerdict:
+    """Compare what is there with what has to be there. `stream`: what the job reads.
 
     1. The slices: one chain over the log from its beginning, committed in order, by epochs that only rise, and by versions that
        only rise; the log still holds all that they hold.
@@ -38,20 +41,22 @@ def check_job(dump: Dump, job: str, stream: str) -> JobVerdict:
     6. The results in the stream: those of the first stage, each once, and the same.
     7. The accounts of every slice.
     """
-    verdict = JobVerdict(records=len(dump.records))
+    verdict, pipeline = JobVerdict(records=len(dump.records)), pipeline_of(PACES[dump.speed])
     slices, checkpoints = dump.tables["slices"], {row["slice"]: row for row in dump.tables["checkpoints"]}
-    check_slices(dump, slices, checkpoints, stream, verdict)
+    check_slices(dump, slices, checkpoints, stream, pipeline.windows, verdict)
     check_log(dump, slices, stream, verdict)
-    judged = list(judge_all(dump.records, slices, stream, verdict))
+    judged = list(judge_all(dump.records, slices, stream, pipeline.judge, verdict))
     check_silences(dump, slices, stream, verdict)
-    closers = Closers(check_watermarks(judged, slices, checkpoints, stream, verdict))
-    check_lateness(judged, slices, stream, verdict)
-    pace = PACES[dump.speed]
+    closers = Closers(check_watermarks(judged, slices, checkpoints, stream, pipeline.rule, verdict))
+    if pipeline.reads_results:
+        check_nothing_is_late(judged, verdict)
+    else:
+        check_lateness(judged, slices, stream, verdict)
     versions = {row["version"] for table in ("slices", "backfills") for row in dump.tables[table]}
-    by_version = {version: cascade(judged, pace, Version(version)) for version in sorted(versions)}
-    results = results_of_closed(by_version, slices, closers)
-    documents = expected_documents(job, results, closers, slices, checkpoints, pace, verdict.epochs)
-    backfills = expected_backfills(job, dump.tables["backfills"], by_version, closers, checkpoints, pace, verdict)
+    by_version = {version: pipeline.results(judged, Version(version)) for version in sorted(versions)}
+    results, windows = results_of_closed(by_version, slices, closers), pipeline.windows
+    documents = expected_documents(job, results, closers, slices, checkpoints, windows, verdict.epochs)
+    backfills = expected_backfills(job, dump.tables["backfills"], by_version, closers, checkpoints, windows, verdict)
     check_dead_letters(
         dump.dead_letters, judged, [*documents.values(), *of_all(backfills)], stream, checkpoints, verdict
     )
@@ -60,9 +65,9 @@ def check_job(dump: Dump, job: str, stream: str) -> JobVerdict:
     if dump.documents_deleted:
         verdict.repeated.append(f"the indices count {dump.documents_deleted} deleted or overwritten documents")
     check_backfilled(dump, backfills, checkpoints, verdict)
-    check_shown(dump, documents, backfills, checkpoints, verdict)
+    check_shown(dump, documents, backfills, checkpoints, windows, verdict)
     if dump.results is not None:
         check_stream(dump.results, dump.documents, verdict)
-    check_accounts(judged, results, closers, checkpoints, verdict)
+    check_accounts(judged, results, closers, checkpoints, windows, verdict)
     verdict.divergence += [event["message"] for event in dump.tables["events"] if "divergence" in str(event["facts"])]
     return verdict

@@ -11,7 +11,7 @@ import json
 import sqlite3
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,16 @@ class Dump:
         return cls(**fields)
 
 
-def take_dump(job: str, stream: str, stages: list[str], *, bootstrap: str, ledger_url: str, index_url: str) -> Dump:
+def take_dump(
+    job: str,
+    stream: str,
+    stages: Sequence[str],
+    results_stream: str | None,
+    *,
+    bootstrap: str,
+    ledger_url: str,
+    index_url: str,
+) -> Dump:
     """Read everything, each topic to its end. Raises AssertionError when a part can't be read whole."""
     # By pattern, not by alias: a document in an index that the alias doesn't know would else never be seen.
     documents, deleted = _documents(index_url, [f"{job}-{stage}-*" for stage in stages])
@@ -127,7 +136,8 @@ def take_dump(job: str, stream: str, stages: list[str], *, bootstrap: str, ledge
         table: query(ledger_url, f"SELECT * FROM {table} WHERE job = '{job}' ORDER BY {order}")
         for table, order in TABLES.items()
     }
-    records, letters, results = (_topic(bootstrap, name) for name in (stream, f"{job}.dead-letter", f"{job}-short"))
+    records, letters = (_topic(bootstrap, name) for name in (stream, f"{job}.dead-letter"))
+    results = None if results_stream is None else _topic(bootstrap, results_stream)
     starts, ends = _bounds(bootstrap, stream)
     deleted += backfilled_deleted
     made_again = {"backfilled": backfilled, "shown": shown}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from tests.support.chaos.job_stack import JobStack, Target
+from tests.support.chaos.job_stack import JobStack
 from tests.support.waiting import wait_until
 
 PAUSE_S = (2.0, 12.0)
@@ -35,14 +35,34 @@ class End(IntEnum):
     WHEN_ALL_RUNS = 3
 
 
+@dataclass(frozen=True)
+class Target:
+    """A kind of process that can be killed or held."""
+
+    name: str
+    pids: Callable[[JobStack], list[int]]
+    """Of what is to be killed or held at once; empty when there is none at the moment."""
+    part: str | None = None
+    """Of the stack, which `mend_all` has to start again; None for what the supervisor looks after."""
+
+    @property
+    def thing(self) -> str:
+        """What it is a part of: of the runner's processes only one is broken at a time, the others may end with it."""
+        return self.part or "runner"
+
+
 def targets(stack: JobStack, chance: random.Random) -> list[Target]:
-    """What can be killed or held."""
+    """What can be killed or held. Of several runners, one that is drawn; each control service is a target of its own."""
+
+    def drawn(stack: JobStack) -> str:
+        return chance.choice(stack.jobs).name
+
     found = [
-        Target("runner-python", JobStack.runner),
-        Target("runner-jvm", JobStack.jvm),
-        Target("runner-family", JobStack.family),
+        Target("runner-python", lambda stack: stack.runner(drawn(stack))),
+        Target("runner-jvm", lambda stack: stack.jvm(drawn(stack))),
+        Target("runner-family", lambda stack: stack.family(drawn(stack))),
         Target("python-worker", lambda stack: stack.worker(chance)),
-        Target("control", lambda stack: stack.named("control"), part="control"),
+        *(Target(name, lambda stack, name=name: stack.named(name), part=name) for name in stack.services),
         Target("gateway", lambda stack: stack.named("gateway-http"), part="gateway-http"),
         Target("kafka", lambda stack: stack.named("kafka"), part="kafka"),
         Target("elasticsearch", lambda stack: stack.named("elasticsearch"), part="elasticsearch"),

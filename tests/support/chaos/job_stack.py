@@ -1,4 +1,4 @@
-"""The embedded stack with one job on it, from the side of whoever breaks it: which processes there are, how to end or hold
+"""The embedded stack with its jobs on it, from the side of whoever breaks it: which processes there are, how to end or hold
 one, and who starts it again.
 
 A runner and its family are started again by the supervisor; servers, gateway and control service by `mend`, as a service
@@ -15,7 +15,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -27,11 +27,13 @@ from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.services.client import ControlClient, ControlUnavailable
 from strandline.services.processes.pids import PidFile
-from tests.support.chaos.checking.pace import LONG, PACES, SHORT
+from tests.support.chaos.checking.pace import PACES
 from tests.support.chaos.dump import Dump, Row, query, take_dump
 from tests.support.chaos.index_proxy import IndexProxy
 from tests.support.chaos.machine import SmallDisk, WallClock
+from tests.support.chaos.more_jobs import ChaosJob, documents_of, jobs_of
 from tests.support.chaos.postgresql_server import PostgresqlServer
+from tests.support.chaos.processes import descendants, name_of
 from tests.support.chaos.proxied_stack import ProxiedStack
 from tests.support.chaos.tcp_proxy import TcpProxy
 from tests.support.chaos.work import RATE, JobLoad, documents
@@ -49,24 +51,8 @@ POLL_S = 0.2
 """What is measured is right to that; to look more often would only take time from the job."""
 
 
-@dataclass(frozen=True)
-class Target:
-    """A kind of process that can be killed or held."""
-
-    name: str
-    pids: Callable[[JobStack], list[int]]
-    """Of what is to be killed or held at once; empty when there is none at the moment."""
-    part: str | None = None
-    """Of the stack, which `mend_all` has to start again; None for what the supervisor looks after."""
-
-    @property
-    def thing(self) -> str:
-        """What it is a part of: of the runner's processes only one is broken at a time, the others may end with it."""
-        return self.part or "runner"
-
-
 class JobStack:
-    """Kafka, Elasticsearch, control service, HTTP gateway and one job in a directory of its own. `close` ends all."""
+    """Kafka, Elasticsearch, control services, HTTP gateway and jobs in a directory of its own. `close` ends all."""
 
     def __init__(
         self,
@@ -78,17 +64,21 @@ class JobStack:
         ledger: str = "sqlite",
         recovery: str = "rewind",
         kinds: Sequence[str] = (),
+        services: int = 1,
+        jobs: int = 1,
     ) -> None:
         """`speed`: seconds of event time in a second. `rate`: records/s. `ledger`: `sqlite` or `postgresql`. `recovery`: the
-        job's, `rewind` or `snapshot`. `kinds`: the kinds of faults that it has to be made ready for; none: all."""
+        jobs', `rewind` or `snapshot`. `kinds`: the kinds of faults that it has to be made ready for; none: all. `services`: how
+        many control services there are. `jobs`: how many jobs (`more_jobs.py`)."""
         self.directory = directory
         self.speed, self.rate = speed, rate
         self.recovery = recovery
         self.failpoints = directory / "failpoints"
         """While this file is there, it arms failpoints in every runner; see strandline/core/failpoints.py."""
         self.job, self.stream = "chaos", "chaos-readings"
+        self.jobs = jobs_of(self.job, self.stream, jobs)
         self.version = 1
-        """Of the job's document, the newest that was applied, or is to be."""
+        """Of the first job's document, the newest that was applied, or is to be."""
         self.stack = ProxiedStack(Settings(), directory, free_port_offset(), Console(quiet=True))
         self.stack.of_control["STRANDLINE_FAILPOINTS"] = f"@{self.failpoints}"  # which the runners inherit
         self.index_proxy = IndexProxy(self.stack.ports.elasticsearch)
@@ -101,7 +91,6 @@ class JobStack:
         self.has_more_partitions = False
         """Whether the stream got partitions after its senders had begun."""
         self._seed = seed
-        self._pids = PidFile(directory)
         # Its threads live as long as this: PostgreSQL is told to end when the thread ends that started it.
         self._menders = ThreadPoolExecutor(16, "mender")
         self._starters: dict[str, Callable[[], object]] = {
@@ -111,12 +100,20 @@ class JobStack:
             "gateway-http": self.stack.start_http_gateway,
         }
         self.postgresql: PostgresqlServer | None = None
-        self.ledger_proxy: TcpProxy | None = None
-        """Between the platform and PostgreSQL."""
+        self.ledger_proxies: list[TcpProxy] = []
+        """Between each control service, with its runners, and PostgreSQL."""
         if ledger == "postgresql":
             self.postgresql = PostgresqlServer()
-            self.ledger_proxy = TcpProxy(self.postgresql.port)
-            self._set(ledger_url=self.postgresql.url_at(self.ledger_proxy.port))
+            self.ledger_proxies = [TcpProxy(self.postgresql.port) for _ in range(services)]
+            self._set(ledger_url=self.postgresql.url_at(self.ledger_proxies[0].port))
+        self.services = ["control"]
+        """The control services, by their names in `pids.json`."""
+        for number in range(1, services):
+            self._add_service(number)
+        # Each keeps a record of the runners that it started.
+        self._pid_files = [PidFile(directory), *(PidFile(one.directory) for one in self.stack.more_services.values())]
+        if jobs > 1:
+            self._set(standbys=0)  # or memory is short
         self.left_out: dict[str, str] = {}
         """Kinds of faults that can't be done on this machine, and why."""
         self.clocks: dict[str, WallClock] = {}
@@ -131,6 +128,14 @@ class JobStack:
     def ledger_url(self) -> str:
         """For the harness itself: past the proxy."""
         return self.stack.settings.ledger_url if self.postgresql is None else self.postgresql.url
+
+    def _add_service(self, number: int) -> None:
+        ledger_url = self.stack.settings.ledger_url
+        if self.postgresql is not None:
+            ledger_url = self.postgresql.url_at(self.ledger_proxies[number].port)
+        name = self.stack.add_service(ledger_url).name
+        self.services.append(name)
+        self._starters[name] = lambda: self.stack.start_service(name)
 
     def _make_clocks(self, wanted: Sequence[str]) -> None:
         for kind, (environment, some) in {
@@ -176,25 +181,29 @@ class JobStack:
             rate=self.rate,
         )
         self.load.start()
-        self.wait_for_results(after_slice=0, since_s=0.0, timeout_s=START_TIMEOUT_S)
+        self.wait_for_results(after_slices={}, since_s=0.0, timeout_s=START_TIMEOUT_S)
 
     def text(self) -> str:
-        """The documents of stream and job, in the present version."""
-        return documents(self.stream, self.job, PACES[self.speed], self.version) + f"recovery: {self.recovery}\n"
+        """The documents of stream and jobs, the first job's in the present version."""
+        pace = PACES[self.speed]
+        texts = [documents(self.stream, self.job, pace, self.version), *documents_of(self.jobs, pace)]
+        return "---\n".join(f"{text}recovery: {self.recovery}\n" for text in texts)
 
     def close(self) -> None:
         """End everything, whatever state it is in. What is held is let go on first, or it could not end."""
         if self.load is not None:
             self.load.is_stopping = True
-        for pid in [*self._pids.alive().values(), *self.family()]:
+        recorded = [pid for file in self._pid_files for pid in file.alive().values()]
+        for pid in [*recorded, *self.family()]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
         self.stack.stop()
         self._menders.shutdown()
         self.index_proxy.close()
         self.stack.kafka_proxy.stop()
-        if self.postgresql is not None and self.ledger_proxy is not None:
-            self.ledger_proxy.close()
+        for proxy in self.ledger_proxies:
+            proxy.close()
+        if self.postgresql is not None:
             self.postgresql.close()
         if self.small_disk is not None:
             self.small_disk.close()
@@ -202,23 +211,32 @@ class JobStack:
     # --- Processes
 
     def named(self, name: str) -> list[int]:
-        pid = self._pids.alive().get(name)
-        return [] if pid is None else [pid]
+        """There may be two runners of a job for a moment: the old leader's, and the new one's."""
+        return [pid for file in self._pid_files if (pid := file.alive().get(name)) is not None]
 
-    def runner(self) -> list[int]:
-        return self.named(f"runner-{self.job}")
+    def runner(self, job: str) -> list[int]:
+        return self.named(f"runner-{job}")
 
-    def jvm(self) -> list[int]:
-        return [pid for pid in self.family() if _name(pid) == "java"][:1]
+    def jvm(self, job: str) -> list[int]:
+        return [pid for pid in self.family(job) if name_of(pid) == "java"][:1]
 
     def worker(self, chance: random.Random) -> list[int]:
-        """One of the Python processes below the JVM: a worker, a daemon that forks them, or the planner."""
-        below = [pid for jvm in self.jvm() for pid in _descendants(jvm) if _name(pid).startswith("python")]
+        """One of the Python processes below the JVMs: a worker, a daemon that forks them, or a planner."""
+        jvms = [pid for job in self.jobs for pid in self.jvm(job.name)]
+        below = [pid for jvm in jvms for pid in descendants(jvm) if name_of(pid).startswith("python")]
         return [chance.choice(below)] if below else []
 
-    def family(self) -> list[int]:
-        """The runner and all that it started, the runner first."""
-        return [pid for runner in self.runner() for pid in (runner, *_descendants(runner))]
+    def family(self, *jobs: str) -> list[int]:
+        """The runners of these jobs, or of all, and all that they started; a runner stands before what it started."""
+        runners = [pid for job in jobs or [one.name for one in self.jobs] for pid in self.runner(job)]
+        return [pid for runner in runners for pid in (runner, *descendants(runner))]
+
+    def leader(self) -> str | None:
+        """The control service that leads the first job; None while nobody does, or the ledger can't be read."""
+        held = "leases JOIN control_services ON name = holder"
+        rows = self.ask_ledger(f"SELECT data_dir FROM {held} WHERE job = '{self.job}'")
+        led_from = {row["data_dir"] for row in rows}
+        return next((name for name in self.services if str(self.stack.directory_of(name)) in led_from), None)
 
     def mend_all(self, parts: Sequence[str]) -> None:
         """Start parts of the stack again that were killed, all at once: one may have to wait for another."""
@@ -271,34 +289,35 @@ class JobStack:
 
     # --- Progress
 
-    def slice_last(self) -> int | None:
-        """The number of the last slice that was planned, 0 before the first; None while the ledger can't be asked."""
-        rows = self.ask_ledger(f"SELECT max(number) AS number FROM slices WHERE job = '{self.job}'")
-        return rows[0]["number"] or 0 if rows else None
+    def slices_last(self) -> dict[str, int] | None:
+        """Job -> the number of the last slice that was planned; None while the ledger can't be asked."""
+        rows = self.ask_ledger("SELECT job, max(number) AS number FROM slices GROUP BY job")
+        return {row["job"]: row["number"] for row in rows} or None
 
-    def wait_for_results(self, *, after_slice: int, since_s: float, timeout_s: float) -> float:
-        """Wait until a slice beyond that number is committed and has made results final, and until a sender has heard a yes
-        after `since_s` (monotonic); return when the first was seen, by the monotonic clock."""
-        seen_s: float | None = None
+    def wait_for_results(self, *, after_slices: dict[str, int], since_s: float, timeout_s: float) -> float:
+        """Wait until each job has committed a slice beyond its number that has made results final, and until a sender has heard
+        a yes after `since_s` (monotonic); return when the last of the slices was seen, by the monotonic clock."""
+        waiting, seen_s = [one.name for one in self.jobs], 0.0
 
         def ask() -> float | None:
-            nonlocal seen_s
+            nonlocal waiting, seen_s
             self.require_healthy()
-            if seen_s is None and self._has_results(after_slice):
+            if waiting:
+                waiting = [job for job in waiting if not self._has_results(job, after_slices.get(job, 0))]
                 seen_s = time.monotonic()
             heard_s = self.history.ok_last_s
-            return seen_s if heard_s is not None and heard_s > since_s else None
+            return seen_s if not waiting and heard_s is not None and heard_s > since_s else None
 
         try:
             found = wait_until(ask, lambda moment_s: moment_s is not None, "giving results", timeout_s, POLL_S)
         except AssertionError as error:
-            raise AssertionError(f"{error}; {self.describe()}") from error
+            raise AssertionError(f"{error}; no results of {waiting}; {self.describe()}") from error
         assert found is not None
         return found
 
-    def _has_results(self, after_slice: int) -> bool:
+    def _has_results(self, job: str, after_slice: int) -> bool:
         rows = self.ask_ledger(
-            f"SELECT results FROM checkpoints WHERE job = '{self.job}' AND slice > {after_slice} ORDER BY slice LIMIT 200"
+            f"SELECT results FROM checkpoints WHERE job = '{job}' AND slice > {after_slice} ORDER BY slice LIMIT 200"
         )
         return any(sum(row["results"].values()) for row in rows)
 
@@ -312,32 +331,39 @@ class JobStack:
     def require_healthy(self) -> None:
         if self.load is not None and self.load.error is not None:
             raise self.load.error
-        rows = self.ask_ledger(f"SELECT state, message FROM jobs WHERE name = '{self.job}'")
-        assert not rows or rows[0]["state"] != "failed", f"the job has failed: {rows[0]['message']}"
+        failed = self.ask_ledger("SELECT name, message FROM jobs WHERE state = 'failed'")
+        assert not failed, f"a job has failed: {failed}"
 
     def describe(self) -> str:
-        rows = self.ask_ledger(f"SELECT state, message, epoch FROM jobs WHERE name = '{self.job}'")
-        return f"{rows}; alive: {sorted(self._pids.alive())}; logs in {self.directory / 'logs'}"
+        rows = self.ask_ledger("SELECT name, state, message, epoch FROM jobs")
+        alive = [sorted(file.alive()) for file in self._pid_files]
+        return f"{rows}; alive: {alive}; logs in {self.directory / 'logs'}"
 
     # --- The end
 
-    def finish(self, meanwhile: Callable[[], object] = lambda: None) -> tuple[Verdict, Dump]:
-        """Stop the senders, drain the job, read everything; what the gateway's word was worth, and the dump. `meanwhile` is
-        called when the drain has been ordered."""
+    def finish(self, meanwhile: Callable[[], object] = lambda: None) -> tuple[Verdict, list[Dump]]:
+        """Stop the senders, drain the jobs, read everything; what the gateway's word was worth, and a dump of each job.
+        `meanwhile` is called when a drain has been ordered."""
         assert self.load is not None
         self.load.stop()
         self.history.close()
-        with ControlClient(self.stack.addresses.api_url) as control:
-            control.order(self.job, "drain")
-        meanwhile()
-        wait_until(self.state, lambda state: state == "drained", "drained", DRAIN_TIMEOUT_S, POLL_S)
+        for one in self.jobs:  # one that reads the results of another is drained after it, and so reads them all
+            with ControlClient(self.stack.addresses.api_url) as control:
+                control.order(one.name, "drain")
+            meanwhile()
+            state = partial(self.state, one.name)
+            wait_until(state, lambda state: state == "drained", f"drained: {one.name}", DRAIN_TIMEOUT_S, POLL_S)
         assert self.stack.kafka_proxy.errors == []
         logged = dump_topic(self.stack.addresses.kafka_bootstrap, self.stream)
         ingested = check_files(self.history.path, logged, may_move=self.has_more_partitions)
+        return ingested, [self._dump(one) for one in self.jobs]
+
+    def _dump(self, job: ChaosJob) -> Dump:
         dump = take_dump(
-            self.job,
-            self.stream,
-            [SHORT, LONG],
+            job.name,
+            job.stream,
+            job.stages,
+            job.results,
             bootstrap=self.stack.addresses.kafka_bootstrap,
             ledger_url=self.ledger_url,
             index_url=self.stack.addresses.elasticsearch_url,
@@ -347,39 +373,13 @@ class JobStack:
         steps = {kind: clock.steps for kind, clock in self.clocks.items()}
         dump.ledger_times_jump = any(steps.get(kind) for kind in ("clock-step", "runner-clock"))
         dump.log_time_steps = steps.get("kafka-clock", [])
-        return ingested, dump
+        return dump
 
-    def state(self) -> str:
-        """The job's, or `unknown` while nobody tells. Raises AssertionError when the job has failed."""
+    def state(self, job: str = "") -> str:
+        """That job's (without a name, the first one's), or `unknown` while nobody tells. Raises AssertionError when a job has
+        failed."""
         self.require_healthy()
         with contextlib.suppress(ControlUnavailable, httpx.HTTPError):
             with ControlClient(self.stack.addresses.api_url) as control:
-                return str(control.job(self.job)["state"])
+                return str(control.job(job or self.job)["state"])
         return "unknown"
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the name; the first is the state, the second the parent."""
-    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-
-
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
-
-
-def _descendants(root: int) -> list[int]:
-    below: dict[int, list[int]] = {}
-    for entry in os.scandir("/proc"):
-        with contextlib.suppress(OSError, IndexError):
-            if entry.name.isdigit():
-                below.setdefault(int(_stat(int(entry.name))[1]), []).append(int(entry.name))
-    found: list[int] = []
-    rest = [root]
-    while rest:
-        children = below.get(rest.pop(), [])
-        found += children
-        rest += children
-    return found

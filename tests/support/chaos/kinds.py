@@ -19,6 +19,8 @@ from tests.support.faults.kafka_proxy import Api, delay_answer
 from tests.support.waiting import wait_until
 
 HOLD_S = (2.0, 10.0)
+AWAY_S = (10.0, 20.0)
+"""Longer than a lease."""
 PARTITIONS_MAX = 8
 REFUSED_SHARE = (0.1, 0.9)
 CLOCK_STEPS_S = {"clock-step": (45, -45, 86_400), "runner-clock": (45, -45, 86_400), "kafka-clock": (21_600, -21_600)}
@@ -36,7 +38,7 @@ class PowerCut(Fault):
         super().__init__("power cut", "", is_violent=True, touches=frozenset(one.thing for one in self._every))
 
     def begin(self, stack: JobStack) -> None:
-        send_signal([pid for one in self._every for pid in one.pids(stack)], signal.SIGKILL)
+        send_signal([*stack.family(), *(pid for one in self._every for pid in one.pids(stack))], signal.SIGKILL)
         self.parts_killed += [one.part for one in self._every if one.part is not None]
 
 
@@ -94,20 +96,15 @@ class IndexRefusals(Fault):
 class Cut(Fault):
     """No connection to a server comes through, and those that were there are gone."""
 
-    def __init__(self, kind: str, hold_s: float) -> None:
-        super().__init__(kind, "", hold_s, End.AFTER_HOLD, touches=frozenset({f"{kind.split()[0]}-proxy"}))
+    def __init__(self, kind: str, target: str, hold_s: float, proxy: TcpProxy) -> None:
+        super().__init__(kind, target, hold_s, End.AFTER_HOLD, touches=frozenset({f"{kind.split()[0]}-proxy"}))
+        self._proxy = proxy
 
     def begin(self, stack: JobStack) -> None:
-        self._proxy(stack).cut()
+        self._proxy.cut()
 
     def end(self, stack: JobStack) -> None:
-        self._proxy(stack).heal()
-
-    def _proxy(self, stack: JobStack) -> TcpProxy:
-        if self.kind == "index cut":
-            return stack.index_proxy
-        assert stack.ledger_proxy is not None
-        return stack.ledger_proxy
+        self._proxy.heal()
 
 
 class KafkaDelay(Fault):
@@ -189,6 +186,24 @@ class DiskFull(Fault):
         stack.small_disk.free()
 
 
+class LeaderAway(Fault):
+    """The control service that leads the first job is killed, and comes back only when another one could take its jobs over: one
+    that comes back at once takes back its own leases. Meanwhile nobody gives orders, which one service of all takes here."""
+
+    def __init__(self, stack: JobStack, hold_s: float) -> None:
+        touches = frozenset({*stack.services, "orders", "version"})
+        super().__init__("leader away", "", hold_s, End.WHEN_OTHERS_ENDED, is_violent=True, touches=touches)
+
+    def prepare(self, stack: JobStack) -> None:
+        self.target = wait_until(stack.leader, bool, "led: the first job", ANSWER_TIMEOUT_S) or ""
+
+    def begin(self, stack: JobStack) -> None:
+        send_signal(stack.named(self.target), signal.SIGKILL)
+
+    def end(self, stack: JobStack) -> None:
+        stack.mend_all([self.target])
+
+
 def makers(stack: JobStack) -> dict[str, Maker]:
     """Name -> how it is drawn, of each kind that can be done to this stack; what can't is in `stack.left_out`."""
     transactions = itertools.count(1)
@@ -198,7 +213,7 @@ def makers(stack: JobStack) -> dict[str, Maker]:
         "index-refusals": lambda chance: IndexRefusals(
             _hold_s(chance), chance.uniform(*REFUSED_SHARE), random.Random(chance.random())
         ),
-        "index-cut": lambda chance: Cut("index cut", _hold_s(chance)),
+        "index-cut": lambda chance: Cut("index cut", "", _hold_s(chance), stack.index_proxy),
         "kafka-delay": lambda chance: KafkaDelay(_hold_s(chance), chance.uniform(*DELAY_S)),
         "template-deleted": lambda _: TemplateDeleted(),
         "partitions-added": lambda chance: PartitionsAdded(chance.randint(1, 2)),
@@ -206,8 +221,10 @@ def makers(stack: JobStack) -> dict[str, Maker]:
         "upgrade": lambda _: Upgrade(),
         "backfill": _backfill,
     }
-    if stack.ledger_proxy is not None:
-        found["ledger-cut"] = lambda chance: Cut("ledger cut", _hold_s(chance))
+    if stack.ledger_proxies:
+        found["ledger-cut"] = lambda chance: _ledger_cut(stack, chance)
+    if len(stack.services) > 1:
+        found["leader-away"] = lambda chance: LeaderAway(stack, round(chance.uniform(*AWAY_S), 1))
     found |= {kind: _setting(kind) for kind in stack.clocks}
     if stack.small_disk is not None:
         found["disk-full"] = lambda chance: DiskFull(_hold_s(chance))
@@ -227,3 +244,9 @@ def _backfill(chance: random.Random) -> Backfill:
 
 def _hold_s(chance: random.Random) -> float:
     return round(chance.uniform(*HOLD_S), 1)
+
+
+def _ledger_cut(stack: JobStack, chance: random.Random) -> Cut:
+    """From one control service, with its runners."""
+    name, proxy = chance.choice(list(zip(stack.services, stack.ledger_proxies, strict=True)))
+    return Cut("ledger cut", name if len(stack.services) > 1 else "", _hold_s(chance), proxy)

@@ -17,7 +17,7 @@ from typing import Any
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.slices.watermark import brings_first_records, greatest, watermark_by
 from strandline.results.document import document_id
-from tests.support.chaos.checking.pace import PACES, Pace
+from tests.support.chaos.checking.pace import PACES, Pace, Windows
 from tests.support.chaos.checking.versions import Version
 from tests.support.chaos.dump import Dump, Record, Row
 from tests.support.chaos.work import NULL_SHARE, draw_size, make_reading
@@ -40,8 +40,12 @@ def partition_of(client: str) -> int:
 
 
 class MadeUpJob:
+    rule = RULE
+    upgraded_after: tuple[int, ...] = UPGRADED_AFTER
+
     def __init__(self, seed: int, job: str, stream: str, pace: Pace = PACES[20]) -> None:
         self.job, self.stream, self.pace = job, stream, pace
+        self.windows = self.windows_at(pace)
         self.chance = random.Random(seed)
         self.version = Version(1)
         tables: dict[str, list[Row]] = {"slices": [], "checkpoints": [], "runs": [], "events": []}
@@ -73,6 +77,10 @@ class MadeUpJob:
         """Partition -> its latest event that was used."""
         self.totals: tuple[Counter[str], Counter[str], Counter[str]] = (Counter(), Counter(), Counter())
         self.begin_run()
+
+    def windows_at(self, pace: Pace) -> dict[str, Windows]:
+        """Stage -> its windows."""
+        return {"short": Windows(pace.short_ms, pace.short_ms), "long": Windows(pace.long_ms, pace.long_ms)}
 
     def begin_run(self) -> None:
         self.epoch += 1
@@ -128,7 +136,7 @@ class MadeUpJob:
     def slice(self, count: int, kind: str = "live") -> None:
         """Append some records, cut a slice behind them, process and commit it; between any two steps a run may end."""
         slices, checkpoints = self.dump.tables["slices"], self.dump.tables["checkpoints"]
-        if len(slices) in UPGRADED_AFTER:
+        if len(slices) in self.upgraded_after:
             self.upgrade()
         if len(slices) == 20:
             self.offsets[PARTITIONS - 1] = 0
@@ -144,7 +152,7 @@ class MadeUpJob:
             "version": self.version.number,
             "offsets_first": {self.stream: first},
             "offsets": {self.stream: {str(partition): offset for partition, offset in self.offsets.items()}},
-            "rule": asdict(RULE),
+            "rule": asdict(self.rule),
             "reached": self.now_reached(),
             "silence_ms": {self.stream: self.silences({record.partition for record in records})},
             "kind": kind,
@@ -158,7 +166,7 @@ class MadeUpJob:
         written_by = self.chance.randint(row["epoch"], self.epoch)
         results = self.emit(row, closes_ms or 0, written_by)
         self.maybe_die()
-        counts: dict[str, Any] = {"records": count, "accepted": count - rejected.total()}
+        counts: dict[str, Any] = {"records": len(records), "accepted": len(records) - rejected.total()}
         self.totals[0].update(counts)
         self.totals[1].update(rejected)
         self.totals[2].update(results)
@@ -170,14 +178,14 @@ class MadeUpJob:
                 "version": self.version.number,
                 **counts,
                 "rejected": dict(rejected),
-                "results": {"short": results["short"], "long": results["long"]},
+                "results": {stage: results[stage] for stage in self.windows},
                 "records_total": self.totals[0]["records"],
                 "accepted_total": self.totals[0]["accepted"],
                 "rejected_total": dict(self.totals[1]),
-                "results_total": {stage: self.totals[2][stage] for stage in ("short", "long")},
+                "results_total": {stage: self.totals[2][stage] for stage in self.windows},
                 "emitted": {}
                 if closes_ms is None
-                else {stage: closes_ms - closes_ms % size_ms for stage, size_ms in self.pace.sizes_ms.items()},
+                else {stage: shape.last_end(closes_ms) for stage, shape in self.windows.items()},
                 "closes_ms": closes_ms,
                 "reached": self.now_reached(),
                 "latest_event_ms": self.latest_ms,
@@ -197,15 +205,17 @@ class MadeUpJob:
     def watermark(self, row: Row, before: Row | None) -> int | None:
         closed_ms = None if before is None else before["closes_ms"]
         is_first = brings_first_records(row["reached"], row["offsets_first"], row["offsets"])
-        by_rule = watermark_by(RULE, row["reached"], row["silence_ms"], brings_first_records=is_first)
+        by_rule = watermark_by(self.rule, row["reached"], row["silence_ms"], brings_first_records=is_first)
         if row["kind"] == "drain":
-            ends_ms = [end_ms for end_ms, *_ in (*self.long, *self.short)]
-            return greatest(closed_ms, by_rule, max(ends_ms, default=0) + self.pace.long_ms)
+            return greatest(closed_ms, by_rule, max(self.open_ends_ms(), default=0) + self.pace.long_ms)
         return greatest(closed_ms, by_rule)
+
+    def open_ends_ms(self) -> list[int]:
+        return [end_ms for end_ms, *_ in (*self.long, *self.short)]
 
     def closes(self, row: Row) -> int | None:
         """After the slice's records."""
-        return greatest(row["watermark_ms"], watermark_by(RULE, self.now_reached(), row["silence_ms"]))
+        return greatest(row["watermark_ms"], watermark_by(self.rule, self.now_reached(), row["silence_ms"]))
 
     def maybe_die(self) -> None:
         if self.chance.random() < 0.05:
@@ -218,7 +228,7 @@ class MadeUpJob:
             reason = self.reasons[id(record)]
             reading: Row = {}
             if reason in (None, "expression"):
-                reading = json.loads(record.value)
+                reading = self.read(record)
                 if row["watermark_ms"] is not None and reading["ts"] < row["watermark_ms"]:
                     reason = "late"
                 else:
@@ -229,12 +239,19 @@ class MadeUpJob:
                 rejected[reason] += 1
                 self.bury(record, reason)
             else:
-                end_ms = reading["ts"] - reading["ts"] % self.pace.short_ms + self.pace.short_ms
-                self.taken.append(((end_ms, *self.key_of(reading)), record.partition, reading))
+                self.taken.append((self.window_of(reading), record.partition, reading))
                 self.count(*self.taken[-1])
         return rejected
 
-    def count(self, window: Window, partition: int, reading: Row) -> None:
+    def read(self, record: Record) -> Row:
+        reading: Row = json.loads(record.value)
+        return reading
+
+    def window_of(self, reading: Row) -> Any:
+        end_ms = reading["ts"] - reading["ts"] % self.pace.short_ms + self.pace.short_ms
+        return (end_ms, *self.key_of(reading))
+
+    def count(self, window: Any, partition: int, reading: Row) -> None:
         if reading["power"] / reading["rated"] < self.version.load_below:
             self.short[window].append((partition, reading))
 
@@ -340,7 +357,7 @@ class MadeUpJob:
         self.dump.documents.append(self.document(stage, end_ms, by, values, row, epoch))
 
     def document(self, stage: str, end_ms: int, by: Row, values: Row, row: Row, epoch: int) -> Row:
-        start_ms = end_ms - self.pace.sizes_ms[stage]
+        start_ms = end_ms - self.windows[stage].size_ms
         start, end = (
             datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
             for at_ms in (start_ms, end_ms)

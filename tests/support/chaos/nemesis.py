@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tests.support.chaos.faults import PAUSE_S, End, Fault, Kill, LoseAnswers, Maker, Pause, targets
-from tests.support.chaos.job_stack import JobStack, Target
+from tests.support.chaos.faults import PAUSE_S, End, Fault, Kill, LoseAnswers, Maker, Pause, Target, targets
+from tests.support.chaos.job_stack import JobStack
 from tests.support.chaos.kinds import makers
 from tests.support.waiting import stretched, wait_until
 
@@ -48,7 +48,7 @@ class Round:
     held_s: float = 0.0
     """How long something was held, which is in `flow_s`."""
     load: float = 1.0
-    """How much longer limits are on this machine as busy as it was."""
+    """How much longer limits are: on a machine as busy as this was, and with several jobs, because a start takes all cores."""
 
     @property
     def recovery_s(self) -> float:
@@ -78,10 +78,11 @@ class Nemesis:
         self._stack = stack
         self._chance = random.Random(seed)
         self._together_max = together_max
-        self._targets = [one for one in targets(stack, self._chance) if not only or one.name in only]
+        victims = targets(stack, random.Random(seed))
+        self._targets = [one for one in victims if not only or one.name in only]
         others = {name: make for name, make in makers(stack).items() if not only or name in only}
         self._makers: dict[str, Maker] = {one.name: _killing(one) for one in self._targets} | others
-        known = {one.name for one in targets(stack, self._chance)} | makers(stack).keys() | {"index-answers"}
+        known = {one.name for one in victims} | makers(stack).keys() | {"index-answers"}
         if unknown := [name for name in only if name not in known | stack.left_out.keys()]:
             raise ValueError(f"{', '.join(unknown)}: unknown here; there are {', '.join(sorted(known))}")
         self._loses = not only or "index-answers" in only
@@ -116,12 +117,12 @@ class Nemesis:
             self._stack.arm(f"{point}={how}")
             if point.startswith(("run.", "rewind.")):
                 # Only a start comes there.
-                kill = Kill(Target("runner-python", JobStack.runner))
+                kill = Kill(Target("runner-python", lambda stack: stack.runner(stack.job)))
                 kill.prepare(self._stack)
                 kill.begin(self._stack)
             wait_until(self._stack.has_fired, bool, f"reached: {point}", FLOW_TIMEOUT_S, 0.05)
             at_s = time.monotonic()
-            yield self._wait(number, (Fault(how, point),), at_s, self._stack.slice_last())
+            yield self._wait(number, (Fault(how, point),), at_s, self._stack.slices_last())
 
     def break_drain(self) -> str:
         """Kill one thing that a drain needs, soon after the order, and start it again. Returns what was killed."""
@@ -176,7 +177,7 @@ class Nemesis:
         for fault in sorted(faults, key=lambda one: one.is_violent):
             fault.begin(stack)
         held = [fault for fault in faults if fault.end_when is not End.AT_ONCE]
-        planned = None if held else stack.slice_last()
+        planned = None if held else stack.slices_last()
         parts = [part for fault in faults for part in fault.parts_killed]
         with ThreadPoolExecutor(1) as mending:  # what is held may keep a server from starting
             mended = mending.submit(self._mend, self._chance.sample(parts, len(parts)), at_ms)
@@ -197,20 +198,27 @@ class Nemesis:
             fault.end(self._stack)
 
     def _wait(
-        self, number: int, faults: tuple[Fault, ...], at_s: float, planned: int | None, held_s: float = 0.0
+        self,
+        number: int,
+        faults: tuple[Fault, ...],
+        at_s: float,
+        planned: dict[str, int] | None,
+        held_s: float = 0.0,
     ) -> Round:
-        """`planned`: the last slice that was planned when the faults were over; None if the ledger couldn't be asked then."""
+        """`planned`: the last slices that were planned when the faults were over; None if the ledger couldn't be asked then."""
         over_s = at_s + held_s
         try:
             if planned is None:
-                planned = wait_until(self._stack.slice_last, lambda last: last is not None, "telling", FLOW_TIMEOUT_S)
+                planned = wait_until(self._stack.slices_last, lambda last: last is not None, "telling", FLOW_TIMEOUT_S)
             assert planned is not None
             limit_s = max(FLOW_TIMEOUT_S - (time.monotonic() - over_s), 1.0)
-            flowed_s = self._stack.wait_for_results(after_slice=planned, since_s=over_s, timeout_s=limit_s)
+            flowed_s = self._stack.wait_for_results(after_slices=planned, since_s=over_s, timeout_s=limit_s)
         except AssertionError as error:
             names = " + ".join(fault.name for fault in faults)
             raise AssertionError(f"round {number}, {names}: {error}") from error
-        return Round(number, faults, at_s - self._began_s, flowed_s - at_s, held_s, stretched(1.0))
+        return Round(
+            number, faults, at_s - self._began_s, flowed_s - at_s, held_s, stretched(1.0) * len(self._stack.jobs)
+        )
 
 
 def _killing(target: Target) -> Maker:

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from strandline.core.settings import Settings
-from strandline.services.embedded.stack import Stack
+from strandline.services.embedded.addresses import settings_environment
+from strandline.services.embedded.shutdown import STOP_TIMEOUTS_S, stop_part
+from strandline.services.embedded.stack import Stack, _health
 from strandline.services.processes.child_process import Program
+from strandline.services.processes.process_tree import kill_tree, tree_mark
 from tests.support.faults.kafka_cluster import free_ports
 from tests.support.faults.kafka_proxy import KafkaProxy
+
+
+@dataclass(frozen=True)
+class MoreControl:
+    """A control service beside the first, with a data directory of its own."""
+
+    name: str
+    directory: Path
+    port: int
+    ledger_url: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "STRANDLINE_DATA_DIR": str(self.directory),
+            "STRANDLINE_CONTROL_PORT": str(self.port),
+            "STRANDLINE_LEDGER_URL": self.ledger_url,
+        }
 
 
 class ProxiedStack(Stack):
@@ -28,6 +50,36 @@ class ProxiedStack(Stack):
         self.kafka_proxy = KafkaProxy(proxy_port, self.proxied_port)
         """Between the broker, and control service and runners."""
         self.of_control["STRANDLINE_KAFKA_BOOTSTRAP"] = f"127.0.0.1:{proxy_port}"
+        self.more_services: dict[str, MoreControl] = {}
+        """The control services beside the first, by their names in `pids.json`."""
+
+    def add_service(self, ledger_url: str) -> MoreControl:
+        """One more control service over the same ledger, reached by this URL; nothing is started."""
+        name = f"control-{len(self.more_services) + 2}"
+        found = self.more_services[name] = MoreControl(name, self.data_dir / name, free_ports(1)[0], ledger_url)
+        found.directory.mkdir()
+        return found
+
+    def directory_of(self, service: str) -> Path:
+        """A control service's data directory, as it records it in the ledger."""
+        one = self.more_services.get(service)
+        return (self.data_dir if one is None else one.directory).resolve()
+
+    def start_service(self, name: str) -> None:
+        """Start one that was added."""
+        one = self.more_services[name]
+        environment = settings_environment(self.settings) | self.of_control | one.environment
+        module = [sys.executable, "-m", "strandline.services.control"]
+        log, ready = self._log(name), _health(f"http://127.0.0.1:{one.port}")
+        self._start(
+            Program(name, module, log, ready, environment, one.directory, stop_timeout_s=STOP_TIMEOUTS_S["control"])
+        )
+
+    def stop(self) -> None:
+        for name, one in self.more_services.items():
+            stop_part(name, self._pids, self._progress)
+            kill_tree(tree_mark(one.directory), whole_stack=True)
+        super().stop()
 
     def _start_module(self, name: str, module: list[str], is_ready: Callable[[], bool], **environment: str) -> None:
         more = self.of_control if name == "control" else {}

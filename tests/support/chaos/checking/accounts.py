@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from typing import Any
 
 from tests.support.chaos.checking.cascade import Closers, Key, Result
 from tests.support.chaos.checking.judging import Judged
-from tests.support.chaos.checking.pace import LONG, SHORT
 from tests.support.chaos.checking.verdict import JobVerdict
 from tests.support.chaos.dump import Row
 
@@ -17,6 +17,7 @@ def check_accounts(
     results: dict[Key, Result],
     closers: Closers,
     checkpoints: dict[int, Row],
+    stages: Collection[str],
     verdict: JobVerdict,
 ) -> None:
     records: Counter[int] = Counter()
@@ -44,7 +45,7 @@ def check_accounts(
             "records": records[number],
             "accepted": records[number] - refused.total(),
             "rejected": dict(refused),
-            "results": {stage: closed[number][stage] for stage in (SHORT, LONG)},
+            "results": {stage: closed[number][stage] for stage in stages},
             "latest_event_ms": event_ms or None,
             "latest_log_ms": log_ms or None,
         }
@@ -53,7 +54,7 @@ def check_accounts(
         totals["rejected"] += refused
         totals["results"] += closed[number]
         for name, value in totals.items():
-            counted[f"{name}_total"] = {stage: value[stage] for stage in (SHORT, LONG)} if name == "results" else value
+            counted[f"{name}_total"] = {stage: value[stage] for stage in stages} if name == "results" else value
         for name, value in counted.items():
             if row[name] != (dict(value) if isinstance(value, Counter) else value):
                 verdict.accounts.append(f"slice {number} has {name} {row[name]}, counted {value}")

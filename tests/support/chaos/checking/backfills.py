@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from tests.support.chaos.checking.cascade import Closers, Key, Result
 from tests.support.chaos.checking.documents import Expected
-from tests.support.chaos.checking.pace import LONG, SHORT, Pace
+from tests.support.chaos.checking.pace import Windows
 from tests.support.chaos.checking.results import check_documents
 from tests.support.chaos.checking.verdict import JobVerdict
 from tests.support.chaos.dump import Dump, Row
@@ -38,7 +38,7 @@ def expected_backfills(
     results: dict[int, dict[Key, Result]],
     closers: Closers,
     checkpoints: dict[int, Row],
-    pace: Pace,
+    windows_of: dict[str, Windows],
     verdict: JobVerdict,
 ) -> list[Backfill]:
     """The complete ones, in order. Each has to be complete, with the windows that were asked for and were closed by then, and
@@ -52,8 +52,8 @@ def expected_backfills(
         windows = {stage: (after_ms, up_to_ms) for stage, (after_ms, up_to_ms) in row["windows"].items()}
         closed_ms = checkpoints[row["slice"]]["closes_ms"]
         asked = {
-            stage: (row["from_ms"] // size_ms * size_ms, min(closed_ms, row["to_ms"] or closed_ms) // size_ms * size_ms)
-            for stage, size_ms in pace.sizes_ms.items()
+            stage: (shape.last_end(row["from_ms"]), shape.last_end(min(closed_ms, row["to_ms"] or closed_ms)))
+            for stage, shape in windows_of.items()
         }
         if windows != (asked := {stage: one for stage, one in asked.items() if one[0] < one[1]}):
             verdict.ledger.append(f"{name} has the windows {windows}, expected {asked}")
@@ -62,7 +62,7 @@ def expected_backfills(
             closer = closers.of(end_ms)
             if closer is not None and stage in asked and one.holds(stage, end_ms):
                 of_row = {"version": row["version"], "generation": row["generation"], "emission_last": row["slice"]}
-                size_ms, epochs = pace.sizes_ms[stage], (1, row["epoch"])
+                size_ms, epochs = windows_of[stage].size_ms, (1, row["epoch"])
                 expected = Expected(job, stage, size_ms, result, closer, epochs=epochs, **of_row)
                 one.documents[expected.id] = expected
         counted = Counter(expected.stage for expected in one.documents.values())
@@ -98,13 +98,14 @@ def check_shown(
     documents: dict[str, Expected],
     backfills: list[Backfill],
     checkpoints: dict[int, Row],
+    stages: Collection[str],
     verdict: JobVerdict,
 ) -> None:
     """Each result of a closed window is shown once: by the newest backfill that holds the window, where there is one. Nothing
     else is shown. `documents`: the job's own."""
     if dump.shown is None:
         return
-    for stage in (SHORT, LONG):
+    for stage in stages:
         held = Counter(dump.shown[stage])
         wanted = {}
         for one in (*documents.values(), *of_all(backfills)):

@@ -59,7 +59,7 @@ class Result:
     end_ms: int
     by: dict[str, str | None]
     values: Row
-    exact_load: Fraction
+    exact_load: Fraction = Fraction(0)
     """The mean load without any rounding."""
     failed_in: str | None = None
     """The step behind the window that has no value for it."""
@@ -88,7 +88,7 @@ def cascade(judged: list[Judged], pace: Pace, version: Version) -> dict[Key, Res
     results: dict[Key, Result] = {}
     later: dict[tuple[int, str | None], list[tuple[Result, float]]] = defaultdict(list)
     for (end_ms, site, client), members in sorted(windows.items(), key=lambda item: _order(item[0])):
-        result = results[SHORT, end_ms, (site, client)] = _short(end_ms, site, client, members, version)
+        result = results[SHORT, end_ms, (site, client)] = _short(end_ms, site, client, members, pace, version)
         crowd = _crowd(result)
         if crowd is not None:
             later[-(-end_ms // pace.long_ms) * pace.long_ms, site].append((result, crowd))
@@ -102,12 +102,11 @@ def _order(key: tuple[int, str | None, str | None]) -> tuple[object, ...]:
     return end_ms, *((value is None, (value or "").encode()) for value in by)
 
 
-def _short(end_ms: int, site: str | None, client: str | None, members: list[Judged], version: Version) -> Result:
+def _short(
+    end_ms: int, site: str | None, client: str | None, members: list[Judged], pace: Pace, version: Version
+) -> Result:
     rows = [one.member for one in members if one.member is not None]
-    loads: dict[int, list[float]] = defaultdict(list)
-    for one, row in zip(members, rows, strict=True):
-        loads[one.record.partition].append(row["load"])
-    load = added(added(part) for part in loads.values()) / len(rows)
+    load = load_of(members, pace.short_ms) / len(rows)
     exact = mean(Fraction(row["load"]) for row in rows)
     powers = [float(row["power"]) for row in rows]
     values = {
@@ -151,6 +150,19 @@ def _long(end_ms: int, site: str | None, parts: Sequence[tuple[Result, float]]) 
         "cost": sum((row["cost"] for row in rows), Decimal(0)),
     }
     return Result(end_ms, {"site": site}, values, exact)
+
+
+def load_of(members: Iterable[Judged], pane_ms: int) -> float:
+    """The sum of the loads of records in one window, as the platform adds. Sliding windows are made of panes: the loads of
+    each pane are added by offset, and then the panes of a partition in the order of time.
+
+    `members` by partition and offset.
+    """
+    partitions: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for one in members:
+        assert one.member is not None and one.event_ms is not None
+        partitions[one.record.partition][one.event_ms // pane_ms].append(one.member["load"])
+    return added(added(added(panes[at]) for at in sorted(panes)) for panes in partitions.values())
 
 
 def added(values: Iterable[float]) -> float:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from tests.support.chaos.checking.cascade import Closers, Hundredths, Key, Result
-from tests.support.chaos.checking.pace import Pace
+from tests.support.chaos.checking.pace import Windows
 from tests.support.chaos.dump import Row
 
 
@@ -81,7 +81,7 @@ def expected_documents(
     closers: Closers,
     slices: list[Row],
     checkpoints: dict[int, Row],
-    pace: Pace,
+    windows: dict[str, Windows],
     epochs: int,
 ) -> dict[str, Expected]:
     """Every result of a closed window by its id. `epochs`: the last run's."""
@@ -93,7 +93,7 @@ def expected_documents(
             done = checkpoints.get(closer)
             may_write = (planned[closer]["epoch"], done["epoch"] if done else epochs)
             version = planned[closer]["version"]
-            expected = Expected(job, stage, pace.sizes_ms[stage], result, closer, version, may_write)
+            expected = Expected(job, stage, windows[stage].size_ms, result, closer, version, may_write)
             found[expected.id] = expected
     return found
 

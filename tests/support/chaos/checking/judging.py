@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tests.support.chaos.checking.pace import MAX_AHEAD_MS
@@ -34,7 +34,13 @@ class Judged:
         return self.event_ms is not None and self.reason in (None, "expression")
 
 
-def judge_all(records: list[Record], slices: list[Row], stream: str, verdict: JobVerdict) -> Iterator[Judged]:
+Judge = Callable[[Record, Row], Judged]
+"""Says what becomes of a record in a slice."""
+
+
+def judge_all(
+    records: list[Record], slices: list[Row], stream: str, judge: Judge, verdict: JobVerdict
+) -> Iterator[Judged]:
     by_partition: dict[int, list[tuple[int, Row]]] = defaultdict(list)
     for row in slices:
         for partition, end in row["offsets"][stream].items():
@@ -49,7 +55,7 @@ def judge_all(records: list[Record], slices: list[Row], stream: str, verdict: Jo
         if at == len(ends):
             verdict.lost.append(f"record {record.partition}/{record.offset} is in no slice")
             continue
-        judged = _judge(record, ends[at][1])
+        judged = judge(record, ends[at][1])
         if judged.reason is None:
             verdict.accepted += 1
         elif judged.reason == "late":
@@ -59,7 +65,8 @@ def judge_all(records: list[Record], slices: list[Row], stream: str, verdict: Jo
         yield judged
 
 
-def _judge(record: Record, row: Row) -> Judged:
+def judge_reading(record: Record, row: Row) -> Judged:
+    """For a job that has the first steps of `work.py`."""
     number = row["number"]
     try:
         parsed = json.loads(record.value.decode("utf-8"), parse_constant=_refuse)

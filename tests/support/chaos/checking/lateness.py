@@ -47,6 +47,15 @@ def check_lateness(judged: list[Judged], slices: list[Row], stream: str, verdict
         seen.add(record.value)
 
 
+def check_nothing_is_late(judged: list[Judged], verdict: JobVerdict) -> None:
+    """No result of another job is late: whole emissions are read, one after the other."""
+    verdict.late_without_cause += [
+        f"result {one.record.partition}/{one.record.offset} of event time {one.event_ms} is late in slice {one.slice}"
+        for one in judged
+        if one.reason == "late"
+    ]
+
+
 class _Idleness:
     """Which partitions held the watermark back, and which did not, when it passed an event time."""
 

@@ -6,9 +6,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SHORT, LONG = "short", "long"
-"""The stages."""
+"""The stages of the first job."""
+AGAIN, ALL = "again", "all"
+"""The stages of the second and of the third."""
 DELAY_MS = IDLE_MS = 10_000
 MAX_AHEAD_MS = 300_000
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows of a stage: of this size, one begins after each `every_ms`."""
+
+    size_ms: int
+    every_ms: int
+
+    def last_end(self, up_to_ms: int) -> int:
+        """The end of the last one that ends at or before that."""
+        return (up_to_ms - self.size_ms) // self.every_ms * self.every_ms + self.size_ms
 
 
 @dataclass(frozen=True)

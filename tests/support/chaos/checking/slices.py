@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from tests.support.chaos.checking.pace import PACES
+from tests.support.chaos.checking.pace import Windows
 from tests.support.chaos.checking.verdict import JobVerdict
 from tests.support.chaos.dump import Dump, Row
 
 
-def check_slices(dump: Dump, slices: list[Row], checkpoints: dict[int, Row], stream: str, verdict: JobVerdict) -> None:
+def check_slices(
+    dump: Dump,
+    slices: list[Row],
+    checkpoints: dict[int, Row],
+    stream: str,
+    windows: dict[str, Windows],
+    verdict: JobVerdict,
+) -> None:
     verdict.slices, verdict.epochs = len(slices), len(dump.tables["runs"])
     say = verdict.ledger.append
     if [row["epoch"] for row in dump.tables["runs"]] != list(range(1, verdict.epochs + 1)):
@@ -48,8 +55,8 @@ def check_slices(dump: Dump, slices: list[Row], checkpoints: dict[int, Row], str
             later = started_ms.get(done["epoch"] + 1)
             if later is not None and done["committed_ms"] > later and not dump.ledger_times_jump:
                 say(f"{name} was committed by epoch {done['epoch']} when epoch {done['epoch'] + 1} had started")
-            for stage, size_ms in PACES[dump.speed].sizes_ms.items():
-                closed = None if done["closes_ms"] is None else done["closes_ms"] // size_ms * size_ms
+            for stage, shape in windows.items():
+                closed = None if done["closes_ms"] is None else shape.last_end(done["closes_ms"])
                 if done["emitted"].get(stage) != closed:
                     say(f"{name} says that {stage} emitted up to {done['emitted'].get(stage)}; it closes {closed}")
             committed_by = done["epoch"]

@@ -10,11 +10,10 @@ from bisect import bisect_left
 from collections import defaultdict
 
 from tests.support.chaos.checking.judging import Judged
-from tests.support.chaos.checking.pace import DELAY_MS, IDLE_MS, MAX_AHEAD_MS
+from tests.support.chaos.checking.pace import IDLE_MS
 from tests.support.chaos.checking.verdict import JobVerdict
 from tests.support.chaos.dump import Dump, Row
 
-RULE = {"delay_ms": DELAY_MS, "idle_timeout_ms": IDLE_MS, "max_ahead_ms": MAX_AHEAD_MS, "watermark": "partitions"}
 UNSEEN_MS = 2_000
 """A run that looks at the log no more often than that doesn't see that the brokers were away in between."""
 TOLERANCE_MS = 1_000
@@ -22,10 +21,10 @@ TOLERANCE_MS = 1_000
 
 
 def check_watermarks(
-    judged: list[Judged], slices: list[Row], checkpoints: dict[int, Row], stream: str, verdict: JobVerdict
+    judged: list[Judged], slices: list[Row], checkpoints: dict[int, Row], stream: str, rule: Row, verdict: JobVerdict
 ) -> dict[int, int | None]:
-    """Hold the recorded rule, event times, watermarks and closes against what they have to be. A slice with
-    the first used records of a partition doesn't raise the watermark: nobody knows yet how far that partition has come.
+    """Hold the recorded rule, event times, watermarks and closes against what they have to be. Where every partition counts, a
+    slice with the first used records of one doesn't raise the watermark: nobody knows yet how far that partition has come.
     Returns slice -> up to where it closes windows, also of a slice that is not committed."""
     say = verdict.watermark.append
     used: dict[int, dict[int, int]] = defaultdict(dict)
@@ -41,18 +40,18 @@ def check_watermarks(
     for row in slices:
         name, number = f"slice {row['number']}", row["number"]
         silence_ms = silences(row, stream)
-        if row["rule"] != RULE:
-            say(f"{name} has the rule {row['rule']}, the pipeline says {RULE}")
+        if row["rule"] != rule:
+            say(f"{name} has the rule {row['rule']}, the pipeline says {rule}")
         if row["reached"].get(stream, {}) != _by_text(reached):
             say(f"{name} says that event time had come to {row['reached']}, it was {reached}")
-        brings_first_records = any(partition not in reached for partition in held[number])
-        expected_ms = closed_ms if brings_first_records else _latest(closed_ms, watermark_of(reached, silence_ms))
+        is_held_back = rule["watermark"] == "partitions" and any(one not in reached for one in held[number])
+        expected_ms = closed_ms if is_held_back else _latest(closed_ms, watermark_of(reached, silence_ms, rule))
         is_past_all = row["kind"] == "drain" and (row["watermark_ms"] or 0) >= (expected_ms or 0)
         if row["watermark_ms"] != expected_ms and not is_past_all:
             say(f"{name} has the watermark {row['watermark_ms']}, expected {expected_ms}")
         for partition, event_ms in used[number].items():
             reached[partition] = max(event_ms, reached.get(partition, event_ms))
-        closed_ms = closes_ms[number] = _latest(row["watermark_ms"], watermark_of(reached, silence_ms))
+        closed_ms = closes_ms[number] = _latest(row["watermark_ms"], watermark_of(reached, silence_ms, rule))
         done = checkpoints.get(number)
         if done is not None and done["closes_ms"] != closed_ms:
             say(f"{name} closes windows up to {done['closes_ms']}, expected {closed_ms}")
@@ -66,14 +65,16 @@ def silences(row: Row, stream: str) -> dict[int, int]:
     return {int(partition): ms for partition, ms in row["silence_ms"].get(stream, {}).items()}
 
 
-def watermark_of(reached: dict[int, int], silence_ms: dict[int, int]) -> int | None:
-    """The least of the partitions that are not idle; when all are, the greatest, which runs on with their silence."""
+def watermark_of(reached: dict[int, int], silence_ms: dict[int, int], rule: Row) -> int | None:
+    """The least of the partitions that are not idle, or by the rule `newest` the greatest; when all are idle, the greatest,
+    which runs on with their silence."""
     if not reached:
         return None
-    awake = [event_ms for partition, event_ms in reached.items() if silence_ms.get(partition, 0) < IDLE_MS]
-    if awake:
-        return min(awake) - DELAY_MS
-    return max(reached.values()) + min(silence_ms[partition] for partition in reached) - IDLE_MS - DELAY_MS
+    delay_ms, idle_ms = rule["delay_ms"], rule["idle_timeout_ms"]
+    awake = [at_ms for one, at_ms in reached.items() if idle_ms is None or silence_ms.get(one, 0) < idle_ms]
+    if not awake:
+        return int(max(reached.values()) + min(silence_ms[one] for one in reached) - idle_ms - delay_ms)
+    return int((min(awake) if rule["watermark"] == "partitions" else max(reached.values())) - delay_ms)
 
 
 def check_silences(dump: Dump, slices: list[Row], stream: str, verdict: JobVerdict) -> None:

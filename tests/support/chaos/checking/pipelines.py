@@ -1,0 +1,125 @@
+"""What the checker knows of the documents of the jobs (`work.py`, `more_jobs.py`): their windows, their rule of event time, and
+how their results follow from the records.
+
+Doubles are added as `cascade.py` says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from fractions import Fraction
+
+from tests.support.chaos.checking.cascade import Hundredths, Key, Result, cascade, load_of, mean
+from tests.support.chaos.checking.judging import Judge, Judged, judge_reading
+from tests.support.chaos.checking.pace import AGAIN, ALL, DELAY_MS, IDLE_MS, LONG, MAX_AHEAD_MS, SHORT, Pace, Windows
+from tests.support.chaos.checking.versions import Version
+from tests.support.chaos.dump import Record, Row
+
+RULE = {"delay_ms": DELAY_MS, "idle_timeout_ms": IDLE_MS, "max_ahead_ms": MAX_AHEAD_MS, "watermark": "partitions"}
+LOAD_BELOW = 10
+"""In the third job: records with a load of less are counted."""
+RULE_OF_RESULTS = {"delay_ms": 0, "idle_timeout_ms": None, "max_ahead_ms": MAX_AHEAD_MS, "watermark": "newest"}
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A job's document."""
+
+    windows: dict[str, Windows]
+    """Of each stage."""
+    rule: Row
+    """How it treats event time, as each slice records it."""
+    judge: Judge
+    results: Callable[[list[Judged], Version], dict[Key, Result]]
+    """From the records, by partition and offset, every result as a version has it, closed or not."""
+    reads_results: bool = False
+    """Whether its records are the results of another job."""
+
+
+def first(pace: Pace) -> Pipeline:
+    """The job of `work.py`."""
+    windows = {SHORT: Windows(pace.short_ms, pace.short_ms), LONG: Windows(pace.long_ms, pace.long_ms)}
+    return Pipeline(windows, RULE, judge_reading, lambda judged, version: cascade(judged, pace, version))
+
+
+def second(pace: Pace) -> Pipeline:
+    """Reads what the first job's short windows give, and puts it into long windows by client."""
+    windows = {AGAIN: Windows(pace.long_ms, pace.long_ms)}
+    return Pipeline(windows, RULE_OF_RESULTS, judge_result, lambda judged, _: _again(judged, pace), reads_results=True)
+
+
+def third(pace: Pace) -> Pipeline:
+    """Reads what the first job reads, and puts all of it into sliding windows without a key."""
+    windows = {ALL: Windows(pace.long_ms, pace.short_ms)}
+    return Pipeline(windows, RULE, judge_reading, lambda judged, _: _all(judged, windows[ALL]))
+
+
+def judge_result(record: Record, row: Row) -> Judged:
+    """A result of the first job is a record of the second; `derive` fails where nothing was busy."""
+    number = row["number"]
+    try:
+        parsed = json.loads(record.value)
+        event_ms = round(datetime.fromisoformat(parsed["window_start"]).timestamp() * 1000)
+        busy, n = parsed["busy"], parsed["n"]
+    except (ValueError, KeyError, TypeError):
+        return Judged(record, number, "schema")
+    if event_ms - record.log_time_ms > MAX_AHEAD_MS:
+        return Judged(record, number, "future_event", event_ms)
+    if row["watermark_ms"] is not None and event_ms < row["watermark_ms"]:
+        return Judged(record, number, "late", event_ms)
+    if busy == 0:
+        return Judged(record, number, "expression", event_ms)
+    return Judged(record, number, None, event_ms, parsed | {"crowd": n / busy})
+
+
+def _again(judged: list[Judged], pace: Pace) -> dict[Key, Result]:
+    windows: dict[tuple[int, str | None], list[Judged]] = defaultdict(list)
+    for one in judged:
+        if one.member is not None and one.event_ms is not None:
+            windows[(one.event_ms // pace.long_ms + 1) * pace.long_ms, one.member.get("client")].append(one)
+    results: dict[Key, Result] = {}
+    for (end_ms, client), members in windows.items():
+        rows = _rows(members)
+        values = {
+            "n": sum(row["n"] for row in rows),
+            "parts": len(rows),
+            "load": load_of(members, pace.long_ms) / len(rows),
+            "peak": max(row["peak"] for row in rows),
+            "crowd": max(row["crowd"] for row in rows),
+            "total": sum(row["total"] for row in rows),
+            "cost": sum((Decimal(row["cost"]) for row in rows), Decimal(0)),
+        }
+        results[AGAIN, end_ms, (client,)] = Result(end_ms, {"client": client}, values)
+    return results
+
+
+def _all(judged: list[Judged], shape: Windows) -> dict[Key, Result]:
+    windows: dict[int, list[Judged]] = defaultdict(list)
+    for one in judged:
+        if one.member is not None and one.event_ms is not None and one.member["load"] < LOAD_BELOW:
+            first_end_ms = (one.event_ms // shape.every_ms + 1) * shape.every_ms
+            for end_ms in range(first_end_ms, one.event_ms + shape.size_ms + 1, shape.every_ms):
+                windows[end_ms].append(one)
+    results: dict[Key, Result] = {}
+    for end_ms, members in windows.items():
+        rows = _rows(members)
+        load = load_of(members, shape.every_ms) / len(rows)
+        values = {
+            "n": len(rows),
+            "load": load,
+            "mean": Hundredths(mean(Fraction(row["load"]) for row in rows), load),
+            "peak": max(float(row["power"]) for row in rows),
+            "total": sum(row["count"] for row in rows),
+            "cost": sum((Decimal(row["cost"]) for row in rows), Decimal(0)),
+        }
+        results[ALL, end_ms, ()] = Result(end_ms, {}, values)
+    return results
+
+
+def _rows(members: list[Judged]) -> list[Row]:
+    return [one.member for one in members if one.member is not None]

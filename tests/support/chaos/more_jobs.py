@@ -1,0 +1,95 @@
+"""The jobs of a run: the first (`work.py`), and where more are asked for, a second that reads the results of its short windows,
+and a third that reads the same input as the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.support.chaos.checking import pipelines
+from tests.support.chaos.checking.pace import AGAIN, ALL, DELAY_MS, IDLE_MS, LONG, MAX_AHEAD_MS, SHORT, Pace
+from tests.support.chaos.checking.pipelines import Pipeline
+
+JOBS_MAX = 3
+_SECOND = """\
+pipeline: {name}
+input: {{stream: {stream}}}
+event_time: {{field: window_start, delay: 0s, max_ahead: {ahead}}}
+steps:
+  - derive: {{crowd: n / busy}}
+  - window:
+      name: {stage}
+      tumbling: {size}
+      by: [client]
+      aggregate:
+        n: sum(n)
+        parts: count(*)
+        load: avg(load)
+        peak: max(peak)
+        crowd: max(crowd)
+        total: sum(total)
+        cost: sum(cost)
+    emit: [{{elasticsearch: {name}-{stage}}}]
+"""
+_THIRD = """\
+pipeline: {name}
+input: {{stream: {stream}}}
+event_time: {{field: ts, delay: {delay}, idle_timeout: {idle}, max_ahead: {ahead}}}
+steps:
+  - derive: {{load: power / rated}}
+  - where: load < 10
+  - window:
+      name: {stage}
+      sliding: {{size: {size}, every: {every}}}
+      by: []
+      aggregate:
+        n: count(*)
+        load: avg(load)
+        mean: "round(avg(load), 2)"
+        peak: max(power)
+        total: sum(count)
+        cost: sum(cost)
+    emit: [{{elasticsearch: {name}-{stage}}}]
+"""
+
+
+@dataclass(frozen=True)
+class ChaosJob:
+    name: str
+    stream: str
+    """What it reads."""
+    stages: tuple[str, ...]
+    pipeline: Callable[[Pace], Pipeline]
+    """What the checker knows of it."""
+    document: str = ""
+    """To be filled in by `documents_of`; that of the first job is in `work.py`."""
+    results: str | None = None
+    """The stream to which its first stage emits."""
+
+
+def jobs_of(name: str, stream: str, count: int) -> list[ChaosJob]:
+    """The first job and those beside it; one that reads results of another stands behind it."""
+    results = f"{name}-{SHORT}"
+    found = [
+        ChaosJob(name, stream, (SHORT, LONG), pipelines.first, results=results),
+        ChaosJob(f"{name}-second", results, (AGAIN,), pipelines.second, _SECOND),
+        ChaosJob(f"{name}-third", stream, (ALL,), pipelines.third, _THIRD),
+    ]
+    return found[:count]
+
+
+def documents_of(jobs: list[ChaosJob], pace: Pace) -> list[str]:
+    """The documents of the jobs beside the first, as YAML. More fields may follow each."""
+    return [
+        job.document.format(
+            name=job.name,
+            stream=job.stream,
+            stage=job.stages[0],
+            size=f"{pace.long_ms}ms",
+            every=f"{pace.short_ms}ms",
+            delay=f"{DELAY_MS}ms",
+            idle=f"{IDLE_MS}ms",
+            ahead=f"{MAX_AHEAD_MS}ms",
+        )
+        for job in jobs[1:]
+    ]
