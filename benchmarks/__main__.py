@@ -83,7 +83,9 @@ def main() -> None:
     is_whole = not (options.quick or options.side or options.work or options.records)
     output = options.output or (RESULTS if is_whole else None)
     if output is not None:
-        command = "make bench" if is_whole else " ".join(["python -m benchmarks", *sys.argv[1:]])
+        arguments = " ".join(sys.argv[1:])
+        whole = f"make bench BENCH='{arguments}'" if arguments else "make bench"
+        command = whole if is_whole else f"python -m benchmarks {arguments}"
         put_part(output, "jobs", results_text(command, throughput, latency))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,8 @@ from strandline.processing.spark.session import start_spark
 from strandline.results.writer import WINDOW_START, WriteReport
 from strandline.services.rest.apply_documents import Applier
 
-JOB = "work"
+JOB = f"work-{time.time_ns()}"
+"""Another one in each process: the next one finds no dead letters of a job that its ledger doesn't know."""
 
 
 @dataclass(frozen=True)
