@@ -1,4 +1,4 @@
-"""A short piece of the ladder over several control services and three jobs at once, one of which reads another's results."""
+"""A short piece of the ladder over several control services and three jobs at once. One of the jobs reads another's results."""
 
 from __future__ import annotations
 

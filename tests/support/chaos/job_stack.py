@@ -1,4 +1,4 @@
-"""The embedded stack with its jobs on it, from the side of whoever breaks it: which processes there are, how to end or hold
+"""The embedded stack with its jobs on it, as a fault meets it: which processes there are, how to end or hold
 one, and who starts it again.
 
 A runner and its family are started again by the supervisor; servers, gateway and control service by `mend`, as a service
