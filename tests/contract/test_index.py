@@ -34,10 +34,8 @@ def writer(request: pytest.FixtureRequest) -> Iterator[ElasticsearchWriter]:
         yield writer
         remove(url, emit_name)
     else:
-        double = RefusingIndex()
-        double.start()
-        yield ElasticsearchWriter(double.url, shape, documents_max=100)
-        double.stop()
+        with RefusingIndex() as double:
+            yield ElasticsearchWriter(double.url, shape, documents_max=100)
 
 
 def remove(url: str, emit_name: str) -> None:

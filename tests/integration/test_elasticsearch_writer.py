@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from strandline.core.errors import Conflict, IndexMisconfigured, IndexUnavailable
@@ -49,6 +50,14 @@ class Emit:
         writer = writer_with_indices(self.url, shape, self.made, deadline_s=20)
         writer.prepare(None)
         return writer
+
+    def begun(self) -> tuple[ElasticsearchWriter, pa.RecordBatch, pa.RecordBatch, str]:
+        """A writer that has written a batch with one result, that batch, another like it, and the index of both."""
+        shape = self.shape(BY[:1], AGGREGATES[:1])
+        writer = self.ensure(shape)
+        batch, later = (stage_batch(shape.fields, [(name, 1)]) for name in "ab")
+        writer.write_batches([batch], 1, 1)
+        return writer, batch, later, f"{self.name}-2024.05"
 
     def call(self, method: str, path: str, body: Any = None, **parameters: str) -> Any:
         return request(self.url, method, path, timeout_s=30, body=body, parameters=parameters)
@@ -295,11 +304,7 @@ def test_an_index_takes_a_replica_as_soon_as_there_is_a_node_for_it(emit: Emit) 
 def test_what_an_operator_has_set_stops_the_emission_and_refuses_nothing(
     emit: Emit, setting: dict[str, Any], remedy: str
 ) -> None:
-    shape = emit.shape(BY[:1], AGGREGATES[:1])
-    writer = emit.ensure(shape)
-    batch, later = (stage_batch(shape.fields, [(name, 1)]) for name in "ab")
-    index = f"{emit.name}-2024.05"
-    writer.write_batches([batch], 1, 1)
+    writer, _, later, index = emit.begun()
     emit.call("PUT", f"/{index}/_settings", setting)
     with pytest.raises(IndexMisconfigured, match=remedy.format(index=index)):
         writer.write_batches([later], 1, 2)
@@ -308,11 +313,7 @@ def test_what_an_operator_has_set_stops_the_emission_and_refuses_nothing(
 
 
 def test_a_closed_index_stops_the_emission_and_refuses_nothing(emit: Emit) -> None:
-    shape = emit.shape(BY[:1], AGGREGATES[:1])
-    writer = emit.ensure(shape)
-    batch, later = (stage_batch(shape.fields, [(name, 1)]) for name in "ab")
-    index = f"{emit.name}-2024.05"
-    writer.write_batches([batch], 1, 1)
+    writer, batch, later, index = emit.begun()
     emit.call("POST", f"/{index}/_close")
     for epoch in (1, 2):
         with pytest.raises(IndexMisconfigured, match=f"index_closed_exception.*; open it: POST /{index}/_open"):
@@ -405,11 +406,7 @@ def test_an_index_that_was_deleted_with_its_results_does_not_come_back_empty(emi
 
 
 def test_aliases_that_were_deleted_are_there_again(emit: Emit) -> None:
-    shape = emit.shape(BY[:1], AGGREGATES[:1])
-    writer = emit.ensure(shape)
-    batch, later = (stage_batch(shape.fields, [(name, 1)]) for name in "ab")
-    index = f"{emit.name}-2024.05"
-    writer.write_batches([batch], 1, 1)
+    writer, _, later, index = emit.begun()
     emit.call("DELETE", f"/{index}/_alias/*")
     assert writer.write_batches([later], 1, 2).created == 1
     assert emit.call("GET", f"/{index}/_alias")[index]["aliases"].keys() == {emit.name, f"{index}.write"}

@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Self
 
 Item = dict[str, Any]
 _OF_A_STRANGER = b"null"
@@ -53,7 +53,8 @@ class RefusingIndex:
     asked: list[str] = field(default_factory=list)
     """Method and path of each request that is neither `_bulk` nor `_mget`."""
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
+        """Begin to answer."""
         index = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -87,8 +88,9 @@ class RefusingIndex:
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         self._thread.start()
+        return self
 
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -16,10 +16,8 @@ from tests.support.refusing_index import RefusingIndex
 
 @pytest.fixture
 def index() -> Iterator[RefusingIndex]:
-    index = RefusingIndex()
-    index.start()
-    yield index
-    index.stop()
+    with RefusingIndex() as index:
+        yield index
 
 
 @pytest.fixture

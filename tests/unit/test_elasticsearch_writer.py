@@ -22,10 +22,8 @@ IDS = [document.id for document in SHAPE.documents(BATCH, 1, 1)]
 
 @pytest.fixture
 def index() -> Iterator[RefusingIndex]:
-    index = RefusingIndex()
-    index.start()
-    yield index
-    index.stop()
+    with RefusingIndex() as index:
+        yield index
 
 
 @pytest.fixture

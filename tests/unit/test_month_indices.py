@@ -34,10 +34,8 @@ JULY_MS = 1_719_792_000_000
 
 @pytest.fixture
 def index() -> Iterator[RefusingIndex]:
-    index = RefusingIndex(indices={})
-    index.start()
-    yield index
-    index.stop()
+    with RefusingIndex(indices={}) as index:
+        yield index
 
 
 @pytest.fixture
@@ -163,13 +161,9 @@ def test_processes_that_begin_a_month_together_do_not_take_each_other_s_index_fo
 ) -> None:
     """Another makes the index after the first look at ledger or store, or after both."""
     other = Meanwhile(looks, lambda: MonthIndices(index.url, SHAPE, IndexSettings(), made).make_sure_of(MAY_INDEX))
-    seen = SeenByOne(index, other)
-    seen.start()
-    own = replace(writer, url=seen.url, made=RememberedByOne(made, other))
-    try:
+    with SeenByOne(index, other) as seen:
+        own = replace(writer, url=seen.url, made=RememberedByOne(made, other))
         own.prepare(None) if is_start else own.write_batches([BATCH], 1, 1)
-    finally:
-        seen.stop()
     assert made.held == {MAY_INDEX} == indices_of(index).keys()
 
 
