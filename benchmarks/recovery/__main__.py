@@ -27,7 +27,7 @@ from benchmarks.recovery import guarantees
 from benchmarks.recovery.feed import Feed
 from benchmarks.recovery.results_index import FRESH_MS
 from benchmarks.recovery.sides import Kill, PlainSide, Recoveries, StrandlineSide
-from benchmarks.recovery.work import DEVICES, PRELOAD_DEVICES, PRELOAD_STEP_MS, RATE, Verdict, stream_text
+from benchmarks.recovery.work import DEVICES, PRELOAD_DEVICES, PRELOAD_MS, RATE, Verdict, stream_text
 from benchmarks.report import RESULTS, Row, machine_text, markdown, put_part, show, written_by
 from benchmarks.servers import new_stack
 from strandline.core.documents import read_documents
@@ -40,9 +40,13 @@ from strandline.log.topics import Topics
 PARTS = ["minute", "plain", "pair", "hour"]
 PLAIN = "plain Spark with its checkpoint"
 _FAILURES = (RuntimeError, StrandlineError, httpx.HTTPError, OSError, subprocess.SubprocessError)
-GOAL_S = 10.0
-GOAL_OF = {"reach 1 min, rewind, standby": "by rewind", "reach 1 min, snapshot, standby": "from a snapshot"}
-GOAL_SHARE = 0.9
+GOALS_S = {
+    "reach 1 min, rewind, standby": 5.0,
+    "reach 1 min, snapshot, standby": 5.0,
+    "reach 1 h, rewind, standby": 15.0,
+}
+"""Until the first new result, median."""
+GOAL_SHARE = 0.95
 PAIRS = 8
 """Passes of the same guarantee differ by a third on a machine of two cores that also runs the servers."""
 MINUTE_S = 65.0
@@ -230,15 +234,14 @@ def pair_shares(pair: dict[str, list[tuple[float, float]]]) -> tuple[list[float]
 
 
 def goal_sentences(measured: Measured) -> str:
-    """What was reached of the two goals."""
+    """What was reached of the goals."""
     sentences = []
     for one in measured.recoveries:
-        if one.name in GOAL_OF:
-            median_s = statistics.median(kill.first_result_s for kill in one.kills)
-            verdict = "reached" if median_s <= GOAL_S else "missed"
+        if one.name in GOALS_S:
+            median_s, goal_s = statistics.median(kill.first_result_s for kill in one.kills), GOALS_S[one.name]
+            verdict = "reached" if median_s <= goal_s else "missed"
             sentences.append(
-                f"With a standby and a reach of 1 min the first new result comes after {median_s:.1f} s {GOAL_OF[one.name]}; "
-                f"the goal of {GOAL_S:g} s is {verdict}."
+                f"{one.name}: the first new result comes after {median_s:.1f} s; the goal of {goal_s:g} s is {verdict}."
             )
     if measured.pair:
         rates, costs = pair_shares(measured.pair)
@@ -288,7 +291,7 @@ def hour_text(measured: Measured) -> str:
     """What is to be said where an hour's reach was measured."""
     if not any("reach 1 h" in one.name for one in measured.recoveries):
         return ""
-    minutes = measured.preload * PRELOAD_STEP_MS / 60_000
+    minutes = PRELOAD_MS / 60_000
     return f"""
 
 The reach of 1 h is by replayed load: {measured.preload:,} records of {PRELOAD_DEVICES} devices, {minutes:.0f} min of
@@ -332,7 +335,7 @@ def main() -> int:
     options = parser.parse_args()
     kills = options.kills or (1 if options.quick else 2)
     measured = Measured(
-        preload=200_000 if options.quick else 1_000_000, pair_records=100_000 if options.quick else 500_000
+        preload=200_000 if options.quick else 4_500_000, pair_records=100_000 if options.quick else 2_000_000
     )
     console = Console(soft_wrap=True)
     failures: list[str] = []

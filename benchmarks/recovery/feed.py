@@ -18,7 +18,7 @@ from types import FrameType
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from benchmarks.recovery.work import DEVICES, ORIGIN_MS, PRELOAD_DEVICES, PRELOAD_STEP_MS, RATE, Sent
+from benchmarks.recovery.work import DEVICES, PRELOAD_DEVICES, RATE, Sent, preloaded_ms
 from strandline.core.errors import LogUnavailable
 
 _TICK_S = 0.01
@@ -98,7 +98,7 @@ def main() -> None:
         }
     )
     for number in range(options.preload):
-        send(number % PRELOAD_DEVICES, ORIGIN_MS + number * PRELOAD_STEP_MS)
+        send(number % PRELOAD_DEVICES, preloaded_ms(number, options.preload))
         if number % _ROUND_RECORDS == _ROUND_RECORDS - 1:
             producer.flush()
     producer.flush()

@@ -10,6 +10,8 @@ import httpx
 from benchmarks.recovery.feed import Feed
 
 POLL_S = 0.1
+SETTLED_S = 1.0
+"""No new run gives a result so soon after a kill."""
 FRESH_MS = 10_000
 """A result of a window that ended so long before the newest record is as fresh as before the kill: delay, slice, search."""
 
@@ -31,6 +33,15 @@ class ResultsIndex:
         body = {"size": 0, "aggs": {"newest": {"max": {"field": "@timestamp"}}}}
         found = self._http.post(f"/{self._alias}/_search", json=body).json()
         return int(found["aggregations"]["newest"]["value"] or 0)
+
+    def settled_ms(self) -> int:
+        """As `newest_ms`, when it has stayed the same for SETTLED_S: what a killed program had on its way has arrived by then."""
+        newest_ms, since_s = self.newest_ms(), time.monotonic()
+        while time.monotonic() - since_s < SETTLED_S:
+            time.sleep(POLL_S)
+            if (now_ms := self.newest_ms()) != newest_ms:
+                newest_ms, since_s = now_ms, time.monotonic()
+        return newest_ms
 
     def wait_for_newer(self, than_ms: int, timeout_s: float) -> float:
         """Wait for a result of a later window; return the monotonic time at which it was found. Raises RuntimeError."""

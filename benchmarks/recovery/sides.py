@@ -99,7 +99,7 @@ class StrandlineSide:
         killed_at = time.monotonic()
         kill_tree(mark)
         # What the dying run had on its way is none of the next one's.
-        first_at = self._results.wait_for_newer(self._results.newest_ms(), TIMEOUT_S)
+        first_at = self._results.wait_for_newer(self._results.settled_ms(), TIMEOUT_S)
         fresh_at = self._results.wait_until_fresh(self._feed, TIMEOUT_S)
         start = self._control.job(self._name)["last_start"]
         if start["way"] != way:
@@ -180,7 +180,7 @@ class PlainSide:
         killed_at = time.monotonic()
         self.end_process()
         self.start()
-        first_at = self._results.wait_for_newer(self._results.newest_ms(), TIMEOUT_S)
+        first_at = self._results.wait_for_newer(self._results.settled_ms(), TIMEOUT_S)
         return Kill(first_at - killed_at, self._results.wait_until_fresh(self._feed, TIMEOUT_S) - killed_at, None)
 
     def wait_until_fresh(self) -> None:

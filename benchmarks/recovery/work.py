@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 DEVICES = 1_000
 RATE = 20_000
@@ -20,8 +22,8 @@ WINDOW_MS = 1_000
 ORIGIN_MS = 1_700_006_400_000
 """Event time begins at a full hour, so that an hour's window is open during the whole run."""
 PRELOAD_DEVICES = 10
-PRELOAD_STEP_MS = 3
-"""Event time between two records that are in the log beforehand."""
+PRELOAD_MS = 50 * 60_000
+"""The event time of what is in the log beforehand, if anything is."""
 
 
 def stream_text(name: str) -> str:
@@ -48,6 +50,14 @@ steps:
 """
 
 
+Number = TypeVar("Number", int, NDArray[np.int64])
+
+
+def preloaded_ms(number: Number, preload: int) -> Number:
+    """The event time of the record of this number, of `preload` records that are in the log beforehand."""
+    return ORIGIN_MS + number * PRELOAD_MS // max(1, preload)
+
+
 @dataclass(frozen=True)
 class Sent:
     """What a feed has written: first what was there beforehand, then the live records."""
@@ -57,7 +67,7 @@ class Sent:
 
     @property
     def live_from_ms(self) -> int:
-        return ORIGIN_MS + self.preload * PRELOAD_STEP_MS
+        return ORIGIN_MS + (PRELOAD_MS if self.preload else 0)
 
     @property
     def latest_ms(self) -> int:
@@ -69,7 +79,7 @@ class Sent:
         found: Counter[tuple[int, int]] = Counter()
         preload, live = np.arange(self.preload), np.arange(self.live)
         for event_ms, device in (
-            (ORIGIN_MS + preload * PRELOAD_STEP_MS, preload % PRELOAD_DEVICES),
+            (preloaded_ms(preload, self.preload), preload % PRELOAD_DEVICES),
             (self.live_from_ms + live * 1_000 // RATE, live % DEVICES),
         ):
             keys, counts = np.unique(event_ms // WINDOW_MS * DEVICES + device, return_counts=True)

@@ -9,8 +9,9 @@ Invariants, each kept by a transaction that holds the job's row:
 - a job has one lease at most, and its epoch never falls;
 - a lease passes to another service only when it was given back or has run out.
 
-A lease that ends later than its own length from now was granted before the database's clock was set back. It counts as
-run out: otherwise nobody could take the job over until the clock has caught up.
+A lease that ends later than its own length from now was granted before the database's clock was set back. By more than a
+length, it counts as run out: otherwise nobody could take the job over until the clock has caught up. By less, it is left to
+its holder: the next renewal puts it right, and a takeover can come a length later at most.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class Leases(Part):
 
 
 def _has_run_out(now_ms: Any) -> sa.ColumnElement[bool]:
-    was_set_back = leases.c.until_ms > leases.c.length_ms + now_ms
+    was_set_back = leases.c.until_ms > 2 * leases.c.length_ms + now_ms
     return sa.or_(leases.c.until_ms <= now_ms, was_set_back)
 
 

@@ -149,6 +149,15 @@ def test_a_clock_that_was_set_back_keeps_nobody_out(ledger: Ledger, ledger_url: 
     assert claim(ledger, "b").epoch == 2
 
 
+def test_a_clock_that_was_set_back_a_little_takes_no_job_from_a_living_leader(ledger: Ledger, ledger_url: str) -> None:
+    """As when a time server corrects the database's clock, by less than a lease."""
+    lease = claim(ledger, "a")
+    run_sql(ledger_url, f"UPDATE leases SET until_ms = {lease.until_ms + LONG_MS // 2}")
+    assert ledger.free_jobs("b") == []
+    assert ledger.claim_lease("power", "b", LONG_MS) is None
+    assert ledger.renew_leases("a", {"power": 1}, LONG_MS) == {"power"}
+
+
 def test_what_an_old_leader_writes_is_refused(ledger: Ledger, ledger_url: str) -> None:
     old = claim(ledger, "a")
     ledger.move_job("power", JobState.STARTING, lease=old.epoch)

@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.table import Table
 
 from strandline.core.errors import StrandlineError
-from strandline.core.failpoints import FAILPOINTS
-from tests.support.chaos.acts import wait_for_backfills
+from strandline.core.failpoints import BACKFILL_FAILPOINTS, FAILPOINTS
+from tests.support.chaos.acts import NOTE_ALL, wait_for_backfills
 from tests.support.chaos.checker import JobVerdict, check_job
 from tests.support.chaos.checking.pace import IDLE_MS, PACES
 from tests.support.chaos.job_stack import JobStack
@@ -122,7 +122,7 @@ def run(
     for name, why in stack.left_out.items():
         say(f"{name} is left out: {why}")
     with contextlib.closing(stack):
-        stack.arm("*=note")
+        stack.arm(NOTE_ALL)
         stack.start()
         say("results flow; the faults begin")
         nemesis, began_s = Nemesis(stack, seed, only=only, together_max=together_max), time.monotonic()
@@ -188,7 +188,9 @@ def main() -> int:
     parser.add_argument(
         "--failpoints", type=int, default=0, metavar="TIMES", help="then kill at every failpoint, so often"
     )
-    parser.add_argument("--failpoint", action="append", choices=FAILPOINTS, metavar="NAME", help="only this one")
+    parser.add_argument(
+        "--failpoint", action="append", choices=FAILPOINTS + BACKFILL_FAILPOINTS, metavar="NAME", help="only this one"
+    )
     parser.add_argument("--speed", type=int, choices=sorted(PACES), help="of event time; else the seed draws it")
     parser.add_argument("--rate", type=int, default=RATE, metavar="N", help=f"records/s that are sent (default {RATE})")
     parser.add_argument(
@@ -217,7 +219,7 @@ def main() -> int:
     say(f"seed {options.seed}, {said}")
     directory = Path(tempfile.mkdtemp(prefix="strandline-chaos-"))
     try:
-        points = (options.failpoint or FAILPOINTS) * options.failpoints
+        points = (options.failpoint or FAILPOINTS + BACKFILL_FAILPOINTS) * options.failpoints
         outcome = run(
             directory,
             kills,
@@ -264,7 +266,9 @@ def _print(outcome: Outcome, seed: int) -> None:
         console.print(f"{name}: {verdict}", markup=False)
     if outcome.failure:
         console.print(f"the run ended early: {outcome.failure}", markup=False)
-    console.print(f"failpoints reached: {len(outcome.reached & {*FAILPOINTS})} of {len(FAILPOINTS)}", markup=False)
+    of_run, of_backfill = (len(outcome.reached & {*points}) for points in (FAILPOINTS, BACKFILL_FAILPOINTS))
+    counts = f"{of_run} of {len(FAILPOINTS)}, {of_backfill} of {len(BACKFILL_FAILPOINTS)} of a backfill"
+    console.print(f"failpoints reached: {counts}", markup=False)
     faults = sum(len(one.faults) for one in outcome.rounds)
     if outcome.jobs:
         found = {kind: sum(len(getattr(one, kind)) for one in outcome.jobs.values()) for kind in JobVerdict.KINDS}

@@ -24,6 +24,7 @@ KINDS = [
     "clock-step",
     "runner-clock",
     "kafka-clock",
+    "control-clock",
     "disk-full",
 ]
 CHOSEN = ["emit.written", "commit.before_checkpoint"]

@@ -78,7 +78,7 @@ def results_over_a_hole(world: World, slices: list[SliceRow]) -> list[str]:
         if one.offsets[STREAM][partition] > one.offsets_first[STREAM].get(partition, 0)
     ]
     try:
-        if not world.is_stopped:
+        if not world.stopped_by:
             LogContinuity(JOB, STREAM, STREAM, world.log, count(0, DOUBT_MS).__next__).require(slices[-1])  # type: ignore[arg-type]  # a twin
             findings.append(
                 f"wrong: partition {partition} was cut off behind slice {number}, and the job can start again"
@@ -109,6 +109,8 @@ def expected_index(world: World, slices: list[SliceRow], accepted: list[Record])
     A version with windows of another size goes on, whole windows only, where the one before it had come.
     """
     expected: dict[Key, tuple[int, int]] = {}
+    sums_by: dict[int, Sums] = {}
+    """Version -> its windows over all records, whichever of them it closes."""
     emitted_ms: dict[str, int] = {}
     for one in slices:
         checkpoint = world.ledger.checkpoint(JOB, one.number)
@@ -120,13 +122,25 @@ def expected_index(world: World, slices: list[SliceRow], accepted: list[Record])
             for stage, shape in version.windows.items()
         }
         emitted_ms = {stage: max(bounds) for stage, bounds in due.items()}
-        sums: Sums = {}
-        for record in accepted if any(from_ms < to_ms for from_ms, to_ms in due.values()) else ():
-            for stage, start, end in windows_of(version, record.event_ms):
-                if due[stage][0] < end <= due[stage][1] and record.power < version.below:
-                    add(sums, (stage, start, end, record.device), 1, record.power)
-        expected |= {key: (n, total) for key, (n, total) in sums.items()}
+        if all(from_ms >= to_ms for from_ms, to_ms in due.values()):
+            continue
+        if checkpoint.version not in sums_by:
+            sums_by[checkpoint.version] = sums_of(version, accepted)
+        for key, (n, total) in sums_by[checkpoint.version].items():
+            from_ms, to_ms = due[key[0]]
+            if from_ms < key[2] <= to_ms:
+                expected[key] = n, total
     return expected
+
+
+def sums_of(version: Version, accepted: list[Record]) -> Sums:
+    """All windows of the version that hold one of these records."""
+    sums: Sums = {}
+    for record in accepted:
+        if record.power < version.below:
+            for stage, start, end in windows_of(version, record.event_ms):
+                add(sums, (stage, start, end, record.device), 1, record.power)
+    return sums
 
 
 def refused_documents(world: World) -> list[Key]:
@@ -140,9 +154,10 @@ def uncovered(world: World, accepted: list[Record]) -> list[str]:
     Versions whose short windows differ may count a record in different minutes: one has emitted the minute of another. Such a
     record may be in no minute.
     """
-    spans: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    spans: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+    """Stage and device -> its windows."""
     for stage, start, end, device in [*world.index.documents, *refused_documents(world)]:
-        spans[stage].append((start, end, device))
+        spans[stage, device].append((start, end))
     below = min(version.below for version in world.versions)
     shorts = [version.short for version in world.versions]
     # A short window that slides may lie in the minute after its record's, and in that one only.
@@ -152,11 +167,8 @@ def uncovered(world: World, accepted: list[Record]) -> list[str]:
         for stage in ("short", "minute")
         for record in accepted
         if record.power < below
+        and not any(start - beyond_ms[stage] <= record.event_ms < end for start, end in spans[stage, record.device])
         and (stage == "short" or len({minutes_of(version, record.event_ms) for version in world.versions}) == 1)
-        and not any(
-            start - beyond_ms[stage] <= record.event_ms < end and device == record.device
-            for start, end, device in spans[stage]
-        )
     ]
 
 

@@ -61,48 +61,65 @@ def late_without_cause(world: World, slices: list[SliceRow]) -> list[str]:
     The load knows how far behind event time it sent a record; behind by no more than every version's delay is in time. Such a
     record may still be late
 
-    * when it was held up on its way, and others could not be held back for it, because its partition had never held anything or
-      the rule follows the newest event;
-    * when the brokers' clock jumped, for the same two reasons: a cut at one log time lets other partitions run ahead. Or because
-      its partition does not hold others back either: by the jumped clock, a record from the future was accepted there;
+    * when it was held up on its way, and others could not be held back for it, because its partition had never held anything as
+      the watermark passed it, or the rule follows the newest event;
+    * when the brokers' clock jumped, and a cut at one log time let other partitions run ahead that nobody held back: where the
+      rule follows the newest event, and in the slice with the job's first accepted records;
+    * when by the jumped clock a record from the future was accepted, and the watermark rests on it;
     * where event time isn't the clock, when all partitions were idle.
+
+    That its partition was added to the running job is no cause, whatever the clocks do.
     """
     delay_ms = min(version.delay_ms for version in world.versions)
     findings = []
-    held: set[int] = set()
-    """Partitions that have held an accepted record, before the slice."""
     for at, one in enumerate(slices):
-        accepted_in = set()
         for partition, end in one.offsets[STREAM].items():
             for record in world.log.records[partition][one.offsets_first[STREAM].get(partition, 0) : end]:
-                reason = reason_against(record, one)
-                if not reason:
-                    accepted_in.add(partition)
-                if reason != "late" or record.behind_ms > delay_ms:
+                if reason_against(record, one) != "late" or record.behind_ms > delay_ms:
                     continue
-                is_new = partition not in held
-                if not _has_cause(world, record, partition, slices[: at + 1], is_new):
+                if not _has_cause(world, record, partition, slices[: at + 1]):
                     findings.append(f"late without cause: {record} of partition {partition} in slice {one.number}")
-        held |= accepted_in
     return findings
 
 
-def _has_cause(world: World, record: Record, partition: int, slices: list[SliceRow], is_new: bool) -> bool:
-    """`slices` up to that of the record; `is_new`: nothing of its partition had been accepted before."""
+def _has_cause(world: World, record: Record, partition: int, slices: list[SliceRow]) -> bool:
+    """`slices` up to that of the record."""
     passed = next(n for n, one in enumerate(slices) if (one.watermark_ms or 0) > record.event_ms)
     near = slices[max(0, passed - 1) : passed + 1]
     """The slice whose watermark passed the record, and the one before, whose close it may be."""
-    holds_nothing_back = is_new or any(one.rule.watermark == "newest" for one in near)
-    if (record.is_held_up or world.log.has_jumped) and holds_nothing_back:
+    follows_newest = any(one.rule.watermark == "newest" for one in near)
+    known = slices[passed].reached.get(STREAM, {})
+    if record.is_held_up and (follows_newest or partition not in known):
         return True
-    if world.log.has_jumped and any(_runs_ahead(one, partition, record) for one in near):
-        return True
+    if world.log.has_jumped:
+        first = next(one.reached[STREAM] for one in slices if one.reached.get(STREAM))
+        """How far event time came in the slice with the job's first accepted records."""
+        is_behind_it = record.event_ms < max(first.values()) - min(one.rule.delay_ms for one in near)
+        if (
+            follows_newest
+            or (is_behind_it and partition not in known)
+            or _rests_on_the_future(world, record, slices[: passed + 1])
+        ):
+            return True
     return not world.load.is_real_time and any(map(_is_all_idle, near))
 
 
-def _runs_ahead(one: SliceRow, partition: int, record: Record) -> bool:
-    """Whether event time in the partition had come further than where this record, sent in time, is not late by it."""
-    return one.reached.get(STREAM, {}).get(partition, 0) - one.rule.delay_ms > record.event_ms
+def _rests_on_the_future(world: World, record: Record, slices: list[SliceRow]) -> bool:
+    """Whether the watermark of the last of these slices passed the record because of others that were sent before it and were
+    ahead of event time even so, and would not have passed it without them. What the load calls event time never falls, so it
+    tells which they are."""
+    sent_ms = record.event_ms + record.behind_ms
+    *before, last = slices
+    reached: dict[int, int] = {}
+    for one in before:
+        for partition, end in one.offsets[STREAM].items():
+            for other in world.log.records[partition][one.offsets_first[STREAM].get(partition, 0) : end]:
+                is_ahead = other.number < record.number and other.event_ms > sent_ms
+                if not is_ahead and not reason_against(other, one):
+                    reached[partition] = max(other.event_ms, reached.get(partition, 0))
+    watermarks_ms = [watermark_of(one, reached, one.silence_ms.get(STREAM, {})) for one in slices[-2:]]
+    is_passed = any(ms is not None and ms > record.event_ms for ms in watermarks_ms)
+    return reached != last.reached.get(STREAM, {}) and not is_passed
 
 
 def _is_all_idle(one: SliceRow) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 from tests.simulation.log import Log, Record
 
@@ -47,7 +46,7 @@ class Load:
             partition = self._partition()
             record = self._record(partition, now_ms)
             if self.log.away_ms is not None:
-                self._held_up.append((partition, replace(record, is_held_up=True)))
+                self._held_up.append((partition, record._replace(is_held_up=True)))
             else:
                 self._append(partition, record)
             note("record", partition, record)
@@ -55,7 +54,7 @@ class Load:
     def send_again(self, now_ms: int) -> None:
         """What was held up in an outage, when the brokers are back."""
         for partition, record in self._held_up:
-            self._append(partition, replace(record, log_ms=self._log_ms(now_ms)))
+            self._append(partition, record._replace(log_ms=self._log_ms(now_ms)))
         self._held_up = []
 
     def turn(self) -> None:
@@ -92,4 +91,4 @@ class Load:
 
     def _append(self, partition: int, record: Record) -> None:
         is_pending = partition in self.log.open_from
-        self.log.append(partition, replace(record, is_held_up=record.is_held_up or is_pending))
+        self.log.append(partition, record._replace(is_held_up=True) if is_pending else record)

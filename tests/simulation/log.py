@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from bisect import bisect_left
+from typing import NamedTuple
 
 from strandline.core.errors import LogUnavailable
 from strandline.processing.slices.silence import GAP_MAX_MS
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     number: int
     """No two records have the same one."""
     log_ms: int
@@ -46,6 +46,8 @@ class Log:
         """How much time has passed in all."""
         self._came: list[list[tuple[int, int]]] = [[] for _ in range(partitions)]
         """Of each record: how much time had passed when it came, and how much of that its partition had been silent."""
+        self._latest_ms: list[list[int]] = [[] for _ in range(partitions)]
+        """Of each record: the latest log time up to and with it. The brokers' clock may be set back, and this never falls."""
 
     def topic_id(self, stream: str) -> str:
         return stream
@@ -73,24 +75,26 @@ class Log:
         }
 
     def newest_log_time(self, stream: str) -> int:
-        return max((one.log_ms for records in self.records for one in records), default=0)
+        return max((latest[-1] for latest in self._latest_ms if latest), default=0)
 
     def offsets_at(self, stream: str, log_time_ms: int, ends: dict[int, int]) -> dict[int, int]:
+        firsts = {partition: bisect_left(self._latest_ms[partition], log_time_ms) for partition in ends}
         return {
-            partition: min(
-                next((at for at, one in enumerate(self.records[partition]) if one.log_ms >= log_time_ms), end), end
-            )
+            partition: min(firsts[partition], end) if firsts[partition] < len(self.records[partition]) else end
             for partition, end in ends.items()
         }
 
     def append(self, partition: int, record: Record) -> None:
         self.records[partition].append(record)
         self._came[partition].append((self._passed_ms, self.silent_ms[partition]))
+        latest = self._latest_ms[partition]
+        latest.append(max(latest[-1], record.log_ms) if latest else record.log_ms)
         self.silent_ms[partition] = 0
 
     def add_partition(self) -> None:
         self.records.append([])
         self._came.append([])
+        self._latest_ms.append([])
         self.silent_ms.append(0)
 
     def cut(self, partition: int, end: int) -> None:
@@ -99,6 +103,7 @@ class Log:
         came_ms, silent_before_ms = self._came[partition][end]
         del self.records[partition][end:]
         del self._came[partition][end:]
+        del self._latest_ms[partition][end:]
         if self.open_from.get(partition, 0) >= end:
             self.open_from.pop(partition, None)
         self.silent_ms[partition] = silent_before_ms + self._passed_ms - came_ms

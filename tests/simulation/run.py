@@ -45,6 +45,23 @@ class StoreUnavailable(Exception):
     """The store takes nothing, or not in time: the run ends, and another tries again."""
 
 
+def overstated_silences(world: World, planned: SliceRow) -> list[str]:
+    """Where a slice that was planned just now counts more as silence than there was.
+
+    A partition that was cut off below the slices, and filled up again to where they end, looks as if nothing had come. Nothing
+    can come of that: the job has to stop before it computes anything of what comes there next.
+    """
+    findings = []
+    for partition, ms in planned.silence_ms.get(STREAM, {}).items():
+        was_ms = world.log.silent_ms[partition]
+        is_cut_off = world.cut is not None and world.cut[0] == partition
+        if ms > was_ms * (1 + DRIFT_MAX) + 1 and not is_cut_off:
+            findings.append(
+                f"watermark: slice {planned.number} counts {ms} ms of silence in {partition}, and it was {was_ms}"
+            )
+    return findings
+
+
 class JobRun:
     """One run. Killed where nobody asks for its next step."""
 
@@ -101,22 +118,13 @@ class JobRun:
                     yield "wait for the brokers"
                 planned = planner.next_slice()
                 if planned is not None and planned != last:
-                    self._check_silence(planned)
+                    self._world.findings += overstated_silences(self._world, planned)
                 self._world.commits.append(epoch) if planned is not None and planned.epoch == epoch else None
                 if planned is None or planned.number <= done:
                     continue
                 end = planned.number
             yield from self._batch(run, slots, plan, operators, done + 1, end)
             done = end
-
-    def _check_silence(self, planned: SliceRow) -> None:
-        """No more counts as silence than there was."""
-        for partition, ms in planned.silence_ms.get(STREAM, {}).items():
-            was_ms = self._log.silent_ms[partition]
-            if ms > was_ms * (1 + DRIFT_MAX) + 1:
-                self._world.findings.append(
-                    f"watermark: slice {planned.number} counts {ms} ms of silence in {partition}, and it was {was_ms}"
-                )
 
     def _batch(self, run: RunRow, slots: int, plan: RewindPlan, operators: Operators, first: int, end: int) -> Step:
         yield "slice.before_action"
@@ -129,8 +137,10 @@ class JobRun:
         counted: list[Record] = []
         reached = slices[0].reached
         for one in slices:
-            judged_by = last if self._broken == "late by the batch's last slice" else one
-            accepted_here, refused_here, all_here = self._judge(one, judged_by.watermark_ms)
+            judged = one
+            if self._broken == "late by the batch's last slice":
+                judged = replace(one, watermark_ms=last.watermark_ms)
+            accepted_here, refused_here, all_here = self._judge(judged)
             reached = reached_after(reached, {STREAM: latest_of(accepted_here)})
             rows += [record for records in accepted_here.values() for record in records]
             refused += refused_here
@@ -285,11 +295,9 @@ class JobRun:
         """As `RangeReader` compares the last batch of a range: the log may be cut off after the run's look at it."""
         recorded = one.checksums.get(STREAM, {}).get(partition)
         if recorded is not None and self._log.checksums(STREAM, {partition: offset})[partition] != recorded:
-            raise Conflict(f"partition {partition} holds another record at offset {offset}")
+            raise Conflict(f"a task has read another record at offset {offset} of partition {partition}")
 
-    def _judge(
-        self, one: SliceRow, watermark_ms: int | None
-    ) -> tuple[dict[int, list[Record]], list[tuple[int, int, str]], list[Record]]:
+    def _judge(self, one: SliceRow) -> tuple[dict[int, list[Record]], list[tuple[int, int, str]], list[Record]]:
         """Partition -> its accepted records; those refused; all."""
         accepted: dict[int, list[Record]] = {}
         refused, everything = [], []
@@ -300,7 +308,7 @@ class JobRun:
             for offset in range(first, end):
                 record = self._log.records[partition][offset]
                 everything.append(record)
-                reason = reason_against(record, replace(one, watermark_ms=watermark_ms))
+                reason = reason_against(record, one)
                 if reason:
                     refused.append((partition, offset, reason))
                 else:

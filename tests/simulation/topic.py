@@ -39,6 +39,8 @@ class Topic:
     """Identity, value, and the transaction that holds it."""
     _newest: dict[str, int] = field(default_factory=dict)
     _open: dict[str, Transaction] = field(default_factory=dict)
+    _settled: int = 0
+    """Up to where no transaction was open at the last look. None opens again, so the next look begins here."""
 
     def take_over(self, transactional_id: str) -> Hold:
         self._end(transactional_id)
@@ -68,8 +70,9 @@ class Topic:
 
     def settled_end(self) -> int:
         """Up to where readers of committed records see: the first open transaction, or the end."""
-        is_open = (at for at, (_, _, transaction) in enumerate(self.entries) if transaction.state is State.OPEN)
-        return next(is_open, len(self.entries))
+        while self._settled < len(self.entries) and self.entries[self._settled][2].state is not State.OPEN:
+            self._settled += 1
+        return self._settled
 
     def committed(self, first: int, end: int | None = None) -> list[tuple[Hashable, object]]:
         return [

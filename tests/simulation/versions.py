@@ -76,11 +76,26 @@ def pipeline_of(version: Version) -> CheckedPipeline:
     return check(PipelineSpec.parse(pipeline), StreamSpec.parse(stream))
 
 
+_PIPELINES: dict[str, PipelineSpec] = {}
+_read_document = PipelineSpec.from_document
+
+
+def pipeline_of_document(document: dict[str, Any]) -> PipelineSpec:
+    """What `PipelineSpec.from_document` makes of a stored document. Each run asks for those of the runs before it, and a document
+    that was read is not read again: the model never changes."""
+    key = repr(document)
+    if key not in _PIPELINES:
+        _PIPELINES[key] = _read_document(document)
+    return _PIPELINES[key]
+
+
 def document_of(version: Version) -> dict[str, Any]:
     return dict(documents_of(version)[1].data)
 
 
-def documents_of(version: Version) -> list[YamlDocument]:
+@cache
+def documents_of(version: Version) -> tuple[YamlDocument, ...]:
+    """Its stream and its pipeline. There are some hundred versions in all, and every history has a few of them."""
     text = TEXT.format(
         delay=version.delay_ms,
         idle=version.idle,
@@ -89,7 +104,7 @@ def documents_of(version: Version) -> list[YamlDocument]:
         below=version.below,
         short=_window_text(version.short),
     )
-    return read_documents(text, "simulation.yaml")
+    return tuple(read_documents(text, "simulation.yaml"))
 
 
 def _window_text(shape: WindowShape) -> str:

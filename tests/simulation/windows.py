@@ -16,9 +16,9 @@ Sums = dict[Key, list[int]]
 
 def windows_holding(shape: WindowShape, event_ms: int) -> list[tuple[int, int]]:
     """(start, end) of each, the first one first."""
-    last = event_ms // shape.every_ms * shape.every_ms
-    starts = range(last, event_ms - shape.size_ms, -shape.every_ms)
-    return [(start, start + shape.size_ms) for start in reversed(starts)]
+    size_ms, every_ms = shape.size_ms, shape.every_ms
+    first = (event_ms - size_ms) // every_ms * every_ms + every_ms
+    return [(start, start + size_ms) for start in range(first, event_ms + 1, every_ms)]
 
 
 def last_end(shape: WindowShape, at_ms: int) -> int:
@@ -34,6 +34,9 @@ def windows_of(version: Version, event_ms: int) -> Iterator[tuple[str, int, int]
 
 
 def add(sums: Sums, key: Key, n: int, total: int) -> None:
-    held = sums.setdefault(key, [0, 0])
-    held[0] += n
-    held[1] += total
+    held = sums.get(key)
+    if held is None:
+        sums[key] = [n, total]
+    else:
+        held[0] += n
+        held[1] += total

@@ -13,11 +13,13 @@ import hashlib
 import random
 from collections.abc import Callable
 from contextlib import ExitStack
+from types import SimpleNamespace
 from unittest import mock
 
 from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, LogUnavailable
 from strandline.ledger.states import Desired
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.slices import continuity
 from strandline.processing.slices import planner as planner_module
 from strandline.processing.slices.planner import is_drained
@@ -28,7 +30,15 @@ from tests.simulation.log import Log
 from tests.simulation.mistakes import make_mistake
 from tests.simulation.run import JobRun, Step, StoreUnavailable
 from tests.simulation.topic import Topic
-from tests.simulation.versions import JOB, STREAM, Version, document_of, first_version, pipeline_of
+from tests.simulation.versions import (
+    JOB,
+    STREAM,
+    Version,
+    document_of,
+    first_version,
+    pipeline_of,
+    pipeline_of_document,
+)
 from tests.support.twin_ledger import TwinLedger
 
 PAUSED_TURNS = 300
@@ -76,16 +86,17 @@ class World:
         """Runs that are paused, and for how many turns yet."""
         self.cut: tuple[int, int] | None = None
         """The partition that lost records which are in slices, and the last slice of that moment."""
-        self.is_stopped = False
-        """By a conflict, as only a log that was cut off may stop it."""
+        self.stopped_by = ""
+        """What the conflict says that has stopped the job, as only a log that was cut off may."""
         self.commits: list[int] = []
         """The epoch of each write to the ledger."""
-        self._digest = hashlib.sha256(repr((seed, records)).encode())
+        self._noted: list[tuple[object, ...]] = [(seed, records)]
+        """All that has happened; what never changes, so that nothing need be made of it before somebody asks."""
 
     @property
     def hash(self) -> str:
         """Of all that has happened so far."""
-        return self._digest.hexdigest()
+        return hashlib.sha256("".join(map(repr, self._noted)).encode()).hexdigest()
 
     def run(self) -> None:
         """Let things happen until the job is drained and every run has ended."""
@@ -93,17 +104,18 @@ class World:
             if self.kill_at.startswith("plan."):
                 patches.enter_context(mock.patch.object(planner_module, "failpoint", self._reach_in_planner))
             patches.enter_context(
-                mock.patch.object(continuity, "time", mock.Mock(sleep=lambda _: self.pass_time(1_000)))
+                mock.patch.object(continuity, "time", SimpleNamespace(sleep=lambda _: self.pass_time(1_000)))
             )
+            patches.enter_context(mock.patch.object(PipelineSpec, "from_document", pipeline_of_document))
             make_mistake(self, patches)
             for _ in range(90_000):
-                if self.findings or self.is_stopped or self._is_over():
+                if self.findings or self.stopped_by or self._is_over():
                     return
                 self._step()
         self.findings.append("stuck: the job does not come to its end")
 
     def note(self, *what: object) -> None:
-        self._digest.update(repr(what).encode())
+        self._noted.append(what)
 
     def submit(self, version: Version) -> None:
         self.versions.append(version)
@@ -202,7 +214,7 @@ class World:
             self.note(epoch, "stops")
             if self.cut is None:
                 self.findings.append(f"wrong: the job stops, and the log was not cut off: {error}")
-            self.is_stopped = True
+            self.stopped_by = str(error)
             del self.runs[epoch]
 
     def _happens_here(self) -> bool:

@@ -18,7 +18,8 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.upgrade import Effect, changes_between
-from tests.support.chaos.checking.pace import DELAY_MS, IDLE_MS, PACES, Pace
+from tests.support.chaos.checking.pace import DELAY_MS, IDLE_MS, MAX_AHEAD_MS, PACES, Pace
+from tests.support.chaos.kinds import CLOCK_STEPS_S
 from tests.support.chaos.work import (
     CLIENTS,
     LARGE_SHARE,
@@ -136,3 +137,12 @@ def test_the_senders_send_at_the_rate_that_is_asked_for(tmp_path: Path) -> None:
     load = JobLoad(history, lambda: 0, "readings", seed=5, speed=1, rate=1_000)
     records = sum(len(load.next_batch(f"r1-{n % CLIENTS}", n)) for n in range(40 * CLIENTS))
     assert records / (40 * load.pause_s) == pytest.approx(1_000, rel=0.1)
+
+
+def test_a_record_of_the_future_is_that_by_a_clock_of_kafka_that_is_ahead_too():
+    """Else it is used, and once no partition holds event time back it runs on for days: all that comes then is late."""
+    reading = make_reading(random.Random(1), "a", "load-1", EVENT_MS, NOW_MS)[1]
+    for reason, spoil in SPOILERS:
+        if reason == "future_event":
+            event_ms = json.loads(spoil("a", json.loads(reading), NOW_MS)[1])["ts"]
+            assert all(event_ms - NOW_MS - step_s * 1_000 > 2 * MAX_AHEAD_MS for step_s in CLOCK_STEPS_S["kafka-clock"])

@@ -12,8 +12,10 @@ from typing import ClassVar
 import psutil
 import pytest
 
+from tests.support.chaos.acts import Backfill
+from tests.support.chaos.clocks import WallClock
 from tests.support.chaos.faults import End, Fault, Kill, Pause, Target
-from tests.support.chaos.machine import WallClock
+from tests.support.chaos.kinds import RestartWithWrongClock
 from tests.support.chaos.nemesis import TOGETHER_MAX, Nemesis
 from tests.support.waiting import wait_until
 
@@ -26,7 +28,7 @@ class Scene:
     services: ClassVar[list[str]] = ["control"]
     ledger_proxies: ClassVar[list[object]] = []
     left_out: ClassVar[dict[str, str]] = {}
-    clocks: ClassVar[dict[str, WallClock]] = {}
+    clocks: ClassVar[dict[str, dict[str, WallClock]]] = {}
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -73,7 +75,7 @@ def test_no_two_faults_of_a_round_touch_the_same_and_every_kind_comes_before_any
         assert len(touched) == len(set(touched)), [fault.name for fault in faults]
         assert counted <= len(faults) <= TOGETHER_MAX
         sizes.add(len(faults))
-        seen += [fault.name for fault in faults if fault.kind not in ("pause", "lose")]
+        seen += [fault.name.partition(",")[0] for fault in faults if fault.kind not in ("pause", "lose")]
     assert sizes == {1, 2, 3}
     counts = [seen.count(name) for name in {*seen}]
     # One that was put back may be drawn again with the next bag, at most once each time.
@@ -134,7 +136,7 @@ def test_a_stack_that_cannot_do_a_kind_leaves_it_out():
     able = Scene()
     able.small_disk = SimpleNamespace()
     able.ledger_proxies = [SimpleNamespace()]
-    able.clocks = {"clock-step": SimpleNamespace(), "kafka-clock": SimpleNamespace()}
+    able.clocks = {"clock-step": {"": SimpleNamespace()}, "kafka-clock": {"": SimpleNamespace()}}
     assert {"clock-step", "kafka-clock", "disk-full", "ledger-cut"} <= {*Nemesis(able, 1).names}
 
 
@@ -145,6 +147,111 @@ def test_of_several_control_services_each_is_a_target_and_the_leader_may_stay_aw
     assert {"control", "control-2", "leader-away"} <= {*Nemesis(scene, 1).names}
     nemesis = Nemesis(scene, 1, only=["ledger-cut"])
     assert {nemesis.draw(1_000)[0][0].name for _ in range(40)} >= {"ledger cut control", "ledger cut control-2"}
+
+
+def test_a_clock_is_set_or_drifts_and_kafkas_is_always_set():
+    """And of several control services one is drawn, which may begin anew with its clock."""
+    scene = Scene()
+    scene.services = ["control", "control-2"]
+    scene.clocks = {
+        "runner-clock": {"": SimpleNamespace()},
+        "kafka-clock": {"": SimpleNamespace()},
+        "control-clock": {"control": SimpleNamespace(), "control-2": SimpleNamespace()},
+    }
+    drawn = {kind: names_of(scene, kind) for kind in scene.clocks}
+    assert {"runner clock -45 s", "runner clock x1.05", "runner clock x0.8"} <= drawn["runner-clock"]
+    assert {"kafka clock +21600 s", "kafka clock +21600 s x1.2"} <= drawn["kafka-clock"]
+    assert all("600 s" in name for name in drawn["kafka-clock"])
+    assert {"control clock control -21600 s", "control clock control-2 x0.95, control-2 restarted"} <= drawn[
+        "control-clock"
+    ]
+
+    scene.clocks = {"control-clock": {"": SimpleNamespace()}}
+    drawn = names_of(scene, "control-clock")
+    assert {
+        "control clock +86400 s",
+        "control clock x1.2, control restarted",
+        "control clock x1.2, control-2 restarted",
+    } <= drawn
+
+
+def names_of(scene: Scene, kind: str) -> set[str]:
+    nemesis = Nemesis(scene, 1, only=[kind], together_max=1)
+    drawn = [nemesis.draw(1_000)[0] for _ in range(400)]
+    return {fault.name for faults in drawn for fault in faults if fault.kind not in ("pause", "lose")}
+
+
+def test_of_several_jobs_any_is_stopped_upgraded_or_computed_anew():
+    scene = Scene()
+    scene.jobs = [SimpleNamespace(name=name) for name in ("chaos", "chaos-second", "chaos-third")]
+    for kind in ("stop-and-start", "upgrade", "backfill"):
+        said = {name.partition(",")[0] for name in names_of(scene, kind)}
+        assert said == {f"{kind.replace('-', ' ')} {one.name}" for one in scene.jobs}
+
+
+def test_a_control_service_that_begins_anew_with_a_wrong_clock_is_there_before_the_clock_is_right():
+    scene = Scene()
+    clock = SimpleNamespace(set=lambda ahead_s, rate=1.0: scene.done.append(f"clock {ahead_s:+} x{rate:g}"))
+    scene.clocks = {"control-clock": {"control-2": clock}}
+
+    def mend_all(parts) -> None:
+        time.sleep(0.1)  # as a start takes
+        Scene.mend_all(scene, parts)
+
+    scene.mend_all = mend_all
+    with subprocess.Popen(["sleep", "60"]) as child:
+        scene.named = lambda name: [child.pid] if name == "control-2" else []
+        fault = RestartWithWrongClock("control-2", "control-2", 0.0, 21_600, 1.05)
+        Nemesis(scene, 1).break_together(1, [fault])
+        assert child.wait(10) == -signal.SIGKILL
+    assert scene.done == ["clock +21600 x1.05", "mend control-2", "clock +0 x1", "look"]
+
+
+class Backfilled(Scene):
+    """A job with one backfill, which comes to `points`, one after the other as often as somebody looks."""
+
+    speed = 20
+
+    def __init__(self, *points: str) -> None:
+        super().__init__()
+        self.points = [*points]
+        self.armed, self.fired = "", False
+
+    def ask_ledger(self, statement: str) -> list[dict[str, int]]:
+        if "FROM backfills" in statement:
+            return [{"count": len(self.points)}]
+        return [{"first": 0, "last": 1_000_000}]
+
+    def arm(self, orders: str) -> None:
+        self.armed, self.fired = orders, False
+        self.done.append(orders)
+
+    def has_fired(self) -> bool:
+        if not self.fired and self.points:
+            self.fired = f"{self.points.pop(0)}=kill" in self.armed
+        return self.fired
+
+
+def test_a_backfill_is_killed_at_each_failpoint_that_it_comes_to(monkeypatch):
+    monkeypatch.setattr("tests.support.chaos.acts.ask", lambda stack, what, order: stack.done.append(what))
+    scene = Backfilled("backfill.begun", "backfill.before_swap")
+    fault = Backfill("chaos", 0.0, None, ["backfill.begun", "backfill.swapped"])
+    fault.begin(scene)
+    fault.end(scene)
+    note = "*=note"
+    killed = ["backfill.begun=kill,*=note", "backfill.swapped=kill,*=note"]
+    assert [one for one in scene.done if one != "to backfill"] == [killed[0], note, killed[1], note]
+    assert scene.done.index("to backfill") > 0, "it may come to the first at once"
+    assert fault.missed == ["backfill.swapped"] and fault.name.endswith("never came to backfill.swapped")
+
+
+def test_a_failpoint_of_a_backfill_that_is_asked_for_must_be_reached(monkeypatch):
+    monkeypatch.setattr("tests.support.chaos.acts.ask", lambda stack, what, order: None)
+    monkeypatch.setattr(Backfill, "prepare", lambda self, stack: None)
+    (one,) = Nemesis(Backfilled("backfill.swapped"), 1).fail_at(["backfill.swapped"])
+    assert str(one).startswith("round 1: backfill chaos, killed at backfill.swapped")
+    with pytest.raises(AssertionError, match=r"never came to backfill\.swapped"):
+        list(Nemesis(Backfilled("backfill.begun"), 1).fail_at(["backfill.swapped"]))
 
 
 def test_a_process_that_goes_with_another_fault_of_the_round_is_not_waited_for(monkeypatch):

@@ -48,7 +48,9 @@ def test_a_right_run_passes(seed: int, job: ChaosJob) -> None:
 
 @pytest.mark.parametrize("pace", PACES.values(), ids=lambda pace: f"{pace.speed}x")
 def test_the_checker_knows_the_windows_and_the_rule_of_each_document(pace: Pace) -> None:
-    text = "---\n".join([documents(STREAM, JOB, pace), *documents_of(JOBS, pace)])
+    text = "---\n".join(
+        [documents(STREAM, JOB, pace), *documents_of(JOBS, pace, dict.fromkeys([job.name for job in JOBS], 1))]
+    )
     batch = check_documents(text, "chaos.yaml", {})
     checked = {pipeline.spec.pipeline: pipeline for pipeline in batch.pipelines}
     assert checked.keys() == {job.name for job in JOBS}
@@ -57,6 +59,14 @@ def test_the_checker_knows_the_windows_and_the_rule_of_each_document(pace: Pace)
         windows = {one.name: Windows(one.size_ms, one.slide_ms or one.size_ms) for one in document.stages}
         assert (known.windows, known.rule) == (windows, asdict(document.event_time_rule))
         assert job.stages == tuple(windows)
+
+
+def total_by_the_version_before(dump: Dump, chance: Chance) -> None:
+    """As a platform does that goes on with what the version before has added up."""
+    newest = dump.tables["job_versions"][-1]["version"]
+    sources = [one["_source"] for one in dump.documents]
+    found = chance.choice([one for one in sources if one["strandline"]["version"] == newest and one["total"]])
+    found["total"] = found["total"] // newest * (newest - 1)
 
 
 def lose_a_document(dump: Dump, chance: Chance) -> None:
@@ -156,6 +166,7 @@ PLANTED: dict[Callable[[Dump, Chance], None], str] = {
     change_the_last_bit_of_a_load: "wrong",
     change_a_cost: "wrong",
     change_the_origin: "wrong",
+    total_by_the_version_before: "wrong",
     change_the_bytes_of_a_dead_letter: "wrong",
     write_a_result_of_the_first_job: "foreign",
     write_a_result_of_a_window_that_holds_nothing: "foreign",

@@ -14,7 +14,7 @@ import pytest
 from strandline.processing.slices.watermark import greatest, watermark_by
 from tests.support.chaos.checker import JobVerdict, check_job
 from tests.support.chaos.checking.pace import PACES
-from tests.support.chaos.dump import Record, Row
+from tests.support.chaos.dump import Dump, Record, Row
 from tests.support.chaos.made_up import LARGE_BYTES, RULE, MadeUpJob
 from tests.support.chaos.work import draw_speed
 
@@ -345,6 +345,8 @@ class OnABrokerWhoseClockSteps(MadeUpJob):
 
     STEPS = ((50, 60, 21_600_000), (90, 100, -21_600_000))
     """From this slice on, until that one, by so many ms."""
+    RATE = 1.0
+    """How many seconds it goes in a second then."""
 
     def append(self, count: int) -> list[Record]:
         number, now_ms = len(self.dump.tables["slices"]) + 1, self.log_ms
@@ -352,8 +354,10 @@ class OnABrokerWhoseClockSteps(MadeUpJob):
             if number == first:
                 self.broker_ahead_ms, self.since_ms = ahead_ms, now_ms
             elif number == end:
-                self.dump.log_time_steps.append((self.since_ms, now_ms, ahead_ms))
+                self.dump.log_time_steps.append((self.since_ms, now_ms, ahead_ms, self.RATE))
                 self.broker_ahead_ms = 0
+            elif first < number < end:
+                self.broker_ahead_ms = ahead_ms + int((now_ms - self.since_ms) * (self.RATE - 1))
         return super().append(count)
 
 
@@ -362,10 +366,35 @@ class CountsSilenceByTheLogsClock(OnABrokerWhoseClockSteps):
         return {one: max(0, ms + self.broker_ahead_ms) for one, ms in super().silences(fed).items()}
 
 
-def test_the_clock_of_a_broker_may_step_and_is_no_silence() -> None:
+class OnABrokerWhoseClockIsSlow(OnABrokerWhoseClockSteps):
+    RATE = 0.5
+
+
+def test_the_clock_of_a_broker_may_step_and_drift_and_is_no_silence() -> None:
     for seed in range(4):
         assert run(OnABrokerWhoseClockSteps, seed).violations == []
+        assert run(OnABrokerWhoseClockIsSlow, seed).violations == []
         assert run(CountsSilenceByTheLogsClock, seed).watermark
+
+
+class WithAFastClock(MadeUpJob):
+    """Its runner counts twice the silence that there is."""
+
+    def silences(self, fed: set[int]) -> dict[str, int]:
+        return {one: 2 * ms for one, ms in super().silences(fed).items()}
+
+
+class OnAMachineWithAFastClock(WithAFastClock):
+    def finish(self) -> Dump:
+        dump = super().finish()
+        dump.silence_drifts = [(0, self.log_ms, 2.0)]
+        return dump
+
+
+def test_a_clock_that_runs_fast_counts_more_silence_and_only_then_may_it() -> None:
+    for seed in range(4):
+        assert run(OnAMachineWithAFastClock, seed).violations == []
+        assert run(WithAFastClock, seed).watermark
 
 
 IN_TIME_AND_LATE = [RaisesTheWatermark, RaisesTheClose, FollowsTheNewestPartition]

@@ -361,6 +361,102 @@ def test_far_behind_all_partitions_are_cut_at_one_log_time(tmp_path):
     job.ledger.close()
 
 
+def job_that_has_read(tmp_path, record_ms, until_ms, rule=RULE, rows_max=10):
+    """Its topic has one partition, with one record, which it has committed by `until_ms`."""
+    job = Job(tmp_path, rule, rows_max)
+    job.log.records = {0: []}
+    job.log.add(0, record_ms, record_ms)
+    job.commit_all(until_ms)
+    return job
+
+
+def late_in(job, rows):
+    """(partition, event time) of each record that is late."""
+    return [
+        (partition, event_ms)
+        for row in rows
+        for partition, end in row.offsets["s"].items()
+        for _, event_ms in job.log.records[partition][row.offsets_first["s"].get(partition, 0) : end]
+        if row.watermark_ms is not None and event_ms < row.watermark_ms
+    ]
+
+
+def row_counts(rows):
+    return [sum(row.offsets["s"].values()) - sum(row.offsets_first["s"].values()) for row in rows]
+
+
+@pytest.mark.parametrize("late_first", [0, 1, 3], ids=lambda n: f"{n} that are late come first")
+def test_far_behind_no_record_of_an_added_partition_is_late_because_the_brokers_clock_jumped(tmp_path, late_first):
+    """The clock is set back while the job is far behind: by log time, all of the old partition comes before the new one."""
+    job = job_that_has_read(tmp_path, 100_000, 100, rows_max=30)
+    job.log.add(0, 101_000, 101_000)
+    job.log.records[1] = [*[(101_000, 5_000)] * late_first, (102_000, 102_000)]
+    for second in range(103, 120):
+        for partition in (0, 1):
+            job.log.add(partition, 1_000 * second - 80_000, 1_000 * second)
+    rows = job.commit_all(200)
+    assert job.ledger.last_slice("j").offsets == {"s": {0: 19, 1: 18 + late_first}}
+    assert late_in(job, rows) == [(1, 5_000)] * late_first
+    job.ledger.close()
+
+
+def test_what_is_not_read_yet_of_an_added_partition_is_not_late_for_the_silence_of_others(tmp_path):
+    """More of it waits than a slice may hold, and nothing of the first slice can be used."""
+    job = job_that_has_read(tmp_path, 1_000, 30_000)
+    job.log.records[1] = [(29_000 + number, -50_000 if number < 12 else 20_000) for number in range(32)]
+    job.log.records[2] = []
+    rows = job.commit_all(30_100)
+    assert late_in(job, rows) == [(1, -50_000)] * 12
+    assert max(row_counts(rows)) <= 10
+    job.ledger.close()
+
+
+def test_far_behind_the_newest_event_counts_when_all_is_read(tmp_path):
+    """An added partition is read first, and a new version's rule finds it ahead of what waits."""
+    job = job_that_has_read(tmp_path, 0, 100)
+    for second in range(1, 40):
+        job.log.add(0, 1_000 * second, 1_000 * second)
+    job.log.records[1] = [(38_500, 38_500)]
+    rows = [job.commit(job.next(200))]
+    assert rows[0].offsets["s"][1] == 1
+    newest = EventTimeRule(1_000, 5_000, watermark="newest")
+    job.planner = job.planner_of(PlannerSettings("j", 1, job.run.epoch, "s", "earliest", 10, newest, WINDOWS))
+    rows += job.commit_all(300)
+    job.log.add(0, 40_000, 40_000)
+    rows += job.commit_all(400)
+    assert late_in(job, rows) == []
+    assert max(row_counts(rows)) <= 10
+    assert [row.rule.watermark for row in rows] == ["partitions"] * (len(rows) - 1) + ["newest"]
+    job.ledger.close()
+
+
+def test_where_the_newest_event_counts_an_added_partition_does_not_run_ahead(tmp_path):
+    job = job_that_has_read(tmp_path, 0, 100, EventTimeRule(1_000, None, watermark="newest"))
+    job.log.records[1] = []
+    for number in range(20):
+        job.log.add(0, 1_000 * number, 1_000 * number)
+    for number in range(5):
+        job.log.add(1, 15_000 + 1_000 * number, 15_000 + 1_000 * number)
+    assert late_in(job, job.commit_all(200)) == []
+    job.ledger.close()
+
+
+def test_a_partition_of_which_nothing_can_be_used_does_not_stop_the_others(tmp_path):
+    """New records come to it before every slice."""
+    job = job_that_has_read(tmp_path, 100_000, 100)
+    job.log.records[1] = []
+    for number in range(50):
+        job.log.add(0, 150_000 + number, 150_000 + number)
+    slices = 0
+    while job.log.ends("s")[0] > job.ledger.last_slice("j").offsets["s"][0]:
+        for _ in range(6):
+            job.log.add(1, 101_000, -90_000)
+        job.commit(job.next(200))
+        slices += 1
+        assert slices < 20
+    job.ledger.close()
+
+
 def test_more_records_in_one_millisecond_than_a_slice_may_hold_are_one_slice(tmp_path):
     job = Job(tmp_path, rows_max=10)
     for _ in range(25):

@@ -25,6 +25,8 @@ from strandline.processing.source.slice_rows import parts_by_size
 DEAD_LETTERS_A_TRANSACTION = 5_000
 HEADER_BYTES_MAX = 4_096
 """A longer text is cut: a message may quote what it refuses."""
+_BESIDE_VALUE_BYTES_MAX = 16 * HEADER_BYTES_MAX
+"""The key and the headers of a dead letter have fewer bytes together: it has at most nine of them."""
 HEADER_PAYLOAD_BYTES = "payload-bytes"
 """Of a dead letter without its bytes: how many they were."""
 HEADER_PAYLOAD_SHA256 = "payload-sha256"
@@ -66,7 +68,9 @@ class DeadLetter:
 
     def within(self, bytes_max: int) -> DeadLetter:
         """This dead letter, without the payload's bytes if it is larger with them."""
-        if self.value is None or self.entry.size_bytes <= bytes_max:
+        if self.value is None or len(self.value) + _BESIDE_VALUE_BYTES_MAX <= bytes_max:
+            return self  # nearly all: to count every header's bytes would cost as much as to write the letter
+        if self.entry.size_bytes <= bytes_max:
             return self
         headers = dict(self.headers)
         left_out = f" (a dead letter can't hold its {len(self.value)} bytes; they are left out)"

@@ -7,6 +7,8 @@ from Spark's state store: one blob. What it did goes back to the driver as one s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -152,8 +154,8 @@ class KeyedTask:
     def process(self, bucket: int, rows: Iterable[BucketRow], state: bytes | None) -> BucketDone:
         """Do one slice's work for one bucket.
 
-        1. Take in the rows, in whatever order they come, and write rejected records as dead letters.
-        2. Step the operators.
+        1. Take in the rows, in whatever order they come.
+        2. Step the operators, and write rejected records as dead letters at the same time.
         3. Emit, if the slice is new.
 
         Raises StrandlineError.
@@ -174,9 +176,9 @@ class KeyedTask:
             if work is not None and rejected.held_bytes >= _LETTERS_BYTES:
                 rejected.write(work)
         assert work is not None, "the source tells every bucket what to do"
-        rejected.write(work)
+        with rejected.written_meanwhile(work):
+            stepped = self.cascade.step(state, chunks, Closing(work.from_ms, work.closes_ms(facts)))
         outcome = BucketOutcome(letters=rejected.written, facts=facts if bucket == 0 else [])
-        stepped = self.cascade.step(state, chunks, Closing(work.from_ms, work.closes_ms(facts)))
         if not work.emits:
             return BucketDone(stepped.state, outcome, [], work)
         # A last stage that is split has no results yet: `merge` emits them.
@@ -232,6 +234,17 @@ class _RejectedRecords:
     def hold(self, blob: bytes) -> None:
         self._blobs.append(blob)
         self.held_bytes += len(blob)
+
+    @contextmanager
+    def written_meanwhile(self, work: SliceWork) -> Iterator[None]:
+        """Write what is held while the body runs, since Kafka's answers take as long as a step. Raises StrandlineError."""
+        if not self._blobs:
+            yield
+            return
+        with ThreadPoolExecutor(max_workers=1) as writer:
+            written = writer.submit(self.write, work)
+            yield
+            written.result()
 
     def write(self, work: SliceWork) -> None:
         """Write what is held. Raises StrandlineError."""

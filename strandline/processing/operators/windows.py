@@ -4,10 +4,11 @@ Rows are folded into *panes*: pieces of event time, so cut that no window border
 a sliding one is merged from several when it closes, so a record costs the same however long the window is.
 
 Contracts:
-- Order. Each row has a partition: that of the input in a first stage; in a later one its virtual bucket where the stage is split,
-  else 0. The rows of one partition come in their order (in a first stage: by offset). A pane keeps one partial result for each
-  key and partition. When a window closes, its panes are merged in time order per partition, then the partitions in their order.
-  So a result is the same to the last bit however the log was sliced, merged, bucketed or restarted.
+- Order. Each row has a partition: in a first stage that of the input; in a later one, whose rows are results of the stage before,
+  its virtual bucket where the buckets of the job share the stage's keys (`cascade.py`), else 0. The rows of one partition come in
+  their order (in a first stage: by offset). A pane keeps one partial result for each key and partition. When a window closes, its
+  panes are merged in time order per partition, then the partitions in their order. So a result is the same to the last bit
+  however the log was sliced, merged, bucketed or restarted.
 - State. A table of keys, and a table with a row for each (pane, key, partition), whose schema is `state_schema`. It holds only
   panes that an open window needs.
 - Rewind. The state holds nothing that the rows don't give again. To rebuild it, read from the start of the oldest open window.
@@ -73,8 +74,8 @@ class Closing:
     """Which windows become final in one step: those that end after `after_ms` and at or before `up_to_ms`."""
 
     after_ms: int | None
-    """None: all that end up to then. So it is while no window was ever closed, and in the first batch of a rewind and in each
-    chunk of a backfill, which begin with an empty state."""
+    """None: no lower limit. So it is before the first window closes, and where the state begins empty: in the first batch of a
+    rewind and in each chunk of a backfill. The emission leaves out what an earlier run emitted."""
     up_to_ms: int | None
     """None: no window."""
 
@@ -219,32 +220,32 @@ class WindowOperator:
         if closing.up_to_ms is None or not groups.num_rows:
             return
         panes = _column(groups, 0)
-        first_start = (int(panes[0]) * self.pane_ms - self.size_ms) // self.every_ms + 1
+        first_window = (int(panes[0]) * self.pane_ms - self.size_ms) // self.every_ms + 1
         if closing.after_ms is not None:
-            first_start = max(first_start, (closing.after_ms - self.size_ms) // self.every_ms + 1)
-        last_start = min(
+            first_window = max(first_window, (closing.after_ms - self.size_ms) // self.every_ms + 1)
+        last_window = min(
             (closing.up_to_ms - self.size_ms) // self.every_ms, int(panes[-1]) * self.pane_ms // self.every_ms
         )
         size, every = self._size_panes, self._every_panes
         ranks = key_ranks(keys)
-        start = first_start
-        while start <= last_start:
-            low = int(np.searchsorted(panes, start * every))
+        window = first_window
+        while window <= last_window:
+            low = int(np.searchsorted(panes, window * every))
             if low == len(panes):
                 return
-            if every * start + size <= panes[low]:  # nothing is in this window, nor in those before the next pane
-                start = max(start + 1, (int(panes[low]) - size) // every + 1)
+            if every * window + size <= panes[low]:  # nothing is in this window, nor in those before the next pane
+                window = max(window + 1, (int(panes[low]) - size) // every + 1)
                 continue
-            end = self._end_of_piece(panes, start, last_start)
-            yield self._merge_windows(groups, keys, ranks, (start, end))
-            start = end
+            end = self._end_of_piece(panes, window, last_window)
+            yield self._merge_windows(groups, keys, ranks, range(window, end))
+            window = end
 
-    def _end_of_piece(self, panes: Codes, start: int, last_start: int) -> int:
-        """Before which window the piece ends that begins with `start`. It has one window at least, and no more than merge about
-        _MERGED_ROWS_MAX rows."""
+    def _end_of_piece(self, panes: Codes, first_window: int, last_window: int) -> int:
+        """The window before which the piece ends that begins with `first_window`. It has one window at least, and no more than
+        merge about _MERGED_ROWS_MAX rows."""
         size, every = self._size_panes, self._every_panes
-        low, high = start + 1, last_start + 1
-        first = int(np.searchsorted(panes, start * every))
+        low, high = first_window + 1, last_window + 1
+        first = int(np.searchsorted(panes, first_window * every))
         while low < high:
             middle = (low + high + 1) // 2
             rows = int(np.searchsorted(panes, (middle - 1) * every + size)) - first
@@ -259,21 +260,23 @@ class WindowOperator:
         groups: pa.RecordBatch,
         keys: pa.RecordBatch,
         ranks: Codes,
-        starts: tuple[int, int],
+        numbers: range,
     ) -> ClosedWindows:
-        """The windows numbered from `starts[0]` to before `starts[1]`, their panes merged in the order of time."""
+        """The windows of these numbers, their panes merged in the order of time."""
         size, every = self._size_panes, self._every_panes
         panes = _column(groups, 0)
         taken, windows = [], []
         for offset in range(size):  # the first pane of every window, then the second ...: so panes stay in their order
-            number = panes - offset
-            fits = (number % every == 0) & (number >= starts[0] * every) & (number < starts[1] * every)
+            first_pane = panes - offset
+            fits = (
+                (first_pane % every == 0) & (first_pane >= numbers.start * every) & (first_pane < numbers.stop * every)
+            )
             rows = np.flatnonzero(fits)
             taken.append(rows)
-            windows.append(number[rows] // every)
+            windows.append(first_pane[rows] // every)
         rows, window = np.concatenate(taken), np.concatenate(windows)
         part = groups.take(pa.array(rows))
-        # By rank, so that results leave in the order of the keys' values.
+        # A key's rank is its place among all keys in the order of their values, in which results leave.
         places = _Places.of(window, ranks[_column(part, 1)], _column(part, 2).astype(np.int64), len(ranks))
         partials = part.columns[3:]
         if size > 1:
@@ -282,9 +285,9 @@ class WindowOperator:
             order = np.empty(places.count, np.int64)
             order[places.codes] = np.arange(places.count)
             partials = [column.take(pa.array(order)) for column in partials]
-        by_rank = np.empty(len(ranks), np.int64)
-        by_rank[ranks] = np.arange(len(ranks))
-        columns = [places.panes, by_rank[places.keys], places.partitions.astype(np.int32)]
+        key_of_rank = np.empty(len(ranks), np.int64)
+        key_of_rank[ranks] = np.arange(len(ranks))
+        columns = [places.panes, key_of_rank[places.keys], places.partitions.astype(np.int32)]
         return ClosedWindows(
             keys, pa.RecordBatch.from_arrays([*map(pa.array, columns), *partials], schema=self.state_schema)
         )
@@ -340,14 +343,15 @@ class _Places:
             return _Places(nothing, nothing, nothing, nothing)
         base, spread = int(panes.min()), int(partitions.max()) + 1
         width = max(1, key_count) * spread
-        distinct, codes = _number((panes - base) * width + keys * spread + partitions)
+        distinct, codes = _dense_codes((panes - base) * width + keys * spread + partitions)
         pane, rest = np.divmod(distinct, width)
         key, partition = np.divmod(rest, spread)
         return _Places(codes, pane + base, key, partition)
 
 
-def _number(values: Codes) -> tuple[Codes, Codes]:
-    """The distinct values in ascending order, and the place of each. Sorts only where a table of all would be too large."""
+def _dense_codes(values: Codes) -> tuple[Codes, Codes]:
+    """The distinct values in ascending order, and for each value its place among them. Sorts only where a table with an entry for
+    every number up to the greatest would be too large."""
     top = int(values.max()) + 1
     if top > 8 * len(values) + 65_536:
         distinct, codes = np.unique(values, return_inverse=True)

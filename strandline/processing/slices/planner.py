@@ -168,13 +168,21 @@ class SlicePlanner:
         # as it was read, but the last emission need not: the job may have read on before the stream had an emitter.
         ends = {partition: max(ends.get(partition, 0), firsts.get(partition, 0)) for partition in ends | firsts}
         row = self._empty_slice(done, checkpoint, firsts, silence_ms)
+        if done is not None and done.kind is SliceKind.CATCH_UP and done.rule.watermark == "partitions":
+            # What was read may be ahead of what waits. The newest event counts when all is read.
+            row = replace(row, rule=replace(row.rule, watermark="partitions"))
         rows = offset_count({stream: firsts}, {stream: ends})
         is_first = checkpoint is None or checkpoint.latest_log_ms is None
         if rows and is_first and not draining and self._is_filling(firsts, ends):
             return None
         if rows > self._settings.rows_max:
-            cut = self._cut_by_emission if self._settings.emitter else self._cut_by_log_time
-            offsets, cut_time_ms = cut(firsts, ends, checkpoint)
+            if self._settings.emitter:
+                offsets, cut_time_ms = self._cut_by_emission(firsts, ends, checkpoint)
+            else:
+                newcomers = self._newcomers(row, ends)
+                offsets, cut_time_ms = self._cut_by_log_time(firsts, ends, checkpoint, newcomers)
+                if any(offsets[partition] < end for partition, end in newcomers.items()):
+                    row = replace(row, silence_ms={})  # that of others may not pass by what waits in them
             row = replace(row, kind=SliceKind.CATCH_UP, offsets={stream: offsets}, cut_time_ms=cut_time_ms)
             return _with_watermark(row, checkpoint)
         if rows:
@@ -224,6 +232,15 @@ class SlicePlanner:
             return self._index.starts(stream)
         return {partition: min(end, emitted.get(partition, 0)) for partition, end in ends.items()}
 
+    def _newcomers(self, row: SliceRow, ends: Vector) -> Vector:
+        """The partitions that have records now and never had an accepted one, with their ends: they hold nobody back yet. None in
+        a job's first slices, before any record is accepted, nor where the newest event counts, which nobody holds back."""
+        stream = self._settings.stream
+        firsts, known = row.offsets_first[stream], row.reached.get(stream, {})
+        if not known or row.rule.watermark == "newest":
+            return {}
+        return {p: end for p, end in ends.items() if end > firsts.get(p, 0) and p not in known}
+
     def _cut_by_emission(self, firsts: Vector, ends: Vector, checkpoint: CheckpointRow | None) -> tuple[Vector, int]:
         """The end of the last emission, at or before `ends`, with which the slice holds at most `rows_max` records, and the
         time of its commit. If the first new emission alone holds more, the slice takes all of it."""
@@ -249,29 +266,47 @@ class SlicePlanner:
         emitted = self._ledger.checkpoint(emitter, number).result_offsets.get(self._settings.stream, {})
         return {p: max(min(emitted.get(p, 0), end), firsts.get(p, 0)) for p, end in ends.items()}
 
-    def _cut_by_log_time(self, firsts: Vector, ends: Vector, checkpoint: CheckpointRow | None) -> tuple[Vector, int]:
+    def _cut_by_log_time(
+        self, firsts: Vector, ends: Vector, checkpoint: CheckpointRow | None, newcomers: Vector
+    ) -> tuple[Vector, int]:
         """The latest cut at one log time that holds at most `rows_max` records, and its time. If the first millisecond alone
-        holds more, the slice takes all of it. No partition runs ahead of another in log time."""
-        stream = self._settings.stream
+        holds more, the slice takes all of it. No partition runs ahead of another in log time.
+
+        But `newcomers` come first, up to their ends whatever their log times, and if a slice can't hold that, the others wait.
+        For brokers' clocks may jump: then log time lets the others run ahead of records that were there before theirs, and a
+        partition that holds nobody back would lose them.
+        """
+        stream, rows_max = self._settings.stream, self._settings.rows_max
+        # Where the slice ends at the earliest.
+        least = {partition: newcomers.get(partition, firsts.get(partition, 0)) for partition in ends}
+        if offset_count({stream: firsts}, {stream: least}) > rows_max:
+            ends, least = least, {partition: firsts.get(partition, 0) for partition in ends}
+        rows_least = offset_count({stream: firsts}, {stream: least})
+
+        def cut_at(log_time_ms: int) -> tuple[Vector, int]:
+            found = self._index.offsets_at(stream, log_time_ms, ends)
+            cut = {partition: max(offset, least[partition]) for partition, offset in found.items()}
+            return cut, offset_count({stream: firsts}, {stream: cut})
+
         newest_ms = self._index.newest_log_time(stream)
-        read_ms = checkpoint.latest_log_ms if checkpoint is not None else None
-        # A broker whose clock was set back has new records below what is read: then any time may be the one.
-        low_ms = read_ms if read_ms is not None and read_ms < newest_ms else 0
+        low_ms = checkpoint.latest_log_ms if checkpoint is not None and checkpoint.latest_log_ms is not None else 0
+        # A broker whose clock was set back has new records below what is read, and so have those who waited for newcomers: then
+        # any time may be the one.
+        if low_ms >= newest_ms or cut_at(low_ms)[1] > rows_max:
+            low_ms = 0
         high_ms = newest_ms + 1
         fitting: tuple[Vector, int] | None = None
         too_large = (ends, newest_ms)
         while high_ms - low_ms > 1:
             middle_ms = (low_ms + high_ms) // 2
-            cut = self._index.offsets_at(stream, middle_ms, ends)
-            cut = {partition: max(offset, firsts.get(partition, 0)) for partition, offset in cut.items()}
-            rows = offset_count({stream: firsts}, {stream: cut})
-            if rows > self._settings.rows_max:
+            cut, rows = cut_at(middle_ms)
+            if rows > rows_max:
                 high_ms, too_large = middle_ms, (cut, middle_ms)
                 continue
             low_ms = middle_ms
             if rows:
                 fitting = (cut, middle_ms)
-            if rows * 2 >= self._settings.rows_max:
+            if (rows - rows_least) * 2 >= rows_max - rows_least:
                 break
         return fitting or too_large
 

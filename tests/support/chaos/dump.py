@@ -84,8 +84,11 @@ class Dump:
     """When no broker answered: from, to, in ms of the wall clock."""
     speed: int = 20
     """Of event time, in seconds a second; the sizes of the windows follow from it."""
-    log_time_steps: list[tuple[int, int, int]] = field(default_factory=list)
-    """When the broker's clock was not right: from, to, by how much it was ahead, in ms. By more than the run took."""
+    log_time_steps: list[tuple[int, int, int, float]] = field(default_factory=list)
+    """When the broker's clock was not right: from, to, by how much it was ahead at first, in ms, by more than the run took; and
+    how many seconds it went in a second."""
+    silence_drifts: list[tuple[int, int, float]] = field(default_factory=list)
+    """When the clock that counts silence ran fast: from, to, how many seconds in a second."""
     ledger_times_jump: bool = False
     """Whether the clock of the job's machine was set: the times in the ledger say nothing of what came first then."""
     backfilled: list[Row] = field(default_factory=list)
@@ -109,7 +112,7 @@ class Dump:
                 )
                 for row in fields[topic]
             ]
-        for name in ("kafka_away", "log_time_steps"):
+        for name in ("kafka_away", "log_time_steps", "silence_drifts"):
             fields[name] = [tuple(one) for one in fields.get(name, [])]
         return cls(**fields)
 

@@ -13,6 +13,7 @@ import random
 import signal
 import sqlite3
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -28,9 +29,10 @@ from strandline.ledger.ledger import Ledger
 from strandline.services.client import ControlClient, ControlUnavailable
 from strandline.services.processes.pids import PidFile
 from tests.support.chaos.checking.pace import PACES
+from tests.support.chaos.clocks import CLOCK_KINDS, WallClock, WrongTime, make_clocks
 from tests.support.chaos.dump import Dump, Row, query, take_dump
 from tests.support.chaos.index_proxy import IndexProxy
-from tests.support.chaos.machine import SmallDisk, WallClock
+from tests.support.chaos.machine import SmallDisk
 from tests.support.chaos.more_jobs import ChaosJob, documents_of, jobs_of
 from tests.support.chaos.postgresql_server import PostgresqlServer
 from tests.support.chaos.processes import descendants, name_of
@@ -77,8 +79,8 @@ class JobStack:
         """While this file is there, it arms failpoints in every runner; see strandline/core/failpoints.py."""
         self.job, self.stream = "chaos", "chaos-readings"
         self.jobs = jobs_of(self.job, self.stream, jobs)
-        self.version = 1
-        """Of the first job's document, the newest that was applied, or is to be."""
+        self.versions: dict[str, int] = defaultdict(lambda: 1)
+        """Of each job's document, the newest that was applied, or is to be."""
         self.stack = ProxiedStack(Settings(), directory, free_port_offset(), Console(quiet=True))
         self.stack.of_control["STRANDLINE_FAILPOINTS"] = f"@{self.failpoints}"  # which the runners inherit
         self.index_proxy = IndexProxy(self.stack.ports.elasticsearch)
@@ -116,9 +118,15 @@ class JobStack:
             self._set(standbys=0)  # or memory is short
         self.left_out: dict[str, str] = {}
         """Kinds of faults that can't be done on this machine, and why."""
-        self.clocks: dict[str, WallClock] = {}
-        """By the kind of fault that sets it."""
-        self._make_clocks(kinds)
+        self.clocks: dict[str, dict[str, WallClock]] = {}
+        """Kind of fault -> whose clock it sets -> the clock."""
+        clock_kinds = [kind for kind in CLOCK_KINDS if not kinds or kind in kinds]
+        # Services over one SQLite file are on one machine, and SQLite's clock is theirs.
+        with_clocks = self.services if self.postgresql is not None else []
+        try:
+            self.clocks = make_clocks(directory, self.stack, with_clocks, clock_kinds)
+        except OSError as error:
+            self.left_out |= dict.fromkeys(clock_kinds, str(error))
         self.small_disk: SmallDisk | None = None
         """Where the runners have their scratch."""
         if not kinds or "disk-full" in kinds:
@@ -136,20 +144,6 @@ class JobStack:
         name = self.stack.add_service(ledger_url).name
         self.services.append(name)
         self._starters[name] = lambda: self.stack.start_service(name)
-
-    def _make_clocks(self, wanted: Sequence[str]) -> None:
-        for kind, (environment, some) in {
-            "clock-step": (self.stack.of_control, ""),
-            "runner-clock": (self.stack.of_control, "strandline.processing.run.process"),
-            "kafka-clock": (self.stack.of_kafka, ""),
-        }.items():
-            if not wanted or kind in wanted:
-                try:
-                    self.clocks[kind] = WallClock(self.directory, kind, some)
-                except OSError as error:
-                    self.left_out[kind] = str(error)
-                    continue
-                environment |= self.clocks[kind].environment
 
     def _make_disk(self) -> None:
         try:
@@ -184,9 +178,10 @@ class JobStack:
         self.wait_for_results(after_slices={}, since_s=0.0, timeout_s=START_TIMEOUT_S)
 
     def text(self) -> str:
-        """The documents of stream and jobs, the first job's in the present version."""
+        """The documents of stream and jobs, in their present versions."""
         pace = PACES[self.speed]
-        texts = [documents(self.stream, self.job, pace, self.version), *documents_of(self.jobs, pace)]
+        first = documents(self.stream, self.job, pace, self.versions[self.job])
+        texts = [first, *documents_of(self.jobs, pace, self.versions)]
         return "---\n".join(f"{text}recovery: {self.recovery}\n" for text in texts)
 
     def close(self) -> None:
@@ -370,10 +365,14 @@ class JobStack:
         )
         dump.kafka_away = self.kafka_away
         dump.speed = self.speed
-        steps = {kind: clock.steps for kind, clock in self.clocks.items()}
-        dump.ledger_times_jump = any(steps.get(kind) for kind in ("clock-step", "runner-clock"))
-        dump.log_time_steps = steps.get("kafka-clock", [])
+        of_runner = [one for kind in ("clock-step", "runner-clock") for one in self._wrong(kind)]
+        dump.ledger_times_jump = bool(of_runner)
+        dump.silence_drifts = [(one.from_ms, one.to_ms, one.rate) for one in of_runner if one.rate > 1]
+        dump.log_time_steps = [(one.from_ms, one.to_ms, one.ahead_ms, one.rate) for one in self._wrong("kafka-clock")]
         return dump
+
+    def _wrong(self, kind: str) -> list[WrongTime]:
+        return [one for clock in self.clocks.get(kind, {}).values() for one in clock.wrong]
 
     def state(self, job: str = "") -> str:
         """That job's (without a name, the first one's), or `unknown` while nobody tells. Raises AssertionError when a job has

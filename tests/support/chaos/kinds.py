@@ -6,11 +6,13 @@ import itertools
 import random
 import signal
 import time
+from functools import partial
 
 import httpx
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from strandline.core.failpoints import BACKFILL_FAILPOINTS
 from tests.support.chaos.acts import ANSWER_TIMEOUT_S, Backfill, StopAndStart, Upgrade
 from tests.support.chaos.faults import End, Fault, Maker, send_signal, targets
 from tests.support.chaos.job_stack import JobStack
@@ -23,8 +25,19 @@ AWAY_S = (10.0, 20.0)
 """Longer than a lease."""
 PARTITIONS_MAX = 8
 REFUSED_SHARE = (0.1, 0.9)
-CLOCK_STEPS_S = {"clock-step": (45, -45, 86_400), "runner-clock": (45, -45, 86_400), "kafka-clock": (21_600, -21_600)}
+CLOCK_STEPS_S = {
+    "clock-step": (45, -45, 86_400),
+    "runner-clock": (45, -45, 86_400),
+    "control-clock": (21_600, -21_600, 86_400),
+    "kafka-clock": (21_600, -21_600),
+}
 """Kafka's by more than a run takes: so every log time says whether it is of a step."""
+DRIFT_SHARE, RESTART_SHARE = 0.5, 0.5
+"""Of the faults of clocks: so many drift; and of those of a control service: so many begin with its restart."""
+DRIFT_RATES = (1.05, 0.95, 1.2, 0.8)
+"""How many seconds a clock that drifts goes in a second. At each of them two thirds of a lease are less than a lease."""
+FAILPOINT_SHARE = 0.5
+"""Of the kills of a backfill."""
 DELAY_S = (0.1, 0.9)
 """Less than what the checker allows between two clocks."""
 TRANSACTION_TIMEOUT_MS = 60_000
@@ -157,18 +170,37 @@ class PartitionsAdded(Fault):
             stack.has_more_partitions = True
 
 
-class ClockStep(Fault):
-    """A wall clock is set, and set back after a while; all others stay as they are."""
+class ClockFault(Fault):
+    """A wall clock is set, or runs fast or slow, or both, and is right again after a while; all others stay as they are."""
 
-    def __init__(self, kind: str, hold_s: float, by_s: int) -> None:
-        super().__init__(kind.replace("-", " "), f"{by_s:+} s", hold_s, End.AFTER_HOLD, touches=frozenset({kind}))
-        self._of, self._by_s = kind, by_s
+    def __init__(
+        self, kind: str, whose: str, hold_s: float, by_s: int, rate: float, end_when: End = End.AFTER_HOLD
+    ) -> None:
+        how = [f"{by_s:+} s"] * bool(by_s) + [f"x{rate:g}"] * (rate != 1.0)
+        target = " ".join([whose, *how]).strip()
+        super().__init__(kind.replace("-", " "), target, hold_s, end_when, touches=frozenset({kind}))
+        self._kind, self._whose, self._by_s, self._rate = kind, whose, by_s, rate
 
     def begin(self, stack: JobStack) -> None:
-        stack.clocks[self._of].set(self._by_s)
+        stack.clocks[self._kind][self._whose].set(self._by_s, self._rate)
 
     def end(self, stack: JobStack) -> None:
-        stack.clocks[self._of].set(0)
+        stack.clocks[self._kind][self._whose].set(0)
+
+
+class RestartWithWrongClock(ClockFault):
+    """A control service is killed, and comes back with a clock that is wrong, which is right again only when it is there."""
+
+    def __init__(self, whose: str, service: str, hold_s: float, by_s: int, rate: float) -> None:
+        super().__init__("control-clock", whose, hold_s, by_s, rate, End.WHEN_OTHERS_ENDED)
+        self.target += f", {service} restarted"
+        self.is_violent, self.touches = True, self.touches | {service}
+        self._service = service
+
+    def begin(self, stack: JobStack) -> None:
+        super().begin(stack)
+        send_signal(stack.named(self._service), signal.SIGKILL)
+        self.parts_killed.append(self._service)
 
 
 class DiskFull(Fault):
@@ -217,33 +249,54 @@ def makers(stack: JobStack) -> dict[str, Maker]:
         "kafka-delay": lambda chance: KafkaDelay(_hold_s(chance), chance.uniform(*DELAY_S)),
         "template-deleted": lambda _: TemplateDeleted(),
         "partitions-added": lambda chance: PartitionsAdded(chance.randint(1, 2)),
-        "stop-and-start": lambda chance: StopAndStart(_hold_s(chance)),
-        "upgrade": lambda _: Upgrade(),
-        "backfill": _backfill,
+        "stop-and-start": lambda chance: StopAndStart(_job(stack, chance), _hold_s(chance)),
+        "upgrade": lambda chance: Upgrade(_job(stack, chance)),
+        "backfill": lambda chance: _backfill(_job(stack, chance), chance),
     }
     if stack.ledger_proxies:
         found["ledger-cut"] = lambda chance: _ledger_cut(stack, chance)
     if len(stack.services) > 1:
-        found["leader-away"] = lambda chance: LeaderAway(stack, round(chance.uniform(*AWAY_S), 1))
-    found |= {kind: _setting(kind) for kind in stack.clocks}
+        found["leader-away"] = lambda chance: LeaderAway(stack, _away_s(chance))
+    found |= {kind: partial(_clock_fault, stack, kind) for kind in stack.clocks}
     if stack.small_disk is not None:
         found["disk-full"] = lambda chance: DiskFull(_hold_s(chance))
     return found
 
 
-def _setting(kind: str) -> Maker:
-    return lambda chance: ClockStep(kind, _hold_s(chance), chance.choice(CLOCK_STEPS_S[kind]))
+def _job(stack: JobStack, chance: random.Random) -> str:
+    return chance.choice(stack.jobs).name
 
 
-def _backfill(chance: random.Random) -> Backfill:
-    """One in two up to what is emitted then; killed up to twice, at its start or in the middle of its work."""
+def _clock_fault(stack: JobStack, kind: str, chance: random.Random) -> ClockFault:
+    """A step, or one time in two a drift: from the right time on, but in Kafka behind a step, so that no log time is taken for a
+    right one."""
+    whose = chance.choice([*stack.clocks[kind]])
+    by_s, rate, hold_s = chance.choice(CLOCK_STEPS_S[kind]), 1.0, _hold_s(chance)
+    if chance.random() < DRIFT_SHARE:
+        by_s, rate, hold_s = by_s if kind == "kafka-clock" else 0, chance.choice(DRIFT_RATES), _away_s(chance)
+    if kind == "control-clock" and chance.random() < RESTART_SHARE:
+        service = whose or chance.choice(stack.services)
+        return RestartWithWrongClock(whose, service, _away_s(chance), by_s, rate)
+    return ClockFault(kind, whose, hold_s, by_s, rate)
+
+
+def _backfill(job: str, chance: random.Random) -> Backfill:
+    """One in two up to what is emitted then; killed up to twice, at its start, in the middle of its work, or at a failpoint."""
     from_share = chance.uniform(-0.1, 0.7)
     to_share = None if chance.random() < 0.5 else chance.uniform(from_share + 0.2, 1.0)
-    return Backfill(from_share, to_share, [chance.uniform(0, 30) for _ in range(chance.randint(0, 2))])
+    kills: list[float | str] = []
+    for _ in range(chance.randint(0, 2)):
+        is_at_point = chance.random() < FAILPOINT_SHARE
+        kills.append(chance.choice(BACKFILL_FAILPOINTS) if is_at_point else chance.uniform(0, 30))
+    return Backfill(job, from_share, to_share, kills)
 
 
 def _hold_s(chance: random.Random) -> float:
     return round(chance.uniform(*HOLD_S), 1)
+
+
+def _away_s(chance: random.Random) -> float:
+    return round(chance.uniform(*AWAY_S), 1)
 
 
 def _ledger_cut(stack: JobStack, chance: random.Random) -> Cut:

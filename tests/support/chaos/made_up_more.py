@@ -30,7 +30,6 @@ def in_stream(document: Row, partition: int = 0, offset: int = 0, log_ms: int = 
 class MadeUpSecond(MadeUpJob):
     """Reads what the short windows of a made-up first job gave, one emission or a few in a slice."""
 
-    upgraded_after = ()
     rule = EventTimeRule(delay_ms=0, idle_timeout_ms=None, max_ahead_ms=300_000, watermark="newest")
 
     def __init__(self, seed: int, job: str, stream: str, documents: list[Row], pace: Pace) -> None:
@@ -78,6 +77,13 @@ class MadeUpSecond(MadeUpJob):
     def count(self, window: Any, partition: int, reading: Row) -> None:
         self.again[window].append((partition, reading))
 
+    def replay(self, closed_ms: int) -> None:
+        self.again.clear()
+        for member in self.taken:
+            self.count(*member)
+        for key in [key for key in self.again if key[0] <= closed_ms]:
+            del self.again[key]
+
     def open_ends_ms(self) -> list[int]:
         return [end_ms for end_ms, _ in self.again]
 
@@ -92,7 +98,7 @@ class MadeUpSecond(MadeUpJob):
                 "load": folded([(partition, 0, one["load"]) for partition, one in members]) / len(rows),
                 "peak": max(one["peak"] for one in rows),
                 "crowd": max(one["n"] / one["busy"] for one in rows),
-                "total": sum(one["total"] for one in rows),
+                "total": sum(one["total"] * self.version.times for one in rows),
                 "cost": str(sum(Decimal(one["cost"]) for one in rows)),
             }
             self.write("again", key[0], {"client": key[1]}, values, row, epoch)
@@ -101,8 +107,6 @@ class MadeUpSecond(MadeUpJob):
 
 class MadeUpThird(MadeUpJob):
     """Reads what the first job reads."""
-
-    upgraded_after = ()
 
     def __init__(self, seed: int, job: str, stream: str, pace: Pace) -> None:
         super().__init__(seed, job, stream, pace)
@@ -116,9 +120,16 @@ class MadeUpThird(MadeUpJob):
         return reading["ts"] - reading["ts"] % self.pace.short_ms + self.pace.short_ms
 
     def count(self, window: Any, partition: int, reading: Row) -> None:
-        if reading["power"] / reading["rated"] < 10:
+        if reading["power"] / reading["rated"] < self.version.load_below:
             for end_ms in range(window, window + self.pace.long_ms, self.pace.short_ms):
                 self.all[end_ms].append((partition, reading))
+
+    def replay(self, closed_ms: int) -> None:
+        self.all.clear()
+        for member in self.taken:
+            self.count(*member)
+        for end_ms in [end_ms for end_ms in self.all if end_ms <= closed_ms]:
+            del self.all[end_ms]
 
     def open_ends_ms(self) -> list[int]:
         return list(self.all)
@@ -136,7 +147,7 @@ class MadeUpThird(MadeUpJob):
                 "load": load,
                 "mean": self.rounded(load),
                 "peak": float(max(one["power"] for one in rows)),
-                "total": sum(one["count"] for one in rows),
+                "total": sum(one["count"] * self.version.times for one in rows),
                 "cost": str(sum(Decimal(one["cost"]) for one in rows)),
             }
             self.write("all", end_ms, {}, values, row, epoch)

@@ -3,12 +3,13 @@ and a third that reads the same input as the first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tests.support.chaos.checking import pipelines
 from tests.support.chaos.checking.pace import AGAIN, ALL, DELAY_MS, IDLE_MS, LONG, MAX_AHEAD_MS, SHORT, Pace
 from tests.support.chaos.checking.pipelines import Pipeline
+from tests.support.chaos.checking.versions import Version
 
 JOBS_MAX = 3
 _SECOND = """\
@@ -27,7 +28,7 @@ steps:
         load: avg(load)
         peak: max(peak)
         crowd: max(crowd)
-        total: sum(total)
+        total: sum(total * {times})
         cost: sum(cost)
     emit: [{{elasticsearch: {name}-{stage}}}]
 """
@@ -37,7 +38,7 @@ input: {{stream: {stream}}}
 event_time: {{field: ts, delay: {delay}, idle_timeout: {idle}, max_ahead: {ahead}}}
 steps:
   - derive: {{load: power / rated}}
-  - where: load < 10
+  - where: load < {load_below}
   - window:
       name: {stage}
       sliding: {{size: {size}, every: {every}}}
@@ -47,7 +48,7 @@ steps:
         load: avg(load)
         mean: "round(avg(load), 2)"
         peak: max(power)
-        total: sum(count)
+        total: sum(count * {times})
         cost: sum(cost)
     emit: [{{elasticsearch: {name}-{stage}}}]
 """
@@ -78,8 +79,8 @@ def jobs_of(name: str, stream: str, count: int) -> list[ChaosJob]:
     return found[:count]
 
 
-def documents_of(jobs: list[ChaosJob], pace: Pace) -> list[str]:
-    """The documents of the jobs beside the first, as YAML. More fields may follow each."""
+def documents_of(jobs: list[ChaosJob], pace: Pace, versions: Mapping[str, int]) -> list[str]:
+    """The documents of the jobs beside the first, as YAML, each in its version. More fields may follow each."""
     return [
         job.document.format(
             name=job.name,
@@ -90,6 +91,8 @@ def documents_of(jobs: list[ChaosJob], pace: Pace) -> list[str]:
             delay=f"{DELAY_MS}ms",
             idle=f"{IDLE_MS}ms",
             ahead=f"{MAX_AHEAD_MS}ms",
+            load_below=Version(versions[job.name]).load_below,
+            times=Version(versions[job.name]).times,
         )
         for job in jobs[1:]
     ]

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from strandline.core.failpoints import BACKFILL_FAILPOINTS
+from tests.support.chaos.acts import Backfill
 from tests.support.chaos.faults import PAUSE_S, End, Fault, Kill, LoseAnswers, Maker, Pause, Target, targets
 from tests.support.chaos.job_stack import JobStack
 from tests.support.chaos.kinds import makers
@@ -114,6 +116,9 @@ class Nemesis:
         Raises AssertionError when none comes there, or results don't flow again in time.
         """
         for number, point in enumerate(points, 1):
+            if point in BACKFILL_FAILPOINTS:
+                yield self._fail_backfill_at(number, point)
+                continue
             self._stack.arm(f"{point}={how}")
             if point.startswith(("run.", "rewind.")):
                 # Only a start comes there.
@@ -123,6 +128,13 @@ class Nemesis:
             wait_until(self._stack.has_fired, bool, f"reached: {point}", FLOW_TIMEOUT_S, 0.05)
             at_s = time.monotonic()
             yield self._wait(number, (Fault(how, point),), at_s, self._stack.slices_last())
+
+    def _fail_backfill_at(self, number: int, point: str) -> Round:
+        """Have everything computed anew that is closed, by a backfill whose process is killed there."""
+        fault = Backfill(self._chance.choice(self._stack.jobs).name, 0.0, None, [point])
+        one = self.break_together(number, [fault])
+        assert not fault.missed, f"round {number}, {fault.name}"
+        return one
 
     def break_drain(self) -> str:
         """Kill one thing that a drain needs, soon after the order, and start it again. Returns what was killed."""

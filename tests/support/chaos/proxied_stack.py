@@ -46,6 +46,8 @@ class ProxiedStack(Stack):
         super().__init__(settings, data_dir, port_offset, console)
         self.of_control: dict[str, str] = {}
         self.of_kafka: dict[str, str] = {}
+        self.of_service: dict[str, dict[str, str]] = {}
+        """Of one control service alone, by its name."""
         self.proxied_port, proxy_port = free_ports(2)
         self.kafka_proxy = KafkaProxy(proxy_port, self.proxied_port)
         """Between the broker, and control service and runners."""
@@ -68,7 +70,9 @@ class ProxiedStack(Stack):
     def start_service(self, name: str) -> None:
         """Start one that was added."""
         one = self.more_services[name]
-        environment = settings_environment(self.settings) | self.of_control | one.environment
+        environment = (
+            settings_environment(self.settings) | self.of_control | self.of_service.get(name, {}) | one.environment
+        )
         module = [sys.executable, "-m", "strandline.services.control"]
         log, ready = self._log(name), _health(f"http://127.0.0.1:{one.port}")
         self._start(
@@ -82,7 +86,7 @@ class ProxiedStack(Stack):
         super().stop()
 
     def _start_module(self, name: str, module: list[str], is_ready: Callable[[], bool], **environment: str) -> None:
-        more = self.of_control if name == "control" else {}
+        more = self.of_control | self.of_service.get(name, {}) if name == "control" else {}
         super()._start_module(name, module, is_ready, **environment | more)
 
     def _start(self, program: Program) -> None:

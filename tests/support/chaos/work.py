@@ -269,7 +269,7 @@ def _raw(change: Callable[[bytes], bytes]) -> Spoiler:
 
 
 SPOILERS: tuple[tuple[str, Spoiler], ...] = (
-    ("future_event", _ahead(3_600_000)),
+    ("future_event", _ahead(28_800_000)),
     ("future_event", _ahead(86_400_000)),
     ("expression", _with(rated=0)),
     ("expression", _with(rated=0.0)),
@@ -285,4 +285,5 @@ SPOILERS: tuple[tuple[str, Spoiler], ...] = (
     ("decode", _raw(lambda value: b"not json " + value)),
     ("decode", _raw(lambda value: value.replace(b'"power":', b'"power":NaN,"was":'))),
 )
-"""Each makes one kind of record that can't be used, for the reason beside it."""
+"""Each makes one kind of record that can't be used, for the reason beside it. One of the future is that even by a clock of Kafka
+that a fault has set ahead."""

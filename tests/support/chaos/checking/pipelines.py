@@ -21,8 +21,6 @@ from tests.support.chaos.checking.versions import Version
 from tests.support.chaos.dump import Record, Row
 
 RULE = {"delay_ms": DELAY_MS, "idle_timeout_ms": IDLE_MS, "max_ahead_ms": MAX_AHEAD_MS, "watermark": "partitions"}
-LOAD_BELOW = 10
-"""In the third job: records with a load of less are counted."""
 RULE_OF_RESULTS = {"delay_ms": 0, "idle_timeout_ms": None, "max_ahead_ms": MAX_AHEAD_MS, "watermark": "newest"}
 
 
@@ -50,13 +48,19 @@ def first(pace: Pace) -> Pipeline:
 def second(pace: Pace) -> Pipeline:
     """Reads what the first job's short windows give, and puts it into long windows by client."""
     windows = {AGAIN: Windows(pace.long_ms, pace.long_ms)}
-    return Pipeline(windows, RULE_OF_RESULTS, judge_result, lambda judged, _: _again(judged, pace), reads_results=True)
+    return Pipeline(
+        windows,
+        RULE_OF_RESULTS,
+        judge_result,
+        lambda judged, version: _again(judged, pace, version),
+        reads_results=True,
+    )
 
 
 def third(pace: Pace) -> Pipeline:
     """Reads what the first job reads, and puts all of it into sliding windows without a key."""
     windows = {ALL: Windows(pace.long_ms, pace.short_ms)}
-    return Pipeline(windows, RULE, judge_reading, lambda judged, _: _all(judged, windows[ALL]))
+    return Pipeline(windows, RULE, judge_reading, lambda judged, version: _all(judged, windows[ALL], version))
 
 
 def judge_result(record: Record, row: Row) -> Judged:
@@ -77,7 +81,7 @@ def judge_result(record: Record, row: Row) -> Judged:
     return Judged(record, number, None, event_ms, parsed | {"crowd": n / busy})
 
 
-def _again(judged: list[Judged], pace: Pace) -> dict[Key, Result]:
+def _again(judged: list[Judged], pace: Pace, version: Version) -> dict[Key, Result]:
     windows: dict[tuple[int, str | None], list[Judged]] = defaultdict(list)
     for one in judged:
         if one.member is not None and one.event_ms is not None:
@@ -91,17 +95,17 @@ def _again(judged: list[Judged], pace: Pace) -> dict[Key, Result]:
             "load": load_of(members, pace.long_ms) / len(rows),
             "peak": max(row["peak"] for row in rows),
             "crowd": max(row["crowd"] for row in rows),
-            "total": sum(row["total"] for row in rows),
+            "total": sum(row["total"] * version.times for row in rows),
             "cost": sum((Decimal(row["cost"]) for row in rows), Decimal(0)),
         }
         results[AGAIN, end_ms, (client,)] = Result(end_ms, {"client": client}, values)
     return results
 
 
-def _all(judged: list[Judged], shape: Windows) -> dict[Key, Result]:
+def _all(judged: list[Judged], shape: Windows, version: Version) -> dict[Key, Result]:
     windows: dict[int, list[Judged]] = defaultdict(list)
     for one in judged:
-        if one.member is not None and one.event_ms is not None and one.member["load"] < LOAD_BELOW:
+        if one.member is not None and one.event_ms is not None and one.member["load"] < version.load_below:
             first_end_ms = (one.event_ms // shape.every_ms + 1) * shape.every_ms
             for end_ms in range(first_end_ms, one.event_ms + shape.size_ms + 1, shape.every_ms):
                 windows[end_ms].append(one)
@@ -114,7 +118,7 @@ def _all(judged: list[Judged], shape: Windows) -> dict[Key, Result]:
             "load": load,
             "mean": Hundredths(mean(Fraction(row["load"]) for row in rows), load),
             "peak": max(float(row["power"]) for row in rows),
-            "total": sum(row["count"] for row in rows),
+            "total": sum(row["count"] * version.times for row in rows),
             "cost": sum((Decimal(row["cost"]) for row in rows), Decimal(0)),
         }
         results[ALL, end_ms, ()] = Result(end_ms, {}, values)

@@ -17,7 +17,7 @@ from tests.support.chaos.dump import Dump, Row
 UNSEEN_MS = 2_000
 """A run that looks at the log no more often than that doesn't see that the brokers were away in between."""
 TOLERANCE_MS = 1_000
-"""Between two clocks that go at the same speed: a record has its log time a moment before it can be seen."""
+"""Between two clocks that go at the same rate: a record has its log time a moment before it can be seen."""
 
 
 def check_watermarks(
@@ -79,7 +79,7 @@ def watermark_of(reached: dict[int, int], silence_ms: dict[int, int], rule: Row)
 
 def check_silences(dump: Dump, slices: list[Row], stream: str, verdict: JobVerdict) -> None:
     """No more may count as silence of a partition than the time between the records on both sides of the slice's end, less what
-    Kafka was away meanwhile."""
+    Kafka was away meanwhile, and more where the clock that counts it ran fast."""
     logged: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for record in dump.records:
         offsets, times_ms = logged[record.partition]
@@ -96,24 +96,33 @@ def check_silences(dump: Dump, slices: list[Row], stream: str, verdict: JobVerdi
             at = bisect_left(offsets, end)
             if not 0 < at < len(offsets):
                 continue  # nothing bounds it
-            longest_ms = _silence_between(dump.kafka_away, times_ms[at - 1], times_ms[at])
+            between = times_ms[at - 1], times_ms[at]
+            longest_ms = _silence_between(dump.kafka_away, *between) + _gained_ms(dump.silence_drifts, *between)
             if ms > longest_ms + TOLERANCE_MS:
                 verdict.watermark.append(
                     f"slice {row['number']} counts {ms} ms of silence of partition {partition}, there were {longest_ms}"
                 )
 
 
-def _appended_ms(log_time_ms: int, steps: list[tuple[int, int, int]]) -> int:
+def _appended_ms(log_time_ms: int, steps: list[tuple[int, int, int, float]]) -> int:
     """When a record was appended: its log time by a clock that is right."""
-    for from_ms, to_ms, ahead_ms in steps:
-        if from_ms - TOLERANCE_MS <= log_time_ms - ahead_ms <= to_ms + TOLERANCE_MS:
-            return log_time_ms - ahead_ms
+    for from_ms, to_ms, ahead_ms, rate in steps:
+        appended_ms = from_ms + int((log_time_ms - ahead_ms - from_ms) / rate)
+        if from_ms - TOLERANCE_MS <= appended_ms <= to_ms + TOLERANCE_MS:
+            return appended_ms
     return log_time_ms
 
 
 def _silence_between(away: list[tuple[int, int]], from_ms: int, to_ms: int) -> int:
     meanwhile = [min(to_ms, end_ms) - max(from_ms, start_ms) for start_ms, end_ms in away]
     return to_ms - from_ms - sum(max(0, lost_ms - UNSEEN_MS) for lost_ms in meanwhile)
+
+
+def _gained_ms(drifts: list[tuple[int, int, float]], from_ms: int, to_ms: int) -> int:
+    """By how much a clock that ran fast has shown more than there was."""
+    return sum(
+        int(max(0, min(to_ms, end_ms) - max(from_ms, start_ms)) * (rate - 1)) for start_ms, end_ms, rate in drifts
+    )
 
 
 def _by_text(reached: dict[int, int]) -> dict[str, int]:
