@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from strandline.core.errors import Conflict, LogTruncated
@@ -23,6 +23,7 @@ from strandline.ledger.states import BackfillState
 from strandline.results.generations import Generation, swap_aliases
 from tests.support.audit_lab import AuditLab
 from tests.support.platform import Platform
+from tests.support.topic_reader import read_messages
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.in_order]
@@ -288,19 +289,8 @@ steps:
     assert (report["outcome"], report["sample"]) == ("clean", []), report
     (counts,) = [one["counts"] for one in report["stores"] if one["stage"]]
     assert (counts["same"], counts["refused"]) == (2 * windows, windows)
-    consumer = Consumer(
-        {
-            "bootstrap.servers": lab.settings.kafka_bootstrap,
-            "group.id": "again",
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-        }
-    )
-    consumer.assign([TopicPartition(f"{job}.dead-letter", 0, 0)])
-    places = []
-    while (message := consumer.poll(30.0)) is not None and message.error() is None:
-        places.append(dict(message.headers())["index"].decode().rpartition("-")[0])
-    consumer.close()
+    letters = read_messages(lab.settings.kafka_bootstrap, f"{job}.dead-letter", 1, isolation="read_committed")
+    places = [dict(letter.headers())["index"].decode().rpartition("-")[0] for letter in letters]
     assert sorted(places) == [f"{job}-tens"] * windows + [f"{job}-tens.g2"] * windows
 
 

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.log.topics import Topics
+from tests.support.topic_reader import read_messages
 
 DEADLINE_S = 60
 RECORD_BYTES_MAX = 100_000
@@ -132,34 +132,10 @@ class GatewayProcess:
 
     def read(self, stream: str) -> list[Logged]:
         """Everything in the log, partition by partition. Offsets have gaps: what comes out of a spool is in transactions."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.kafka,
-                "group.id": "none",
-                "log_level": 2,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-            }
-        )
-        try:
-            partitions = set(consumer.list_topics(stream, timeout=DEADLINE_S).topics[stream].partitions)
-            consumer.assign([TopicPartition(stream, p, 0) for p in partitions])
-            records: list[Logged] = []
-            deadline = time.monotonic() + DEADLINE_S
-            while partitions:
-                assert time.monotonic() < deadline, f"{len(records)} records, {partitions} not read to their end"
-                for message in consumer.consume(1_000, 0.1):
-                    error = message.error()
-                    if error is not None:
-                        assert error.code() == KafkaError._PARTITION_EOF, error
-                        partitions.discard(message.partition())
-                        continue
-                    records.append(
-                        Logged(message.partition(), message.value() or b"", message.key(), dict(message.headers()))
-                    )
-            return sorted(records, key=lambda record: record.partition)
-        finally:
-            consumer.close()
+        return [
+            Logged(message.partition(), message.value() or b"", message.key(), dict(message.headers()))
+            for message in read_messages(self.kafka, stream, isolation="read_committed", within_s=DEADLINE_S)
+        ]
 
     def rss_bytes(self) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text()

@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from strandline.services.client import ControlClient
 from strandline.services.embedded.stack import Stack
+from tests.support.topic_reader import read_messages
 
 
 class Platform:
@@ -99,29 +99,8 @@ class Platform:
 
     def topic(self, name: str) -> list[tuple[bytes | None, dict[str, bytes]]]:
         """Every committed record of a topic: value and headers."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.stack.addresses.kafka_bootstrap,
-                "group.id": "test",
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "earliest",
-            }
-        )
-        try:
-            partitions = consumer.list_topics(name, timeout=30).topics[name].partitions
-            consumer.assign([TopicPartition(name, partition, 0) for partition in partitions])
-            ended: set[int] = set()
-            records = []
-            while len(ended) < len(partitions):
-                for message in consumer.consume(1_000, 0.1):
-                    if message.error() is not None:
-                        ended.add(message.partition())
-                    else:
-                        records.append((message.value(), dict(message.headers() or [])))
-            return records
-        finally:
-            consumer.close()
+        messages = read_messages(self.stack.addresses.kafka_bootstrap, name, isolation="read_committed")
+        return [(message.value(), dict(message.headers() or [])) for message in messages]
 
     def log_tail(self, job: str) -> str:
         path = Path(self.stack.data_dir) / "logs" / f"runner-{job}.log"

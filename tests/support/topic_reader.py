@@ -3,31 +3,70 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 
 def read_messages(
-    kafka: str, topic: str, partitions: int, *, isolation: str = "read_uncommitted", within_s: float = 60
+    kafka: str,
+    topic: str,
+    partitions: int | None = None,
+    *,
+    isolation: str = "read_uncommitted",
+    within_s: float = 60,
+    skips_open: bool = False,
 ) -> list[Message]:
-    """Every record, in the order of each partition."""
+    """Every record, in the order of each partition; of all partitions if no number is given.
+
+    With `read_committed` it waits until no transaction is open before the present end: Kafka marks the end of one only
+    after `commit_transaction` or `abort_transaction` has returned. `skips_open` stops at the first open one instead.
+    """
     consumer = Consumer(
-        {"bootstrap.servers": kafka, "group.id": "none", "isolation.level": isolation, "enable.partition.eof": True}
+        {
+            "bootstrap.servers": kafka,
+            "group.id": "none",
+            "log_level": 2,
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+        }
     )
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-    found: list[Message] = []
-    ended: set[int | None] = set()
     deadline_s = time.monotonic() + within_s
     try:
-        while len(ended) < partitions:
-            assert time.monotonic() < deadline_s, f"{topic} was not read to its end within {within_s:g} s"
-            message = consumer.poll(1.0)
-            if message is None:
-                continue
-            if message.error():
-                ended.add(message.partition())
-            else:
-                found.append(message)
-        return found
+        numbers = (
+            range(partitions) if partitions else consumer.list_topics(topic, timeout=within_s).topics[topic].partitions
+        )
+        ends = {} if skips_open else _ends(kafka, topic, numbers, within_s)
+        consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
+        found: list[Message] = []
+        missing = set(numbers)
+        while missing:
+            assert time.monotonic() < deadline_s, (
+                f"partitions {missing} of {topic} were not read to their ends within {within_s:g} s, {len(found)} records were"
+            )
+            for message in consumer.consume(1_000, 0.1):
+                error = message.error()
+                if error is None:
+                    found.append(message)
+                    continue
+                if error.code() != KafkaError._PARTITION_EOF:
+                    assert error.retriable() or error.code() < 0, f"topic {topic} can't be read: {error}"
+                elif message.offset() >= ends.get(message.partition(), 0):
+                    missing.discard(message.partition())
+        return sorted(found, key=lambda message: message.partition() or 0)
+    finally:
+        consumer.close()
+
+
+def _ends(kafka: str, topic: str, numbers: Iterable[int], within_s: float) -> dict[int, int]:
+    """The end of each partition, open transactions included."""
+    consumer = Consumer(
+        {"bootstrap.servers": kafka, "group.id": "none", "log_level": 2, "isolation.level": "read_uncommitted"}
+    )
+    try:
+        return {
+            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=within_s)[1]
+            for number in numbers
+        }
     finally:
         consumer.close()
