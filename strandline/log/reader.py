@@ -53,12 +53,18 @@ class LogReader:
                 "fetch.wait.max.ms": 10,  # only at the end of a partition does the broker wait
                 "queued.min.messages": 50_000,
                 "queued.max.messages.kbytes": 65_536,
-                "log_level": 3,
+                # While Kafka is away, librdkafka would write 20 lines a second; the error says the last reason instead.
+                "log_level": 2,
+                "error_cb": self._note,
             }
         )
+        self._last_error = ""
 
     def close(self) -> None:
         self._consumer.close()
+
+    def _note(self, error: KafkaError) -> None:
+        self._last_error = f"; its last error: {error.str()}"
 
     def read(self, offset_range: OffsetRange) -> Iterator[list[Message]]:
         """Yield the records of the range in order, in lists of at most MESSAGES_A_FETCH.
@@ -69,6 +75,7 @@ class LogReader:
             return
         place = f"stream {offset_range.stream}, partition {offset_range.partition}"
         partition = TopicPartition(offset_range.stream, offset_range.partition, offset_range.offset_first)
+        self._last_error = ""
         self._consumer.assign([partition])
         try:
             offset_last = offset_range.offset_next - 1
@@ -81,7 +88,7 @@ class LogReader:
                     if time.monotonic() > deadline:
                         raise LogUnavailable(
                             f"Kafka at {self._bootstrap} sent nothing of {place} for {self._timeout_s:g} s "
-                            f"(waiting for offset {offset_range.offset_first}); is the broker up?"
+                            f"(waiting for offset {offset_range.offset_first}{self._last_error}); is the broker up?"
                         )
                     continue
                 deadline = time.monotonic() + self._timeout_s

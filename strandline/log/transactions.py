@@ -198,6 +198,7 @@ def fence_producer(
                 # Connect to every broker at once. Otherwise librdkafka looks for a connection every 50 ms, and one time in ten
                 # it waits half a second before it asks for the coordinator again.
                 "enable.sparse.connections": False,
+                "reconnect.backoff.max.ms": 500,  # by default it may take 10 s until it is noticed that Kafka is back
                 **settings,
             }
         )

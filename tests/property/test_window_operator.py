@@ -278,14 +278,21 @@ def test_which_last_stages_are_split() -> None:
 
 
 @settings(max_examples=40)
-@given(histories(), st.sampled_from([(60_000, 10_000), (30_000, 30_000), (25_000, 10_000), (10_000, 25_000)]))
-def test_sliding_windows_do_not_depend_on_slices(
-    history: list[tuple[list[Record], int | None]], shape: tuple[int, int]
+@given(
+    histories(),
+    st.sampled_from([(60_000, 10_000), (30_000, 30_000), (25_000, 10_000), (10_000, 25_000)]),
+    st.sampled_from([1, 20, 300]),
+)
+def test_sliding_windows_depend_neither_on_slices_nor_on_how_many_are_merged_at_once(
+    history: list[tuple[list[Record], int | None]], shape: tuple[int, int], merged_rows_max: int
 ) -> None:
     checked = sliding(*shape)
     merged = [row for rows, _ in history for row in rows]
     at_once = run(checked, [(merged, END)], 1, 10**6)
-    assert digest(run(checked, history, 3, 5)) == digest(at_once)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("strandline.processing.operators.windows._MERGED_ROWS_MAX", merged_rows_max)
+        assert digest(run(checked, [(merged, END)], 1, 10**6)) == digest(at_once)
+        assert digest(run(checked, history, 3, 5)) == digest(at_once)
     assert plain(at_once["slide"]) == expected_sliding(merged, *shape)
 
 
