@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -103,7 +104,23 @@ def climb(kind: GatewayKind, rung: Rung, say: Progress) -> Outcome:
         storage = disk / "log" if rung.has_small_disk else None
         lab = Lab(directory, kind, brokers=rung.brokers, storage=storage, durability=rung.durability)
         stack.callback(lab.close)
-        return rung.run(lab, disk, say)
+        outcome = rung.run(lab, disk, say)
+        if outcome.verdict.violations:
+            say(f"what led to the violations is kept in {keep_evidence(directory)}")
+        return outcome
+
+
+def keep_evidence(directory: Path) -> Path:
+    """Copy the gateway's log and spool, the histories and the brokers' logs to where they outlive the run; return that place."""
+    kept = Path(tempfile.mkdtemp(prefix="strandline-violations-"))
+    for found in directory.iterdir():
+        if found.name == "disk":
+            continue  # full by design, and its log is as large as the disk
+        if found.is_dir():
+            shutil.copytree(found, kept / found.name, ignore=shutil.ignore_patterns("*.sock"), dirs_exist_ok=True)
+        else:
+            shutil.copy(found, kept)
+    return kept
 
 
 @contextlib.contextmanager
