@@ -25,7 +25,9 @@ RECORD_BYTES_MAX = 1_000_000
 PROGRESS_TIMEOUT_S = 60.0
 PARTITIONS = 3
 QUIET_S = 2.0
-BROKER_QUIET_S = 15.0
+BROKER_QUIET_S = 60.0
+"""An answer that is swallowed costs a confirmation timeout, then the pause until the MQTT broker is asked again, perhaps twice.
+It is waited for only while something is missing."""
 
 
 class Trial:
