@@ -213,3 +213,49 @@ def test_a_topic_that_takes_less_spools_its_own_records_and_no_others(tmp_path):
             assert spool.head("wide", 100, 100_000) is None
 
     asyncio.run(story())
+
+
+def test_what_was_only_slow_is_written_directly_again(tmp_path):
+    """The ends of a topic are told too late for the batch that waits for them; after that Kafka is as quick as ever."""
+    let_go = threading.Event()
+
+    class SlowOnce(TwoPartitions):
+        def list_offsets(self, asked, isolation_level, request_timeout):
+            let_go.wait(DEADLINE_S)
+            return super().list_offsets(asked, isolation_level, request_timeout)
+
+    async def story():
+        log, producers = FakeLog(), []
+        spool = Spool(tmp_path, bytes_max=1_000_000)
+
+        def make_producer(config):
+            producers.append(PickyProducer(config, log, threading.Event()))
+            return producers[-1]
+
+        async with LogWriter(
+            "nowhere:9092",
+            writer_id="test",
+            epoch=7,
+            record_bytes_max=1_000,
+            confirm_timeout_s=0.2,
+            spool=spool,
+            make_producer=make_producer,
+            make_consumer=lambda config: ObedientConsumer(config, log),
+            make_admin=SlowOnce,
+        ) as writer:
+
+            async def append(value):
+                return await asyncio.wait_for(
+                    writer.append("t", [(value, None)], received_ms=5, source=b"", content_type=b"", may_spool=True),
+                    DEADLINE_S,
+                )
+
+            assert await append(b"1") is Accepted.SPOOL
+            let_go.set()
+            await until(lambda: spool.records == 0)
+            await until(lambda: not writer._spooling._intake.behind.total())
+            assert [await append(b"2"), await append(b"3")] == [Accepted.LOG] * 2
+            assert [record.value() for record in log.records] == [b"1", b"2", b"3"]
+            assert len(producers) == 2  # one for each way into the log: none had to be replaced
+
+    asyncio.run(story())

@@ -173,6 +173,7 @@ class SpoolingWriter:
                     await self._wait(None if is_idle else RETRY_S)
                 if topic is not None:
                     await self._drain_some(topic)
+                self._come_back()
             except RecordTooLarge as error:
                 self._spool_refused(topic, str(error))
                 await self._kafka.run(self._drop_clients)
@@ -189,6 +190,11 @@ class SpoolingWriter:
     async def _open(self) -> None:
         """Get a producer; it fences all earlier ones. Raises KafkaException."""
         await self._writer.open()
+        self._come_back()
+
+    def _come_back(self) -> None:
+        """Kafka has answered, if late: a batch that waited too long behind others sent the new ones to the spool, and no new
+        producer is needed to end that."""
         if self._is_away:
             self._is_away = False
             logger.info("Kafka confirms again; the spool is drained", action="spool_drains", records=self.spool.records)
