@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget to export what they import
     AdminClient,
     AlterConfigOpType,
@@ -59,6 +59,10 @@ class TopicDescription:
     name: str
     topic_id: str
     partitions: int
+
+
+class _NotTold(LogUnavailable):
+    """The answer to a question for offsets was lost or came too late."""
 
 
 class KafkaAdmin:
@@ -142,6 +146,8 @@ class KafkaAdmin:
         read the metadata so far yet says that it isn't."""
         try:
             self._ask_offsets(topic, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        except _NotTold:
+            return False
         except (NotFound, Conflict, LogUnavailable) as error:
             if _code(error.__cause__) in _NOT_YET_CODES:
                 return False
@@ -221,7 +227,11 @@ class KafkaAdmin:
         asked = {TopicPartition(topic, partition): spec for partition in partitions}
         futures = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=self.timeout_s)
         what = f"the offsets of topic {topic} could not be read"
-        return {place.partition: self._result(future, topic, what) for place, future in futures.items()}
+        answers = {place.partition: self._result(future, topic, what) for place, future in futures.items()}
+        # Where a broker's answer was lost or came too late, librdkafka reports no error and an offset of no meaning.
+        if untold := sorted(number for number, answer in answers.items() if answer.offset == OFFSET_INVALID):
+            raise _NotTold(f"{what}: no answer for partitions {untold} (Kafka at {self.bootstrap}); try again later")
+        return answers
 
     def _connect(self) -> AdminClient:
         # What goes wrong comes back as an exception; librdkafka's own lines on stderr would only repeat it.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
 from strandline.core.errors import LogUnavailable, NotFound
 from strandline.log.admin import KafkaAdmin
@@ -102,3 +102,25 @@ def test_a_topic_that_is_gone_is_not_waited_for() -> None:
     admin = KafkaAdmin("nowhere", timeout_s=600, make_client=lambda _: NotYetClient(False))
     with pytest.raises(NotFound, match="has no topic readings"):
         admin.ends("readings", [0, 1])
+
+
+class SilentClient(FreshClient):
+    """Its question or the answer was lost for one partition: librdkafka calls that no error."""
+
+    def list_offsets(self, wanted: Any, **_: object) -> Any:
+        answers: dict[Any, Future[Found]] = {place: Future() for place in wanted}
+        for place, answer in answers.items():
+            answer.set_result(Found(OFFSET_INVALID if place.partition == 1 else 7))
+        return answers
+
+
+def test_an_offset_that_nobody_told_is_none() -> None:
+    clients: list[Any] = [SilentClient(), SilentClient(), FreshClient()]
+    assert KafkaAdmin("nowhere", timeout_s=5, make_client=lambda _: clients.pop(0)).ends("readings", [0, 1]) == {
+        0: 7,
+        1: 7,
+    }
+    silent = KafkaAdmin("nowhere", timeout_s=0.5, make_client=lambda _: SilentClient())
+    with pytest.raises(LogUnavailable, match=r"no answer for partitions \[1\]"):
+        silent.ends("readings", [0, 1])
+    assert not silent.do_leaders_answer("readings", [0, 1])
