@@ -29,8 +29,9 @@ from strandline.ledger.ledger import Ledger
 from strandline.log.reader import OffsetRange
 from strandline.log.topics import Topics
 from strandline.processing.source import decoding
-from strandline.processing.source.decoding import DecodingConfig, Piece, decode_pieces, decoder_of
+from strandline.processing.source.decoding import decode_pieces, decoder_of
 from strandline.processing.source.record_fields import record_fields
+from strandline.processing.source.source_config import DecodingConfig, Piece
 from tests.support import mqtt_client_packets as client
 from tests.support.faults.kafka_cluster import free_ports
 from tests.support.waiting import wait_until

@@ -38,8 +38,9 @@ from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.source.decoding import DecodedChunk, Piece, decoder_of, decoding_of
+from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
 from strandline.processing.source.recorded_slices import LogTask
+from strandline.processing.source.source_config import Piece
 
 STREAM = StreamSpec.from_document(
     {

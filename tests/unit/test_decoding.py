@@ -15,7 +15,8 @@ from strandline.log.reader import OffsetRange
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.source import decoding
-from strandline.processing.source.decoding import Piece, decode_pieces, decoder_of, decoding_of
+from strandline.processing.source.decoding import decode_pieces, decoder_of, decoding_of
+from strandline.processing.source.source_config import Piece
 from tests.support.ledgers import a_slice
 
 STREAM = StreamSpec.from_document({"stream": "s", "schema": {"ts": {"type": "timestamp"}}})

@@ -28,8 +28,9 @@ from strandline.processing.emission.document_shapes import document_shape, lette
 from strandline.processing.operators.blobs import batch_of
 from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.pipelines.stages import Emit, Stage
-from strandline.processing.source.decoding import DecodingConfig, decode_pieces, decoder_of
+from strandline.processing.source.decoding import decode_pieces, decoder_of
 from strandline.processing.source.recorded_slices import LogTask
+from strandline.processing.source.source_config import DecodingConfig
 from strandline.results.document import Document, DocumentShape
 from strandline.results.writer import PROBLEM, WINDOW_END
 

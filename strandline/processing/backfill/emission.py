@@ -27,7 +27,8 @@ from strandline.processing.source.data_source import RowSource, SourceInputParti
 from strandline.processing.source.recorded_counts import RecordedCounts
 from strandline.processing.source.recorded_slices import recorded_tasks
 from strandline.processing.source.slice_rows import FACTS, WORK, SliceWork, add_facts, decode_facts, encode
-from strandline.processing.source.source_task import SourceTask, TaskConfig
+from strandline.processing.source.source_config import TaskConfig
+from strandline.processing.source.source_task import SourceTask
 from strandline.results.document import DocumentShape
 from strandline.results.index_settings import IndexSettings
 

@@ -7,6 +7,7 @@ and yields blobs for the buckets; see `slice_rows`.
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -24,10 +25,9 @@ from strandline.log.reader import OffsetRange
 from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.spark_offset import offset_of_slice, slice_of_offset
-from strandline.processing.source.decoding import Piece, decoding_of
 from strandline.processing.source.recorded_slices import Replay
 from strandline.processing.source.slice_rows import ROWS_SCHEMA, SliceWork, encode
-from strandline.processing.source.source_task import SourceTask, TaskConfig
+from strandline.processing.source.source_config import Piece, TaskConfig
 
 if TYPE_CHECKING:  # the workers load this module too, and need neither SQL nor pydantic
     from strandline.ledger.ledger import Ledger
@@ -101,6 +101,8 @@ def task_config(
     events_ms: tuple[int, int] | None = None,
 ) -> TaskConfig:
     """What the source tasks of a pipeline need."""
+    from strandline.processing.source.decoding import decoding_of
+
     return TaskConfig(
         decoding=decoding_of(pipeline, kafka_bootstrap),
         stages=pipeline.stages,
@@ -215,6 +217,8 @@ class SliceStreamReader(DataSourceStreamReader):
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from strandline.processing.source.source_task import SourceTask  # the planner starts sooner without it
+
         assert isinstance(partition, SourceInputPartition)
         return SourceTask(self._config.task).read(partition.pieces, is_new=partition.is_new, work=partition.work)
 
@@ -262,11 +266,10 @@ def open_ledger(url: str) -> Ledger:
 
     Raises LedgerUnavailable, and InvalidSettings when it is a file that this machine hasn't.
     """
-    from strandline.core.settings import Settings
     from strandline.ledger.database import sqlite_file, without_secrets
     from strandline.ledger.ledger import Ledger
 
-    own_url = Settings().ledger_url
+    own_url = os.environ.get("STRANDLINE_LEDGER_URL", url)
     is_named = without_secrets(own_url) == url
     file = sqlite_file(url)
     if file is not None and not file.exists():

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from strandline.core.record_headers import HEADER_SOURCE
-from strandline.ledger.states import SliceRow
 from strandline.log.range_reader import RangeReader
 from strandline.log.reader import OffsetRange
 from strandline.processing.source.decoder import NEVER_AHEAD, NEVER_LATE, Decoded, Decoder
-from strandline.processing.source.record_fields import RecordField, record_fields
+from strandline.processing.source.record_fields import record_fields
+from strandline.processing.source.source_config import DecodingConfig, Piece
 from strandline.processing.source.topic_fields import TopicFields
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-
-
-@dataclass(frozen=True)
-class DecodingConfig:
-    """All that a task needs to read and decode records; travels pickled inside Spark, so it holds no secret."""
-
-    kafka_bootstrap: str
-    fields: tuple[RecordField, ...]
-    """The stream's schema."""
-    columns: tuple[str, ...]
-    """The fields that the pipeline uses, in order."""
-    topic_fields: Mapping[str, int]
-    """Fields that records from MQTT take from their topic: name -> level."""
-    event_time_field: str
 
 
 def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str) -> DecodingConfig:
@@ -52,23 +38,6 @@ def decoder_of(config: DecodingConfig) -> Decoder:
         event_time_field=config.event_time_field,
         columns_needed=config.columns,
     )
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A range of one partition, the part of one slice, with what is in force for it."""
-
-    offsets: OffsetRange
-    watermark_ms: int | None
-    max_ahead_ms: int | None
-
-    @staticmethod
-    def of_slice(row: SliceRow, offsets: OffsetRange) -> Piece:
-        """The part of this slice. Where it is the last one of its partition, the log must still hold the slice's last record."""
-        stream, partition = offsets.stream, offsets.partition
-        if offsets.offset_next == row.offsets.get(stream, {}).get(partition):
-            offsets = replace(offsets, checksum=row.checksums.get(stream, {}).get(partition))
-        return Piece(offsets, row.watermark_ms, row.rule.max_ahead_ms)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from strandline.core.errors import NotFound
 from strandline.ledger.states import SliceRow, offset_count
 from strandline.log.reader import OffsetRange
-from strandline.processing.source.decoding import Piece
+from strandline.processing.source.source_config import Piece
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger

@@ -12,9 +12,7 @@ import pyarrow.compute as pc
 from strandline.core.errors import BadRecord
 from strandline.core.record_headers import REASON_EXPRESSION, REASON_LATE
 from strandline.processing.operators.blobs import batch_of, pack
-from strandline.processing.operators.cascade import Cascade, cascade_of
-from strandline.processing.pipelines.stages import Stage
-from strandline.processing.source.decoding import DecodedChunk, DecodingConfig, Piece, decode_pieces, decoder_of
+from strandline.processing.source.decoding import DecodedChunk, decode_pieces, decoder_of
 from strandline.processing.source.slice_rows import (
     FACTS,
     RECORDS,
@@ -29,32 +27,10 @@ from strandline.processing.source.slice_rows import (
     parts_by_size,
     to_every_bucket,
 )
+from strandline.processing.source.source_config import Piece, TaskConfig
 
 _REJECTED_BYTES = 4 << 20
 """A blob of rejected records holds about so many bytes, or one record."""
-
-
-@dataclass(frozen=True)
-class TaskConfig:
-    """All that a task needs; travels pickled, so it holds no secret."""
-
-    decoding: DecodingConfig
-    stages: tuple[Stage, ...]
-    types: tuple[tuple[str, str], ...]
-    """The fields of the stream with their types."""
-    bucket_keys: tuple[int, ...]
-    """Spark's key of each bucket."""
-    late_is_dropped: bool
-    """Whether a late record is only counted, and gets no dead letter."""
-    crashes: bool
-    """Whether a bad record of a new slice ends the run."""
-    events_ms: tuple[int, int] | None = None
-    """Only records with an event time from the first to before the second are computed; None: all."""
-
-    @property
-    def cascade(self) -> Cascade:
-        """The operators of all stages."""
-        return cascade_of(self.stages, self.types, len(self.bucket_keys))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.source.data_source import RowSource, SourceInputPartition, task_config
 from strandline.processing.source.decoding import DecodedChunk, decoder_of
 from strandline.processing.source.slice_rows import SliceWork, batches_of, encode
-from strandline.processing.source.source_task import SourceTask, TaskConfig
+from strandline.processing.source.source_config import TaskConfig
+from strandline.processing.source.source_task import SourceTask
 from strandline.processing.spark.keyed_query import keyed_query
 from strandline.processing.spark.session import keys_of_buckets
 
