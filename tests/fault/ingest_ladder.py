@@ -92,6 +92,7 @@ def rungs(kills: int) -> list[Rung]:
                 lab, lambda: hold_request(Api.END_TXN, 5), few, say, what="commit held 5 s"
             ),
         ),
+        spool("spool-ends-hidden", lambda lab, _, say: scenarios.hide_ends(lab, few, say)),
         spool("spool-leader-killed", lambda lab, _, say: scenarios.kill_leader(lab, some, say), brokers=3),
     ]
 

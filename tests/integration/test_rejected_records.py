@@ -151,7 +151,9 @@ def test_on_error_crash_stops_at_the_first_bad_record_and_emits_nothing_of_its_s
     text = PIPELINE.format(job="crashes", extra="on_error: crash").replace("stream: refusals", "stream: strict")
     platform.apply(text)
     platform.wait_until_read("crashes")
+    platform.stop("crashes")  # so that the next slice holds all of these, however slowly they are sent
     platform.send("strict", [record(BASE_MS + 300_000), b"broken", record(BASE_MS + 301_000)])
+    platform.start("crashes")
     deadline = time.monotonic() + 120
     while (state := platform.control.job("crashes"))["state"] != "failed":
         assert time.monotonic() < deadline, state

@@ -17,7 +17,7 @@ from tests.support.chaos.acts import ANSWER_TIMEOUT_S, Backfill, StopAndStart, U
 from tests.support.chaos.faults import End, Fault, Maker, send_signal, targets
 from tests.support.chaos.job_stack import JobStack
 from tests.support.chaos.tcp_proxy import TcpProxy
-from tests.support.faults.kafka_proxy import Api, delay_answer
+from tests.support.faults.kafka_proxy import Api, delay_answer, drop_answer
 from tests.support.waiting import wait_until
 
 HOLD_S = (2.0, 10.0)
@@ -40,6 +40,9 @@ FAILPOINT_SHARE = 0.5
 """Of the kills of a backfill."""
 DELAY_S = (0.1, 0.9)
 """Less than what the checker allows between two clocks."""
+LOST_ANSWERS = (Api.LIST_OFFSETS, Api.METADATA, Api.FETCH, Api.PRODUCE, Api.INIT_PRODUCER_ID, Api.END_TXN)
+LOST_ANSWERS_MAX = 4
+"""Of each kind, so many."""
 TRANSACTION_TIMEOUT_MS = 60_000
 
 
@@ -130,6 +133,21 @@ class KafkaDelay(Fault):
     def begin(self, stack: JobStack) -> None:
         for api in (Api.FETCH, Api.LIST_OFFSETS, Api.METADATA, Api.PRODUCE):
             stack.stack.kafka_proxy.add(delay_answer(api, self._delay_s))
+
+    def end(self, stack: JobStack) -> None:
+        stack.stack.kafka_proxy.clear()
+
+
+class KafkaAnswersLost(Fault):
+    """Connections to the broker break instead of answering what the control service and the runners have asked."""
+
+    def __init__(self, hold_s: float, times: dict[Api, int]) -> None:
+        super().__init__("kafka answers lost", "", hold_s, End.AFTER_HOLD, touches=frozenset({"kafka-proxy"}))
+        self._times = times
+
+    def begin(self, stack: JobStack) -> None:
+        for api, times in self._times.items():
+            stack.stack.kafka_proxy.add(drop_answer(api, times))
 
     def end(self, stack: JobStack) -> None:
         stack.stack.kafka_proxy.clear()
@@ -247,6 +265,9 @@ def makers(stack: JobStack) -> dict[str, Maker]:
         ),
         "index-cut": lambda chance: Cut("index cut", "", _hold_s(chance), stack.index_proxy),
         "kafka-delay": lambda chance: KafkaDelay(_hold_s(chance), chance.uniform(*DELAY_S)),
+        "kafka-answers-lost": lambda chance: KafkaAnswersLost(
+            _hold_s(chance), {api: chance.randint(0, LOST_ANSWERS_MAX) for api in LOST_ANSWERS}
+        ),
         "template-deleted": lambda _: TemplateDeleted(),
         "partitions-added": lambda chance: PartitionsAdded(chance.randint(1, 2)),
         "stop-and-start": lambda chance: StopAndStart(_job(stack, chance), _hold_s(chance)),

@@ -15,7 +15,15 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient
 
 from tests.support.faults.checker import Verdict
-from tests.support.faults.kafka_proxy import Api, Rule, delay_answer, hold_request, slow_produce, stale_high_watermark
+from tests.support.faults.kafka_proxy import (
+    Api,
+    Rule,
+    delay_answer,
+    hold_request,
+    slow_produce,
+    stale_high_watermark,
+    swallow_answer,
+)
 from tests.support.faults.lab import BROKER_QUIET_S, Lab, Trial
 from tests.support.faults.load import LEFT
 from tests.support.waiting import stretched, wait_until
@@ -28,6 +36,8 @@ FLOWS_AGAIN_S_MAX = 5.0
 _BETWEEN_FAULTS_RECORDS = 200
 """So many are acknowledged before the next fault: it hits a gateway at work."""
 _TAIL_RECORDS = 300
+_LATE_S = 6.0
+"""Longer than a gateway waits for a confirmation."""
 _OVERLOAD_CLIENTS = 400
 _OVERLOAD_BATCH_RECORDS = 40
 _OVERLOAD_RECORD_BYTES = 10_000
@@ -285,6 +295,23 @@ def spoil_produce(lab: Lab, make_rule: Callable[[], Rule], times: int, say: Prog
         course.trial.wait_for_acknowledged(50)
         if number % 10 == 0:
             say(f"{course.name}: {number} of {times}, {course.trial.acknowledged} acknowledged")
+    return course.end(times)
+
+
+def hide_ends(lab: Lab, times: int, say: Progress = print) -> Outcome:
+    """A transaction is committed, the answer comes too late, and then nobody tells where the topic ends: whether the records
+    are in the log can't be known yet."""
+    course = Course(f"{lab.kind.name}: committed late, and the topic's ends not told", lab, say)
+    course.trial.start_load()
+    for number in range(1, times + 1):
+        course.trial.wait_for_acknowledged(_BETWEEN_FAULTS_RECORDS)
+        late = lab.cluster.proxy.add(delay_answer(Api.END_TXN, _LATE_S, 1))
+        wait_until(lambda late=late: late.hits, bool, "committed", 60.0)
+        lost = lab.cluster.proxy.add(swallow_answer(Api.LIST_OFFSETS, 2))
+        wait_until(lambda lost=lost: lost.done, bool, "asked for the ends", 60.0)
+        lab.cluster.proxy.clear()
+        course.trial.first_ok_after(time.monotonic())
+        say(f"{course.name}: {number} of {times}, {course.trial.acknowledged} acknowledged")
     return course.end(times)
 
 
