@@ -153,7 +153,7 @@ def test_on_error_crash_stops_at_the_first_bad_record_and_emits_nothing_of_its_s
     platform.wait_until_read("crashes")
     platform.stop("crashes")  # so that the next slice holds all of these, however slowly they are sent
     platform.send("strict", [record(BASE_MS + 300_000), b"broken", record(BASE_MS + 301_000)])
-    platform.start("crashes")
+    platform.control.order("crashes", "start")
     deadline = time.monotonic() + 120
     while (state := platform.control.job("crashes"))["state"] != "failed":
         assert time.monotonic() < deadline, state
