@@ -1,6 +1,7 @@
 """A stream that may be spooled, over a real Kafka that pauses, and with writers that are killed: what was accepted is in the
 log, once, in order."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -12,8 +13,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
 
 from strandline.core.stream import StreamSpec
+from strandline.ingest.append.attempts import AttemptFinder
+from strandline.ingest.append.kafka_clients import KafkaClients
+from strandline.ingest.append.spool import Attempt, SpooledRecord
+from strandline.ingest.append.worker_thread import WorkerThread
+from strandline.ingest.append.writer import LogWriter
 from strandline.log.topics import Topics
 from strandline.services.processes.pids import PidFile
 from tests.support.topic_reader import read_messages
@@ -141,3 +149,37 @@ def test_writers_that_are_killed_while_they_spool_and_drain_lose_nothing_and_rep
     assert ended["spool"] > 0
     assert ended["log"] > 0
     check(read_committed(kafka, topic), accepted)
+
+
+def test_an_attempt_is_found_in_a_topic_that_was_made_anew(kafka, topic):
+    """The offsets that were noted are of the topic before; nothing of it is sent a second time for that."""
+
+    async def story():
+        async with LogWriter(
+            kafka, writer_id=topic, epoch=1, record_bytes_max=1_000, confirm_timeout_s=DEADLINE_S
+        ) as writer:
+            values = [(b"%d" % number, b"key-%d" % number) for number in range(20)]
+            await writer.append(topic, values, received_ms=1, source=b"test", content_type=b"text/plain")
+        thread = WorkerThread("kafka")
+        finder = AttemptFinder(
+            KafkaClients(
+                kafka,
+                writer_id=topic,
+                record_bytes_max=1_000,
+                confirm_timeout_s=DEADLINE_S,
+                make_producer=Producer,
+                make_consumer=Consumer,
+                make_admin=AdminClient,
+            ),
+            thread,
+        )
+        try:
+            attempt = Attempt(topic, 20, dict.fromkeys(range(PARTITIONS), 1_000))
+            sent = [SpooledRecord(topic, 1, sequence, b"", None, []) for sequence in range(1, 21)]
+            assert await finder.has_arrived(attempt, sent)
+            later = [record._replace(epoch=2) for record in sent]
+            assert not await finder.has_arrived(attempt, later)
+        finally:
+            thread.close()
+
+    asyncio.run(story())

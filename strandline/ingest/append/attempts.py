@@ -75,7 +75,10 @@ class AttemptFinder:
         reader = self._clients.log_reader(SCAN_IDLE_S)
         try:
             for number, end in ends.items():
-                first = max(attempt.scan_from.get(number, 0), starts[number])  # what retention has taken can't be found
+                noted = attempt.scan_from.get(number, 0)
+                if noted > end:
+                    noted = 0  # the topic was made anew, or cut off: what it holds may all be younger
+                first = max(noted, starts[number])  # what retention has taken can't be found
                 for messages in reader.read(OffsetRange(topic, number, first, end)):
                     found |= {place for place in map(self._place_of, messages) if place in wanted and place is not None}
                     if found == wanted:
