@@ -9,7 +9,7 @@ from pathlib import Path
 
 from strandline.core.errors import LogUnavailable, StackError
 from strandline.log.admin import KafkaAdmin
-from strandline.services.processes.child_process import Program
+from strandline.services.processes.child_process import Program, emptied
 
 # The first JIT tier alone: a start, and the first million records too, take a third less CPU time.
 _JAVA_OPTIONS = [
@@ -46,6 +46,7 @@ def kafka_program(home: Path, java: Path, data_dir: Path, log: Path, port: int, 
         str(java),
         *_JAVA_OPTIONS,
         f"-Dlog4j2.configurationFile={data_dir / 'log4j2.properties'}",
+        f"-Djava.io.tmpdir={emptied(data_dir / 'tmp')}",  # a killed broker leaves its native libraries
         "-cp",
         f"{home}/*",
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -18,6 +19,13 @@ from strandline.services.processes.pids import PidFile
 POLL_INTERVAL_S = 0.05
 KILL_TIMEOUT_S = 10.0
 LOG_TAIL_LINES = 15
+
+
+def emptied(directory: Path) -> Path:
+    """The directory, made if need be, without what a server that was killed has left in it. None may run on it."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    return directory
 
 
 @dataclass(frozen=True)
