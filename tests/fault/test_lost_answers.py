@@ -17,6 +17,7 @@ from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.append.spool import Spool
 from strandline.ingest.append.writer import LogWriter
 from strandline.log.admin import KafkaAdmin
+from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
 from tests.support.faults.kafka_cluster import KafkaCluster
 from tests.support.faults.kafka_proxy import Api, Rule, delay_answer, drop_answer, swallow_answer
 from tests.support.faults.topic_dump import dump_topic
@@ -109,6 +110,27 @@ def test_a_batch_in_doubt_is_written_once_though_the_topics_ends_are_not_told(
     asyncio.run(story())
     times = Counter(logged.value for logged in dump_topic(cluster.bootstrap, topic))
     assert times == dict.fromkeys(values, 1)
+
+
+def test_a_record_of_a_transaction_slot_is_written_once_though_the_topics_ends_are_not_told(
+    cluster: KafkaCluster, topic: str
+) -> None:
+    """An attempt that goes on for one that was killed must know what that one has written."""
+    config = SlotConfig(
+        cluster.bootstrap_proxied,
+        topic,
+        epoch=uuid.uuid4().int % 2**31,  # readers are kept for each, and these tests break their connections
+        require_present=lambda _: None,
+        identity_of=lambda message: (message.key() or b"").decode(),
+        failpoints="dead_letters",
+        record_bytes_max=1_000,
+    )
+    entries = [Entry(f"entry-{number}", b"value", f"entry-{number}".encode(), []) for number in range(20)]
+    assert TransactionSlot(config, f"slot-{topic}", {}).write(entries[:15]) == 15
+    lost = cluster.proxy.add(drop_answer(Api.LIST_OFFSETS, 2))
+    assert TransactionSlot(config, f"slot-{topic}", {}).write(entries) == 5
+    assert lost.done == 2
+    assert len([*dump_topic(cluster.bootstrap, topic)]) == 20
 
 
 async def _until(is_so: Callable[[], bool]) -> None:
