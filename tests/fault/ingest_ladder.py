@@ -72,6 +72,7 @@ def rungs(kills: int) -> list[Rung]:
         Rung("read-back-slow", lambda lab, _, say: scenarios.slow_read_back(lab, few, say)),
         Rung("overload", lambda lab, _, say: scenarios.overload(lab, say)),
         Rung("disk-full", lambda lab, disk, say: scenarios.fill_disk(lab, disk, few, say), has_small_disk=True),
+        Rung("anything-spoilt", lambda lab, _, say: scenarios.spoil_anything(lab, kills, say)),
         Rung("leader-killed", lambda lab, _, say: scenarios.kill_leader(lab, some, say), brokers=3),
         spool("spool-gateway-killed", lambda lab, _, say: scenarios.kill_gateway(lab, kills, say)),
         spool("spool-both-killed", lambda lab, _, say: scenarios.kill_gateway_without_kafka(lab, some, say)),
@@ -93,6 +94,7 @@ def rungs(kills: int) -> list[Rung]:
             ),
         ),
         spool("spool-ends-hidden", lambda lab, _, say: scenarios.hide_ends(lab, few, say)),
+        spool("spool-anything-spoilt", lambda lab, _, say: scenarios.spoil_anything(lab, kills, say)),
         spool("spool-leader-killed", lambda lab, _, say: scenarios.kill_leader(lab, some, say), brokers=3),
     ]
 

@@ -18,7 +18,9 @@ from tests.support.faults.checker import Verdict
 from tests.support.faults.kafka_proxy import (
     Api,
     Rule,
+    cut_request,
     delay_answer,
+    drop_answer,
     hold_request,
     slow_produce,
     stale_high_watermark,
@@ -36,6 +38,16 @@ FLOWS_AGAIN_S_MAX = 5.0
 _BETWEEN_FAULTS_RECORDS = 200
 """So many are acknowledged before the next fault: it hits a gateway at work."""
 _TAIL_RECORDS = 300
+_SPOILABLE = [api for api in Api if api not in (Api.API_VERSIONS, Api.DESCRIBE_CONFIGS, Api.INCREMENTAL_ALTER_CONFIGS)]
+_SPOILS: list[tuple[str, Callable[[Api, float, int], Rule]]] = [
+    ("held", lambda api, seconds, times: hold_request(api, seconds, times)),
+    ("answered late", lambda api, seconds, times: delay_answer(api, seconds, times)),
+    ("not answered", lambda api, _, times: swallow_answer(api, times)),
+    ("lost with its connection", lambda api, _, times: drop_answer(api, times)),
+    ("cut", lambda api, _, times: cut_request(api, times)),
+]
+_HELD_S = (0.2, 1.0, 3.0, 6.0)
+_SPOILT_TIMES = (1, 1, 2, 4, 50)
 _LATE_S = 6.0
 """Longer than a gateway waits for a confirmation."""
 _OVERLOAD_CLIENTS = 400
@@ -313,6 +325,30 @@ def hide_ends(lab: Lab, times: int, say: Progress = print) -> Outcome:
         course.trial.first_ok_after(time.monotonic())
         say(f"{course.name}: {number} of {times}, {course.trial.acknowledged} acknowledged")
     return course.end(times)
+
+
+def spoil_anything(lab: Lab, rounds: int, say: Progress = print, *, seed: int | None = None) -> Outcome:
+    """Of each kind of exchange with Kafka, drawn by the seed, some requests or answers are held, lost or cut, several kinds at
+    a time."""
+    seed = time.time_ns() % 2**32 if seed is None else seed
+    course, chance = (
+        Course(f"{lab.kind.name}: anything on the wire spoilt (seed {seed})", lab, say),
+        random.Random(seed),
+    )
+    course.trial.start_load()
+    for number in range(1, rounds + 1):
+        course.trial.wait_for_acknowledged(chance.choice((0, _BETWEEN_FAULTS_RECORDS)))
+        spoilt = []
+        for api in chance.sample(_SPOILABLE, chance.randint(1, 4)):
+            how, make_rule = chance.choice(_SPOILS)
+            lab.cluster.proxy.add(make_rule(api, chance.choice(_HELD_S), chance.choice(_SPOILT_TIMES)))
+            spoilt.append(f"{api.name} {how}")
+        time.sleep(chance.uniform(0.5, 6))  # not a wait: how long it lasts
+        lab.cluster.proxy.clear()
+        took_s = course.trial.first_ok_after(time.monotonic())
+        course.measure("first ack after it", "s").note(took_s)
+        say(f"{course.name}: {number} of {rounds}, {', '.join(spoilt)}, first ack {took_s:.2f} s later")
+    return course.end(rounds)
 
 
 def hold_produce(lab: Lab, rounds: int, say: Progress = print, *, seconds: float = 30.0) -> Outcome:
