@@ -41,6 +41,8 @@ class Rung:
     brokers: int = 1
     has_small_disk: bool = False
     durability: str = "log"
+    cuts_senders: bool = False
+    """Whether it needs senders that have a connection to cut."""
 
 
 def rungs(kills: int) -> list[Rung]:
@@ -57,8 +59,12 @@ def rungs(kills: int) -> list[Rung]:
     return [
         Rung("gateway-killed", lambda lab, _, say: scenarios.kill_gateway(lab, kills, say)),
         Rung("gateway-killed-repeats", lambda lab, _, say: scenarios.kill_gateway(lab, some, say, resends=True)),
-        Rung("senders-cut", lambda lab, _, say: scenarios.cut_senders(lab, 4 * kills, say)),
-        Rung("senders-cut-repeats", lambda lab, _, say: scenarios.cut_senders(lab, 4 * kills, say, resends=True)),
+        Rung("senders-cut", lambda lab, _, say: scenarios.cut_senders(lab, 4 * kills, say), cuts_senders=True),
+        Rung(
+            "senders-cut-repeats",
+            lambda lab, _, say: scenarios.cut_senders(lab, 4 * kills, say, resends=True),
+            cuts_senders=True,
+        ),
         Rung("gateway-frozen", lambda lab, _, say: scenarios.freeze_gateway(lab, few, say, seconds=5)),
         Rung("kafka-stopped", lambda lab, _, say: scenarios.stop_kafka(lab, 60 if kills >= 50 else 15, say)),
         Rung("kafka-killed", lambda lab, _, say: scenarios.kill_kafka(lab, some, say)),
@@ -171,6 +177,8 @@ def main() -> int:
             continue
         for rung in ladder:
             if options.rung and rung.name not in options.rung:
+                continue
+            if rung.cuts_senders and not kind.load.can_leave:
                 continue
             try:
                 row, is_kept = _row(climb(kind, rung, say))

@@ -13,6 +13,7 @@ import random
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import ClassVar
 
 from tests.support.faults.history import History
 
@@ -28,6 +29,9 @@ _runs = itertools.count(1)
 
 class Load(ABC):
     """Clients that send from `start` to `stop`, each one batch after the other, in one thread of their own."""
+
+    can_leave: ClassVar[bool] = True
+    """Whether there is a connection that a client may cut."""
 
     def __init__(
         self,

@@ -14,6 +14,8 @@ _PAUSE_S = 0.005
 class UdpLoad(Load):
     """Sends at a bounded pace, whether anybody listens or not."""
 
+    can_leave = False
+
     async def send_all(self, client: str) -> None:
         number = 0
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
