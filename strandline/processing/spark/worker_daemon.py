@@ -18,6 +18,7 @@ _NEEDED_BY_WORKERS = (
     "pyspark.worker",
     "pandas",
     "strandline.processing.source.data_source",
+    "strandline.processing.source.source_task",
     "strandline.processing.emission.keyed_task",
     "strandline.results.elasticsearch_writer",
     "strandline.ledger.ledger",
