@@ -1,0 +1,25 @@
+"""What the processes of a run import before they can work: a takeover waits for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from strandline.processing.spark.worker_daemon import _NEEDED_BY_WORKERS
+
+
+def imported_by(*modules: str) -> set[str]:
+    """Every module that a fresh process holds once it has imported these."""
+    program = f"import sys, {', '.join(modules)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.split())
+
+
+def test_the_planner_starts_without_what_only_tasks_need() -> None:
+    held = imported_by("strandline.processing.source.data_source")
+    assert not held & {"sqlglot", "pydantic", "sqlalchemy", "strandline.processing.operators.cascade"}
+
+
+def test_workers_are_forked_with_all_that_a_task_needs() -> None:
+    held = imported_by(*_NEEDED_BY_WORKERS)
+    assert imported_by(*_NEEDED_BY_WORKERS, "strandline.processing.source.source_task") == held
