@@ -40,7 +40,12 @@ class Trial:
         self.history = History(lab.directory / f"history-{stream}.jsonl")
         self.loads: list[Load] = []
         self._logged_last = 0
-        self._reader = Consumer({"bootstrap.servers": lab.cluster.bootstrap, "group.id": "progress", "log_level": 0})
+        self._grown_to, self._grown_s = -1, 0.0
+        """How many records were logged at the last look of `idle_s`, and since when."""
+        self._reader = self._make_reader()
+
+    def _make_reader(self) -> Consumer:
+        return Consumer({"bootstrap.servers": self.lab.cluster.bootstrap, "group.id": "progress", "log_level": 0})
 
     def start_load(self, **how: object) -> Load:
         load = self.lab.kind.load(self.history, lambda: self.port, self.stream, **how)  # type: ignore[arg-type]
@@ -136,9 +141,18 @@ class Trial:
                 place = TopicPartition(self.stream, partition)
                 ends.append(self._reader.get_watermark_offsets(place, timeout=2.0, cached=False)[1])
         except KafkaException:
+            # After a broker's death a consumer that reads nothing may ask the dead leader for ever.
+            self._reader.close()
+            self._reader = self._make_reader()
             return self._logged_last
         self._logged_last = sum(ends)
         return self._logged_last
+
+    def idle_s(self) -> float:
+        """For how long nothing has come into the log, as far as calls of this have seen."""
+        if (now := self._logged()) != self._grown_to:
+            self._grown_to, self._grown_s = now, time.monotonic()
+        return time.monotonic() - self._grown_s
 
     def _progress(self) -> int:
         for load in self.loads:

@@ -48,6 +48,7 @@ _SPOILS: list[tuple[str, Callable[[Api, float, int], Rule]]] = [
 ]
 _HELD_S = (0.2, 1.0, 3.0, 6.0)
 _SPOILT_TIMES = (1, 1, 2, 4, 50)
+_IDLE_S = 5.0
 _LATE_S = 6.0
 """Longer than a gateway waits for a confirmation."""
 _OVERLOAD_CLIENTS = 400
@@ -475,7 +476,10 @@ def _fill(ballast: Path) -> None:
 
 
 def _is_refused(trial: Trial, since_s: float) -> bool:
-    """Nothing was acknowledged of what was sent in the last seconds, and something was not."""
+    """Nothing was acknowledged of what was sent in the last seconds, and something was not. Where senders don't hear from the
+    gateway: nothing has come into the log for some seconds."""
+    if not trial.lab.kind.is_answering:
+        return trial.idle_s() > _IDLE_S
     recent = [(at_s, op) for at_s, took_s, op in trial.history.latencies_s[-200:] if at_s > since_s]
     return len(recent) >= 8 and all(op != "ok" for _, op in recent[-8:])
 
