@@ -85,6 +85,20 @@ def done(answer):
     return future
 
 
+def writer_over(log, spool, make_producer, *, confirm_timeout_s, make_admin=TwoPartitions):
+    return LogWriter(
+        "nowhere:9092",
+        writer_id="test",
+        epoch=7,
+        record_bytes_max=1_000,
+        confirm_timeout_s=confirm_timeout_s,
+        spool=spool,
+        make_producer=make_producer,
+        make_consumer=lambda config: ObedientConsumer(config, log),
+        make_admin=make_admin,
+    )
+
+
 async def until(is_so):
     deadline = time.monotonic() + DEADLINE_S
     while not is_so():
@@ -102,17 +116,7 @@ def test_what_is_in_doubt_comes_first_and_covers_nothing_else(tmp_path, hangs_lo
             producers.append(HangingProducer(config, log, let_go))
             return producers[-1]
 
-        async with LogWriter(
-            "nowhere:9092",
-            writer_id="test",
-            epoch=7,
-            record_bytes_max=1_000,
-            confirm_timeout_s=0.4,
-            spool=spool,
-            make_producer=make_producer,
-            make_consumer=lambda config: ObedientConsumer(config, log),
-            make_admin=TwoPartitions,
-        ) as writer:
+        async with writer_over(log, spool, make_producer, confirm_timeout_s=0.4) as writer:
 
             def append(*values):
                 records = [(value, None) for value in values]
@@ -156,17 +160,7 @@ def test_what_is_too_large_for_its_topic_waits_in_the_spool_and_the_log_says_wha
             producers.append(NarrowProducer(config, log, threading.Event()))
             return producers[-1]
 
-        async with LogWriter(
-            "nowhere:9092",
-            writer_id="test",
-            epoch=7,
-            record_bytes_max=1_000,
-            confirm_timeout_s=0.4,
-            spool=spool,
-            make_producer=make_producer,
-            make_consumer=lambda config: ObedientConsumer(config, log),
-            make_admin=TwoPartitions,
-        ) as writer:
+        async with writer_over(log, spool, make_producer, confirm_timeout_s=0.4) as writer:
             appended = await asyncio.wait_for(
                 writer.append("t", [(b"1", None)], received_ms=5, source=b"", content_type=b"", may_spool=True),
                 DEADLINE_S,
@@ -188,16 +182,8 @@ def test_a_topic_that_takes_less_spools_its_own_records_and_no_others(tmp_path):
     async def story():
         log = FakeLog()
         spool = Spool(tmp_path, bytes_max=1_000_000)
-        async with LogWriter(
-            "nowhere:9092",
-            writer_id="test",
-            epoch=7,
-            record_bytes_max=1_000,
-            confirm_timeout_s=DEADLINE_S,
-            spool=spool,
-            make_producer=lambda config: PickyProducer(config, log, threading.Event()),
-            make_consumer=lambda config: ObedientConsumer(config, log),
-            make_admin=TwoPartitions,
+        async with writer_over(
+            log, spool, lambda config: PickyProducer(config, log, threading.Event()), confirm_timeout_s=DEADLINE_S
         ) as writer:
 
             def append(topic, value):
@@ -232,17 +218,7 @@ def test_what_was_only_slow_is_written_directly_again(tmp_path):
             producers.append(PickyProducer(config, log, threading.Event()))
             return producers[-1]
 
-        async with LogWriter(
-            "nowhere:9092",
-            writer_id="test",
-            epoch=7,
-            record_bytes_max=1_000,
-            confirm_timeout_s=0.2,
-            spool=spool,
-            make_producer=make_producer,
-            make_consumer=lambda config: ObedientConsumer(config, log),
-            make_admin=SlowOnce,
-        ) as writer:
+        async with writer_over(log, spool, make_producer, confirm_timeout_s=0.2, make_admin=SlowOnce) as writer:
 
             async def append(value):
                 return await asyncio.wait_for(

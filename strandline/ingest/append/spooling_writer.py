@@ -193,8 +193,7 @@ class SpoolingWriter:
         self._come_back()
 
     def _come_back(self) -> None:
-        """Kafka has answered, if late: a batch that waited too long behind others sent the new ones to the spool, and no new
-        producer is needed to end that."""
+        """Let new batches be written directly again: there is a new producer, or the old one was only slow."""
         if self._is_away:
             self._is_away = False
             logger.info("Kafka confirms again; the spool is drained", action="spool_drains", records=self.spool.records)

@@ -1,4 +1,4 @@
-"""What a source task is told. Light to import: the planner hands it on, and starts in half the time without what computes."""
+"""What a source task is told. Light to import: the planner hands it on, and starts sooner without what computes."""
 
 from __future__ import annotations
 

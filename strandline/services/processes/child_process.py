@@ -22,9 +22,12 @@ LOG_TAIL_LINES = 15
 
 
 def emptied(directory: Path) -> Path:
-    """The directory, made if need be, without what a server that was killed has left in it. None may run on it."""
+    """The directory, made if need be, without what a server that was killed has left in it. None may run on it.
+
+    What can't be deleted stays, and keeps no server from starting.
+    """
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     return directory
 
 

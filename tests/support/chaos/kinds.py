@@ -17,7 +17,7 @@ from tests.support.chaos.acts import ANSWER_TIMEOUT_S, Backfill, StopAndStart, U
 from tests.support.chaos.faults import End, Fault, Maker, send_signal, targets
 from tests.support.chaos.job_stack import JobStack
 from tests.support.chaos.tcp_proxy import TcpProxy
-from tests.support.faults.kafka_proxy import Api, delay_answer, drop_answer
+from tests.support.faults.kafka_proxy import Api, Rule, delay_answer, drop_answer
 from tests.support.waiting import wait_until
 
 HOLD_S = (2.0, 10.0)
@@ -40,6 +40,7 @@ FAILPOINT_SHARE = 0.5
 """Of the kills of a backfill."""
 DELAY_S = (0.1, 0.9)
 """Less than what the checker allows between two clocks."""
+DELAYED_ANSWERS = (Api.FETCH, Api.LIST_OFFSETS, Api.METADATA, Api.PRODUCE)
 LOST_ANSWERS = (Api.LIST_OFFSETS, Api.METADATA, Api.FETCH, Api.PRODUCE, Api.INIT_PRODUCER_ID, Api.END_TXN)
 LOST_ANSWERS_MAX = 4
 """Of each kind, so many."""
@@ -123,31 +124,16 @@ class Cut(Fault):
         self._proxy.heal()
 
 
-class KafkaDelay(Fault):
-    """What the broker answers the control service and the runners is long on its way."""
+class KafkaSpoilt(Fault):
+    """What the broker answers the control service and the runners is spoilt on its way."""
 
-    def __init__(self, hold_s: float, delay_s: float) -> None:
-        super().__init__("kafka delay", "", hold_s, End.AFTER_HOLD, touches=frozenset({"kafka-proxy"}))
-        self._delay_s = delay_s
-
-    def begin(self, stack: JobStack) -> None:
-        for api in (Api.FETCH, Api.LIST_OFFSETS, Api.METADATA, Api.PRODUCE):
-            stack.stack.kafka_proxy.add(delay_answer(api, self._delay_s))
-
-    def end(self, stack: JobStack) -> None:
-        stack.stack.kafka_proxy.clear()
-
-
-class KafkaAnswersLost(Fault):
-    """Connections to the broker break instead of answering what the control service and the runners have asked."""
-
-    def __init__(self, hold_s: float, times: dict[Api, int]) -> None:
-        super().__init__("kafka answers lost", "", hold_s, End.AFTER_HOLD, touches=frozenset({"kafka-proxy"}))
-        self._times = times
+    def __init__(self, kind: str, hold_s: float, rules: list[Rule]) -> None:
+        super().__init__(kind, "", hold_s, End.AFTER_HOLD, touches=frozenset({"kafka-proxy"}))
+        self._rules = rules
 
     def begin(self, stack: JobStack) -> None:
-        for api, times in self._times.items():
-            stack.stack.kafka_proxy.add(drop_answer(api, times))
+        for rule in self._rules:
+            stack.stack.kafka_proxy.add(rule)
 
     def end(self, stack: JobStack) -> None:
         stack.stack.kafka_proxy.clear()
@@ -264,9 +250,11 @@ def makers(stack: JobStack) -> dict[str, Maker]:
             _hold_s(chance), chance.uniform(*REFUSED_SHARE), random.Random(chance.random())
         ),
         "index-cut": lambda chance: Cut("index cut", "", _hold_s(chance), stack.index_proxy),
-        "kafka-delay": lambda chance: KafkaDelay(_hold_s(chance), chance.uniform(*DELAY_S)),
-        "kafka-answers-lost": lambda chance: KafkaAnswersLost(
-            _hold_s(chance), {api: chance.randint(0, LOST_ANSWERS_MAX) for api in LOST_ANSWERS}
+        "kafka-delay": _kafka_delay,
+        "kafka-answers-lost": lambda chance: KafkaSpoilt(
+            "kafka answers lost",
+            _hold_s(chance),
+            [drop_answer(api, chance.randint(0, LOST_ANSWERS_MAX)) for api in LOST_ANSWERS],
         ),
         "template-deleted": lambda _: TemplateDeleted(),
         "partitions-added": lambda chance: PartitionsAdded(chance.randint(1, 2)),
@@ -282,6 +270,11 @@ def makers(stack: JobStack) -> dict[str, Maker]:
     if stack.small_disk is not None:
         found["disk-full"] = lambda chance: DiskFull(_hold_s(chance))
     return found
+
+
+def _kafka_delay(chance: random.Random) -> KafkaSpoilt:
+    hold_s, delay_s = _hold_s(chance), chance.uniform(*DELAY_S)
+    return KafkaSpoilt("kafka delay", hold_s, [delay_answer(api, delay_s) for api in DELAYED_ANSWERS])
 
 
 def _job(stack: JobStack, chance: random.Random) -> str:

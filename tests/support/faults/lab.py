@@ -121,12 +121,9 @@ class Trial:
         What an MQTT broker has acknowledged must come, though a gateway that has lost its log makes a pause before it asks the
         broker again: only when something is missing is that pause waited for.
         """
-        count, since_s = -1, time.monotonic()
-        while (quiet_s := time.monotonic() - since_s) < QUIET_S or (
+        while (quiet_s := self.idle_s()) < QUIET_S or (
             self.lab.kind.has_broker and quiet_s < BROKER_QUIET_S and self._compare().lost
         ):
-            if (now := self._logged()) != count:
-                count, since_s = now, time.monotonic()
             time.sleep(0.1)
 
     def _compare(self) -> Verdict:

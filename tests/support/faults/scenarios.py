@@ -40,8 +40,8 @@ _BETWEEN_FAULTS_RECORDS = 200
 _TAIL_RECORDS = 300
 _SPOILABLE = [api for api in Api if api not in (Api.API_VERSIONS, Api.DESCRIBE_CONFIGS, Api.INCREMENTAL_ALTER_CONFIGS)]
 _SPOILS: list[tuple[str, Callable[[Api, float, int], Rule]]] = [
-    ("held", lambda api, seconds, times: hold_request(api, seconds, times)),
-    ("answered late", lambda api, seconds, times: delay_answer(api, seconds, times)),
+    ("held", hold_request),
+    ("answered late", delay_answer),
     ("not answered", lambda api, _, times: swallow_answer(api, times)),
     ("lost with its connection", lambda api, _, times: drop_answer(api, times)),
     ("cut", lambda api, _, times: cut_request(api, times)),
