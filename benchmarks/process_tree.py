@@ -108,6 +108,16 @@ class WatchedTree:
                     self._peak_mb = memory_mb
 
 
+def kill_with_children(root: int) -> None:
+    """Kill process `root` and all below it. What ends meanwhile by itself, as a worker does whose parent is gone, is as good
+    as killed."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(root)
+        for one in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+
+
 def _role(process: psutil.Process, root: int) -> str:
     return "jvm" if process.name() == "java" else "driver" if process.pid == root else "python"
 

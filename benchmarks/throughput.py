@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -13,13 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import psutil
 from rich.console import Console
 
 from benchmarks.measured import Run, Snapshot, memory_text, watch
 from benchmarks.peers.java import FLINK, JET, SNAPSHOT_EVERY_MS, JavaPeer
 from benchmarks.peers.spark_connector import connector_jars
-from benchmarks.process_tree import WatchedTree
+from benchmarks.process_tree import WatchedTree, kill_with_children
 from benchmarks.works import DELAY_MS, DEVICES, STREAM, STREAM_TEXT, Readings, Work
 from strandline.core.documents import read_documents
 from strandline.core.settings import Settings
@@ -158,7 +156,7 @@ def _run_side(start: _Start, plan: Plan, stack: Stack) -> Run:
                 stderr=log,
                 text=True,
             )
-            too_late = threading.Timer(_TIMEOUT_S, _kill_tree, [process.pid])
+            too_late = threading.Timer(_TIMEOUT_S, kill_with_children, [process.pid])
             too_late.start()
             try:
                 assert process.stdout is not None
@@ -171,15 +169,6 @@ def _run_side(start: _Start, plan: Plan, stack: Stack) -> Run:
                 raise RuntimeError(f"{start.work.name}, {start.side}: {error}:\n{log.read()[-4000:]}") from error
             finally:
                 too_late.cancel()
-                _kill_tree(process.pid)
+                kill_with_children(process.pid)
                 process.wait()
             return run
-
-
-def _kill_tree(pid: int) -> None:
-    """Kill what there still is of a side."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        root = psutil.Process(pid)
-        for process in [*root.children(recursive=True), root]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()

@@ -8,13 +8,14 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import pyspark
 
+from benchmarks.process_tree import kill_with_children
 from strandline.services.embedded.artifacts import find_java
 from strandline.services.processes.child_process import Child, Program, start, stop
 from strandline.services.processes.pids import PidFile
@@ -104,13 +105,16 @@ class SparkCluster:
     def kill_executor(self, number: int) -> None:
         """Kill the executors of a worker with their Python processes; the worker starts others."""
         for executor in self.executors(number):
-            for process in [executor, *executor.children(recursive=True)]:
-                process.kill()
+            kill_with_children(executor.pid)
 
     def executors(self, number: int) -> list[psutil.Process]:
         """The executors that a worker has now."""
-        children = psutil.Process(self.worker_pid(number)).children()
-        return [one for one in children if one.name() == "java"]
+        found = []
+        for child in psutil.Process(self.worker_pid(number)).children():
+            with suppress(psutil.NoSuchProcess):  # one that has ended is no executor
+                if child.name() == "java":
+                    found.append(child)
+        return found
 
     def worker_pid(self, number: int) -> int:
         return self._children[f"worker-{number}"].pid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import psutil
 import pytest
 
 from benchmarks.measured import Run, Snapshot, Spent, memory_text, watch
-from benchmarks.process_tree import WatchedTree, cpu_by_role
+from benchmarks.process_tree import WatchedTree, cpu_by_role, kill_with_children
 from benchmarks.progress import Progress, tell_answer, telling_mark
 from benchmarks.report import goal_sentences, throughput_rows
 from benchmarks.throughput import JET_SIDE, STRANDLINE, Plan, Throughput
@@ -175,6 +176,16 @@ def test_the_time_of_a_process_that_nobody_waited_for_is_not_lost() -> None:
             assert cpu_by_role(parent.pid)["python"] < 0.1
         finally:
             parent.kill()
+
+
+def test_a_child_that_ends_before_it_is_killed_spares_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    root, ended, other = (subprocess.Popen(["sleep", "60"]) for _ in range(3))
+    children = [psutil.Process(ended.pid), psutil.Process(other.pid)]
+    monkeypatch.setattr(psutil.Process, "children", lambda _, recursive: children if recursive else [])
+    ended.kill()
+    ended.wait()
+    kill_with_children(root.pid)
+    assert [root.wait(10), other.wait(10)] == [-signal.SIGKILL] * 2
 
 
 KEEPS_100_MB = "kept = bytearray(b'x') * (100 << 20)\nprint('kept', flush=True)\ninput()"
