@@ -60,7 +60,7 @@ test: $(VENV)/.test-ready
 test-all: $(VENV)/.test-ready
 	@$(call run-tests,-m 'long or not long')
 	@$(if $(filter-out fault,$(KIND)),:,$(BIN)/python -m tests.fault.job_ladder --kills $(KILLS) --failpoints 1)
-	@$(if $(filter-out fault,$(KIND)),:,$(BIN)/python -m tests.fault.ingest_ladder --kills $(KILLS))
+	@$(if $(filter-out fault,$(KIND)),:,$(BIN)/python -m tests.fault.ingest_ladder --kills $(KILLS) --at-once 2)
 
 check: $(VENV)/.test-ready
 	@$(BIN)/ruff format --check .

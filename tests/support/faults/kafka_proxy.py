@@ -174,7 +174,7 @@ class KafkaProxy:
         self._broker_port = broker_port
         self._rules: list[Rule] = []
         self._writers: set[asyncio.StreamWriter] = set()
-        self._held: set[asyncio.Task[None]] = set()
+        self._passing: set[asyncio.Task[None]] = set()
         self._is_cut = False
         self._is_listening = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -224,27 +224,51 @@ class KafkaProxy:
             self._loop.close()
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(self._pass, "127.0.0.1", self.port)
+        server = await asyncio.start_server(self._take, "127.0.0.1", self.port)
         self._is_listening.set()
         await self._stopping.wait()
+        # No more are accepted. Those that were get their transports in the next turn of the loop, and only then is the server
+        # closed: a closed one leaves their sockets open.
+        for listening in server.sockets:
+            self._loop.remove_reader(listening.fileno())
+        await asyncio.sleep(0)
         server.close()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self._close_all()
+        await asyncio.sleep(0)  # a transport closes its socket in the next turn
+
+    def _take(self, client_reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        self._writers.add(client)
+        passing = self._loop.create_task(self._pass(client_reader, client))
+        self._passing.add(passing)
+        passing.add_done_callback(self._passing.discard)
 
     async def _pass(self, client_reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         """One client's connection: the two directions, until either end is gone and nothing is held for the broker."""
-        if self._is_cut:
-            client.transport.abort()
-            return
         try:
-            broker_reader, broker = await asyncio.open_connection("127.0.0.1", self._broker_port)
+            if not self._is_cut:
+                broker_reader, broker = await asyncio.open_connection("127.0.0.1", self._broker_port)
+                await self._pass_on(client_reader, client, broker_reader, broker)
         except OSError:
+            pass  # the broker is away, and this client hears so by the end of its connection
+        except asyncio.CancelledError:
+            pass  # the proxy stops, and nobody waits for this task
+        finally:
+            self._writers.discard(client)
             client.transport.abort()
-            return
+
+    async def _pass_on(
+        self,
+        client_reader: asyncio.StreamReader,
+        client: asyncio.StreamWriter,
+        broker_reader: asyncio.StreamReader,
+        broker: asyncio.StreamWriter,
+    ) -> None:
         exchanges = _Exchanges()
-        self._writers |= {client, broker}
+        self._writers.add(broker)
         try:
             requests = asyncio.create_task(self._forward(client_reader, broker, Way.REQUEST, exchanges))
             answers = asyncio.create_task(self._forward(broker_reader, client, Way.ANSWER, exchanges))
@@ -256,11 +280,8 @@ class KafkaProxy:
                 await asyncio.wait({answers}, timeout=_LAST_ANSWER_S)
             answers.cancel()
             await asyncio.gather(answers, return_exceptions=True)
-        except asyncio.CancelledError:
-            return  # the proxy stops, and nobody waits for this task
         finally:
-            self._writers -= {client, broker}
-            client.transport.abort()
+            self._writers.discard(broker)
             broker.transport.abort()
 
     async def _forward(
