@@ -80,6 +80,7 @@ class GatewayProcess:
             "confirm_timeout_s": 10,  # a busy machine is no reason to spool
             **settings,
         }
+        self.command = [sys.executable, "-m", MODULES[protocol]]
         self.environment = os.environ | {f"STRANDLINE_{name.upper()}": str(value) for name, value in values.items()}
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.pages_port}", timeout=DEADLINE_S, trust_env=False)
         self.start()
@@ -88,7 +89,7 @@ class GatewayProcess:
         """Start the process; also after it was killed."""
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", MODULES[self.protocol]],
+                self.command,
                 env=self.environment, stdout=log, stderr=log,
             )  # fmt: skip
         wait_until(self.is_healthy, self.log_file.read_text)

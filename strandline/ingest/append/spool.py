@@ -27,7 +27,7 @@ from strandline.ingest.append.outcome import SpoolFull
 
 ROW_OVERHEAD_BYTES = 64
 """What a row takes on disk in addition to value, key and headers."""
-_FILE = "spool.sqlite"
+SPOOL_FILE = "spool.sqlite"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS records (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -86,7 +86,7 @@ class Spool:
 
     def __init__(self, directory: Path, *, bytes_max: int) -> None:
         """Open the spool, with what an earlier process left in it. Raises StackError."""
-        self.path = directory / _FILE
+        self.path = directory / SPOOL_FILE
         self.bytes_max = bytes_max
         try:
             self._connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
@@ -94,6 +94,8 @@ class Spool:
             self._connection.execute("PRAGMA journal_mode = TRUNCATE")
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.executescript(_SCHEMA)
+            # Locked from now on, and not only from the first write: the lock tells that the spool's writer runs.
+            self._connection.executescript("BEGIN EXCLUSIVE; COMMIT;")
             self.bytes, self.records_of = self._measure()
         except sqlite3.Error as error:
             raise StackError(

@@ -69,6 +69,14 @@ class WriterIdentity:
         os.close(self._file)
 
 
+def writer_directories(data_dir: Path) -> dict[str, Path]:
+    """The directories of all writers that ever ran with this data directory, by the writers' ids."""
+    try:
+        return {path.name: path for path in (data_dir / _DIRECTORY).iterdir() if path.is_dir()}
+    except OSError:
+        return {}  # no gateway ran yet; one that can't write here says so when it takes its identity
+
+
 def _sync_directory(directory: Path) -> None:
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -10,7 +10,7 @@ thread counts and collects.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Gauge, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -102,12 +102,13 @@ class IngestMetrics(Collector):
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
-    def show_spool(self, spool: Spool) -> None:
-        """Show how full the spool is."""
+    def show_spools(self, spools: Sequence[Spool]) -> None:
+        """Show how full the gateway's spool is, and how many records wait in it and in those that others left to it."""
+        own = spools[0]
         for name, help_text, read in (
-            ("records", "Records that wait on disk for Kafka", lambda: spool.records),
-            ("bytes", "What they take of the spool", lambda: spool.bytes),
-            ("bytes_max", "What the spool may hold", lambda: spool.bytes_max),
+            ("records", "Records that wait on disk for Kafka", lambda: sum(spool.records for spool in spools)),
+            ("bytes", "What they take of the spool", lambda: own.bytes),
+            ("bytes_max", "What the spool may hold", lambda: own.bytes_max),
         ):
             gauge = Gauge(f"strandline_ingest_spool_{name}", help_text, ["protocol"], registry=self.registry)
             gauge.labels(self._protocol).set_function(read)

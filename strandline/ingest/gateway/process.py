@@ -21,11 +21,10 @@ from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
-from strandline.ingest.append.spool import Spool
 from strandline.ingest.append.writer import LogWriter
-from strandline.ingest.append.writer_identity import WriterIdentity
 from strandline.ingest.gateway.health_pages import HealthPages, HostNames
 from strandline.ingest.gateway.http_server import BACKLOG, HttpServer
+from strandline.ingest.gateway.left_spools import open_writer_disks
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.gateway.streams import Streams
@@ -83,6 +82,7 @@ async def open_resources(
     """Open the ledger and the writer; close them when all that was appended is confirmed.
 
     `port` is the one on which this process answers HTTP. No other process on this machine has it, so it names the writer.
+    Spools that writers of this protocol and port left in the data directory are emptied into the log, too.
     `confirm_timeout_s` is for gateways whose senders don't wait for an answer as those of HTTP do.
 
     Raises what opening the ledger raises, and StackError when another process has the writer's id or the spool can't be
@@ -96,22 +96,29 @@ async def open_resources(
     async with contextlib.AsyncExitStack() as stack:
         ledger = stack.enter_context(contextlib.closing(await asyncio.to_thread(Ledger.open, settings.ledger_url)))
         streams = stack.enter_context(contextlib.closing(Streams.of(ledger, every_s=settings.streams_look_s)))
-        identity = await asyncio.to_thread(
-            WriterIdentity.take, settings.data_dir, f"{protocol}-{socket.gethostname()}-{port}"
+        disks = await asyncio.to_thread(
+            open_writer_disks,
+            settings.data_dir,
+            protocol,
+            socket.gethostname(),
+            port,
+            spool_bytes_max=settings.spool_bytes_max,
         )
-        stack.enter_context(contextlib.closing(identity))
-        spool = await asyncio.to_thread(Spool, identity.directory, bytes_max=settings.spool_bytes_max)
-        metrics.show_spool(spool)
-        writer = LogWriter(
-            settings.kafka_bootstrap,
-            writer_id=identity.writer_id,
-            epoch=identity.epoch,
-            record_bytes_max=settings.record_bytes_max,
-            confirm_timeout_s=confirm_timeout_s or settings.confirm_timeout_s,
-            spool=spool,
-        )
+        metrics.show_spools([disk.spool for disk in disks])
+        writers = []
+        for disk in disks:
+            stack.enter_context(contextlib.closing(disk.identity))
+            writer = LogWriter(
+                settings.kafka_bootstrap,
+                writer_id=disk.identity.writer_id,
+                epoch=disk.identity.epoch,
+                record_bytes_max=settings.record_bytes_max,
+                confirm_timeout_s=confirm_timeout_s or settings.confirm_timeout_s,
+                spool=disk.spool,
+            )
+            writers.append(await stack.enter_async_context(writer))
         yield GatewayResources(
-            await stack.enter_async_context(writer),
+            writers[0],
             streams,
             metrics,
             HostNames((*names, settings.http_host) if names else ()),
