@@ -11,6 +11,9 @@ COPY strandline strandline
 RUN pip install --no-deps .
 
 FROM python:3.11-slim-bookworm
+LABEL org.opencontainers.image.title="Strandline" \
+      org.opencontainers.image.description="Streaming ETL for sensor feeds that can't be asked to send again" \
+      org.opencontainers.image.licenses="Apache-2.0"
 # Spark needs a Java runtime; procps gives its launcher the `ps` that it calls.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps \
@@ -20,7 +23,8 @@ RUN useradd --uid 10001 --create-home strandline \
 COPY --from=build /opt/strandline /opt/strandline
 ENV PATH=/opt/strandline/bin:$PATH \
     PYTHONUNBUFFERED=1 \
-    STRANDLINE_DATA_DIR=/var/lib/strandline
+    STRANDLINE_DATA_DIR=/var/lib/strandline \
+    STRANDLINE_CACHE_DIR=/var/lib/strandline/cache
 USER strandline
 WORKDIR /var/lib/strandline
 VOLUME ["/var/lib/strandline"]

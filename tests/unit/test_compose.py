@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 import yaml
+from sqlalchemy import make_url
 
 from strandline.services.control import ControlSettings
 from tests.support.settings_classes import all_settings
 
 ROOT = Path(__file__).parents[2]
-COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
-SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE)["services"]
+FILES = ("docker-compose.yml", "docker-compose.host.yml")
+COMPOSE, HOST = ((ROOT / name).read_text(encoding="utf-8") for name in FILES)
+DOCUMENT: dict[str, Any] = yaml.safe_load(COMPOSE)
+SERVICES: dict[str, dict[str, Any]] = DOCUMENT["services"]
 GATEWAY_MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for path in (ROOT / "strandline/ingest").rglob("*.py")
@@ -29,13 +32,16 @@ GATEWAYS = {
 }
 OURS = [name for name, service in SERVICES.items() if "build" in service]
 # ${NAME:-default}, and not the $$ that stands for a dollar sign.
-VARIABLES = dict(re.findall(r"(?<!\$)\$\{(\w+):-([^}]*)\}", COMPOSE))
+VARIABLES = dict(re.findall(r"(?<!\$)\$\{(\w+):-([^}]*)\}", COMPOSE + HOST))
+ONE_SHOTS = {name for name, service in SERVICES.items() if service.get("restart") == "no"}
+LASTING = {name: service for name, service in SERVICES.items() if name not in ONE_SHOTS}
 
 each_service = pytest.mark.parametrize("service", SERVICES.values(), ids=list(SERVICES))
+each_lasting_service = pytest.mark.parametrize("service", LASTING.values(), ids=list(LASTING))
 
 
 def test_the_parts_of_the_platform_are_there():
-    assert set(SERVICES) >= {"kafka", "elasticsearch", "kibana", "mosquitto", "postgres", "control"}
+    assert set(SERVICES) >= {"kafka", "elasticsearch", "kibana", "mosquitto", "postgres", "control", "control-2"}
     assert {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service} == {
         "kibana": ["kibana"],
         "demo": ["demo"],
@@ -61,7 +67,7 @@ def test_servers_are_of_the_versions_of_the_embedded_stack():
     assert {SERVICES[name]["image"].split("/")[-1].replace(":", "-") for name in ("kafka", "elasticsearch")} <= embedded
 
 
-@each_service
+@each_lasting_service
 def test_every_service_says_when_it_is_healthy(service):
     health = service["healthcheck"]
     assert health["test"][0] in ("CMD", "CMD-SHELL")
@@ -81,24 +87,64 @@ def test_memory_is_limited_and_several_stacks_can_run_side_by_side(service):
 
 
 @each_service
-def test_what_a_service_needs_is_healthy_before_it_starts(service):
+def test_what_a_service_needs_is_ready_before_it_starts(service):
     for needed, how in service.get("depends_on", {}).items():
-        assert how == {"condition": "service_healthy"}
+        assert how == {"condition": "service_completed_successfully" if needed in ONE_SHOTS else "service_healthy"}
         assert "profiles" not in SERVICES[needed]
+
+
+@pytest.mark.parametrize("name", sorted(ONE_SHOTS))
+def test_what_runs_to_its_end_is_waited_for_by_something_that_stays(name):
+    """`up --wait` takes the end of any other service for a failure: https://github.com/docker/compose/issues/10596."""
+    assert any(name in service.get("depends_on", {}) for service in LASTING.values())
 
 
 @each_service
 def test_data_lies_in_named_volumes(service):
-    volumes = yaml.safe_load(COMPOSE)["volumes"]
     for volume in service.get("volumes", []):
         source = volume.split(":")[0]
-        assert source in volumes or (ROOT / source).is_file()
+        assert source in DOCUMENT["volumes"] or (ROOT / source).is_file()
+
+
+@pytest.mark.parametrize("name", sorted(GATEWAYS | {"control", "control-2"}))
+def test_each_writer_has_a_volume_and_a_host_name_of_its_own(name):
+    service = SERVICES[name]
+    assert f"{name}-data:/var/lib/strandline" in service["volumes"]
+    assert service["hostname"] == name
 
 
 def test_every_variable_has_its_default_in_the_example_of_env():
     lines = (ROOT / ".env.example").read_text(encoding="utf-8").splitlines()
     assert dict(line.split("=", 1) for line in lines if line and not line.startswith("#")) == VARIABLES
-    assert len(re.findall(r"(?<!\$)\$\{", COMPOSE)) == len(re.findall(r"(?<!\$)\$\{\w+:-", COMPOSE)), "no default"
+    for text in (COMPOSE, HOST):
+        assert len(re.findall(r"(?<!\$)\$\{", text)) == len(re.findall(r"(?<!\$)\$\{\w+:-", text)), "no default"
+
+
+def test_no_password_stands_in_the_files():
+    for text in (COMPOSE, HOST, (ROOT / ".env.example").read_text(encoding="utf-8")):
+        assert not re.search(r"PASSWORD(?!_FILE)", text)
+    url = make_url(SERVICES["control"]["environment"]["STRANDLINE_LEDGER_URL"])
+    assert url.password is None
+    assert dict(url.query) == {"passfile": "/secrets/pgpass"}
+
+
+def test_kafka_and_the_ledger_are_reached_from_inside_only():
+    assert {name for name, service in SERVICES.items() if "edge" not in service.get("networks", [])} == {
+        "secrets",
+        "setup",
+        "kafka",
+        "postgres",
+    }
+    inner = {name for name, network in DOCUMENT["networks"].items() if network.get("internal")}
+    assert set(DOCUMENT["networks"]) - inner == {"edge"}
+    assert all("edge" in service["networks"] for service in SERVICES.values() if "ports" in service)
+
+
+@each_lasting_service
+def test_two_services_that_speak_share_a_network(service):
+    for needed in service.get("depends_on", {}):
+        if needed not in ONE_SHOTS:
+            assert set(service["networks"]) & set(SERVICES[needed]["networks"])
 
 
 def test_kafka_makes_no_topic_by_itself_and_has_an_inner_and_a_host_listener():
@@ -108,7 +154,7 @@ def test_kafka_makes_no_topic_by_itself_and_has_an_inner_and_a_host_listener():
     assert environment["KAFKA_ADVERTISED_LISTENERS"] == "INNER://kafka:19092,HOST://127.0.0.1:${KAFKA_PORT:-9092}"
 
 
-@pytest.mark.parametrize("name", ["control", *sorted(GATEWAYS)])
+@pytest.mark.parametrize("name", ["control", "control-2", "setup", *sorted(GATEWAYS)])
 def test_our_services_are_given_settings_that_exist(name):
     known = {f"STRANDLINE_{field.upper()}" for settings in all_settings() for field in settings.model_fields}
     environment = SERVICES[name]["environment"]
@@ -124,12 +170,19 @@ def test_the_control_service_accepts_the_name_under_which_the_demo_calls_it(monk
     assert SERVICES["demo"]["environment"]["STRANDLINE_URL"] == "http://control:8080"
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_our_services_have_no_more_rights_than_they_need(name):
-    service = SERVICES[name]
+@each_service
+def test_services_have_no_more_rights_than_they_need(service):
     assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
+    assert "pids_limit" in service
+
+
+def test_only_what_makes_the_secrets_runs_as_root_and_only_elasticsearch_may_write_beside_its_data():
     dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     assert re.findall(r"^USER (\w+)$", dockerfile, re.MULTILINE)[-1] != "root"
+    users = {name: service.get("user") for name, service in SERVICES.items() if name not in OURS}
+    assert {name for name, user in users.items() if user in (None, "0:0")} == {"secrets"}
+    assert {name for name, service in SERVICES.items() if "cap_add" in service} == {"secrets"}
+    assert {name for name, service in SERVICES.items() if not service.get("read_only")} == {"elasticsearch"}
 
 
 def test_the_image_is_built_from_the_locked_dependencies_and_what_it_copies_is_sent():
@@ -143,7 +196,10 @@ def test_the_image_is_built_from_the_locked_dependencies_and_what_it_copies_is_s
 
 
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed: not judged by it")
-def test_docker_compose_accepts_it():
-    command = ["docker-compose", "--profile", "demo", "--profile", "kibana", "config", "--quiet"]
+@pytest.mark.parametrize("profiles", [[], ["demo"], ["kibana"], ["demo", "kibana"]], ids=" ".join)
+@pytest.mark.parametrize("files", [FILES[:1], FILES], ids=len)
+def test_docker_compose_accepts_it(files, profiles):
+    arguments = [f"--file={name}" for name in files] + [f"--profile={name}" for name in profiles]
+    command = ["docker-compose", *arguments, "config", "--quiet"]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert answer.returncode == 0, answer.stderr

@@ -1,0 +1,33 @@
+#!/bin/sh
+# Makes what docker-compose.yml keeps secret: `make-secrets.sh DIRECTORY`, with subdirectories `postgres` and `strandline` for
+# the two readers. Writes only what is not there yet, so it may run at every start. Prints no secret.
+set -eu
+umask 077
+cd "$1"
+
+# 192 bits, as hexadecimal digits: they need no escape in any file or URL.
+new_secret() {
+    secret=$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')
+    [ ${#secret} -eq 48 ] || { echo "make-secrets: /dev/urandom gave too little; nothing was written" >&2; exit 1; }
+    printf '%s' "$secret"
+}
+
+# Complete under another name first: a kill leaves no half of a secret behind.
+put() { # FILE OWNER
+    cat > "$1.new"
+    chmod 400 "$1.new"
+    if [ "$(id -u)" -eq 0 ]; then chown "$2" "$1.new"; fi
+    mv "$1.new" "$1"
+    echo "made $1"
+}
+
+# The server reads its password as user 999 of its image.
+if [ ! -s postgres/password ]; then
+    secret=$(new_secret)
+    printf '%s' "$secret" | put postgres/password 999:999
+fi
+# PostgreSQL's client reads it from a file of this form, which nobody else may read. User 10001 is ours.
+line="postgres:5432:strandline:strandline:$(cat postgres/password)"
+if [ ! -s strandline/pgpass ] || [ "$(cat strandline/pgpass)" != "$line" ]; then
+    printf '%s\n' "$line" | put strandline/pgpass 10001:10001
+fi
