@@ -21,7 +21,10 @@ from confluent_kafka.admin import AdminClient
 from strandline.core.errors import Conflict, LogTruncated
 from strandline.ledger.states import BackfillState
 from strandline.results.generations import Generation, swap_aliases
+from strandline.services.rest.job_status import present_pipeline
+from strandline.services.rest.result_views import kibana_objects
 from tests.support.audit_lab import AuditLab
+from tests.support.lens import counted, panels, search
 from tests.support.platform import Platform
 from tests.support.topic_reader import read_messages
 from tests.support.waiting import wait_until
@@ -151,6 +154,20 @@ def require_shown(lab: AuditLab, ranges: dict[str, list[tuple[int, int, int]]]) 
         assert len(expected) > 5
 
 
+def require_dashboard_counts_each_window_once(lab: AuditLab) -> None:
+    """What the job's dashboard in Kibana searches for finds what the aliases show; by a pattern it would count more."""
+    shown_now = shown(lab)
+    pipeline = present_pipeline(lab.ledger, lab.ledger.job(NAME), STREAM)
+    found = list(panels(kibana_objects(pipeline)))
+    assert {panel.alias for panel in found} == {f"{NAME}-tens", f"{NAME}-minute"}
+    for panel in found:
+        results = len(shown_now[panel.alias.removeprefix(f"{NAME}-")][0])
+        answer = lab.index.post(f"/{panel.alias}/_search", json=search(panel)).json()
+        assert counted(answer) == results, panel.title
+        by_pattern = lab.index.post(f"/{panel.alias}*/_search?expand_wildcards=all", json=search(panel)).json()
+        assert counted(by_pattern) > results, panel.title
+
+
 def test_a_backfill_replaces_the_windows_of_its_range_and_no_other(audit_lab: AuditLab) -> None:
     lab = audit_lab
     lab.apply(STREAM_TEXT + "---" + text(1))
@@ -192,6 +209,7 @@ def test_a_backfill_replaces_the_windows_of_its_range_and_no_other(audit_lab: Au
     assert 0 < done.records_done <= done.records
     assert lab.ledger.last_checkpoint(NAME).emitted["minute"] > emitted["minute"]
     require_shown(lab, ranges)
+    require_dashboard_counts_each_window_once(lab)
     assert shown(lab)["tens"][2] == {f"{NAME}-tens{g}-2026.{m}" for g in ("", ".g2") for m in (10, 11)}
     results = recomputed(lab, 2)
     for stage, (after_ms, up_to_ms) in row.windows.items():

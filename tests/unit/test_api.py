@@ -294,7 +294,13 @@ def test_unknown_route_method_job_and_parameter(api: Api) -> None:
     answer = api.ask("DELETE", "/v1/jobs")
     assert "GET" in problem_of(answer, 405, "method_not_allowed")["detail"]
     assert answer.headers["allow"] == "GET"
-    for path in ("/v1/jobs/none", "/v1/jobs/none/slices", "/v1/jobs/none/dead-letters", "/v1/events?job=none"):
+    for path in (
+        "/v1/jobs/none",
+        "/v1/jobs/none/kibana",
+        "/v1/jobs/none/slices",
+        "/v1/jobs/none/dead-letters",
+        "/v1/events?job=none",
+    ):
         problem_of(api.ask("GET", path), 404, "not_found")
     problem_of(api.ask("POST", "/v1/jobs/none/start"), 404, "not_found")
     problem_of(api.ask("GET", "/v1/streams/none"), 404, "not_found")
@@ -339,6 +345,14 @@ def test_job_shows_position_lag_counts_and_legal_verbs(api: Api) -> None:
     assert [one["number"] for one in slices["slices"]] == [1]
     slices = api.ask("GET", slices["next"]).json()
     assert [(one["number"], one["status"]) for one in slices["slices"]] == [(2, "planned")]
+
+
+def test_what_shows_a_job_in_kibana_follows_its_present_version(api: Api) -> None:
+    api.apply(BOTH)
+    objects = api.ask("GET", "/v1/jobs/power/kibana").json()["objects"]
+    assert [one["type"] for one in objects][-1] == "dashboard"
+    titles = {one["attributes"]["title"] for one in objects if one["type"] == "index-pattern"}
+    assert titles == {row.name for row in api.ledger.places("power") if row.kind == "elasticsearch"}
 
 
 def test_job_shows_all_but_lag_while_kafka_is_away(api: Api) -> None:

@@ -52,8 +52,7 @@ def job_view(
     checkpoint = ledger.last_checkpoint(job.name)
     totals = ledger.totals(job.name)
     held, position = ranges[stream], _position(ledger, job, checkpoint)
-    document = ledger.stream(stream).document
-    pipeline = _checked(json.dumps(ledger.job_version(job.name, job.version).document), json.dumps(document))
+    pipeline = present_pipeline(ledger, job, stream)
     cost = rewind_cost(ledger, plan_of_job(ledger, pipeline), job.name)
     return JobView(
         **vars(job),
@@ -88,6 +87,12 @@ def _warning(left_ms: int, retention_ms: int) -> str:
     if left_ms <= 0:
         what = f"{kept} may have removed {lost}, and a restart would fail"
     return f"{what}: raise the retention, or see why no window closes"
+
+
+def present_pipeline(ledger: Ledger, job: JobRow, stream: str) -> CheckedPipeline:
+    """The job's present version, which reads this stream."""
+    document = ledger.stream(stream).document
+    return _checked(json.dumps(ledger.job_version(job.name, job.version).document), json.dumps(document))
 
 
 @lru_cache(maxsize=256)

@@ -151,6 +151,13 @@ class CheckView(View):
     """How far back in event time a rewind may have to go."""
 
 
+class KibanaView(View):
+    """What shows a job's results in Kibana."""
+
+    objects: list[dict[str, Any]]
+    """Saved objects of Kibana 8.19, in the order in which it takes them; none if the job emits to no index."""
+
+
 class LeaderView(View):
     """The control service that leads a job."""
 

@@ -15,7 +15,8 @@ from strandline.core.errors import Conflict, NotFound
 from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import LogRange, StoredDeadLetter
 from strandline.services.rest.dependencies import Control
-from strandline.services.rest.job_status import job_view
+from strandline.services.rest.job_status import input_stream, job_view, present_pipeline
+from strandline.services.rest.result_views import kibana_objects
 from strandline.services.rest.views import (
     DeadLetterFull,
     DeadLetterList,
@@ -23,6 +24,7 @@ from strandline.services.rest.views import (
     EventList,
     JobList,
     JobView,
+    KibanaView,
     SliceList,
 )
 
@@ -52,6 +54,14 @@ def list_jobs(control: Control) -> JobList:
 def show_job(control: Control, name: str) -> JobView:
     """One job: state, position, lag, counts, and the verbs that would change something now."""
     return job_view(control.ledger, control.log, control.ledger.job(name))
+
+
+@router.get("/v1/jobs/{name}/kibana")
+def show_kibana_objects(control: Control, name: str) -> KibanaView:
+    """Data views, searches and a dashboard for the job's results, as Kibana's saved objects."""
+    job = control.ledger.job(name)
+    pipeline = present_pipeline(control.ledger, job, input_stream(control.ledger, job))
+    return KibanaView(objects=kibana_objects(pipeline))
 
 
 @router.post("/v1/jobs/{name}/start", status_code=202)

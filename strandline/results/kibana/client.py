@@ -1,0 +1,76 @@
+"""Puts saved objects into a running Kibana, over the API that its own page Saved objects uses.
+
+Format: https://www.elastic.co/docs/api/doc/kibana/v8/operation/operation-importsavedobjects. An answer of 200 may still say that
+objects were refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+
+from strandline.core.errors import PermanentError, TransientError
+from strandline.results.kibana.saved_objects import SavedObject, as_ndjson
+
+_TIMEOUT_S = 60.0
+_REFUSALS_SHOWN = 3
+
+
+class KibanaUnavailable(TransientError):
+    """Kibana did not answer, or is not ready."""
+
+    code = "kibana_unavailable"
+
+
+class KibanaRefused(PermanentError):
+    """Kibana took not all of the objects."""
+
+    code = "kibana_refused"
+
+
+def import_objects(url: str, objects: Sequence[SavedObject], *, space: str = "") -> int:
+    """Import the objects in place of those with the same ids; return how many Kibana took, which is all of them.
+
+    `space` is the id of one of Kibana's spaces; empty: the default one. Raises KibanaUnavailable and KibanaRefused.
+    """
+    base = url.rstrip("/") + (f"/s/{space}" if space else "")
+    files = {"file": ("strandline.ndjson", as_ndjson(objects), "application/ndjson")}
+    try:
+        answer = httpx.post(
+            f"{base}/api/saved_objects/_import",
+            params={"overwrite": "true"},
+            headers={"kbn-xsrf": "strandline"},
+            files=files,
+            timeout=_TIMEOUT_S,
+        )
+    except httpx.HTTPError as error:
+        raise KibanaUnavailable(
+            f"no Kibana answers at {url} ({error}); start it, or give its address by --kibana"
+        ) from error
+    if answer.status_code >= 500:
+        raise KibanaUnavailable(f"Kibana at {url} is not ready (status {answer.status_code}); try again in a moment")
+    if answer.status_code != 200:
+        raise KibanaRefused(f"Kibana at {url} took nothing (status {answer.status_code}): {_reason(answer)}")
+    told: Any = answer.json()
+    if not told.get("success"):
+        refusals = [_refusal(one) for one in told.get("errors", [])]
+        more = "" if len(refusals) <= _REFUSALS_SHOWN else f" and {len(refusals) - _REFUSALS_SHOWN} more"
+        raise KibanaRefused(
+            f"Kibana at {url} took {told.get('successCount', 0)} of {len(objects)} objects; refused: "
+            f"{'; '.join(refusals[:_REFUSALS_SHOWN])}{more}"
+        )
+    return int(told["successCount"])
+
+
+def _reason(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["message"])
+    except (ValueError, KeyError, TypeError):
+        return answer.text[:200]
+
+
+def _refusal(error: dict[str, Any]) -> str:
+    why = error.get("error", {})
+    return f"{error.get('type')} {error.get('id')} ({why.get('message') or why.get('type')})"

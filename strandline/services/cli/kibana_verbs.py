@@ -1,0 +1,74 @@
+"""The verbs for Kibana: data views, searches and a dashboard for a job's results, made from its pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from strandline.core.errors import InvalidDocument, Problem
+from strandline.services.cli.options import AsJson, DataDir, Url, connect
+from strandline.services.cli.output import print_json, waiting
+
+kibana_app = typer.Typer(help="Results in Kibana: data views and a dashboard for each job.", no_args_is_help=True)
+
+JobOrFile = Annotated[str, typer.Argument(help="A job's name, or a YAML file with a pipeline and its stream.")]
+KibanaUrl = Annotated[str, typer.Option("--kibana", envvar="STRANDLINE_KIBANA_URL", help="Kibana's address.")]
+
+
+@kibana_app.command("export", epilog="Example: strandline kibana export turbine-health > turbine-health.ndjson")
+def export_objects(job: JobOrFile, data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
+    """Print the saved objects, one a line, as Kibana's page Saved objects imports them."""
+    from strandline.results.kibana.saved_objects import as_ndjson
+
+    objects = _objects(job, data_dir, url)
+    if as_json:
+        print_json({"objects": objects})
+    else:
+        print(as_ndjson(objects), end="")
+
+
+@kibana_app.command("import", epilog="Example: strandline kibana import turbine-health --kibana http://127.0.0.1:5601")
+def import_into_kibana(
+    job: JobOrFile,
+    kibana: KibanaUrl = "http://127.0.0.1:5601",
+    space: Annotated[str, typer.Option(help="The id of one of Kibana's spaces; default: the default one.")] = "",
+    data_dir: DataDir = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put the saved objects into Kibana, in place of those that an earlier import made."""
+    from strandline.results.kibana.client import import_objects
+
+    objects = _objects(job, data_dir, url)
+    with waiting(f"importing {len(objects)} objects into {kibana}"):
+        taken = import_objects(kibana, objects, space=space)
+    dashboards = [
+        f"{kibana.rstrip('/')}{f'/s/{space}' if space else ''}/app/dashboards#/view/{one['id']}"
+        for one in objects
+        if one["type"] == "dashboard"
+    ]
+    if as_json:
+        print_json({"objects": taken, "dashboards": dashboards})
+    else:
+        print("\n".join([f"Kibana has {taken} objects", *dashboards]))
+
+
+def _objects(job: str, data_dir: Path | None, url: str | None) -> list[dict[str, Any]]:
+    if Path(job).is_file():
+        return _objects_of_file(Path(job))
+    with connect(data_dir, url) as client:
+        found: list[dict[str, Any]] = client.get(f"/v1/jobs/{quote(job, safe='')}/kibana")["objects"]
+        return found
+
+
+def _objects_of_file(file: Path) -> list[dict[str, Any]]:
+    from strandline.services.rest.apply_documents import check_documents
+    from strandline.services.rest.result_views import kibana_objects
+
+    pipelines = check_documents(file.read_bytes(), str(file), {}).pipelines
+    if not pipelines:
+        raise InvalidDocument([Problem("no pipeline stands here; name a file that has one", "", str(file), None)])
+    return [one for pipeline in pipelines for one in kibana_objects(pipeline)]

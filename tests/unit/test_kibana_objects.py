@@ -1,0 +1,220 @@
+"""What Kibana is given fits the documents: every field is in the mapping, and every operation takes its type."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.results.document import DocumentShape
+from strandline.results.kibana.saved_objects import as_ndjson, saved_objects
+from strandline.results.mapping import build_mapping
+from strandline.services.rest.apply_documents import check_documents
+from strandline.services.rest.result_views import kibana_objects
+from tests.support.lens import faults, field_type, panels
+
+ROOT = Path(__file__).parents[2]
+FILES = {"nab": "examples/nab.yaml", "turbine-health": "strandline/example/turbines.yaml"}
+EXAMPLES = {job: (ROOT / path).read_text() for job, path in FILES.items()}
+KEYS = {
+    "text": "string",
+    "whole": "integer",
+    "flag": "boolean",
+    "at": "timestamp",
+    "money": "decimal(12,2)",
+}
+AGGREGATES = {
+    "n": "count(*)", "total": "sum(size)", "mean": "avg(size)", "least": "min(whole)", "most": "max(money)",
+    "first_at": "min(at)", "last_text": "max(text)", "spread": "stddev_pop(size)", "share": "sum(size) / count(*)",
+}  # fmt: skip
+MORE_AGGREGATES = {"n": "sum(n)", "runs": "count(*)"}
+DASHBOARD_ATTRIBUTES = {
+    "title", "description", "kibanaSavedObjectMeta", "timeRestore", "timeFrom", "timeTo", "refreshInterval",
+    "controlGroupInput", "panelsJSON", "optionsJSON", "hits", "version",
+}  # fmt: skip
+"""All that Kibana's schema of a dashboard knows (dashboard_saved_object/schema/v1/v1.ts); it forbids any other."""
+
+
+def generated(seed: int) -> str:
+    """A stream and a pipeline of one or two windows, with keys and aggregates of every type."""
+    chance = random.Random(seed)
+    by = chance.sample(sorted(KEYS), chance.randrange(0, 4))
+    aggregates = {"n": "count(*)"} | {
+        name: AGGREGATES[name] for name in chance.sample(sorted(AGGREGATES), chance.randrange(0, 7))
+    }
+    window = chance.choice(["tumbling: 1m", "sliding: {size: 1m, every: 20s}", "tumbling: 1s"])
+    text = f"""
+stream: things
+schema: {{ts: timestamp, size: double, {", ".join(f"{name}: '{kind}?'" for name, kind in KEYS.items())}}}
+---
+pipeline: job-{seed}
+input: {{stream: things}}
+event_time: {{field: ts, delay: 10s}}
+steps:
+  - window: {{name: first, {window}, by: [{", ".join(by)}], aggregate: {json.dumps(aggregates)}}}
+    emit: [{{elasticsearch: alias-{seed}-first}}, {{elasticsearch: alias-{seed}-copy}}]
+"""
+    if chance.random() < 0.5 and window.startswith("tumbling"):
+        text += f"""  - window: {{name: second, tumbling: 1h, by: [{", ".join(by[:1])}],
+             aggregate: {json.dumps(MORE_AGGREGATES)}}}
+    emit: [{{elasticsearch: alias-{seed}-second}}]
+"""
+    return text
+
+
+def pipeline_of(text: str) -> CheckedPipeline:
+    (pipeline,) = check_documents(text, "test", {}).pipelines
+    return pipeline
+
+
+def mappings(pipeline: CheckedPipeline) -> dict[str, dict[str, Any]]:
+    """Alias -> the mapping that its indices get."""
+    return {
+        emit.name: build_mapping(
+            DocumentShape(
+                emit.name,
+                pipeline.job,
+                stage.name,
+                1,
+                tuple(zip(stage.by, stage.by_types, strict=True)),
+                tuple((column.name, column.type) for column in stage.aggregates),
+            )
+        )
+        for stage in pipeline.stages
+        for emit in stage.emits
+    }
+
+
+SLIDING = """
+stream: things
+schema: {ts: timestamp, size: double}
+---
+pipeline: overlapping
+input: {stream: things}
+event_time: {field: ts, delay: 10s}
+steps:
+  - window: {name: w, sliding: {size: 1m, every: 20s}, aggregate: {n: count(*), total: sum(size)}}
+    emit: [{elasticsearch: things}]
+"""
+CASES = EXAMPLES | {f"generated {seed}": generated(seed) for seed in range(50)}
+each_case = pytest.mark.parametrize("text", CASES.values(), ids=CASES)
+
+
+@each_case
+def test_every_field_and_operation_fits_the_mapping(text: str) -> None:
+    pipeline = pipeline_of(text)
+    of_alias = mappings(pipeline)
+    found = list(panels(kibana_objects(pipeline)))
+    assert {panel.alias for panel in found} == set(of_alias)
+    assert [fault for panel in found for fault in faults(panel, of_alias[panel.alias])] == []
+
+
+@each_case
+def test_data_views_and_searches_name_an_alias_and_fields_that_it_has(text: str) -> None:
+    pipeline = pipeline_of(text)
+    of_alias = mappings(pipeline)
+    objects = kibana_objects(pipeline)
+    views = {one["id"]: one["attributes"] for one in objects if one["type"] == "index-pattern"}
+    assert sorted(view["title"] for view in views.values()) == sorted(of_alias)
+    for view in views.values():
+        mapping = of_alias[view["title"]]
+        assert field_type(mapping, view["timeFieldName"]) == "date"
+        named = {*json.loads(view["fieldAttrs"]), *json.loads(view["fieldFormatMap"])}
+        assert {name for name in named if field_type(mapping, name) is None} == set()
+    searches = [one for one in objects if one["type"] == "search"]
+    assert len(searches) == len(views)
+    for search in searches:
+        (reference,) = search["references"]
+        mapping = of_alias[views[reference["id"]]["title"]]
+        assert (
+            json.loads(search["attributes"]["kibanaSavedObjectMeta"]["searchSourceJSON"])["indexRefName"]
+            == reference["name"]
+        )
+        columns = search["attributes"]["columns"] + [field for field, _ in search["attributes"]["sort"]]
+        assert {name for name in columns if field_type(mapping, name) is None} == set()
+
+
+@each_case
+def test_dashboards_have_what_their_schema_knows_and_panels_stand_beside_each_other(text: str) -> None:
+    objects = kibana_objects(pipeline_of(text))
+    assert len({(one["type"], one["id"]) for one in objects}) == len(objects)
+    assert all(
+        {"type", "id", "attributes", "references", "coreMigrationVersion", "typeMigrationVersion"} == set(one)
+        for one in objects
+    )
+    (dashboard,) = [one for one in objects if one["type"] == "dashboard"]
+    assert set(dashboard["attributes"]) <= DASHBOARD_ATTRIBUTES
+    taken: set[tuple[int, int]] = set()
+    for panel in json.loads(dashboard["attributes"]["panelsJSON"]):
+        grid = panel["gridData"]
+        cells = {
+            (x, y) for x in range(grid["x"], grid["x"] + grid["w"]) for y in range(grid["y"], grid["y"] + grid["h"])
+        }
+        assert max(x for x, _ in cells) < 48
+        assert not cells & taken
+        taken |= cells
+    assert len(taken) == 48 * (max(y for _, y in taken) + 1), "a hole"
+
+
+def test_the_same_pipeline_gives_the_same_bytes() -> None:
+    text = EXAMPLES["turbine-health"]
+    assert as_ndjson(kibana_objects(pipeline_of(text))) == as_ndjson(kibana_objects(pipeline_of(text)))
+    assert as_ndjson(kibana_objects(pipeline_of(text))).count("\n") == 5
+
+
+@pytest.mark.parametrize("job", FILES)
+def test_the_dashboards_of_the_examples_are_what_the_command_makes(job: str) -> None:
+    command = [sys.executable, "-m", "strandline.services.cli.commands", "kibana", "export", str(ROOT / FILES[job])]
+    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    kept = ROOT / "examples" / "kibana" / f"{job}.ndjson"
+    assert made == kept.read_text(), f"make it anew: strandline kibana export {FILES[job]} > {kept}"
+
+
+def test_a_file_without_a_pipeline_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "stream.yaml").write_text("stream: things\nschema: {n: long}\n")
+    command = [
+        sys.executable,
+        "-m",
+        "strandline.services.cli.commands",
+        "kibana",
+        "export",
+        str(tmp_path / "stream.yaml"),
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "no pipeline stands here" in ran.stderr
+
+
+def test_the_time_is_the_windows_start_and_sums_of_windows_that_overlap_are_not_added_up() -> None:
+    pipeline = pipeline_of(SLIDING)
+    tumbling = [*panels(kibana_objects(pipeline_of(EXAMPLES["turbine-health"])))]
+    assert {panel.time_field for panel in tumbling} == {"window.start"}
+    done = {
+        (column["sourceField"], column["operationType"])
+        for panel in tumbling
+        for column in panel.columns.values()
+        if not column["isBucketed"]
+    }
+    assert done == {
+        ("___records___", "count"),
+        ("n", "sum"),
+        ("load", "average"),
+        ("peak", "max"),
+        ("wind", "average"),
+        ("temperature", "max"),
+    }
+    first = pipeline.stages[0]
+    assert (first.size_ms, first.every_ms) == (60_000, 20_000)
+    assert {column.name for column in first.aggregates} >= {"n", "total"}
+    overlapping = panels(kibana_objects(pipeline))
+    assert "sum" not in {c["operationType"] for panel in overlapping for c in panel.columns.values()}
+
+
+def test_a_job_that_emits_to_no_index_has_nothing_to_show() -> None:
+    assert saved_objects("job", []) == []
