@@ -9,7 +9,7 @@ import time
 from functools import partial
 
 import httpx
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from strandline.core.failpoints import BACKFILL_FAILPOINTS
@@ -24,6 +24,8 @@ HOLD_S = (2.0, 10.0)
 AWAY_S = (10.0, 20.0)
 """Longer than a lease."""
 PARTITIONS_MAX = 8
+ASK_TIMEOUT_S = 5.0
+"""So long one answer is waited for, until it is asked for again."""
 REFUSED_SHARE = (0.1, 0.9)
 CLOCK_STEPS_S = {
     "clock-step": (45, -45, 86_400),
@@ -167,11 +169,27 @@ class PartitionsAdded(Fault):
 
     def begin(self, stack: JobStack) -> None:
         admin = AdminClient({"bootstrap.servers": stack.stack.addresses.kafka_bootstrap, "log_level": 0})
-        topic = admin.list_topics(stack.stream, timeout=ANSWER_TIMEOUT_S).topics[stack.stream]
-        wanted = min(len(topic.partitions) + self._count, PARTITIONS_MAX)
-        if wanted > len(topic.partitions):
-            admin.create_partitions([NewPartitions(stack.stream, wanted)])[stack.stream].result(ANSWER_TIMEOUT_S)
-            stack.has_more_partitions = True
+        wanted = 0
+
+        def are_there() -> bool:
+            nonlocal wanted
+            try:
+                there = len(admin.list_topics(stack.stream, timeout=ASK_TIMEOUT_S).topics[stack.stream].partitions)
+                wanted = wanted or min(there + self._count, PARTITIONS_MAX)
+                if there < wanted:
+                    stack.has_more_partitions = True
+                    new = [NewPartitions(stack.stream, wanted)]
+                    admin.create_partitions(new, request_timeout=ASK_TIMEOUT_S)[stack.stream].result()
+                return True
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
+                    return False  # another fault of the round loses answers
+                if code == KafkaError.INVALID_PARTITIONS:
+                    return True  # done, and the answer was lost
+                raise
+
+        wait_until(are_there, bool, f"added: partitions of {stack.stream}", ANSWER_TIMEOUT_S, 0.1)
 
 
 class ClockFault(Fault):
