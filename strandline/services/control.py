@@ -124,7 +124,8 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
     )
     kept = SlicesKept(settings.slices_kept_days_min, settings.slices_kept_days_max)
     old_slices = OldSlices(ledger, supervisor.leads, log_starts, kept)
-    return Dependencies(ledger, log, applier, supervisor, AuditJobs(ledger, settings.data_dir), backfills, old_slices)
+    audits = AuditJobs(ledger, settings.data_dir)
+    return Dependencies(ledger, log, applier, supervisor, audits, backfills, old_slices, settings.elasticsearch_url)
 
 
 def _address(settings: Settings) -> str:

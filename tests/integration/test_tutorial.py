@@ -73,7 +73,7 @@ def typist(monkeypatch: pytest.MonkeyPatch) -> Iterator[Typist]:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_every_command_of_the_tutorial_does_what_it_says(typist: Typist) -> None:
-    up, check, apply, send, results, rejected, audit, down = blocks(TUTORIAL.read_text())
+    up, check, apply, send, results, draw, rejected, audit, down = blocks(TUTORIAL.read_text())
     typist.type(up)
     typist.type(check)
     typist.type(apply)
@@ -82,6 +82,10 @@ def test_every_command_of_the_tutorial_does_what_it_says(typist: Typist) -> None
     found = json.loads(answer[answer.index('{\n  "took"') :])["hits"]["hits"]
     rows = [(hit["_source"]["room"], hit["_source"]["n"], hit["_source"]["mean"]) for hit in found]
     assert sorted(rows) == [("cellar", 1, 12.0), ("kitchen", 1, 22.3), ("kitchen", 2, 21.65)]
+    typist.type(draw)
+    data = json.loads(re.findall(r'id="data">(.*?)</script>', (typist.directory / "comfort.html").read_text())[0])
+    assert data["series"] == ["kitchen", "cellar"]
+    assert data["data"][1:] == [[21.65, 22.3], [12.0, None]]
     letters = typist.type(rejected)
     assert "schema" in letters and "celsius" in letters
     typist.type(audit)
@@ -95,4 +99,4 @@ def test_the_tutorial_has_no_command_that_is_not_run() -> None:
     page = TUTORIAL.read_text()
     outside = re.sub(r"^```sh\n.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
     assert ".venv/bin/" not in outside and "curl" not in outside
-    assert len(blocks(page)) == 8
+    assert len(blocks(page)) == 9

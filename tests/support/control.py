@@ -143,6 +143,7 @@ class Api:
         backfills: BackfillJobs | None = None,
         names: Collection[str] = (),
         ensure_templates: Callable[[CheckedPipeline], None] | None = None,
+        elasticsearch_url: str = "http://127.0.0.1:1",
     ) -> None:
         self.ledger = ledger
         self.topics, self.log, self.supervisor = Topics(), Log(), supervisor or IdleSupervisor()
@@ -166,7 +167,9 @@ class Api:
         old_slices = OldSlices(
             ledger, lambda job: False, lambda stream: self.log.range(stream).offset_first, SlicesKept(1, 31)
         )
-        dependencies = Dependencies(ledger, self.log, applier, self.supervisor, self.audits, self.backfills, old_slices)
+        dependencies = Dependencies(
+            ledger, self.log, applier, self.supervisor, self.audits, self.backfills, old_slices, elasticsearch_url
+        )
         self.app = create_app(dependencies, names)
 
     def _ensure_templates(self, pipeline: CheckedPipeline) -> None:

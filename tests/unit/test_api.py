@@ -355,6 +355,20 @@ def test_what_shows_a_job_in_kibana_follows_its_present_version(api: Api) -> Non
     assert titles == {row.name for row in api.ledger.places("power") if row.kind == "elasticsearch"}
 
 
+def test_what_results_can_be_drawn_is_said(api: Api) -> None:
+    api.apply(BOTH)
+    alias = next(row.name for row in api.ledger.places("power") if row.kind == "elasticsearch")
+    asked = {
+        "none": "no job emits to an alias none",
+        f"{alias}?value=none": "has no number none",
+        f"{alias}?by=none": "has no key none",
+    }
+    for path, said in asked.items():
+        assert said in problem_of(api.ask("GET", f"/v1/results/{path}"), 404, "not_found")["detail"]
+    problem_of(api.ask("GET", f"/v1/results/{alias}"), 503, "index_unavailable")  # its store is away
+    problem_of(api.ask("GET", f"/v1/results/{alias}?points=0"), 422, "invalid_request")
+
+
 def test_job_shows_all_but_lag_while_kafka_is_away(api: Api) -> None:
     api.apply(BOTH)
     api.log.ranges = {}

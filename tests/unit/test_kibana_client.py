@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from strandline.results.kibana.client import KibanaRefused, KibanaUnavailable, import_objects
+from strandline.results.charts.kibana_client import KibanaRefused, KibanaUnavailable, import_objects
 from tests.support.faults.kafka_cluster import free_ports
 
 OBJECTS = [

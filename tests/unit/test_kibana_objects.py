@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.results.charts.saved_objects import as_ndjson, saved_objects
 from strandline.results.document import DocumentShape
-from strandline.results.kibana.saved_objects import as_ndjson, saved_objects
 from strandline.results.mapping import build_mapping
 from strandline.services.rest.apply_documents import check_documents
 from strandline.services.rest.result_views import kibana_objects

@@ -18,6 +18,7 @@ from strandline.services.cli.document_verbs import apply_app, pipeline_app
 from strandline.services.cli.job_verbs import audit_app, job_app
 from strandline.services.cli.kibana_verbs import kibana_app
 from strandline.services.cli.output import AnsweredError, print_error, print_strandline_error
+from strandline.services.cli.result_verbs import results_app
 from strandline.services.cli.stack_verbs import stack_app
 from strandline.services.cli.stream_verbs import dead_letters_app, stream_app
 
@@ -35,6 +36,7 @@ app.add_typer(job_app, name="job")
 app.add_typer(stream_app, name="stream")
 app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(pipeline_app, name="pipeline")
+app.add_typer(results_app)
 app.add_typer(kibana_app, name="kibana")
 
 _WrongUse: type[typer.BadParameter] = typer.BadParameter.__bases__[0]

@@ -21,7 +21,7 @@ KibanaUrl = Annotated[str, typer.Option("--kibana", envvar="STRANDLINE_KIBANA_UR
 @kibana_app.command("export", epilog="Example: strandline kibana export turbine-health > turbine-health.ndjson")
 def export_objects(job: JobOrFile, data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
     """Print the saved objects, one a line, as Kibana's page Saved objects imports them."""
-    from strandline.results.kibana.saved_objects import as_ndjson
+    from strandline.results.charts.saved_objects import as_ndjson
 
     objects = _objects(job, data_dir, url)
     if as_json:
@@ -40,7 +40,7 @@ def import_into_kibana(
     as_json: AsJson = False,
 ) -> None:
     """Put the saved objects into Kibana, in place of those that an earlier import made."""
-    from strandline.results.kibana.client import import_objects
+    from strandline.results.charts.kibana_client import import_objects
 
     objects = _objects(job, data_dir, url)
     with waiting(f"importing {len(objects)} objects into {kibana}"):

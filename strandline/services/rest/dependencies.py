@@ -27,6 +27,8 @@ class Dependencies:
     audits: AuditJobs
     backfills: BackfillJobs
     old_slices: OldSlices
+    elasticsearch_url: str
+    """Of the results store; may hold a password."""
 
 
 def _dependencies(request: Request) -> Dependencies:

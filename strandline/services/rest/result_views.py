@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.results.kibana.saved_objects import Measure, ResultView, SavedObject, saved_objects
+from strandline.results.charts.saved_objects import Measure, ResultView, SavedObject, saved_objects
 
 
 def result_views(pipeline: CheckedPipeline) -> list[ResultView]:

@@ -158,6 +158,44 @@ class KibanaView(View):
     """Saved objects of Kibana 8.19, in the order in which it takes them; none if the job emits to no index."""
 
 
+class SeriesView(View):
+    """One line of a chart."""
+
+    key: str
+    """The value of the key; the value's name where there is one line only."""
+    points: list[tuple[int, float]]
+    """(start of the window in ms since 1970, value), by time. Windows without a value are left out."""
+
+
+class ResultsView(View):
+    """Results of one alias over time."""
+
+    alias: str
+    job: str
+    stage: str
+    size_ms: int
+    """Of a window."""
+    every_ms: int
+    """From one window's start to the next one's."""
+    value: str
+    operation: str
+    """What makes one value of those of several windows: `sum`, `average`, `min` or `max`."""
+    by: str | None
+    """The key whose values are the series; null: one series."""
+    from_ms: int | None
+    """Windows that start at this time or later; null where there is no result at all."""
+    to_ms: int | None
+    """The start of the youngest window."""
+    step_ms: int
+    """So much time is one point: one window, or several when there are more than points."""
+    results: int
+    """All results in this time, also those of keys that are not drawn."""
+    series: list[SeriesView]
+    """Of the keys that have most results."""
+    counts: Totals
+    """Of the whole job, since its beginning: accepted, late and other rejected records."""
+
+
 class LeaderView(View):
     """The control service that leads a job."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from strandline.core.errors import PermanentError, TransientError
-from strandline.results.kibana.saved_objects import SavedObject, as_ndjson
+from strandline.results.charts.saved_objects import SavedObject, as_ndjson
 
 _TIMEOUT_S = 60.0
 _REFUSALS_SHOWN = 3

@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Any
 
 from strandline.core.field_types import kind_of
-from strandline.results.kibana.lens import Chart, Column, Field, Operation, count, number, over_time, table
+from strandline.results.charts.lens import Chart, Column, Field, Operation, count, number, over_time, table
 from strandline.results.mapping import FIELD_MAPPINGS
 
 SavedObject = dict[str, Any]
@@ -194,19 +194,19 @@ def _placed(view: ResultView) -> Iterator[tuple[int, int, int, Chart]]:
     drawn = view.numbers[:_CHARTS_MAX]
     for position, (measure, field) in enumerate(drawn):
         is_last_alone = position == len(drawn) - 1 and position % 2 == 0
-        operation = _operation_of(measure, view)
+        operation = operation_of(measure, view)
         title = f"{view.alias}: {measure.name} ({operation} of {size} windows)"
         chart = over_time(
             title, view.id, WINDOW_START, key, field.measure(operation), as_bars=operation == "sum", top=_SERIES_MAX
         )
         yield 0 if position % 2 == 0 else 24, _GRID_COLUMNS if is_last_alone else 24, 14, chart
     if view.keys:
-        measures: list[Column] = [field.measure(_operation_of(measure, view)) for measure, field in drawn]
+        measures: list[Column] = [field.measure(operation_of(measure, view)) for measure, field in drawn]
         title = f"{view.alias}: top {', '.join(field.name for field in view.keys)}"
         yield 0, _GRID_COLUMNS, 14, table(title, view.id, view.keys, [*measures, results], top=_ROWS_MAX)
 
 
-def _operation_of(measure: Measure, view: ResultView) -> Operation:
+def operation_of(measure: Measure, view: ResultView) -> Operation:
     """What makes one value of those of several windows.
 
     An extreme stays one, sums and counts add up unless the windows overlap, and anything else is averaged.

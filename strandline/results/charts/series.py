@@ -1,0 +1,120 @@
+"""Results over time, as a chart needs them: a few series of a bounded number of points, computed by Elasticsearch.
+
+It asks the alias, which shows each window once, and takes a window's start for its time: a point stands over what it tells of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from strandline.results.charts.lens import Field, Operation
+from strandline.results.elasticsearch_client import RequestRefused, request
+
+_TIMEOUT_S = 30.0
+_START = "window.start"
+_METRICS = {"sum": "sum", "average": "avg", "min": "min", "max": "max"}
+
+
+@dataclass(frozen=True)
+class SeriesQuery:
+    """What is to be drawn of an alias."""
+
+    alias: str
+    every_ms: int
+    """From one window to the next."""
+    value: Field
+    operation: Operation
+    """What makes one value of those of several windows."""
+    by: Field | None
+    """One series for each of its values; None: one series."""
+    series_max: int
+    points_max: int
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a chart."""
+
+    key: str
+    points: list[tuple[int, float]]
+    """(start of the window in ms since 1970, value), by time. Windows without a value are left out."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What was found."""
+
+    from_ms: int | None = None
+    """Windows that start at this time or later; None when there is no result at all."""
+    to_ms: int | None = None
+    """The start of the youngest one."""
+    step_ms: int = 0
+    """So much time is one point: one window, or several when there are more than points."""
+    results: int = 0
+    """All results in this time, also those of keys that are not drawn."""
+    series: list[Series] = field(default_factory=list)
+
+
+def read_series(url: str, query: SeriesQuery, from_ms: int | None, to_ms: int | None, windows: int) -> Drawn:
+    """Read the series of the windows that start in `from_ms` to `to_ms`, both included.
+
+    Without `to_ms` up to the youngest result; without `from_ms` so many windows back. An alias without an index has no results.
+    Raises IndexUnavailable and RequestRefused.
+    """
+    to_ms = _youngest(url, query.alias, to_ms)
+    if to_ms is None:
+        return Drawn()
+    from_ms = from_ms if from_ms is not None else to_ms - (windows - 1) * query.every_ms
+    step_ms = _step_ms(max(to_ms - from_ms, 0) // query.every_ms + 1, query)
+    answer = _search(url, query.alias, _body(query, from_ms, to_ms, step_ms))
+    return Drawn(from_ms, to_ms, step_ms, int(answer["hits"]["total"]["value"]), _series(answer["aggregations"], query))
+
+
+def _youngest(url: str, alias: str, up_to_ms: int | None) -> int | None:
+    """When the youngest window starts that starts no later than this."""
+    body: dict[str, Any] = {"size": 0, "aggs": {"start": {"max": {"field": _START}}}}
+    if up_to_ms is not None:
+        body["query"] = {"range": {_START: {"lte": up_to_ms, "format": "epoch_millis"}}}
+    try:
+        value = _search(url, alias, body)["aggregations"]["start"]["value"]
+    except RequestRefused as error:
+        if error.error_type == "index_not_found_exception":
+            return None  # no window has closed yet
+        raise
+    return None if value is None else int(value)
+
+
+def _step_ms(windows: int, query: SeriesQuery) -> int:
+    """The time of one point: whole windows, so many that the points are enough."""
+    return -(-windows // query.points_max) * query.every_ms
+
+
+def _body(query: SeriesQuery, from_ms: int, to_ms: int, step_ms: int) -> dict[str, Any]:
+    value = {_METRICS[query.operation]: {"field": query.value.name}}
+    offset_ms = from_ms % step_ms
+    buckets = {"field": _START, "fixed_interval": f"{step_ms}ms", "offset": f"{offset_ms}ms", "min_doc_count": 1}
+    time = {"date_histogram": buckets, "aggs": {"value": value}}
+    aggregations: dict[str, Any] = {"time": time}
+    if query.by is not None:
+        terms = {"field": query.by.name, "size": query.series_max, "order": [{"_count": "desc"}, {"_key": "asc"}]}
+        aggregations = {"key": {"terms": terms, "aggs": aggregations}}
+    between = {"gte": from_ms, "lte": to_ms, "format": "epoch_millis"}
+    return {"size": 0, "track_total_hits": True, "query": {"range": {_START: between}}, "aggs": aggregations}
+
+
+def _series(aggregations: dict[str, Any], query: SeriesQuery) -> list[Series]:
+    if query.by is None:
+        return [Series(query.value.name, _points(aggregations))]
+    found = aggregations["key"]["buckets"]
+    return [Series(str(one.get("key_as_string", one["key"])), _points(one)) for one in found]
+
+
+def _points(aggregations: dict[str, Any]) -> list[tuple[int, float]]:
+    buckets: Sequence[dict[str, Any]] = aggregations["time"]["buckets"]
+    return [(one["key"], one["value"]["value"]) for one in buckets if one["value"]["value"] is not None]
+
+
+def _search(url: str, alias: str, body: dict[str, Any]) -> Any:
+    return request(url, "POST", f"/{alias}/_search", timeout_s=_TIMEOUT_S, body=body)

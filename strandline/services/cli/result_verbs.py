@@ -1,0 +1,144 @@
+"""The verb that shows results over time: as lines in the terminal, as a page for a browser, as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from strandline.services.cli.options import AsJson, DataDir, Url, connect, parse_time
+from strandline.services.cli.output import show
+
+results_app = typer.Typer()
+
+Answer = dict[str, Any]
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_GAP = " "
+_POINTS_IN_TERMINAL = 60
+_POINTS_OF_PAGE = 1_000
+
+
+@results_app.command(epilog="Example: strandline results turbine-minute --value load --html load.html")
+def results(
+    alias: Annotated[str, typer.Argument(help="The name after `elasticsearch:` in the pipeline.")],
+    value: Annotated[str | None, typer.Option(help="Which number; default: the first aggregate that is one.")] = None,
+    by: Annotated[str | None, typer.Option(help="The key that makes the series; default: the last one.")] = None,
+    from_: Annotated[str | None, typer.Option("--from", help="Windows that start at this time or later.")] = None,
+    to: Annotated[str | None, typer.Option(help="Windows that start no later.")] = None,
+    windows: Annotated[int, typer.Option(min=1, help="How many windows back, without --from.")] = 240,
+    series: Annotated[int, typer.Option(min=1, max=50, help="Of the keys with most results, so many.")] = 10,
+    html: Annotated[Path | None, typer.Option(help="Write a page for a browser that needs nothing else.")] = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw the results of an alias over time."""
+    asked = {
+        "value": value,
+        "by": by,
+        "from_ms": parse_time(from_, "--from"),
+        "to_ms": parse_time(to, "--to"),
+        "windows": windows,
+        "series": series,
+        "points": _POINTS_OF_PAGE if html or as_json else _POINTS_IN_TERMINAL,
+    }
+    with connect(data_dir, url) as client:
+        query = {name: one for name, one in asked.items() if one is not None}
+        answer = client.get(f"/v1/results/{quote(alias, safe='')}", **query)
+    if html is not None:
+        html.write_text(page(answer), encoding="utf-8")
+        answer["page"] = str(html)
+    show(answer, as_json, lambda: [f"{html} is written"] if html else [_caption(answer), _table(answer)])
+
+
+def page(answer: Answer) -> str:
+    """A page that draws the answer of `GET /v1/results/ALIAS`; nothing of it is loaded from elsewhere."""
+    starts = sorted({at for one in answer["series"] for at, _ in one["points"]})
+    if starts:  # a step that has no window in any series is a gap
+        starts = list(range(starts[0], starts[-1] + 1, answer["step_ms"]))
+    columns = [[dict(map(tuple, one["points"])).get(at) for at in starts] for one in answer["series"]]
+    data = {
+        "title": _title(answer),
+        "about": _about(answer),
+        "series": [one["key"] for one in answer["series"]],
+        "data": [[at / 1000 for at in starts], *columns],
+        "counts": _counts(answer),
+    }
+    # A key may hold anything, also the end of a script.
+    text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
+    parts = files("strandline.services.cli").joinpath("page")
+    shown = parts.joinpath("results.html").read_text(encoding="utf-8")
+    for mark, name in (("__UPLOT_CSS__", "uPlot.min.css"), ("__UPLOT_JS__", "uPlot.iife.min.js")):
+        shown = shown.replace(mark, parts.joinpath(name).read_text(encoding="utf-8"))
+    return shown.replace("__DATA__", text)
+
+
+def _title(answer: Answer) -> str:
+    return f"{answer['alias']}: {answer['value']}" + (f" by {answer['by']}" if answer["by"] else "")
+
+
+def _about(answer: Answer) -> str:
+    if answer["from_ms"] is None:
+        return f"Stage {answer['stage']} of job {answer['job']} has no result yet."
+    times = f"{_time_text(answer['from_ms'])} to {_time_text(answer['to_ms'] + answer['size_ms'])} UTC"
+    each = f"each point a window of {_seconds_text(answer['size_ms'])}"
+    if answer["step_ms"] > answer["every_ms"]:
+        each = f"each point the {answer['operation']} of the windows of {_seconds_text(answer['step_ms'])}"
+    return f"Stage {answer['stage']} of job {answer['job']}, {times}; {answer['results']} results, {each}."
+
+
+def _counts(answer: Answer) -> list[tuple[str, str]]:
+    """What became of the job's records since its beginning."""
+    counts = answer["counts"]
+    rejected = dict(counts["rejected"])
+    late = rejected.pop("late", 0)
+    others = [(f"dead letters: {reason}", f"{number:,}") for reason, number in sorted(rejected.items())]
+    return [("records", f"{counts['records']:,}"), ("late", f"{late:,}"), *others]
+
+
+def _caption(answer: Answer) -> Text:
+    counts = ", ".join(f"{name} {number}" for name, number in _counts(answer))
+    return Text(f"{_title(answer)}\n{_about(answer)}\nSince the job began: {counts}.")
+
+
+def _table(answer: Answer) -> Table:
+    table = Table(answer["by"] or answer["value"], "least", "over time", "most", "last")
+    found = [number for one in answer["series"] for _, number in one["points"]]
+    bounds = (min(found), max(found)) if found else (0.0, 0.0)
+    for one in answer["series"]:
+        numbers = [number for _, number in one["points"]]
+        if numbers:
+            line = _line(one["points"], answer["from_ms"], answer["to_ms"], answer["step_ms"], bounds)
+            least, most, last = (f"{number:,.6g}" for number in (min(numbers), max(numbers), numbers[-1]))
+            table.add_row(Text(one["key"]), least, Text(line), most, last)
+    return table
+
+
+def _line(
+    points: Sequence[Sequence[float]], from_ms: int, to_ms: int, step_ms: int, bounds: tuple[float, float]
+) -> str:
+    """A character for each step; all lines of a table have the same bounds, so that they can be compared."""
+    least, most = bounds
+    by_step = {int(at - from_ms) // step_ms: number for at, number in points}
+    width = (most - least) or 1.0
+    heights = {step: round((number - least) / width * (len(_BLOCKS) - 1)) for step, number in by_step.items()}
+    return "".join(
+        _BLOCKS[heights[step]] if step in heights else _GAP for step in range((to_ms - from_ms) // step_ms + 1)
+    )
+
+
+def _time_text(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _seconds_text(duration_ms: int) -> str:
+    seconds = duration_ms / 1000
+    return f"{seconds / 60:g} min" if seconds >= 60 else f"{seconds:g} s"
