@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes what docker-compose.yml keeps secret: `make-secrets.sh DIRECTORY`, with subdirectories `postgres` and `strandline` for
-# the two readers. Writes only what is not there yet, so it may run at every start. Prints no secret.
+# Makes what docker-compose.yml keeps secret: `make-secrets.sh DIRECTORY`, with a subdirectory for each reader: `postgres`,
+# `strandline` and `grafana`. Writes only what is not there yet, so it may run at every start. Prints no secret.
 set -eu
 umask 077
 cd "$1"
@@ -25,6 +25,11 @@ put() { # FILE OWNER
 if [ ! -s postgres/password ]; then
     secret=$(new_secret)
     printf '%s' "$secret" | put postgres/password 999:999
+fi
+# The first password of Grafana's user admin, who may change it there.
+if [ ! -s grafana/password ]; then
+    secret=$(new_secret)
+    printf '%s' "$secret" | put grafana/password 472:0
 fi
 # PostgreSQL's client reads it from a file of this form, which nobody else may read. User 10001 is ours.
 line="postgres:5432:strandline:strandline:$(cat postgres/password)"

@@ -28,7 +28,7 @@ def test_the_ledger_is_ready_and_a_second_run_changes_nothing(kafka: str, elasti
     ledger.close()
 
 
-@pytest.mark.parametrize("missing", ["kafka", "elasticsearch"])
+@pytest.mark.parametrize("missing", [pytest.param("kafka", marks=pytest.mark.long), "elasticsearch"])
 def test_what_does_not_answer_is_said(missing: str, kafka: str, elasticsearch: str, tmp_path: Path) -> None:
     addresses = {"kafka_bootstrap": kafka, "elasticsearch_url": elasticsearch}
     away = f"127.0.0.1:{free_port()}"

@@ -57,6 +57,7 @@ MODULES = {
     "mqtt": "strandline.ingest.mqtt.bridge",
     "tcp": "strandline.ingest.sockets.tcp_gateway",
     "udp": "strandline.ingest.sockets.udp_gateway",
+    "mqtt_listener": "strandline.ingest.mqtt.server",
 }
 
 

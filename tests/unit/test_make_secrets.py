@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "make-secrets.sh"
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    for reader in ("postgres", "strandline"):
+    for reader in ("postgres", "strandline", "grafana"):
         (tmp_path / reader).mkdir()
     return tmp_path
 
@@ -28,7 +28,8 @@ def test_a_password_is_made_once_and_each_reader_has_it(directory: Path) -> None
     password = (directory / "postgres/password").read_text()
     assert len(password) == 48 and password.isalnum()
     assert (directory / "strandline/pgpass").read_text() == f"postgres:5432:strandline:strandline:{password}\n"
-    assert said == "made postgres/password\nmade strandline/pgpass\n"
+    assert said == "made postgres/password\nmade grafana/password\nmade strandline/pgpass\n"
+    assert (directory / "grafana/password").read_text() not in ("", password)
     assert make(directory) == ""
     assert (directory / "postgres/password").read_text() == password
 
@@ -36,13 +37,13 @@ def test_a_password_is_made_once_and_each_reader_has_it(directory: Path) -> None
 def test_nobody_else_may_read_them(directory: Path) -> None:
     make(directory)
     files = [path for path in directory.rglob("*") if path.is_file()]
-    assert len(files) == 2
+    assert len(files) == 3
     assert {path.stat().st_mode & 0o777 for path in files} == {0o400}
 
 
 def test_a_password_that_an_operator_chose_is_kept(directory: Path) -> None:
     (directory / "postgres/password").write_text("chosen")
-    assert make(directory) == "made strandline/pgpass\n"
+    assert make(directory) == "made grafana/password\nmade strandline/pgpass\n"
     assert (directory / "strandline/pgpass").read_text().endswith(":chosen\n")
 
 

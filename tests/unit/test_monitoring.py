@@ -1,0 +1,89 @@
+"""The files of docker/monitoring: what they ask for is exposed, by the services that they name."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+MONITORING = ROOT / "docker" / "monitoring"
+PROMETHEUS: dict[str, Any] = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
+ALERTS: list[dict[str, Any]] = [
+    rule for group in yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"] for rule in group["rules"]
+]
+DASHBOARD: dict[str, Any] = json.loads((MONITORING / "grafana" / "strandline.json").read_text())
+SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+
+
+def test_every_service_of_ours_that_has_pages_is_asked_at_the_port_that_its_health_check_uses() -> None:
+    asked = {
+        tuple(target.rsplit(":", 1))
+        for one in PROMETHEUS["scrape_configs"]
+        for config in one["static_configs"]
+        for target in config["targets"]
+    }
+    pages = {
+        (name, port)
+        for name, service in SERVICES.items()
+        for port in re.findall(r"127\.0\.0\.1:(\d+)/readyz", str(service.get("healthcheck", {}).get("test")))
+    }
+    assert asked == pages
+    assert len(asked) == 7
+
+
+def test_the_control_services_answer_under_the_names_by_which_they_are_asked() -> None:
+    names = json.loads(SERVICES["control"]["environment"]["STRANDLINE_CONTROL_NAMES"])
+    assert set(names) == {name for name in SERVICES if name.startswith("control")}
+
+
+def test_prometheus_and_grafana_find_their_files() -> None:
+    mounts = {target: ROOT / source for source, target, *_ in (v.split(":") for v in _volumes("prometheus", "grafana"))}
+    assert mounts["/etc/prometheus/prometheus.yml"] == MONITORING / "prometheus.yml"
+    assert [mounts[path] for path in PROMETHEUS["rule_files"]] == [MONITORING / "alerts.yml"]
+    provider = yaml.safe_load((MONITORING / "grafana" / "dashboards.yml").read_text())["providers"][0]
+    home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert mounts[home] == MONITORING / "grafana" / "strandline.json"
+    assert Path(home).parent == Path(provider["options"]["path"])
+    (source,) = yaml.safe_load((MONITORING / "grafana" / "datasource.yml").read_text())["datasources"]
+    assert {panel["datasource"]["uid"] for panel in DASHBOARD["panels"]} == {source["uid"]}
+    assert source["url"] == "http://prometheus:9090"
+
+
+def _volumes(*names: str) -> list[str]:
+    return [volume for name in names for volume in SERVICES[name]["volumes"]]
+
+
+def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
+    for rule in ALERTS:
+        assert set(rule["annotations"]) == {"summary", "remedy"}
+        assert rule["labels"]["severity"] in ("warning", "critical")
+    assert len({rule["alert"] for rule in ALERTS}) == len(ALERTS)
+
+
+def test_panels_stand_beside_each_other() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+
+@pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed: the alerts were NOT judged by it"
+)
+def test_promtool_accepts_the_alerts() -> None:
+    ran = subprocess.run(
+        ["promtool", "check", "rules", str(MONITORING / "alerts.yml")], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert f"{len(ALERTS)} rules found" in ran.stdout
