@@ -66,6 +66,7 @@ def test_one_that_ran_under_its_name_before_keeps_it_and_empties_what_others_lef
 def test_what_belongs_to_a_running_writer_or_another_protocol_is_left_alone(tmp_path: Path) -> None:
     leave(tmp_path, "http-other-8081", b"one")
     leave(tmp_path, "udp-old-8081", b"two")
+    leave(tmp_path, "http-listener-new-8086", b"three")
     with opened(tmp_path, "other") as running, capture_logs() as logs, opened(tmp_path, "new") as disks:
         assert found(running) == [("http-other-8081", 1)]
         assert found(disks) == [("http-new-8081", 0)]
@@ -73,12 +74,12 @@ def test_what_belongs_to_a_running_writer_or_another_protocol_is_left_alone(tmp_
 
 
 def test_a_spool_of_another_port_is_reported_and_left_alone(tmp_path: Path) -> None:
-    leave(tmp_path, "http-old-9081", b"one")
+    leave(tmp_path, "http-new-9081", b"one")
     with capture_logs() as logs, opened(tmp_path, "new") as disks:
         assert found(disks) == [("http-new-8081", 0)]
-    assert [(log["action"], log["writer"]) for log in logs] == [("left_spool_reported", "http-old-9081")]
-    with opened(tmp_path, "old", 9081) as disks:
-        assert found(disks) == [("http-old-9081", 1)]
+    assert [(log["action"], log["writer"]) for log in logs] == [("left_spool_reported", "http-new-9081")]
+    with opened(tmp_path, "new", 9081) as disks:
+        assert found(disks) == [("http-new-9081", 1)]
 
 
 @pytest.mark.parametrize("name", ["http-new-8081", "http-older-8081"])

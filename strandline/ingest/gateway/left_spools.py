@@ -8,6 +8,7 @@ beside its own. For another port it only says so: that gateway may be starting a
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -42,11 +43,20 @@ def open_writer_disks(data_dir: Path, protocol: str, host: str, port: int, *, sp
     own = f"{protocol}-{host}-{port}"
     directories = writer_directories(data_dir)
     left: list[WriterDisk] = []
-    for writer_id in sorted(name for name in directories if name.startswith(f"{protocol}-") and name != own):
-        if not writer_id.endswith(f"-{port}"):
-            _report(directories[writer_id])
-        elif _holds_records(directories[writer_id]):
+    for writer_id in sorted(directories.keys() - {own}):
+        is_of_this_port = writer_id.startswith(f"{protocol}-") and writer_id.endswith(f"-{port}")
+        is_of_this_host = re.fullmatch(rf"{re.escape(f'{protocol}-{host}')}-\d+", writer_id) is not None
+        if not (is_of_this_port or is_of_this_host) or not _holds_records(directories[writer_id]):
+            continue
+        if is_of_this_port:
             left += _take(data_dir, writer_id, spool_bytes_max)
+        else:
+            logger.warning(
+                f"the spool in {directories[writer_id]} holds records, and no gateway uses it; start a gateway with that "
+                "port and they go into the log",
+                action="left_spool_reported",
+                writer=writer_id,
+            )
     for disk in left:
         logger.warning(
             f"the spool of writer {disk.identity.writer_id}, which runs no more, holds {disk.spool.records} records; they go "
@@ -98,13 +108,3 @@ def _holds_records(directory: Path) -> bool:
     except sqlite3.Error as error:
         # A spool in use is locked. One that a killed process left in the middle of a write can't be read without repair.
         return getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_BUSY
-
-
-def _report(directory: Path) -> None:
-    if _holds_records(directory):
-        logger.warning(
-            f"the spool in {directory} holds records, and no gateway uses it; start a gateway with that port and they go into "
-            "the log",
-            action="left_spool_reported",
-            writer=directory.name,
-        )

@@ -30,16 +30,20 @@ class KibanaRefused(PermanentError):
     code = "kibana_refused"
 
 
+def space_url(url: str, space: str) -> str:
+    """Where one of Kibana's spaces begins. `space` is its id; empty: the default one."""
+    return url.rstrip("/") + (f"/s/{space}" if space else "")
+
+
 def import_objects(url: str, objects: Sequence[SavedObject], *, space: str = "") -> int:
     """Import the objects in place of those with the same ids; return how many Kibana took, which is all of them.
 
-    `space` is the id of one of Kibana's spaces; empty: the default one. Raises KibanaUnavailable and KibanaRefused.
+    `space` as in `space_url`. Raises KibanaUnavailable and KibanaRefused.
     """
-    base = url.rstrip("/") + (f"/s/{space}" if space else "")
     files = {"file": ("strandline.ndjson", as_ndjson(objects), "application/ndjson")}
     try:
         answer = httpx.post(
-            f"{base}/api/saved_objects/_import",
+            f"{space_url(url, space)}/api/saved_objects/_import",
             params={"overwrite": "true"},
             headers={"kbn-xsrf": "strandline"},
             files=files,

@@ -40,16 +40,13 @@ def import_into_kibana(
     as_json: AsJson = False,
 ) -> None:
     """Put the saved objects into Kibana, in place of those that an earlier import made."""
-    from strandline.results.charts.kibana_client import import_objects
+    from strandline.results.charts.kibana_client import import_objects, space_url
 
     objects = _objects(job, data_dir, url)
     with waiting(f"importing {len(objects)} objects into {kibana}"):
         taken = import_objects(kibana, objects, space=space)
-    dashboards = [
-        f"{kibana.rstrip('/')}{f'/s/{space}' if space else ''}/app/dashboards#/view/{one['id']}"
-        for one in objects
-        if one["type"] == "dashboard"
-    ]
+    base = space_url(kibana, space)
+    dashboards = [f"{base}/app/dashboards#/view/{one['id']}" for one in objects if one["type"] == "dashboard"]
     if as_json:
         print_json({"objects": taken, "dashboards": dashboards})
     else:
