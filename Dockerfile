@@ -14,7 +14,9 @@ FROM python:3.11-slim-bookworm
 LABEL org.opencontainers.image.title="Strandline" \
       org.opencontainers.image.description="Streaming ETL for sensor feeds that can't be asked to send again" \
       org.opencontainers.image.licenses="Apache-2.0"
-# Spark needs a Java runtime; procps gives its launcher the `ps` that it calls.
+# Spark needs a Java runtime; procps gives its launcher the `ps` that it calls. Their versions are those of the base image's
+# release: Debian takes older ones away, so a pinned one could not be installed for long.
+# hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps \
     && rm -rf /var/lib/apt/lists/*
@@ -25,7 +27,8 @@ ENV PATH=/opt/strandline/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     STRANDLINE_DATA_DIR=/var/lib/strandline \
     STRANDLINE_CACHE_DIR=/var/lib/strandline/cache
-USER strandline
+# By number, so that Kubernetes sees that it is not root.
+USER 10001
 WORKDIR /var/lib/strandline
 VOLUME ["/var/lib/strandline"]
 CMD ["strandline", "--help"]

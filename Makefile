@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 KIND ?=
 RANDOM ?=
+SBOM ?= build/sbom.json
 KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,$(if $(filter test-all,$(MAKECMDGOALS)),10,50))
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check docs format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest simulate lock clean
+.PHONY: help run test test-all check docs format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest simulate sbom lock clean
 
 help:
 	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
@@ -24,6 +25,7 @@ help:
 	@echo "make bench-recovery   seconds from kill -9 under load to results, beside plain Spark; exactly_once against none"
 	@echo "make simulate SEEDS=100000   histories of a job in memory, with kills, zombies and upgrades; count what is wrong"
 	@echo "make format  rewrite the code in the project's format"
+	@echo "make sbom    write which packages the image holds, with versions and hashes (CycloneDX)"
 	@echo "make lock    resolve the dependencies again and write both lock files"
 
 $(VENV)/.run-ready: requirements.lock pyproject.toml scripts/make-environment
@@ -98,6 +100,12 @@ bench-recovery: $(VENV)/.test-ready
 SEEDS ?= 100000
 simulate: $(VENV)/.test-ready
 	@$(BIN)/python -m tests.simulation.test_simulation --seeds $(SEEDS)
+
+sbom: $(VENV)/.test-ready
+	@mkdir -p $(dir $(SBOM))
+	@PYTHONWARNINGS=ignore::UserWarning $(BIN)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --output-format JSON --output-reproducible \
+		--output-file $(SBOM)
+	@echo "what the image holds of Python packages is in $(SBOM) (CycloneDX)"
 
 lock: $(VENV)/.test-ready
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
