@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 from confluent_kafka import KafkaException, Message, Producer
 
@@ -32,8 +33,7 @@ _FENCED_AT_ONCE = 16
 Headers = Sequence[tuple[str, str | bytes | None]]
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A record that is to be in its topic once."""
 
     identity: str

@@ -29,7 +29,7 @@ class Message:
         return self._letter.value
 
     def headers(self) -> list[tuple[str, bytes]]:
-        return [(name, text.encode()) for name, text in self._letter.headers]
+        return list(self._letter.headers)
 
 
 def rows(stage: str, index: str, reason: str, step: str) -> list[Row]:

@@ -124,8 +124,8 @@ def test_a_result_without_a_value_is_a_dead_letter_and_no_document(letters: type
     assert writer.ends_ms == [30]
     assert (emitted.results, emitted.refused, emitted.letters) == (2, 0, 1)
     (letter,) = letters.written
-    assert dict(letter.headers)["reason"] == "expression"
-    assert dict(letter.headers)["step"] == "tens.n"
+    assert dict(letter.headers)["reason"] == b"expression"
+    assert dict(letter.headers)["step"] == b"tens.n"
     assert b'"n":40' in (letter.value or b"")
 
 
@@ -134,4 +134,4 @@ def test_a_result_that_the_next_stage_cannot_use_is_a_dead_letter_too(letters: t
     failed = rows_of(20, 30, problems=dict.fromkeys((20, 30), "steps[2].derive.rate: no value from n / 0"))
     emitted = emission(None).emit(results_of(rows_of(20, 30), failed), WORK, 1)
     assert (emitted.results, emitted.refused, emitted.letters) == (0, 0, 1)
-    assert [dict(letter.headers)["step"] for letter in letters.written] == ["steps[2].derive.rate"]
+    assert [dict(letter.headers)["step"] for letter in letters.written] == [b"steps[2].derive.rate"]

@@ -11,8 +11,9 @@ SHA-256.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
+from typing import NamedTuple
 
 from confluent_kafka import Message
 
@@ -21,6 +22,8 @@ from strandline.core.record_headers import dead_letter_topic
 from strandline.log.record_size import RECORD_BATCH_HEAD_BYTES, record_batch_bytes_max
 from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
 from strandline.processing.source.slice_rows import parts_by_size
+
+Headers = tuple[tuple[str, bytes], ...]
 
 DEAD_LETTERS_A_TRANSACTION = 5_000
 HEADER_BYTES_MAX = 4_096
@@ -33,38 +36,38 @@ HEADER_PAYLOAD_SHA256 = "payload-sha256"
 """Likewise: their SHA-256, in hexadecimal."""
 
 
-@dataclass(frozen=True)
-class DeadLetter:
+class DeadLetter(NamedTuple):
+    """What could not be used. A tuple, because there may be as many as records."""
+
     identity: str
     value: bytes | None
-    headers: tuple[tuple[str, str], ...]
+    headers: Headers
+    """Each no longer than HEADER_BYTES_MAX."""
 
     @classmethod
     def of_record(
         cls, stream: str, partition: int, offset: int, value: bytes | None, reason: str, message: str, step: str
     ) -> DeadLetter:
-        headers = {
-            "reason": reason,
-            "message": message,
-            "step": step,
-            "stream": stream,
-            "partition": str(partition),
-            "offset": str(offset),
-        }
-        return cls(f"{stream}/{partition}/{offset}", value, tuple(headers.items()))
+        headers = _headers(reason, message, step, "stream", stream)
+        place = ("partition", b"%d" % partition), ("offset", b"%d" % offset)
+        return cls(f"{stream}/{partition}/{offset}", value, (*headers, *place))
 
     @classmethod
     def of_document(
         cls, index: str, document_id: str, value: bytes, reason: str, message: str, step: str
     ) -> DeadLetter:
-        headers = {"reason": reason, "message": message, "step": step, "index": index, "document": document_id}
-        return cls(f"{index}/{document_id}", value, tuple(headers.items()))
+        headers = _headers(reason, message, step, "index", index)
+        return cls(f"{index}/{document_id}", value, (*headers, ("document", _cut(document_id.encode()))))
+
+    @property
+    def message(self) -> str:
+        """Why it could not be used."""
+        return dict(self.headers)["message"].decode()
 
     @property
     def entry(self) -> Entry:
         """As a record of the dead-letter stream. Beside the value it has no more than a bounded number of bytes."""
-        headers = [(name, _cut(text.encode())) for name, text in self.headers]
-        return Entry(self.identity, self.value, self.identity.encode(), headers)
+        return Entry(self.identity, self.value, self.identity.encode(), self.headers)
 
     def within(self, bytes_max: int) -> DeadLetter:
         """This dead letter, without the payload's bytes if it is larger with them."""
@@ -73,11 +76,18 @@ class DeadLetter:
         if self.entry.size_bytes <= bytes_max:
             return self
         headers = dict(self.headers)
-        left_out = f" (a dead letter can't hold its {len(self.value)} bytes; they are left out)"
-        headers["message"] = _cut(headers["message"].encode(), HEADER_BYTES_MAX - len(left_out)).decode() + left_out
-        headers[HEADER_PAYLOAD_BYTES] = str(len(self.value))
-        headers[HEADER_PAYLOAD_SHA256] = sha256(self.value).hexdigest()
-        return replace(self, value=None, headers=tuple(headers.items()))
+        left_out = f" (a dead letter can't hold its {len(self.value)} bytes; they are left out)".encode()
+        headers["message"] = _cut(headers["message"], HEADER_BYTES_MAX - len(left_out)) + left_out
+        headers[HEADER_PAYLOAD_BYTES] = b"%d" % len(self.value)
+        headers[HEADER_PAYLOAD_SHA256] = sha256(self.value).hexdigest().encode()
+        return self._replace(value=None, headers=tuple(headers.items()))
+
+
+@lru_cache(maxsize=1_024)
+def _headers(reason: str, message: str, step: str, origin: str, name: str) -> Headers:
+    """Kept, because the dead letters of a slice have most texts in common. `origin`: `stream` or `index`, of this name."""
+    texts = ("reason", reason), ("message", message), ("step", step), (origin, name)
+    return tuple((header, _cut(text.encode())) for header, text in texts)
 
 
 class DeadLetterWriter:

@@ -140,7 +140,7 @@ class StageEmission:
         )
         writer.write(letters, work.dead_letter_offsets)
         emitted.letters += len(letters)
-        emitted.sample = emitted.sample or f"{self.stage} {letters[0].identity}: {dict(letters[0].headers)['message']}"
+        emitted.sample = emitted.sample or f"{self.stage} {letters[0].identity}: {letters[0].message}"
 
 
 @dataclass(frozen=True)
