@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from strandline.services.cli.result_verbs import page
+from tests.support.browser import CHROMIUM, COLORS, look_at
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nab.yaml"
 DISORDER_S = 12 * 3600
 BATCH_S = 6 * 3600
@@ -119,6 +122,29 @@ def assert_index_is_right(platform, name: str) -> None:
     assert compare(platform.documents(f"{name}-daily"), daily, timedelta(days=1), "daily") == []
 
 
+def require_picture(platform, name: str, directory: Path) -> None:
+    """The hourly means are drawn as the recomputation says. $STRANDLINE_PICTURES: where the picture is kept, for docs/."""
+    from_ms, to_ms = (int(datetime(*day, tzinfo=UTC).timestamp() * 1000) for day in ((2013, 12, 1), (2014, 3, 1)))
+    query = {"value": "mean", "from_ms": from_ms, "to_ms": to_ms, "points": 500}
+    answer = platform.control.get(f"/v1/results/{name}-hourly", **query)
+    assert {series["key"] for series in answer["series"]} == {
+        "ambient_temperature_system_failure", "machine_temperature_system_failure",
+    }  # fmt: skip
+    hourly, _ = expected_results()
+    for series in answer["series"]:
+        parts = defaultdict(list)
+        for (device, end), result in hourly.items():
+            start_ms = int((end - timedelta(hours=1)).timestamp() * 1000)
+            if device == series["key"] and from_ms <= start_ms <= to_ms:
+                step = (start_ms - answer["from_ms"]) // answer["step_ms"]
+                parts[answer["from_ms"] + step * answer["step_ms"]].append(result["mean"])
+        assert dict(series["points"]) == pytest.approx({at: math.fsum(m) / len(m) for at, m in parts.items()})
+    if CHROMIUM is not None:
+        kept = Path(os.environ.get("STRANDLINE_PICTURES", directory)) / "hourly-means.png"
+        _, pixels = look_at(page(answer), directory, kept)
+        assert all(pixels[color] > 100 for color in COLORS)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _data_is_there():
     assert list(data_dir().glob("*.csv")), (
@@ -127,7 +153,7 @@ def _data_is_there():
 
 
 @pytest.mark.timeout(900)
-def test_in_order_every_document_is_right(platform):
+def test_in_order_every_document_is_right(platform, tmp_path):
     """All series interleaved by time: 0 missing, 0 extra, 0 different, nothing refused."""
     platform.apply(pipeline_text("nabo"))
     lines = [(time.timestamp(), line(time, device, value)) for time, device, value in readings()]
@@ -135,6 +161,7 @@ def test_in_order_every_document_is_right(platform):
     assert accepted == len(lines)
     state = platform.stop("nabo", drain=True)
     assert_index_is_right(platform, "nabo")
+    require_picture(platform, "nabo", tmp_path)
     assert state["counts"]["records"] == state["counts"]["accepted"] == len(lines)
     assert platform.topic("nabo.dead-letter") == []
 

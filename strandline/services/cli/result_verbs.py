@@ -89,9 +89,9 @@ def _about(answer: Answer) -> str:
     if answer["from_ms"] is None:
         return f"Stage {answer['stage']} of job {answer['job']} has no result yet."
     times = f"{_time_text(answer['from_ms'])} to {_time_text(answer['to_ms'] + answer['size_ms'])} UTC"
-    each = f"each point a window of {_seconds_text(answer['size_ms'])}"
+    each = f"each point a window of {_duration_text(answer['size_ms'])}"
     if answer["step_ms"] > answer["every_ms"]:
-        each = f"each point the {answer['operation']} of the windows of {_seconds_text(answer['step_ms'])}"
+        each = f"each point the {answer['operation']} of the windows of {_duration_text(answer['step_ms'])}"
     return f"Stage {answer['stage']} of job {answer['job']}, {times}; {answer['results']} results, {each}."
 
 
@@ -139,6 +139,8 @@ def _time_text(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _seconds_text(duration_ms: int) -> str:
-    seconds = duration_ms / 1000
-    return f"{seconds / 60:g} min" if seconds >= 60 else f"{seconds:g} s"
+def _duration_text(duration_ms: int) -> str:
+    for unit_ms, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min")):
+        if duration_ms >= unit_ms and duration_ms % (unit_ms // 2) == 0:
+            return f"{duration_ms / unit_ms:g} {unit}"
+    return f"{duration_ms / 1000:g} s"
