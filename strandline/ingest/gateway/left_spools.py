@@ -36,7 +36,7 @@ class WriterDisk(NamedTuple):
 
 
 def open_writer_disks(data_dir: Path, protocol: str, host: str, port: int, *, spool_bytes_max: int) -> list[WriterDisk]:
-    """The disk of the writer that this gateway is, and behind it those of the writers whose spools it empties.
+    """The disk of the writer that this gateway is; behind it those of other writers, and it empties their spools.
 
     Raises StackError when another process has the writer's id, and when a spool can't be opened or is another writer's.
     """

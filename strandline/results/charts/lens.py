@@ -118,7 +118,7 @@ def count(label: str) -> Column:
 
 @dataclass(frozen=True)
 class Chart:
-    """One panel: what it shows of which data view."""
+    """One panel, over one data view."""
 
     title: str
     view: str

@@ -5,7 +5,7 @@
 - Its time is `window.start`, not `@timestamp`, which is the window's end: a bar stands over the time that it tells of.
 - The ids follow from the names, so a second import replaces what the first one made.
 
-Versions: 8.19 takes objects of older versions and migrates them; those here say the version whose format they have.
+Kibana 8.19 takes objects in older formats and migrates them. Each object here says in which version's format it is.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ResultView:
 
     @property
     def keys(self) -> list[Field]:
-        """The key fields by whose values results can be told apart in a chart."""
+        """The key fields that can make the series of a chart."""
         return [field for field in (_field(*one) for one in self.by) if field.has_top_values]
 
     @property

@@ -181,7 +181,7 @@ class ResultsView(View):
     operation: str
     """What makes one value of those of several windows: `sum`, `average`, `min` or `max`."""
     by: str | None
-    """The key whose values are the series; null: one series."""
+    """The key: each of its values is a series. Null: there is one series."""
     from_ms: int | None
     """Windows that start at this time or later; null where there is no result at all."""
     to_ms: int | None
