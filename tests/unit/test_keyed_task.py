@@ -237,7 +237,9 @@ def test_facts_count_each_record_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts.rejected == {"decode": 2, "expression": 1, "future_event": 1, "late": 1}
     assert facts.reached_ms == {0: 5_000, 1: 6_000}
     assert sum(outcome.letters for outcome in outcomes) == 5
-    assert sorted((one.identity, one.value, dict(one.headers)["reason"]) for one in engine.letters.written) == [
+    assert sorted(
+        (one.identity, one.value, dict(one.headers)["reason"].decode()) for one in engine.letters.written
+    ) == [
         ("farm/0/11", bad, "decode"),
         ("farm/0/12", late, "late"),
         ("farm/1/0", ahead, "future_event"),

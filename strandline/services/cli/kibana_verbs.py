@@ -18,7 +18,7 @@ JobOrFile = Annotated[str, typer.Argument(help="A job's name, or a YAML file wit
 KibanaUrl = Annotated[str, typer.Option("--kibana", envvar="STRANDLINE_KIBANA_URL", help="Kibana's address.")]
 
 
-@kibana_app.command("export", epilog="Example: strandline kibana export turbine-health > turbine-health.ndjson")
+@kibana_app.command("export", epilog="Example: strandline kibana export turbine-health")
 def export_objects(job: JobOrFile, data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
     """Print the saved objects, one a line, as Kibana's page Saved objects imports them."""
     from strandline.results.charts.saved_objects import as_ndjson
