@@ -21,16 +21,17 @@ put() { # FILE OWNER
     echo "made $1"
 }
 
+make_password() { # FILE OWNER
+    if [ ! -s "$1" ]; then
+        secret=$(new_secret)
+        printf '%s' "$secret" | put "$1" "$2"
+    fi
+}
+
 # The server reads its password as user 999 of its image.
-if [ ! -s postgres/password ]; then
-    secret=$(new_secret)
-    printf '%s' "$secret" | put postgres/password 999:999
-fi
+make_password postgres/password 999:999
 # The first password of Grafana's user admin, who may change it there.
-if [ ! -s grafana/password ]; then
-    secret=$(new_secret)
-    printf '%s' "$secret" | put grafana/password 472:0
-fi
+make_password grafana/password 472:0
 # PostgreSQL's client reads it from a file of this form, which nobody else may read. User 10001 is ours.
 line="postgres:5432:strandline:strandline:$(cat postgres/password)"
 if [ ! -s strandline/pgpass ] || [ "$(cat strandline/pgpass)" != "$line" ]; then

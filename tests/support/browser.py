@@ -34,7 +34,7 @@ def look_at(page: str, directory: Path, picture: Path) -> tuple[str, Counter[tup
 
 def colors_of(picture: Path) -> Counter[tuple[int, ...]]:
     """How many pixels of each color a PNG of 8 bits a channel has. Format: https://www.w3.org/TR/png-3/#9Filters."""
-    content, chunks, at = picture.read_bytes(), Counter[bytes](), 8
+    content, at = picture.read_bytes(), 8
     packed = b""
     while at < len(content):
         (length,), kind = struct.unpack(">I", content[at : at + 4]), content[at + 4 : at + 8]
@@ -42,7 +42,6 @@ def colors_of(picture: Path) -> Counter[tuple[int, ...]]:
         if kind == b"IHDR":
             width, height, depth, color_type = struct.unpack(">IIBB", body[:10])
         packed += body if kind == b"IDAT" else b""
-        chunks[kind] += 1
         at += 12 + length
     channels = {2: 3, 6: 4}[color_type]
     assert depth == 8

@@ -90,29 +90,24 @@ class Field:
     def measure(self, operation: Operation) -> Column:
         """One number of all values. The field is a number."""
         assert self.is_number
-        return {
-            "label": self.label,
-            "customLabel": True,
-            "dataType": "number",
-            "operationType": operation,
-            "sourceField": self.name,
-            "isBucketed": False,
-            "scale": "ratio",
-            "params": {"emptyAsNull": True},
-        }
+        return _number_of(self.label, operation, self.name, empty_as_null=True)
 
 
 def count(label: str) -> Column:
     """How many documents there are."""
+    return _number_of(label, "count", RECORDS, empty_as_null=False)
+
+
+def _number_of(label: str, operation: str, source: str, *, empty_as_null: bool) -> Column:
     return {
         "label": label,
         "customLabel": True,
         "dataType": "number",
-        "operationType": "count",
-        "sourceField": RECORDS,
+        "operationType": operation,
+        "sourceField": source,
         "isBucketed": False,
         "scale": "ratio",
-        "params": {"emptyAsNull": False},
+        "params": {"emptyAsNull": empty_as_null},
     }
 
 

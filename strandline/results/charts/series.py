@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.results.charts.lens import Field, Operation
+from strandline.results.charts.saved_objects import WINDOW_START
 from strandline.results.elasticsearch_client import RequestRefused, request
 
 _TIMEOUT_S = 30.0
-_START = "window.start"
 _METRICS = {"sum": "sum", "average": "avg", "min": "min", "max": "max"}
 
 
@@ -74,9 +74,9 @@ def read_series(url: str, query: SeriesQuery, from_ms: int | None, to_ms: int | 
 
 def _youngest(url: str, alias: str, up_to_ms: int | None) -> int | None:
     """When the youngest window starts that starts no later than this."""
-    body: dict[str, Any] = {"size": 0, "aggs": {"start": {"max": {"field": _START}}}}
+    body: dict[str, Any] = {"size": 0, "aggs": {"start": {"max": {"field": WINDOW_START.name}}}}
     if up_to_ms is not None:
-        body["query"] = {"range": {_START: {"lte": up_to_ms, "format": "epoch_millis"}}}
+        body["query"] = {"range": {WINDOW_START.name: {"lte": up_to_ms, "format": "epoch_millis"}}}
     try:
         value = _search(url, alias, body)["aggregations"]["start"]["value"]
     except RequestRefused as error:
@@ -94,14 +94,19 @@ def _step_ms(windows: int, query: SeriesQuery) -> int:
 def _body(query: SeriesQuery, from_ms: int, to_ms: int, step_ms: int) -> dict[str, Any]:
     value = {_METRICS[query.operation]: {"field": query.value.name}}
     offset_ms = from_ms % step_ms
-    buckets = {"field": _START, "fixed_interval": f"{step_ms}ms", "offset": f"{offset_ms}ms", "min_doc_count": 1}
+    buckets = {
+        "field": WINDOW_START.name,
+        "fixed_interval": f"{step_ms}ms",
+        "offset": f"{offset_ms}ms",
+        "min_doc_count": 1,
+    }
     time = {"date_histogram": buckets, "aggs": {"value": value}}
     aggregations: dict[str, Any] = {"time": time}
     if query.by is not None:
         terms = {"field": query.by.name, "size": query.series_max, "order": [{"_count": "desc"}, {"_key": "asc"}]}
         aggregations = {"key": {"terms": terms, "aggs": aggregations}}
     between = {"gte": from_ms, "lte": to_ms, "format": "epoch_millis"}
-    return {"size": 0, "track_total_hits": True, "query": {"range": {_START: between}}, "aggs": aggregations}
+    return {"size": 0, "track_total_hits": True, "query": {"range": {WINDOW_START.name: between}}, "aggs": aggregations}
 
 
 def _series(aggregations: dict[str, Any], query: SeriesQuery) -> list[Series]:
