@@ -28,6 +28,7 @@ from strandline.ingest.mqtt.passwords import write_password
 from strandline.ledger.ledger import Ledger
 from strandline.log.reader import OffsetRange
 from strandline.log.topics import Topics
+from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.source import decoding
 from strandline.processing.source.decoding import decode_pieces, decoder_of
 from strandline.processing.source.record_fields import record_fields
@@ -316,7 +317,7 @@ def test_a_job_reads_fields_from_the_topic(listener):
         fields=declared,
         columns=("site", "turbine"),
         topic_fields={"site": 1, "turbine": 3},
-        event_time_field="ts",
+        event_time_source=EventTimeSource("ts"),
     )
     pieces = [Piece(OffsetRange(stream, 0, 0, len(sent)), None, None)]
     try:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.source.decimals import DecimalParser
 from strandline.processing.source.decoder import Decoder, RecordField
 from strandline.processing.source.record_fields import RecordValidator, Rejection
@@ -43,7 +44,7 @@ class Sent:
 
 
 def decoder() -> Decoder:
-    return Decoder(FIELDS, "ts", NAMES)
+    return Decoder(FIELDS, EventTimeSource("ts"), NAMES)
 
 
 def outcomes(sent: list[Sent], watermark_ms: int | None = WATERMARK_MS) -> list[Any]:

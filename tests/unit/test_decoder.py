@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from dataclasses import replace
 from decimal import Decimal
 from itertools import product
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.source.decoder import NEVER_AHEAD, NEVER_LATE, Decoded, Decoder, RecordField
 from strandline.processing.source.record_fields import NESTING_MAX
 
@@ -29,7 +31,7 @@ def decode(
     log_times_ms: list[int] | None = None,
 ) -> Decoded:
     fields = fields or [DEVICE, TS, TEMP]
-    decoder = Decoder(fields, "ts", [field.name for field in fields])
+    decoder = Decoder(fields, EventTimeSource("ts"), [field.name for field in fields])
     return decoder.decode(list(values), log_times_ms or [NOW_MS] * len(values), watermark_ms, max_ahead_ms)
 
 
@@ -67,11 +69,40 @@ def test_good_records_become_columns_in_order() -> None:
 
 
 def test_only_the_columns_asked_for_are_returned_but_all_fields_are_checked() -> None:
-    decoder = Decoder([DEVICE, TS, TEMP], "ts", ["device"])
+    decoder = Decoder([DEVICE, TS, TEMP], EventTimeSource("ts"), ["device"])
     decoded = decoder.decode([b'{"device":"a","ts":1}', b'{"device":"b","ts":2,"temp":"hot"}'], [1, 2], None)
     assert list(decoded.arrays) == ["device"]
     assert decoded.arrays["device"].to_pylist() == ["a"]
     assert [(reject.index, reject.reason) for reject in decoded.rejects] == [(1, "schema")]
+
+
+LOG_TIMES_MS = [NOW_MS, NOW_MS + 7, NOW_MS + 3]
+
+
+def test_event_time_can_be_log_time() -> None:
+    decoder = Decoder([DEVICE, TEMP], EventTimeSource(None), ["device"])
+    decoded = decoder.decode([b'{"device":"a"}', b"{}", b'{"device":"c"}'], LOG_TIMES_MS, NOW_MS + 2, 0)
+    assert [(reject.index, reject.reason) for reject in decoded.rejects] == [(0, "late"), (1, "schema")]
+    assert decoded.rejects[0].message == (
+        "log time: 2023-11-14T22:13:20.000000Z is before the watermark 2023-11-14T22:13:20.002000Z"
+    )
+    assert decoded.arrays["device"].to_pylist() == ["c"]
+    assert decoded.event_time.cast(pa.int64()).to_pylist() == [(NOW_MS + 3) * 1000]
+    assert decoded.latest_event_ms == NOW_MS + 3
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_log_time_stands_in_for_a_missing_event_time(required: bool) -> None:
+    fields = [DEVICE, replace(TS, required=required)]
+    decoder = Decoder(fields, EventTimeSource("ts", or_log=True), ["device", "ts"])
+    values = [b'{"device":"a","ts":5}', b'{"device":"b"}', b'{"device":"c","ts":null}']
+    decoded = decoder.decode(values, LOG_TIMES_MS, None)
+    assert decoded.rejects == []
+    assert decoded.event_time.cast(pa.int64()).to_pylist() == [5_000, (NOW_MS + 7) * 1000, (NOW_MS + 3) * 1000]
+    assert decoded.arrays["ts"].cast(pa.int64()).to_pylist() == [5_000, None, None]
+    # A time that is there and can't be read is no missing one.
+    decoded = decoder.decode([b'{"device":"a","ts":"noon"}', b'{"device":"b"}'], LOG_TIMES_MS[:2], None)
+    assert [(reject.index, reject.reason) for reject in decoded.rejects] == [(0, "schema")]
 
 
 def test_nothing_in_nothing_out() -> None:
@@ -419,7 +450,9 @@ def test_each_record_may_have_a_bound_of_its_own() -> None:
     """As a replay has them, whose slices were cut under different rules."""
     values: list[bytes | None] = [b'{"device":"a","ts":5000}'] * 4
     watermarks_ms, ahead_ms = np.array([NEVER_LATE, 5_001, 0, 0]), np.array([1_000, 1_000, 999, NEVER_AHEAD])
-    decoded = Decoder([DEVICE, TS], "ts", ["device"]).decode(values, [4_000, 4_000, 4_000, 0], watermarks_ms, ahead_ms)
+    decoded = Decoder([DEVICE, TS], EventTimeSource("ts"), ["device"]).decode(
+        values, [4_000, 4_000, 4_000, 0], watermarks_ms, ahead_ms
+    )
     assert [(reject.index, reject.reason) for reject in decoded.rejects] == [(1, "late"), (2, "future_event")]
 
 
@@ -485,9 +518,9 @@ def test_a_field_that_cannot_be_is_refused(arguments: dict[str, Any], message: s
 
 def test_a_decoder_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="no declared field tmp; declared are device, ts"):
-        Decoder([DEVICE, TS], "ts", ["tmp"])
+        Decoder([DEVICE, TS], EventTimeSource("ts"), ["tmp"])
     with pytest.raises(ValueError, match="the event-time field device is a string, not a timestamp"):
-        Decoder([DEVICE, TS], "device", [])
+        Decoder([DEVICE, TS], EventTimeSource("device"), [])
 
 
 def test_record_fields_travel() -> None:
@@ -495,7 +528,7 @@ def test_record_fields_travel() -> None:
 
 
 def test_an_event_before_1970_is_refused_because_sparks_watermark_begins_there():
-    decoder = Decoder([RecordField("ts", "timestamp", True, None, None, "ms")], "ts", ["ts"])
+    decoder = Decoder([RecordField("ts", "timestamp", True, None, None, "ms")], EventTimeSource("ts"), ["ts"])
     decoded = decoder.decode([b'{"ts": -1}', b'{"ts": 0}', b'{"ts": "1969-12-31 23:59:59"}'], [0, 0, 0], None)
     assert [(reject.index, reject.reason) for reject in decoded.rejects] == [(0, "schema"), (2, "schema")]
     assert decoded.rejects[0].message == "ts: 1969-12-31T23:59:59.999000Z is before 1970-01-01 UTC; is the unit right?"

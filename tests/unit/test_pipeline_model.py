@@ -14,6 +14,7 @@ from strandline.core.stream import DocumentModel, FieldSpec, MqttSpec, StreamSpe
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import FUNCTIONS, ExpressionError, parse_expression
 from strandline.processing.pipelines.model import (
@@ -103,12 +104,28 @@ def type_of(text: str) -> str:
     return infer_type(parse_expression(text), COLUMNS)
 
 
+@pytest.mark.parametrize(
+    ("event_time", "source"),
+    [
+        ("{from: log}", EventTimeSource(None)),
+        ("{field: ts, else: log, delay: 1s}", EventTimeSource("ts", or_log=True)),
+        ("{field: seen, else: log, delay: 1s}", EventTimeSource("seen", or_log=True)),
+    ],
+)
+def test_event_time_may_be_log_time(event_time: str, source: EventTimeSource) -> None:
+    pipeline = checked(changed("{field: ts, delay: 10s, idle_timeout: 30s}", event_time))
+    assert pipeline.event_time_source == source
+    stored = PipelineSpec.from_document(pipeline.spec.as_document())
+    assert stored == pipeline.spec
+    assert ("seen" in pipeline.columns_needed) is (source.field == "seen")
+
+
 def test_a_checked_pipeline_tells_all_that_processing_needs() -> None:
     pipeline = checked()
     minute, hour = pipeline.stages
     assert pipeline.job == "turbine-health"
     assert pipeline.columns_needed == ("turbine", "site", "ts", "power", "rated_power", "cost")
-    assert pipeline.event_time_field == "ts"
+    assert pipeline.event_time_source.field == "ts"
     assert pipeline.event_time_rule == EventTimeRule(10_000, 30_000, 300_000, "partitions")
     assert pipeline.reach_ms == 3_660_000
     assert (minute.name, minute.size_ms, minute.by, minute.by_types) == (
@@ -236,7 +253,11 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         ("field: ts", "field: power", ":3: event_time.field: 'power' is a double; event time needs"),
         ("field: ts", "field: seen", ":3: event_time.field: 'seen' is optional in stream 'turbines'"),
         ("delay: 10s", "delay: ten", ":3: event_time.delay: 'ten' is not a duration"),
-        ("delay: 10s, ", "", ":3: event_time.delay: is missing; expected: How far the watermark stays behind"),
+        ("delay: 10s, ", "", ":3: event_time.delay: is missing; expected: how far the watermark stays behind"),
+        ("field: ts, ", "", ":3: event_time: expected one of 'field: NAME', a timestamp field, and 'from: log'"),
+        ("field: ts", "field: ts, from: log", ":3: event_time: expected one of 'field: NAME'"),
+        ("field: ts", "from: log, else: log", ":3: event_time.else: is for records that lack the field"),
+        ("field: ts", "from: arrival", ":3: event_time.from: expected 'log', got 'arrival'"),
         ("delay: 10s", "dealy: 10s, delay: 1s", ":3: event_time.dealy: unknown field 'dealy'; did you mean 'delay'?"),
         ("idle_timeout: 30s", "idle_timeout: 0s", ":3: event_time.idle_timeout: expected at least 1ms, or null"),
         ("- where: load < 10", "- were: load < 10", ":6: steps[1].were: unknown field 'were'; did you mean 'where'?"),

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.source.decoder import Decoder, RecordField
 from strandline.processing.source.topic_fields import TopicFields
 
@@ -84,7 +85,7 @@ def test_the_decoder_reads_it_like_a_record_of_the_sender():
     topics = [b"mqtt:f/lundy/t/7", b"mqtt:f/skye/t/8", b"mqtt:f/skye/t/8"]
     types = {field.name: field.type for field in fields}
     filled_in = TopicFields({"site": 1, "turbine": 3}, types).fill_in(values, topics)
-    decoded = Decoder(fields, "ts", ["site", "turbine"]).decode(filled_in, [5, 5, 5], None)
+    decoded = Decoder(fields, EventTimeSource("ts"), ["site", "turbine"]).decode(filled_in, [5, 5, 5], None)
     assert decoded.arrays["site"].to_pylist() == ["lundy", "skye"]
     assert decoded.arrays["turbine"].to_pylist() == [7, 9]
     assert [reject.index for reject in decoded.rejects] == [2]

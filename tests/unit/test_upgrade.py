@@ -80,7 +80,8 @@ def test_windows_come_and_go():
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (("field: ts", "field: seen"), "event time from field ts to seen"),
+        (("field: ts", "field: seen"), "event time from field ts to field seen"),
+        (("field: ts", "field: ts, else: log"), "event time from field ts to field ts, or log time"),
         (("stream: s", "stream: t"), "input from stream s to t"),
     ],
 )

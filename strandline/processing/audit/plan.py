@@ -272,7 +272,7 @@ def _meaning(pipeline: CheckedPipeline) -> tuple[object, ...]:
     return (
         pipeline.stages,
         pipeline.columns_needed,
-        pipeline.event_time_field,
+        pipeline.event_time_source,
         pipeline.spec.late,
     )
 

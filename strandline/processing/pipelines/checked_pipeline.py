@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
-from strandline.processing.pipelines.event_time import WindowShape
+from strandline.processing.pipelines.event_time import EventTimeSource, WindowShape
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.stages import Stage
 
@@ -20,7 +20,7 @@ class CheckedPipeline:
     stages: tuple[Stage, ...]
     columns_needed: tuple[str, ...]
     """The stream's fields that the pipeline reads, in the order of the schema."""
-    event_time_field: str
+    event_time_source: EventTimeSource
     event_time_rule: EventTimeRule
     """How event time is treated."""
 

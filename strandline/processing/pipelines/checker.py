@@ -58,7 +58,7 @@ class _Check:
             stream=self.stream,
             stages=tuple(self.stages),
             columns_needed=tuple(name for name in self.stream.fields if name in self.columns_read),
-            event_time_field=event_time.field,
+            event_time_source=event_time.source,
             event_time_rule=EventTimeRule(
                 event_time.delay, event_time.idle_timeout, event_time.max_ahead, event_time.watermark
             ),
@@ -70,16 +70,22 @@ class _Check:
     def _event_time(self) -> None:
         if self.pipeline.input.stream != self.stream.stream:
             self._add(("input", "stream"), f"reads '{self.pipeline.input.stream}', not '{self.stream.stream}'")
-        name = self.pipeline.event_time.field
-        path = ("event_time", "field")
+        source = self.pipeline.event_time.source
+        name, path = source.field, ("event_time", "field")
+        if name is None:
+            return
         field = self.stream.fields.get(name)
         if field is None:
             known = [n for n, f in self.stream.fields.items() if f.type == "timestamp"] or self.stream.fields
             self._add(path, f"'{name}' is not a field of stream '{self.stream.stream}'{did_you_mean(name, known)}")
         elif field.type != "timestamp":
             self._add(path, f"'{name}' is a {field.type}; event time needs a field of type timestamp")
-        elif not field.required:
-            self._add(path, f"'{name}' is optional in stream '{self.stream.stream}'; event time must be required")
+        elif not field.required and not source.or_log:
+            self._add(
+                path,
+                f"'{name}' is optional in stream '{self.stream.stream}'; require it there, or give records without it "
+                "their time of arrival by 'else: log'",
+            )
         else:
             self.columns_read.add(name)
 

@@ -10,6 +10,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class EventTimeSource:
+    """Where the event time of a record stands."""
+
+    field: str | None
+    """A timestamp field of the stream; None: log time is event time."""
+    or_log: bool = False
+    """Whether a record in which the field is missing or null has its log time as event time."""
+
+    def __str__(self) -> str:
+        if self.field is None:
+            return "log time"
+        return f"field {self.field}{', or log time' if self.or_log else ''}"
+
+
+@dataclass(frozen=True)
 class WindowShape:
     """The windows of one stage: each `size_ms` long, one beginning at every multiple of `every_ms` since 1970."""
 

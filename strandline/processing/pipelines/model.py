@@ -32,6 +32,7 @@ from strandline.core.stream import (
     names_alike,
 )
 from strandline.ledger.states import WatermarkPolicy
+from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.results.index_settings import REPLICAS_DEFAULT, IndexSettings
 from strandline.results.names import check_emit_name
 
@@ -63,12 +64,16 @@ class InputSpec(DocumentModel):
 
 
 class EventTimeSpec(DocumentModel):
-    """Which field says when it happened, and how much disorder is allowed."""
+    """What says when it happened, and how much disorder is allowed."""
 
-    field: str
-    """A required timestamp field of the stream."""
-    delay: Duration
-    """How far the watermark stays behind the event time reached. A record below the watermark is late."""
+    field: str | None = None
+    """A timestamp field of the stream. It is required there, unless `else` says what holds without it."""
+    from_log: Literal["log"] | None = Field(default=None, alias="from")
+    """Instead of `field`: event time is log time, that of arrival."""
+    else_log: Literal["log"] | None = Field(default=None, alias="else")
+    """Beside `field`: event time of a record that lacks it is its log time."""
+    delay: Duration = 0
+    """How far the watermark stays behind the event time reached. A record below the watermark is late. Needed with `field`."""
     watermark: WatermarkPolicy = "partitions"
     """Whose event time counts: `partitions`, that of the partition furthest behind; or `newest`, the latest of all."""
     idle_timeout: Duration | None = Field(default=60_000, json_schema_extra={"default": "1m"})
@@ -77,7 +82,21 @@ class EventTimeSpec(DocumentModel):
     max_ahead: Duration | None = Field(default=300_000, json_schema_extra={"default": "5m"})
     """A record further than this in the future of its arrival is a dead letter; null is never."""
 
+    @property
+    def source(self) -> EventTimeSource:
+        """Where the event time of a record stands."""
+        return EventTimeSource(self.field, or_log=self.else_log is not None)
+
     def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if (self.field is None) == (self.from_log is None):
+            yield (), "expected one of 'field: NAME', a timestamp field, and 'from: log', the time of arrival"
+        if self.else_log is not None and self.field is None:
+            yield ("else",), "is for records that lack the field, and there is no 'field'; remove it"
+        if self.field is not None and "delay" not in self.model_fields_set:
+            yield (
+                ("delay",),
+                "is missing; expected: how far the watermark stays behind the event time reached, as '10s'",
+            )
         if self.idle_timeout == 0:
             yield (
                 ("idle_timeout",),

@@ -51,11 +51,11 @@ def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chang
     old, new = before.spec.input.stream, after.spec.input.stream
     if old != new:
         yield Change(f"input from stream {old} to {new}", Effect.FORBIDDEN, "the recorded slices are of the old stream")
-    if before.event_time_field != after.event_time_field:
+    if before.event_time_source != after.event_time_source:
         yield Change(
-            f"event time from field {before.event_time_field} to {after.event_time_field}",
+            f"event time from {before.event_time_source} to {after.event_time_source}",
             Effect.FORBIDDEN,
-            "the recorded watermarks belong to the old field, and nearly every record could be late by them",
+            "the recorded watermarks belong to the old event time, and nearly every record could be late by them",
         )
     old_rule, new_rule = before.event_time_rule, after.event_time_rule
     if old_rule.delay_ms != new_rule.delay_ms:

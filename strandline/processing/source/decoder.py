@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from strandline.core.record_headers import REASON_FUTURE_EVENT, REASON_LATE, REASON_SCHEMA
 from strandline.processing.pipelines.arrow_types import arrow_type
+from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.source.decimals import DecimalParser
 from strandline.processing.source.record_fields import (
     NESTING_MAX,
@@ -82,20 +83,23 @@ class Decoder:
     def __init__(
         self,
         fields: Sequence[RecordField],
-        event_time_field: str,
+        event_time: EventTimeSource,
         columns_needed: Sequence[str],
     ) -> None:
         names = [field.name for field in fields]
-        unknown = sorted({event_time_field, *columns_needed} - set(names))
+        event_time_fields = [] if event_time.field is None else [event_time.field]
+        unknown = sorted({*event_time_fields, *columns_needed} - set(names))
         if unknown:
             raise ValueError(f"no declared field {', '.join(unknown)}; declared are {', '.join(names)}")
-        # A record without event time has no place in any window: the field is required whatever its declaration says.
-        self._fields = [replace(field, required=True) if field.name == event_time_field else field for field in fields]
-        self._event_time = names.index(event_time_field)
-        if fields[self._event_time].type != "timestamp":
-            raise ValueError(
-                f"the event-time field {event_time_field} is a {fields[self._event_time].type}, not a timestamp"
-            )
+        self._fields = list(fields)
+        self._event_time: int | None = None
+        """The place of the event-time field; None: log time is event time."""
+        for name in event_time_fields:
+            self._event_time = at = names.index(name)
+            if fields[at].type != "timestamp":
+                raise ValueError(f"the event-time field {name} is a {fields[at].type}, not a timestamp")
+            # A record without event time has no place in any window, whatever the field's declaration says.
+            self._fields[at] = replace(fields[at], required=not event_time.or_log)
         self._needed = [(name, names.index(name)) for name in columns_needed]
         self._validator = RecordValidator(self._fields)
         self._parse = msgspec.json.Decoder(self._validator.row_type).decode
@@ -129,16 +133,24 @@ class Decoder:
             if isinstance(rejection, Rejection):
                 rejects.append(RejectedRecord(at, rejection.reason, rejection.message))
                 keep[at] = False
-        event_micros = columns.micros[self._event_time]
+        event_micros = self._event_micros(columns, np.asarray(log_times_ms, np.int64)[: len(rows)])
         self._reject_by_time(event_micros, keep, log_times_ms, watermarks_ms, max_ahead_ms, rejects)
         rejects.sort(key=lambda reject: reject.index)
         accepted_micros = event_micros[keep]
         return Decoded(
             arrays={name: columns.array(at, keep) for name, at in self._needed},
-            event_time=columns.array(self._event_time, keep),
+            event_time=pa.array(accepted_micros).cast(arrow_type("timestamp")),
             rejects=rejects,
             latest_event_ms=int(accepted_micros.max()) // 1000 if len(accepted_micros) else None,
         )
+
+    def _event_micros(self, columns: _Columns, log_times_ms: Micros) -> Micros:
+        """Return the event time of each row; that of one in doubt, which the validator rejects, means nothing."""
+        if self._event_time is None:
+            return log_times_ms * 1000
+        if self._fields[self._event_time].required:
+            return columns.micros[self._event_time]
+        return np.where(columns.valid[self._event_time], columns.micros[self._event_time], log_times_ms * 1000)
 
     def _read_rows(self, values: Sequence[bytes | None]) -> tuple[list[Any], Sequence[Any], list[RejectedRecord]]:
         """Return a row for each value, the bytes of each row, and the rejects.
@@ -228,7 +240,7 @@ class Decoder:
         rejects: list[RejectedRecord],
     ) -> None:
         """Clear `keep` and add a reject for each kept row before 1970, too far ahead of its log time, or too late."""
-        name = self._fields[self._event_time].name
+        name = "log time" if self._event_time is None else self._fields[self._event_time].name
         for at in np.flatnonzero(keep & (event_micros < 0)).tolist():
             keep[at] = False  # nearly always a time in another unit than the declared one
             message = f"{name}: {format_timestamp(event_micros[at])} is before 1970-01-01 UTC; is the unit right?"
@@ -261,6 +273,8 @@ class _Columns:
         self._missing: dict[int, Marks] = {}
         self.micros: dict[int, Micros] = {}
         """The timestamps, by the field's place."""
+        self.valid: dict[int, Marks] = {}
+        """Where a row has one."""
         self.doubtful: set[int] = set()
         """The rows with a text that is no time, or a decimal that does not fit."""
         self.quotes = np.zeros(rows, np.int64)
@@ -298,6 +312,7 @@ class _Columns:
             values = self._without_unset(at, values, None)
         if field.type == "timestamp":
             self.micros[at], valid = parse_timestamp_column(values, field.time_unit, kinds)
+            self.valid[at] = valid
             missing = np.flatnonzero(~valid)
             self.doubtful.update(row for row in missing.tolist() if values[row] is not None)
             mask = ~valid if len(missing) else None

@@ -27,7 +27,7 @@ def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str) -> DecodingConf
         fields=record_fields(pipeline.stream),
         columns=pipeline.columns_needed,
         topic_fields=dict(pipeline.stream.mqtt.fields) if pipeline.stream.mqtt else {},
-        event_time_field=pipeline.event_time_field,
+        event_time_source=pipeline.event_time_source,
     )
 
 
@@ -35,7 +35,7 @@ def decoder_of(config: DecodingConfig) -> Decoder:
     """A decoder, once for each task."""
     return Decoder(
         fields=config.fields,
-        event_time_field=config.event_time_field,
+        event_time=config.event_time_source,
         columns_needed=config.columns,
     )
 

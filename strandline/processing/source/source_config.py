@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from strandline.ledger.states import SliceRow
 from strandline.log.reader import OffsetRange
+from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.pipelines.stages import Stage
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class DecodingConfig:
     """The fields that the pipeline uses, in order."""
     topic_fields: Mapping[str, int]
     """Fields that records from MQTT take from their topic: name -> level."""
-    event_time_field: str
+    event_time_source: EventTimeSource
 
 
 @dataclass(frozen=True)
