@@ -9,8 +9,8 @@ import random
 import time
 from datetime import UTC, datetime
 
+from strandline.processing.formats.decoder import Decoder, RecordField
 from strandline.processing.pipelines.event_time import EventTimeSource
-from strandline.processing.source.decoder import Decoder, RecordField
 
 RECORDS = 10_000
 ROUNDS = 50

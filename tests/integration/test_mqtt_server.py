@@ -28,10 +28,10 @@ from strandline.ingest.mqtt.passwords import write_password
 from strandline.ledger.ledger import Ledger
 from strandline.log.reader import OffsetRange
 from strandline.log.topics import Topics
+from strandline.processing.formats.record_fields import record_fields
 from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.source import decoding
 from strandline.processing.source.decoding import decode_pieces, decoder_of
-from strandline.processing.source.record_fields import record_fields
 from strandline.processing.source.source_config import DecodingConfig, Piece
 from tests.support import mqtt_client_packets as client
 from tests.support.faults.kafka_cluster import free_ports

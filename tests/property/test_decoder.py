@@ -15,11 +15,11 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from strandline.processing.formats.decimals import DecimalParser
+from strandline.processing.formats.decoder import Decoder, RecordField
+from strandline.processing.formats.record_fields import RecordValidator, Rejection
+from strandline.processing.formats.timestamps import parse_timestamp, parse_timestamp_column
 from strandline.processing.pipelines.event_time import EventTimeSource
-from strandline.processing.source.decimals import DecimalParser
-from strandline.processing.source.decoder import Decoder, RecordField
-from strandline.processing.source.record_fields import RecordValidator, Rejection
-from strandline.processing.source.timestamps import parse_timestamp, parse_timestamp_column
 
 FIELDS = [
     RecordField("device", "string"),

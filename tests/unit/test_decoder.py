@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from strandline.processing.formats.decoder import NEVER_AHEAD, NEVER_LATE, Decoded, Decoder, RecordField
+from strandline.processing.formats.record_fields import NESTING_MAX
 from strandline.processing.pipelines.event_time import EventTimeSource
-from strandline.processing.source.decoder import NEVER_AHEAD, NEVER_LATE, Decoded, Decoder, RecordField
-from strandline.processing.source.record_fields import NESTING_MAX
 
 DEVICE = RecordField("device", "string")
 TS = RecordField("ts", "timestamp", unit="ms")

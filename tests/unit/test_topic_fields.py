@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from strandline.processing.formats.decoder import Decoder, RecordField
+from strandline.processing.formats.topic_fields import TopicFields
 from strandline.processing.pipelines.event_time import EventTimeSource
-from strandline.processing.source.decoder import Decoder, RecordField
-from strandline.processing.source.topic_fields import TopicFields
 
 TYPES = {"site": "string", "turbine": "long", "on": "boolean", "price": "decimal(9,2)", "ts": "timestamp"}
 

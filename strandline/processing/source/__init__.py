@@ -1,1 +1,1 @@
-"""The log as a Spark data source: reading slices and decoding records into typed columns."""
+"""The log as a Spark data source: reading slices as typed columns."""

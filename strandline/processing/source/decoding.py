@@ -11,10 +11,10 @@ import numpy as np
 from strandline.core.record_headers import HEADER_SOURCE
 from strandline.log.range_reader import RangeReader
 from strandline.log.reader import OffsetRange
-from strandline.processing.source.decoder import NEVER_AHEAD, NEVER_LATE, Decoded, Decoder
-from strandline.processing.source.record_fields import record_fields
+from strandline.processing.formats.decoder import NEVER_AHEAD, NEVER_LATE, Decoded, Decoder
+from strandline.processing.formats.record_fields import record_fields
+from strandline.processing.formats.topic_fields import TopicFields
 from strandline.processing.source.source_config import DecodingConfig, Piece
-from strandline.processing.source.topic_fields import TopicFields
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline

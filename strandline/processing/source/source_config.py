@@ -12,8 +12,8 @@ from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.pipelines.stages import Stage
 
 if TYPE_CHECKING:
+    from strandline.processing.formats.record_fields import RecordField
     from strandline.processing.operators.cascade import Cascade
-    from strandline.processing.source.record_fields import RecordField
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ import msgspec
 
 from strandline.core.field_types import WHOLE_RANGES, digits_of, is_number, normal_type
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
-from strandline.processing.source.decimals import DecimalParser
-from strandline.processing.source.timestamps import PER_SECOND, number_range, parse_timestamp
+from strandline.processing.formats.decimals import DecimalParser
+from strandline.processing.formats.timestamps import PER_SECOND, number_range, parse_timestamp
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
     from strandline.core.stream import StreamSpec

@@ -18,16 +18,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from strandline.core.record_headers import REASON_FUTURE_EVENT, REASON_LATE, REASON_SCHEMA
-from strandline.processing.pipelines.arrow_types import arrow_type
-from strandline.processing.pipelines.event_time import EventTimeSource
-from strandline.processing.source.decimals import DecimalParser
-from strandline.processing.source.record_fields import (
+from strandline.processing.formats.decimals import DecimalParser
+from strandline.processing.formats.record_fields import (
     NESTING_MAX,
     RecordField,
     RecordValidator,
     Rejection,
 )
-from strandline.processing.source.timestamps import Marks, Micros, format_timestamp, parse_timestamp_column
+from strandline.processing.formats.timestamps import Marks, Micros, format_timestamp, parse_timestamp_column
+from strandline.processing.pipelines.arrow_types import arrow_type
+from strandline.processing.pipelines.event_time import EventTimeSource
 
 __all__ = ["Decoded", "Decoder", "RecordField", "RejectedRecord"]
 

@@ -1,0 +1,1 @@
+"""The bytes of records to typed columns: formats, paths, fields, times."""
