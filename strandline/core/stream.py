@@ -27,6 +27,7 @@ from strandline.core.documents import KINDS, NAME, NAME_FORM, Path, YamlDocument
 from strandline.core.durations import format_duration, format_retention, parse_duration_ms, parse_retention_ms
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.core.field_types import TYPE_NAMES, TYPE_PATTERN, WHOLE_RANGES, is_number, normal_type
+from strandline.core.json_paths import parse_json_path
 
 FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 FIELD_NAME_FORM = "letters, digits and '_', not a digit first, at most 200"
@@ -84,6 +85,7 @@ def _number(value: object) -> object:
 
 
 Number = Annotated[int | float, BeforeValidator(_number)]
+RecordFormatName = Literal["json", "value", "csv", "msgpack", "cbor"]
 FieldName = Annotated[str, BeforeValidator(check_field_name)]
 FIELD_NAMES_SCHEMA: dict[str, JsonValue] = {"propertyNames": {"pattern": f"^{FIELD_NAME.pattern}$"}}
 """For the JSON Schema of a mapping whose keys are field names."""
@@ -137,6 +139,17 @@ class DocumentModel(BaseModel):
         return data
 
 
+def check_json_path(text: object) -> object:
+    """Return `text`. Raises ValueError when it is a text and not a path."""
+    if isinstance(text, str):
+        parse_json_path(text)
+    return text
+
+
+PathText = Annotated[str, BeforeValidator(check_json_path), WithJsonSchema({"type": "string", "pattern": r"^\$"})]
+"""A path as `core.json_paths` reads it."""
+
+
 class FieldSpec(DocumentModel):
     """One field of the schema. `double?` is short for `{type: double, required: false}`."""
 
@@ -148,8 +161,12 @@ class FieldSpec(DocumentModel):
     """The least number allowed."""
     max: Number | None = None
     """The greatest number allowed."""
-    unit: Literal["s", "ms", "us"] | None = None
+    unit: Literal["s", "ms", "us", "ns"] | None = None
     """Of a timestamp that comes as a number (default ms). A string is read as ISO 8601 whatever the unit is."""
+    path: PathText | None = Field(default=None, alias="from")
+    """Where in the record the value stands, as `$.sensors[0].t`; without it, in the member of the field's name."""
+    text: bool = False
+    """Whether the value may come as text, as `"23.5"`."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -188,6 +205,8 @@ class FieldSpec(DocumentModel):
             yield ("min",), f"'min' {self.min} is greater than 'max' {self.max}; no record could pass"
         if self.unit is not None and self.type != "timestamp":
             yield ("unit",), f"'unit' is for timestamps, and this is a {self.type}; remove it"
+        if self.text and self.type == "string":
+            yield ("text",), "a string is text anyway; remove it"
 
 
 class MqttSpec(DocumentModel):
@@ -234,6 +253,21 @@ class TcpSpec(DocumentModel):
     """Whether the gateway answers with a line when records are confirmed."""
 
 
+class CsvSpec(DocumentModel):
+    """How the lines of a stream of format csv are read."""
+
+    delimiter: str = Field(default=",", min_length=1, max_length=1)
+    """What stands between two values: one ASCII character."""
+    columns: list[FieldName] | None = Field(default=None, min_length=1)
+    """The names of the values of a line, in order; by default the fields of the schema."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if not self.delimiter.isascii() or self.delimiter in '"\r\n':
+            yield ("delimiter",), f"{self.delimiter!r} can't stand between values; expected one ASCII character, as ';'"
+        if self.columns is not None and len(set(self.columns)) < len(self.columns):
+            yield ("columns",), "has a name twice"
+
+
 class StreamSpec(DocumentModel):
     """A persistent stream: its topic, its schema, and how records come in."""
 
@@ -241,8 +275,12 @@ class StreamSpec(DocumentModel):
     """The name, and the Kafka topic."""
     partitions: int = Field(default=4, ge=1, le=1000)
     """Of the Kafka topic."""
-    format: Literal["json"] = "json"
-    """One JSON object a record."""
+    format: RecordFormatName = "json"
+    """What a record is: a JSON object; a bare `value`, a number or a text; a line of `csv`; or a map in `msgpack` or `cbor`."""
+    csv: CsvSpec | None = None
+    """Of the format csv: delimiter and columns."""
+    explode: PathText | None = None
+    """The array in a record, as `$.readings`; each of its elements becomes a row."""
     fields: dict[FieldName, FieldSpec] = Field(alias="schema", min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA)
     """Field name -> type, or {type, required, min, max, unit}."""
     key: str | None = None
@@ -271,7 +309,7 @@ class StreamSpec(DocumentModel):
     def decoding_changes(self, other: StreamSpec) -> list[str]:
         """What `other` says otherwise of how records become rows. Empty: each record is decoded as by this document."""
         own_levels, other_levels = (dict(one.mqtt.fields) if one.mqtt else {} for one in (self, other))
-        changes = ["format"] if self.format != other.format else []
+        changes = [name for name in ("format", "csv", "explode") if getattr(self, name) != getattr(other, name)]
         changes += [f"schema.{name}" for name in _differing(self.fields, other.fields)]
         return changes + [f"mqtt.fields.{name}" for name in _differing(own_levels, other_levels)]
 
@@ -289,11 +327,43 @@ class StreamSpec(DocumentModel):
             yield ("stream",), "names that end in '.dead-letter' belong to the jobs; choose another"
         for name, message in names_alike(self.fields):
             yield ("schema", name), message
-        if self.key is not None and self.key not in self.fields:
-            yield ("key",), f"'{self.key}' is not a field of the schema{did_you_mean(self.key, self.fields)}"
+        if self.key is not None:
+            yield from self._contradictions_of_key(self.key)
+        yield from self._contradictions_of_format()
         for name in self.mqtt.fields if self.mqtt else ():
             if name not in self.fields:
                 yield ("mqtt", "fields", name), f"is not a field of the schema{did_you_mean(name, self.fields)}"
+
+    def _contradictions_of_key(self, key: str) -> Iterator[tuple[Path, str]]:
+        """Gateways choose the partition, and only look for a member of a JSON object or a level of the topic."""
+        if key not in self.fields:
+            yield ("key",), f"'{key}' is not a field of the schema{did_you_mean(key, self.fields)}"
+        elif self.mqtt is not None and key in self.mqtt.fields:
+            return
+        elif self.format != "json" or self.fields[key].path is not None:
+            yield (
+                ("key",),
+                f"'{key}' is not a member of a JSON object, where gateways look for the key; take one that is, or one of "
+                "mqtt.fields, or none: results don't depend on it",
+            )
+
+    def _contradictions_of_format(self) -> Iterator[tuple[Path, str]]:
+        has_objects = self.format not in ("value", "csv")
+        if self.csv is not None and self.format != "csv":
+            yield ("csv",), f"is of 'format: csv', and this is {self.format}; remove it"
+        for name in self.csv.columns or () if self.csv else ():
+            if name not in self.fields:
+                yield ("csv", "columns"), f"'{name}' is not a field of the schema{did_you_mean(name, self.fields)}"
+        if self.explode is not None and self.format != "json":
+            yield ("explode",), f"is of 'format: json', and this is {self.format}; remove it"
+        whole = [name for name, field in self.fields.items() if field.path == "$"]
+        for name, field in self.fields.items():
+            if field.path is not None and not has_objects and not (self.format == "value" and field.path == "$"):
+                yield ("schema", name, "from"), f"a record of format {self.format} has no members; remove it"
+            if field.path == "$" and has_objects:
+                yield ("schema", name, "from"), "is the whole record, which is no value; name a member, as '$.temp'"
+        if self.format == "value" and len(whole) > 1:
+            yield ("schema", whole[1], "from"), f"the value goes to '{whole[0]}' already; a record has one value"
 
 
 def _differing(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:

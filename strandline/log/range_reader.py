@@ -62,7 +62,7 @@ class FetchedRecords:
     log_times_ms: list[int]
     values: list[bytes | None]
     header_values: list[bytes | None]
-    """Of the header that was asked for, None where a record lacks it; empty when none was asked for."""
+    """Of the first of the headers asked for that a record has, None where it has none; empty when no record has any."""
 
 
 class RangeReader:
@@ -83,9 +83,9 @@ class RangeReader:
         self.close = weakref.finalize(self, _close, self._loop, self._brokers)
         """Closes the connections. What was not closed is closed at the end of the process."""
 
-    def read(self, ranges: Sequence[OffsetRange], header: str | None = None) -> Iterator[FetchedRecords]:
+    def read(self, ranges: Sequence[OffsetRange], headers: Sequence[str] = ()) -> Iterator[FetchedRecords]:
         """Yield the records of the ranges, one range after the other, in chunks of about RECORDS_A_CHUNK; no chunk is empty.
-        `header`: the name of a header whose values are wanted, too.
+        `headers`: the names of headers whose values are wanted, too; of each record, that of the first one that it has.
 
         A range is complete when a batch reaches its end, or when the log is settled up to its end and has nothing more.
 
@@ -124,7 +124,7 @@ class RangeReader:
                         f"({_text(reason)}); is the broker up?"
                     ) from reason
                 for one in arrived:
-                    yield from one.columns(header)
+                    yield from one.columns(headers)
         finally:
             if asking is not None and not self._loop.is_closed():
                 asking.cancel()
@@ -218,13 +218,13 @@ class _Arrived:
     offset_range: OffsetRange
     batches: list[RecordBatch]
 
-    def columns(self, header: str | None) -> Iterator[FetchedRecords]:
+    def columns(self, headers: Sequence[str]) -> Iterator[FetchedRecords]:
         """Their records inside the range, in chunks."""
         wanted = self.offset_range
         chunk = FetchedRecords(wanted, [], [], [], [])
         for batch in self.batches:
             try:
-                _append(chunk, batch, header)
+                _append(chunk, batch, headers)
             except CorruptRecordException as error:
                 place = f"stream {wanted.stream}, partition {wanted.partition}"
                 raise LogUnavailable(
@@ -237,22 +237,31 @@ class _Arrived:
             yield chunk
 
 
-def _append(chunk: FetchedRecords, batch: RecordBatch, header: str | None) -> None:
+def _append(chunk: FetchedRecords, batch: RecordBatch, headers: Sequence[str]) -> None:
+    wanted = [header for header in headers if batch.may_have(header)]
+    if wanted and not chunk.header_values:
+        chunk.header_values.extend([None] * len(chunk.values))
+    has_header_values = bool(wanted or chunk.header_values)
     first, end = chunk.offset_range.offset_first, chunk.offset_range.offset_next
     is_inside = first <= batch.offset_first and batch.offset_next <= end
-    if is_inside and batch.log_time_ms is not None and header is None and not batch.has_holes:
+    if is_inside and batch.log_time_ms is not None and not wanted and not batch.has_holes:
         # Nearly every batch: all but the values follows from its head.
         chunk.values.extend([record.value for record in batch.records()])
         chunk.offsets.extend(range(batch.offset_first, batch.offset_next))
         chunk.log_times_ms.extend([batch.log_time_ms] * (batch.offset_next - batch.offset_first))
+        if has_header_values:
+            chunk.header_values.extend([None] * (batch.offset_next - batch.offset_first))
+        batch.forget_plain()
         return
     for record in batch.records():
         if first <= record.offset < end:
             chunk.values.append(record.value)
             chunk.offsets.append(record.offset)
             chunk.log_times_ms.append(-1 if record.timestamp is None else record.timestamp)
-            if header is not None:
-                chunk.header_values.append(dict(record.headers).get(header))
+            if has_header_values:
+                found = dict(record.headers)
+                chunk.header_values.append(next((found[header] for header in wanted if header in found), None))
+    batch.forget_plain()
 
 
 def _close(loop: asyncio.AbstractEventLoop, brokers: Brokers) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 from aiokafka.errors import CorruptRecordException
@@ -54,13 +55,25 @@ class RecordBatch:
 
     def records(self) -> Iterator[Any]:
         """Its records, as aiokafka has them. Keep none: thousands of them alive cost the garbage collector most of the time."""
+        return iter(DefaultRecordBatch(self._plain))
+
+    def may_have(self, header: str) -> bool:
+        """Whether any of its records may have a header of this name. To look at each record's would cost as much as its value."""
+        return header.encode() in bytes(self._plain)
+
+    def forget_plain(self) -> None:
+        """Let go of what was decompressed."""
+        self.__dict__.pop("_plain", None)
+
+    @cached_property
+    def _plain(self) -> bytes | memoryview:
+        """The same batch without compression: that is what the parser reads without a codec of its own."""
         codec = self._parsed.compression_type
         if not codec:
-            return iter(DefaultRecordBatch(self._data))
-        # The same batch without compression: that is what the parser reads without a codec of its own.
+            return self._data
         head = bytearray(self._data[:_HEAD_BYTES])
         head[_ATTRIBUTES_LOW_AT] &= ~_CODEC_BITS
-        return iter(DefaultRecordBatch(bytes(head) + _decompress(codec, self._data[_HEAD_BYTES:])))
+        return bytes(head) + _decompress(codec, self._data[_HEAD_BYTES:])
 
     def is_abort_marker(self) -> bool:
         """Whether it says that its producer's transaction was aborted. A marker that compaction emptied says nothing, and

@@ -42,8 +42,8 @@ def read_messages(reader: LogReader, *ranges: OffsetRange) -> list[Record]:
 
 def read_columns(reader: RangeReader, *ranges: OffsetRange) -> list[Record]:
     found = []
-    for chunk in reader.read(ranges, HEADER):
-        columns = (chunk.offsets, chunk.log_times_ms, chunk.values, chunk.header_values)
+    for chunk in reader.read(ranges, [HEADER]):
+        columns = (chunk.offsets, chunk.log_times_ms, chunk.values, chunk.header_values or [None] * len(chunk.values))
         found += [Record(*record) for record in zip(*columns, strict=True)]
     without = [(chunk.offsets, chunk.log_times_ms, chunk.values) for chunk in reader.read(ranges)]
     flat = [record for columns in without for record in zip(*columns, strict=True)]

@@ -28,7 +28,7 @@ from strandline.ingest.mqtt.passwords import write_password
 from strandline.ledger.ledger import Ledger
 from strandline.log.reader import OffsetRange
 from strandline.log.topics import Topics
-from strandline.processing.formats.record_fields import record_fields
+from strandline.processing.formats.record_rows import record_format
 from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.source import decoding
 from strandline.processing.source.decoding import decode_pieces, decoder_of
@@ -311,12 +311,12 @@ def test_a_job_reads_fields_from_the_topic(listener):
         for topic, value in sent:
             one.publish(f"{name}/{topic}", value, qos=1).wait_for_publish(DEADLINE_S)
     assert listener.values(stream) == [value for _, value in sent]
-    declared = record_fields(StreamSpec.from_document({"stream": stream, "schema": fields}))
+    levels = {"topics": ["+/+/turbine/+"], "fields": {"site": 1, "turbine": 3}}
+    spec = StreamSpec.from_document({"stream": stream, "schema": fields, "mqtt": levels})
     config = DecodingConfig(
         kafka_bootstrap=listener.kafka,
-        fields=declared,
+        format=record_format(spec),
         columns=("site", "turbine"),
-        topic_fields={"site": 1, "turbine": 3},
         event_time_source=EventTimeSource("ts"),
     )
     pieces = [Piece(OffsetRange(stream, 0, 0, len(sent)), None, None)]

@@ -244,7 +244,7 @@ def by_audit(
             decoded = decoder.decode(lines, [0] * len(lines), piece.watermark_ms)
             if decoded.latest_event_ms is not None:
                 latest["machines", piece.offsets.partition, piece.offsets.offset_first] = decoded.latest_event_ms
-            yield DecodedChunk("machines", piece.offsets.partition, offsets, lines, [], decoded)
+            yield DecodedChunk("machines", piece.offsets.partition, offsets, [], decoded, lines.__getitem__)
 
     patch.setattr(recomputation, "decode_pieces", decode_pieces)
     windows = {stage.name: EndRange(None, END_MS) for stage in pipeline.stages}

@@ -168,7 +168,7 @@ def chunk_of(partition: int, first: int, values: list[bytes | None], watermark_m
     decoded = decoder_of(task_config(PIPELINE, "nowhere", (0,)).decoding).decode(
         values, times, watermark_ms, PIPELINE.event_time_rule.max_ahead_ms
     )
-    return DecodedChunk("farm", partition, list(range(first, first + len(values))), values, times, decoded)
+    return DecodedChunk("farm", partition, range(first, first + len(values)), times, decoded, values.__getitem__)
 
 
 def record(ts_ms: int, power: float = 1.0, rated: float = 2.0, device: str = "d1") -> bytes:

@@ -72,8 +72,7 @@ class RecordsPart:
                 if self.task.own:
                     account.records += len(offsets)
                     account.rejected.update(rejected.values())
-                    place = f"{chunk.stream}/{chunk.partition}"
-                    letters.append(self._letters({f"{place}/{offsets[at]}": rejected[at] for at in sorted(rejected)}))
+                    letters.append(self._letters({chunk.identity_at(at): rejected[at] for at in sorted(rejected)}))
                 event_us = decoded.event_time.cast(pa.int64()).to_numpy(zero_copy_only=False)
                 if self.task.own:
                     places = np.searchsorted(ends, np.array(offsets, np.int64)[accepted], "right")

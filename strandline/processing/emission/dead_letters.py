@@ -21,9 +21,11 @@ from strandline.core.errors import RecordTooLarge
 from strandline.core.record_headers import dead_letter_topic
 from strandline.log.record_size import RECORD_BATCH_HEAD_BYTES, record_batch_bytes_max
 from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
-from strandline.processing.source.slice_rows import parts_by_size
+from strandline.processing.source.slice_rows import parts_by_size, row_identity
 
 Headers = tuple[tuple[str, bytes], ...]
+HEADER_ELEMENT = "element"
+"""Of the dead letter of a row that is one of several of its record: the place of its element in the record's array."""
 
 DEAD_LETTERS_A_TRANSACTION = 5_000
 HEADER_BYTES_MAX = 4_096
@@ -46,11 +48,22 @@ class DeadLetter(NamedTuple):
 
     @classmethod
     def of_record(
-        cls, stream: str, partition: int, offset: int, value: bytes | None, reason: str, message: str, step: str
+        cls,
+        stream: str,
+        partition: int,
+        offset: int,
+        value: bytes | None,
+        reason: str,
+        message: str,
+        step: str,
+        element: int | None = None,
     ) -> DeadLetter:
+        """`element`: the place of the row's element in the record's array; None where the record is one row."""
         headers = _headers(reason, message, step, "stream", stream)
-        place = ("partition", b"%d" % partition), ("offset", b"%d" % offset)
-        return cls(f"{stream}/{partition}/{offset}", value, (*headers, *place))
+        place: Headers = (("partition", b"%d" % partition), ("offset", b"%d" % offset))
+        if element is not None:
+            place = (*place, (HEADER_ELEMENT, b"%d" % element))
+        return cls(row_identity(stream, partition, offset, element), value, (*headers, *place))
 
     @classmethod
     def of_document(

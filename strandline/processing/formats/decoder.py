@@ -21,6 +21,7 @@ from strandline.core.record_headers import REASON_FUTURE_EVENT, REASON_LATE, REA
 from strandline.processing.formats.decimals import DecimalParser
 from strandline.processing.formats.record_fields import (
     NESTING_MAX,
+    JsonText,
     RecordField,
     RecordValidator,
     Rejection,
@@ -108,7 +109,7 @@ class Decoder:
 
     def decode(
         self,
-        values: Sequence[bytes | None],
+        values: Sequence[JsonText],
         log_times_ms: Sequence[int],
         watermarks_ms: Micros | int | None,
         max_ahead_ms: Micros | int | None = None,
@@ -152,7 +153,7 @@ class Decoder:
             return columns.micros[self._event_time]
         return np.where(columns.valid[self._event_time], columns.micros[self._event_time], log_times_ms * 1000)
 
-    def _read_rows(self, values: Sequence[bytes | None]) -> tuple[list[Any], Sequence[Any], list[RejectedRecord]]:
+    def _read_rows(self, values: Sequence[JsonText]) -> tuple[list[Any], Sequence[Any], list[RejectedRecord]]:
         """Return a row for each value, the bytes of each row, and the rejects.
 
         A good record stands in for each reject, in the rows and in the bytes, so that places stay the same; the caller

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from strandline.core.field_types import WHOLE_RANGES, digits_of, is_number, normal_type
+from strandline.core.json_paths import JsonPath, parse_json_path
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
 from strandline.processing.formats.decimals import DecimalParser
 from strandline.processing.formats.timestamps import PER_SECOND, number_range, parse_timestamp
@@ -51,13 +52,17 @@ class RecordField:
     """The least number allowed."""
     max: float | None = None
     unit: str | None = None
-    """The unit of a timestamp that is a number: `s`, `ms` or `us`. None: `ms`."""
+    """The unit of a timestamp that is a number: `s`, `ms`, `us` or `ns`. None: `ms`."""
+    path: JsonPath | None = None
+    """Where in the record the value stands; None: in the member of the field's name."""
+    text: bool = False
+    """Whether the value may come as text, though it is none."""
 
     def __post_init__(self) -> None:
         if not _is_type(self.type):
             raise ValueError(f"field {self.name}: no type {self.type!r}")
         if self.time_unit not in PER_SECOND:
-            raise ValueError(f"field {self.name}: no unit {self.unit!r}; one of s, ms, us")
+            raise ValueError(f"field {self.name}: no unit {self.unit!r}; one of {', '.join(PER_SECOND)}")
         if not is_number(self.type) and (self.min, self.max) != (None, None):
             raise ValueError(f"field {self.name}: a {self.type} has no min or max")
         if self.min is not None and self.max is not None and self.min > self.max:
@@ -101,7 +106,16 @@ class RecordField:
 def record_fields(stream: StreamSpec) -> tuple[RecordField, ...]:
     """Return the fields of the stream's schema, in a form that is light to import: it travels to every Python worker."""
     return tuple(
-        RecordField(name=name, type=spec.type, required=spec.required, min=spec.min, max=spec.max, unit=spec.unit)
+        RecordField(
+            name=name,
+            type=spec.type,
+            required=spec.required,
+            min=spec.min,
+            max=spec.max,
+            unit=spec.unit,
+            path=None if spec.path is None else parse_json_path(spec.path),
+            text=spec.text,
+        )
         for name, spec in stream.fields.items()
     )
 
@@ -121,6 +135,10 @@ class Rejection:
     message: str
 
 
+JsonText = bytes | Rejection | None
+"""A record as the decoder takes it: the text of a JSON object, or why it can't be one; None is a tombstone."""
+
+
 class RecordValidator:
     """Validates records one at a time: slow and exact. The outcome depends only on the record's bytes."""
 
@@ -135,16 +153,17 @@ class RecordValidator:
         self.row_type = _row_type([(field, field.parsed_type) for field in fields])
         raw_fields = [(field, msgspec.Raw | msgspec.UnsetType) for field in fields]
         self._raw_row = msgspec.json.Decoder(_row_type(raw_fields, optional=True))
-        self._raw_value = msgspec.json.Decoder(msgspec.Raw)
         self._parsers = [msgspec.json.Decoder(field.parsed_type) for field in fields]
 
-    def validate(self, value: bytes | None) -> Any:
+    def validate(self, value: JsonText) -> Any:
         """Return the record as a row of `row_type`, or why it is rejected.
 
         1. The bytes are a JSON text.
         2. No declared field stands there twice.
         3. Every declared field is as declared.
         """
+        if isinstance(value, Rejection):
+            return value
         try:
             raw_row = self._read_raw(value)
         except _RejectedError as error:
@@ -161,7 +180,7 @@ class RecordValidator:
             try:
                 parsed[f"f{at}"] = msgspec.UNSET if raw is msgspec.UNSET else self._parse_field(at, bytes(raw))
             except msgspec.ValidationError:
-                return Rejection(REASON_SCHEMA, f"{field.name}: expected {field.expected}, got {_shown(bytes(raw))}")
+                return Rejection(REASON_SCHEMA, f"{field.name}: expected {field.expected}, got {shown(bytes(raw))}")
             if field.required and parsed[f"f{at}"] is msgspec.UNSET:
                 return Rejection(REASON_SCHEMA, f"{field.name}: required but missing")
         return self.row_type(**parsed)
@@ -170,21 +189,12 @@ class RecordValidator:
         """Return the row with every declared field as its bytes. Raises `_RejectedError`."""
         if value is None:
             raise _RejectedError(REASON_DECODE, "no value (a tombstone)")
-        try:
-            value.decode()
-        except UnicodeDecodeError as error:
-            raise _RejectedError(REASON_DECODE, f"not UTF-8: {error.reason} (byte {error.start})") from error
-        if _nesting(value) > NESTING_MAX:
-            raise _RejectedError(REASON_DECODE, f"nested deeper than {NESTING_MAX} levels")
-        try:
-            self._raw_value.decode(value)  # well formed to its end; only then look at what it holds
-        except msgspec.DecodeError as error:
-            text = str(error).removeprefix("JSON is malformed: ")
-            raise _RejectedError(REASON_DECODE, f"not JSON: {text[0].lower()}{text[1:]}") from error
+        if (why := why_unreadable(value)) is not None:
+            raise _RejectedError(REASON_DECODE, why)
         try:
             return self._raw_row.decode(value)
         except msgspec.ValidationError as error:
-            raise _RejectedError(REASON_SCHEMA, f"expected an object, got {_shown(value.strip())}") from error
+            raise _RejectedError(REASON_SCHEMA, f"expected an object, got {shown(value.strip())}") from error
 
     def _parse_field(self, at: int, raw: bytes) -> Any:
         """Return one field's value as the row has it. Raises ValidationError."""
@@ -197,6 +207,25 @@ class RecordValidator:
             if not absent and self.decimal_parsers[at].parse(raw) is None:
                 raise msgspec.ValidationError("not a decimal that fits")
         return value
+
+
+_raw_value = msgspec.json.Decoder(msgspec.Raw)
+
+
+def why_unreadable(value: bytes) -> str | None:
+    """Return why the bytes are not a JSON text that can be read; None when they are one."""
+    try:
+        value.decode()
+    except UnicodeDecodeError as error:
+        return f"not UTF-8: {error.reason} (byte {error.start})"
+    if _nesting(value) > NESTING_MAX:
+        return f"nested deeper than {NESTING_MAX} levels"
+    try:
+        _raw_value.decode(value)  # well formed to its end; only then look at what it holds
+    except msgspec.DecodeError as error:
+        text = str(error).removeprefix("JSON is malformed: ")
+        return f"not JSON: {text[0].lower()}{text[1:]}"
+    return None
 
 
 class _RejectedError(Exception):
@@ -235,7 +264,7 @@ def _nesting(value: bytes) -> int:
     return deepest
 
 
-def _shown(raw: bytes) -> str:
+def shown(raw: bytes) -> str:
     """The start of a value for a message, with all control characters escaped."""
     text = raw[: 4 * _SHOWN_CHARACTERS_MAX].decode(errors="ignore")
     cut = text[:_SHOWN_CHARACTERS_MAX]

@@ -1,6 +1,7 @@
 """Parses the event times of records into whole microseconds since 1970 UTC.
 
-A number counts `s`, `ms` or `us` since 1970 and may have a fraction, which is rounded to the nearest microsecond.
+A number counts `s`, `ms`, `us` or `ns` since 1970 and may have a fraction. It is rounded to the nearest microsecond; one of
+nanoseconds without a fraction is rounded down.
 A text is `YYYY-MM-DD`, or a date, a `T` or a space, and `HH:MM`, `HH:MM:SS` or `HH:MM:SS.fraction` (any number of
 digits; those below a microsecond are cut), followed by `Z`, `+HH`, `+HHMM` or `+HH:MM`; without a zone it is UTC. Years 1
 to 9999.
@@ -22,7 +23,7 @@ import pyarrow.compute as pc
 Micros = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
 
-PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
+PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECONDS_FIRST = -62_135_596_800
 _SECONDS_END = 253_402_300_800
@@ -42,8 +43,9 @@ _USUAL_TEXT = (
 
 
 def number_range(unit: str) -> tuple[int, int]:
-    """Return the first number in `unit` that lies in year 1, and the first after year 9999."""
-    return _SECONDS_FIRST * PER_SECOND[unit], _SECONDS_END * PER_SECOND[unit]
+    """Return the first number in `unit` that lies in year 1, and the first after year 9999; of `ns`, what 64 bits hold."""
+    per_second = PER_SECOND[unit]
+    return max(_SECONDS_FIRST * per_second, -(2**63)), min(_SECONDS_END * per_second, 2**63 - 1)
 
 
 def parse_timestamp(value: float | str, unit: str) -> int | None:
@@ -53,9 +55,10 @@ def parse_timestamp(value: float | str, unit: str) -> int | None:
     first, end = number_range(unit)
     if not first <= value < end:
         return None
-    micros_per_unit = 1_000_000 // PER_SECOND[unit]
+    if isinstance(value, int):
+        return value // 1_000 if unit == "ns" else value * _micros_per(unit)
     # A float of seconds cannot hold most microseconds exactly; the sender meant the nearest.
-    return value * micros_per_unit if isinstance(value, int) else round(value * micros_per_unit)
+    return round(value / 1_000) if unit == "ns" else round(value * _micros_per(unit))
 
 
 def parse_timestamp_column(values: list[Any], unit: str, kinds: set[type]) -> tuple[Micros, Marks]:
@@ -83,6 +86,11 @@ def format_timestamp(micros: int) -> str:
     return str((np.datetime64(0, "us") + micros).astype("datetime64[us]")) + "Z"
 
 
+def _micros_per(unit: str) -> int:
+    """Of the units of a microsecond and longer."""
+    return 1_000_000 // PER_SECOND[unit]
+
+
 def _parse_text(text: str) -> int | None:
     match = _TEXT.fullmatch(text)
     if match is None:
@@ -103,11 +111,13 @@ def _parse_text(text: str) -> int | None:
 def _parse_column_of(kind: type, values: list[Any], unit: str) -> tuple[Micros, Marks]:
     if kind is str:
         return _parse_text_column(values)
-    micros_per_unit = 1_000_000 // PER_SECOND[unit]
     if kind is int:
-        return np.array(values, np.int64) * micros_per_unit, np.ones(len(values), np.bool_)
+        numbers = np.array(values, np.int64)
+        return numbers // 1_000 if unit == "ns" else numbers * _micros_per(unit), np.ones(len(values), np.bool_)
     if kind is float:
-        return np.rint(np.array(values) * micros_per_unit).astype(np.int64), np.ones(len(values), np.bool_)
+        times = np.array(values)
+        times = times / 1_000 if unit == "ns" else times * _micros_per(unit)
+        return np.rint(times).astype(np.int64), np.ones(len(values), np.bool_)
     return np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
 
 

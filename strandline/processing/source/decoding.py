@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from strandline.core.record_headers import HEADER_SOURCE
 from strandline.log.range_reader import RangeReader
 from strandline.log.reader import OffsetRange
 from strandline.processing.formats.decoder import NEVER_AHEAD, NEVER_LATE, Decoded, Decoder
-from strandline.processing.formats.record_fields import record_fields
-from strandline.processing.formats.topic_fields import TopicFields
+from strandline.processing.formats.record_rows import RowReader, record_format
+from strandline.processing.source.slice_rows import row_identity
 from strandline.processing.source.source_config import DecodingConfig, Piece
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
@@ -24,9 +24,8 @@ def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str) -> DecodingConf
     """The decoding that the pipeline asks for."""
     return DecodingConfig(
         kafka_bootstrap=kafka_bootstrap,
-        fields=record_fields(pipeline.stream),
+        format=record_format(pipeline.stream),
         columns=pipeline.columns_needed,
-        topic_fields=dict(pipeline.stream.mqtt.fields) if pipeline.stream.mqtt else {},
         event_time_source=pipeline.event_time_source,
     )
 
@@ -34,7 +33,7 @@ def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str) -> DecodingConf
 def decoder_of(config: DecodingConfig) -> Decoder:
     """A decoder, once for each task."""
     return Decoder(
-        fields=config.fields,
+        fields=config.format.fields,
         event_time=config.event_time_source,
         columns_needed=config.columns,
     )
@@ -42,38 +41,50 @@ def decoder_of(config: DecodingConfig) -> Decoder:
 
 @dataclass(frozen=True)
 class DecodedChunk:
-    """Records of one partition, in the order of their offsets, and what came of them."""
+    """Rows of whole records of one partition, in the order of their offsets, and what came of them. At least one row."""
 
     stream: str
     partition: int
-    offsets: list[int]
-    values: list[bytes | None]
-    log_times_ms: list[int]
+    offsets: Sequence[int]
+    """Of each row's record. All but an exploded record is one row."""
+    log_times_ms: Sequence[int]
+    """Of each row's record."""
     decoded: Decoded
+    value_at: Callable[[int], bytes | None]
+    """What the dead letter of a row holds."""
+    elements: Sequence[int | None] | None = None
+    """The place of each row's element in the array that was exploded; None where each record is a row."""
 
     def accepted_places(self) -> list[int]:
-        """The place in the chunk of each accepted record, in their order."""
+        """The place in the chunk of each accepted row, in their order."""
         rejected = {reject.index for reject in self.decoded.rejects}
-        return [at for at in range(len(self.values)) if at not in rejected]
+        return [at for at in range(len(self.offsets)) if at not in rejected]
+
+    def identity_at(self, at: int) -> str:
+        """What tells a row from all others."""
+        return row_identity(self.stream, self.partition, self.offsets[at], self.element_at(at))
+
+    def element_at(self, at: int) -> int | None:
+        """The place of a row's element in its record; None if the record is the row."""
+        return None if self.elements is None else self.elements[at]
 
 
 def decode_pieces(config: DecodingConfig, decoder: Decoder, pieces: Sequence[Piece]) -> Iterator[DecodedChunk]:
     """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is judged by its own."""
     reader = _log_reader(config.kafka_bootstrap)
-    topic_fields = None
-    if config.topic_fields:
-        topic_fields = TopicFields(config.topic_fields, {field.name: field.type for field in config.fields})
+    row_reader = RowReader(config.format)
     runs = {_whole(run): run for run in _adjoining(pieces)}
-    for records in reader.read(list(runs), HEADER_SOURCE if topic_fields else None):
+    for records in reader.read(list(runs), row_reader.headers):
         whole, run = records.offset_range, runs[records.offset_range]
         ends = np.array([piece.offsets.offset_next for piece in run])
         watermarks_ms = np.array([NEVER_LATE if piece.watermark_ms is None else piece.watermark_ms for piece in run])
         ahead_ms = np.array([NEVER_AHEAD if piece.max_ahead_ms is None else piece.max_ahead_ms for piece in run])
-        offsets, values, log_times_ms = records.offsets, records.values, records.log_times_ms
-        whole_values = topic_fields.fill_in(values, records.header_values) if topic_fields else values
-        of_piece = np.searchsorted(ends, offsets, "right")
-        decoded = decoder.decode(whole_values, log_times_ms, watermarks_ms[of_piece], ahead_ms[of_piece])
-        yield DecodedChunk(whole.stream, whole.partition, offsets, values, log_times_ms, decoded)
+        for rows in row_reader.parts(records.values, records.header_values):
+            offsets, log_times_ms = rows.of_each(records.offsets), rows.of_each(records.log_times_ms)
+            of_piece = np.searchsorted(ends, offsets, "right")
+            decoded = decoder.decode(rows.texts, log_times_ms, watermarks_ms[of_piece], ahead_ms[of_piece])
+            value_at = partial(row_reader.dead_letter_value, records.values, rows)
+            yield DecodedChunk(whole.stream, whole.partition, offsets, log_times_ms, decoded, value_at, rows.elements)
 
 
 def _whole(run: Sequence[Piece]) -> OffsetRange:

@@ -40,6 +40,7 @@ REJECTED_SCHEMA = pa.schema(
         pa.field("reason", pa.string()),
         pa.field("message", pa.string()),
         pa.field("step", pa.string()),
+        pa.field("element", pa.int32()),
     ]
 )
 _BATCH_BYTES = 4 << 20
@@ -82,6 +83,12 @@ class SourceFacts(msgspec.Struct):
     reached_ms: dict[int, int] = {}
     """Partition -> the latest event time of its accepted records."""
     latest_log_ms: int | None = None
+
+
+def row_identity(stream: str, partition: int, offset: int, element: int | None) -> str:
+    """What tells the row of a record from all others."""
+    place = f"{stream}/{partition}/{offset}"
+    return place if element is None else f"{place}/{element}"
 
 
 def reached_in(row: SliceRow, facts: Iterable[SourceFacts]) -> Offsets:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.pipelines.stages import Stage
 
 if TYPE_CHECKING:
-    from strandline.processing.formats.record_fields import RecordField
+    from strandline.processing.formats.record_rows import RecordFormat
     from strandline.processing.operators.cascade import Cascade
 
 
@@ -21,12 +20,9 @@ class DecodingConfig:
     """All that a task needs to read and decode records; travels pickled inside Spark, so it holds no secret."""
 
     kafka_bootstrap: str
-    fields: tuple[RecordField, ...]
-    """The stream's schema."""
+    format: RecordFormat
     columns: tuple[str, ...]
     """The fields that the pipeline uses, in order."""
-    topic_fields: Mapping[str, int]
-    """Fields that records from MQTT take from their topic: name -> level."""
     event_time_source: EventTimeSource
 
 

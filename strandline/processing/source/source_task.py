@@ -99,35 +99,34 @@ class SourceTask:
             for one in rejects:
                 if one.reason != REASON_LATE:
                     place = f"stream {chunk.stream}, partition {chunk.partition}, offset {chunk.offsets[one.index]}"
+                    if (element := chunk.element_at(one.index)) is not None:
+                        place += f", element {element}"
                     raise BadRecord(one.reason, f"{place}: {one.message}", one.step)
         if config.late_is_dropped:
             rejects = [one for one in rejects if one.reason != REASON_LATE]
         key = config.bucket_keys[chunk.partition % len(config.bucket_keys)]
-        for part in parts_by_size(rejects, lambda one: len(chunk.values[one.index] or b""), _REJECTED_BYTES):
-            yield key, REJECTED, chunk.partition, chunk.offsets[part[0].index], _pack_rejected(chunk, part)
+        rows = (
+            (
+                chunk.stream,
+                chunk.partition,
+                chunk.offsets[one.index],
+                chunk.value_at(one.index),
+                one.reason,
+                one.message,
+                one.step,
+                chunk.element_at(one.index),
+            )
+            for one in rejects
+        )
+        for part in parts_by_size(rows, lambda row: len(row[3] or b""), _REJECTED_BYTES):
+            yield key, REJECTED, chunk.partition, part[0][2], pack([batch_of(part, REJECTED_SCHEMA)])
 
 
 def _facts_of(chunk: DecodedChunk, rejects: list[Reject]) -> SourceFacts:
     latest_ms = chunk.decoded.latest_event_ms
     return SourceFacts(
-        records=len(chunk.values),
+        records=len(chunk.offsets),
         rejected=Counter(reject.reason for reject in rejects),
         reached_ms={chunk.partition: latest_ms} if latest_ms is not None else {},
         latest_log_ms=max(chunk.log_times_ms),
     )
-
-
-def _pack_rejected(chunk: DecodedChunk, rejects: list[Reject]) -> bytes:
-    rows = [
-        (
-            chunk.stream,
-            chunk.partition,
-            chunk.offsets[one.index],
-            chunk.values[one.index],
-            one.reason,
-            one.message,
-            one.step,
-        )
-        for one in rejects
-    ]
-    return pack([batch_of(rows, REJECTED_SCHEMA)])

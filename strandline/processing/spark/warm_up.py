@@ -149,5 +149,5 @@ class WarmReader(DataSourceStreamReader):
         ]
         times = [0] * _ROWS
         decoded = decoder_of(self._source.decoding).decode(values, times, None)
-        chunk = DecodedChunk("warm-up", 0, list(range(_ROWS)), values, times, decoded)
+        chunk = DecodedChunk("warm-up", 0, range(_ROWS), times, decoded, values.__getitem__)
         yield from batches_of(SourceTask(self._source).rows([chunk], is_new=True, work=partition.work))

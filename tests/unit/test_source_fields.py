@@ -5,14 +5,14 @@ import json
 import pytest
 
 from strandline.processing.formats.decoder import Decoder, RecordField
-from strandline.processing.formats.topic_fields import TopicFields
+from strandline.processing.formats.source_fields import SourceFields
 from strandline.processing.pipelines.event_time import EventTimeSource
 
 TYPES = {"site": "string", "turbine": "long", "on": "boolean", "price": "decimal(9,2)", "ts": "timestamp"}
 
 
 def fill_in(value, topic, levels=None, types=TYPES):
-    fields = TopicFields(levels or {"site": 1, "turbine": 3}, types)
+    fields = SourceFields(levels or {"site": 1, "turbine": 3}, types)
     return fields.fill_in([value], [topic])[0]
 
 
@@ -84,7 +84,7 @@ def test_the_decoder_reads_it_like_a_record_of_the_sender():
     values = [b'{"ts":1}', b'{"ts":2,"turbine":9}', b'{"ts":3']
     topics = [b"mqtt:f/lundy/t/7", b"mqtt:f/skye/t/8", b"mqtt:f/skye/t/8"]
     types = {field.name: field.type for field in fields}
-    filled_in = TopicFields({"site": 1, "turbine": 3}, types).fill_in(values, topics)
+    filled_in = SourceFields({"site": 1, "turbine": 3}, types).fill_in(values, topics)
     decoded = Decoder(fields, EventTimeSource("ts"), ["site", "turbine"]).decode(filled_in, [5, 5, 5], None)
     assert decoded.arrays["site"].to_pylist() == ["lundy", "skye"]
     assert decoded.arrays["turbine"].to_pylist() == [7, 9]

@@ -1,0 +1,31 @@
+"""Paths into a JSON document, as `$.sensors[0].t` or `$["my key"].value`: the part of RFC 9535 that names one place."""
+
+from __future__ import annotations
+
+import json
+import re
+
+JsonPath = tuple[str | int, ...]
+"""Names of members, and indexes of elements from 0, from the document inwards."""
+
+STEPS_MAX = 20
+PATH_FORM = """'$', then '.name', '["any name"]' or '[0]' for each step inwards, as '$.sensors[0].t'"""
+_STEP = re.compile(r"""\.([^.\[\]"'\s]+)|\[(\d{1,6})\]|\[("(?:[^"\\]|\\.)*")\]|\['([^'\\]*)'\]""")
+
+
+def parse_json_path(text: str) -> JsonPath:
+    """Return the steps of a path; `$` has none. Raises ValueError."""
+    steps: list[str | int] = []
+    at = 1
+    while text.startswith("$") and at < len(text) and (match := _STEP.match(text, at)):
+        plain, index, quoted, single = match.groups()
+        try:
+            steps.append(int(index) if index else json.loads(quoted) if quoted else single if plain is None else plain)
+        except ValueError:
+            break
+        at = match.end()
+    if not text.startswith("$") or at < len(text):
+        raise ValueError(f"{text!r} is not a path; expected {PATH_FORM}")
+    if len(steps) > STEPS_MAX:
+        raise ValueError(f"{text!r} has {len(steps)} steps; at most {STEPS_MAX}")
+    return tuple(steps)

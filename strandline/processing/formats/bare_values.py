@@ -1,0 +1,67 @@
+"""Records that are one bare value, a number or a text: to JSON objects of one field beside those of the topic or the URL."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from functools import lru_cache, partial
+
+import msgspec
+
+from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
+from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection
+from strandline.processing.formats.source_fields import SOURCES_REMEMBERED_MAX, Members, SourceFields
+from strandline.processing.formats.text_values import json_of_text
+
+_text_of = msgspec.json.Decoder(str).decode
+
+
+class BareValues:
+    """Reads the values of one stream.
+
+    A value goes into the field that says `from: $`, or else into the only one that neither topic nor query fills. Where there
+    are several of these, it goes into the only one of them that is required. Of a text in quotes, as JSON writes it, the value
+    is what stands between them.
+    """
+
+    def __init__(self, fields: Sequence[RecordField], source_fields: SourceFields) -> None:
+        self._source_fields = source_fields
+        self._field_for = lru_cache(maxsize=SOURCES_REMEMBERED_MAX)(partial(_field_for, tuple(fields)))
+
+    def objects(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> list[JsonText]:
+        """Each value as a JSON object with its source's fields. `sources`: one of the headers of each record."""
+        return [
+            None if value is None else self._object(value, source)
+            for value, source in zip(values, sources, strict=True)
+        ]
+
+    def _object(self, value: bytes, source: bytes | None) -> JsonText:
+        members = self._source_fields.members_of(source)
+        field = self._field_for(members)
+        if isinstance(field, Rejection):
+            return field
+        try:
+            text = value.decode()
+        except UnicodeDecodeError as error:
+            return Rejection(REASON_DECODE, f"not UTF-8: {error.reason} (byte {error.start})")
+        if text[:1] == '"':
+            with contextlib.suppress(msgspec.DecodeError):  # otherwise it is a text that begins with a quote
+                text = _text_of(value)
+        if field.type != "string":
+            text = text.strip()
+        given = [name + b":" + content for name, content in members]
+        return (
+            b"{" + b",".join([*given, msgspec.json.encode(field.name) + b":" + json_of_text(text, field.type)]) + b"}"
+        )
+
+
+def _field_for(fields: Sequence[RecordField], members: Members) -> RecordField | Rejection:
+    given = {msgspec.json.decode(name) for name, _ in members}
+    left = [field for field in fields if field.name not in given]
+    for candidates in ([f for f in fields if f.path == ()], left, [field for field in left if field.required]):
+        if len(candidates) == 1:
+            return candidates[0]
+    if not left:
+        return Rejection(REASON_SCHEMA, "topic and query fill every field; none is left for the value")
+    names = ", ".join(field.name for field in left)
+    return Rejection(REASON_SCHEMA, f"which of the fields {names} the value is can't be told; mark one with 'from: $'")

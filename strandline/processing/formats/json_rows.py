@@ -1,0 +1,272 @@
+"""JSON objects with their fields anywhere to flat ones: fields at paths, text for numbers, an array to a row for each element.
+
+There is a fast way, which may only read what is well formed, and a slow one, which defines the outcome:
+
+* A path that leads nowhere (no such member, no object or array on the way) is a missing field.
+* An object that has a name twice is rejected, if that name is a step of any path: one reader takes the first, another the
+  second.
+* A record is rejected whole when it has not the array that is to be exploded.
+
+In an element, each field is looked for in the element first, then in the record, so that what stands beside the array holds for
+all of its elements; and there the array's own path is that of the element.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from strandline.core.json_paths import JsonPath
+from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
+from strandline.processing.formats.record_fields import (
+    NESTING_MAX,
+    JsonText,
+    RecordField,
+    Rejection,
+    shown,
+    why_unreadable,
+)
+from strandline.processing.formats.text_values import json_of_text
+
+EXPLODED_BYTES_MAX = 64 << 20
+"""The rows of one record have fewer bytes together."""
+
+ROWS_A_PART = 10_000
+_Value = Raw | UnsetType
+_object_of = msgspec.json.Decoder(dict[str, Raw]).decode
+_array_of = msgspec.json.Decoder(list[Raw]).decode
+_text_of = msgspec.json.Decoder(str).decode
+_encode = msgspec.json.encode
+
+
+T = TypeVar("T")
+
+
+class Rows(NamedTuple):
+    """The rows of some records."""
+
+    texts: Sequence[JsonText]
+    places: Sequence[int] | None = None
+    """The place of each row's record; None: each record is one row."""
+    elements: Sequence[int | None] | None = None
+    """The place of each row's element in its array; None of a record that is rejected whole."""
+
+    def of_each(self, column: Sequence[T]) -> Sequence[T]:
+        """For each row what its record has in the column."""
+        return column if self.places is None else [column[place] for place in self.places]
+
+
+class JsonRows:
+    """Makes one row of each record."""
+
+    def __init__(self, fields: Sequence[RecordField]) -> None:
+        self._fields = _Fields(fields, ())
+
+    def row(self, value: JsonText) -> JsonText:
+        """The row of the record. What is no JSON object stays as it is: the decoder rejects it."""
+        if not isinstance(value, bytes):
+            return value
+        found = self._fields.read(value)
+        return self._fields.written(found) if isinstance(found, list) else found
+
+
+class ExplodedRows:
+    """Makes a row of each element of an array in the record."""
+
+    def __init__(self, fields: Sequence[RecordField], array: JsonPath) -> None:
+        self._fields = _Fields(fields, array)
+        self._array = array
+        self._name = path_text(array)
+        depth = len(array)
+        self._paths = [path[depth:] if path[:depth] == array else path for path in self._fields.paths]
+        self._read = _FastReader(self._paths) if all(self._paths) else lambda _: None
+
+    def parts(self, values: Sequence[JsonText]) -> Iterator[Rows]:
+        """The rows of the records, in parts of whole records that have at least ROWS_A_PART rows, but for the last."""
+        texts: list[JsonText] = []
+        places: list[int] = []
+        elements: list[int | None] = []
+        for place, value in enumerate(values):
+            found = self._rows(value)
+            if isinstance(found, list):
+                texts += found
+                elements += range(len(found))
+                places += [place] * len(found)
+            else:
+                texts.append(found)
+                elements.append(None)
+                places.append(place)
+            if len(texts) >= ROWS_A_PART:
+                yield Rows(texts, places, elements)
+                texts, places, elements = [], [], []
+        if texts:
+            yield Rows(texts, places, elements)
+
+    def with_only(self, value: bytes, element: int) -> bytes:
+        """The record with an array of this element alone."""
+
+        def cut(raw: bytes, path: JsonPath) -> Raw:
+            if not path:
+                return Raw(_encode([_array_of(raw)[element]]))
+            members: Any = _object_of(raw) if isinstance(path[0], str) else _array_of(raw)
+            members[path[0]] = cut(bytes(members[path[0]]), path[1:])
+            return Raw(_encode(members))
+
+        return bytes(cut(value, self._array))
+
+    def _rows(self, value: JsonText) -> list[bytes] | JsonText:
+        if not isinstance(value, bytes):
+            return value
+        beside = self._fields.read(value)
+        if not isinstance(beside, list):
+            return beside
+        array = resolve(value, self._array)
+        if array is None or array[:1] != b"[":
+            found = "it is missing" if array is None else f"got {shown(array)}"
+            return Rejection(REASON_SCHEMA, f"{self._name}: expected an array, {found}")
+        elements = _array_of(array)
+        if len(elements) * sum(len(bytes(one)) for one in beside if one is not UNSET) > EXPLODED_BYTES_MAX:
+            return Rejection(
+                REASON_SCHEMA, f"{self._name}: its rows have more than {EXPLODED_BYTES_MAX} bytes together"
+            )
+        rows = []
+        for element in elements:
+            own = self._read(element) or _resolved(bytes(element), self._paths)
+            rows.append(self._fields.written([o if o is not UNSET else b for o, b in zip(own, beside, strict=True)]))
+        return rows
+
+
+class _Fields:
+    """Reads what stands at the paths of the fields, and writes a flat object of it."""
+
+    def __init__(self, fields: Sequence[RecordField], array: JsonPath) -> None:
+        self.paths: list[JsonPath] = [(field.name,) if field.path is None else field.path for field in fields]
+        self._texts = [(at, field.type) for at, field in enumerate(fields) if field.text]
+        self._names = {step for path in (*self.paths, array) for step in path if isinstance(step, str)}
+        self._spelled = [_encode(name) for name in sorted(self._names)]
+        members: list[Any] = [(f"f{at}", _Value, UNSET) for at in range(len(fields))]
+        names = {f"f{at}": field.name for at, field in enumerate(fields)}
+        self._flat = msgspec.defstruct("Flat", members, rename=names, gc=False)
+        self._read = _FastReader(self.paths)
+        self._pairs = json.JSONDecoder(object_pairs_hook=self._refuse_repeats, parse_int=str, parse_float=str)
+
+    def read(self, value: bytes) -> list[_Value] | bytes | Rejection:
+        """What stands at each path; the value itself if it is no object that can be read."""
+        is_plain = value.isascii() and b"\\" not in value and value.count(b"{") + value.count(b"[") <= NESTING_MAX
+        if is_plain and not any(value.count(name) > 1 for name in self._spelled):
+            values = self._read(value)
+            if values is not None:
+                return values
+        if why_unreadable(value) is not None or value.lstrip()[:1] != b"{":
+            return value
+        try:
+            self._pairs.decode(value.decode())
+        except _RepeatedNameError as error:
+            return Rejection(REASON_DECODE, f'duplicate key "{error}"')
+        return _resolved(value, self.paths)
+
+    def written(self, values: list[_Value]) -> bytes:
+        for at, field_type in self._texts:
+            value = values[at]
+            if value is not UNSET and (raw := bytes(value).lstrip())[:1] == b'"':
+                values[at] = Raw(json_of_text(_text_of(raw).strip(), field_type))
+        return _encode(self._flat(*values))
+
+    def _refuse_repeats(self, pairs: list[tuple[str, Any]]) -> None:
+        seen = set()
+        for name, _ in pairs:
+            if name in self._names:
+                if name in seen:
+                    raise _RepeatedNameError(name)
+                seen.add(name)
+
+
+def resolve(value: bytes, path: JsonPath) -> bytes | None:
+    """What stands at the path of a JSON text that can be read; None where it leads nowhere."""
+    here = value.strip()
+    for step in path:
+        found: Raw | None = None
+        if isinstance(step, str):
+            found = _object_of(here).get(step) if here[:1] == b"{" else None
+        elif here[:1] == b"[":
+            items = _array_of(here)
+            found = items[step] if step < len(items) else None
+        if found is None:
+            return None
+        here = bytes(found).strip()
+    return here
+
+
+def _resolved(value: bytes, paths: Sequence[JsonPath]) -> list[_Value]:
+    found = [resolve(value, path) for path in paths]
+    return [UNSET if one is None else Raw(one) for one in found]
+
+
+def path_text(path: JsonPath) -> str:
+    """The path as people write it."""
+    steps = [
+        f"[{step}]" if isinstance(step, int) else f".{step}" if step.isidentifier() else f'["{step}"]' for step in path
+    ]
+    return "".join(["$", *steps])
+
+
+class _RepeatedNameError(Exception):
+    pass
+
+
+class _FastReader:
+    """Reads all paths of an object at once, in C; where that fails, or a path leads nowhere, it says None or UNSET.
+
+    Structs nest as the paths do. A path goes into them as far as it has names, and not into what another path reads whole.
+    """
+
+    def __init__(self, paths: Sequence[JsonPath]) -> None:
+        heads = [
+            path[: next((at for at, step in enumerate(path) if isinstance(step, int)), len(path))] for path in paths
+        ]
+        whole = set(heads)
+        heads = [next(head[:end] for end in range(1, len(head) + 1) if head[:end] in whole) for head in heads]
+        self._rests = [
+            (at, path[len(head) :]) for at, (path, head) in enumerate(zip(paths, heads, strict=True)) if path != head
+        ]
+        tree: dict[str, Any] = {}
+        for head in heads:
+            node = tree
+            for step in head[:-1]:
+                node = node.setdefault(step, {})  # type: ignore[arg-type]
+            node[head[-1]] = None  # type: ignore[index]
+        numbers: dict[JsonPath, str] = {}
+        self._decode = msgspec.json.Decoder(_struct(tree, (), numbers)).decode
+        attributes = [".".join(numbers[head[:end]] for end in range(1, len(head) + 1)) for head in heads]
+        one = attrgetter(*attributes)
+        self._values = one if len(attributes) > 1 else lambda row: (one(row),)
+
+    def __call__(self, value: bytes | Raw) -> list[_Value] | None:
+        try:
+            values = list(self._values(self._decode(value)))
+        except (
+            msgspec.DecodeError,
+            AttributeError,
+            RecursionError,
+        ):  # no object somewhere, or a member that is missing
+            return None
+        for at, rest in self._rests:
+            if values[at] is not UNSET:
+                (values[at],) = _resolved(bytes(values[at]), [rest])
+        return values
+
+
+def _struct(tree: dict[str, Any], path: JsonPath, numbers: dict[JsonPath, str]) -> Any:
+    members: list[Any] = []
+    rename: dict[str, str] = {}
+    for name, below in tree.items():
+        numbers[*path, name] = attribute = f"f{len(members)}"
+        rename[attribute] = name
+        kind = _Value if below is None else _struct(below, (*path, name), numbers) | UnsetType
+        members.append((attribute, kind, UNSET))
+    return msgspec.defstruct("Member", members, rename=rename, gc=False)

@@ -1,0 +1,60 @@
+"""Maps in MessagePack and CBOR (RFC 8949) to JSON objects.
+
+Byte strings become base64 text, CBOR's times ISO 8601 text. What JSON can't hold (an infinite number) becomes null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from typing import Any
+
+import msgspec
+
+from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
+from strandline.processing.formats.record_fields import JsonText, Rejection
+
+
+class PackedMaps:
+    """Reads the maps of one stream. `unpack` returns what the bytes hold, and raises ValueError where they hold nothing whole."""
+
+    def __init__(self, name: str, unpack: Callable[[bytes], Any]) -> None:
+        self._name = name
+        self._unpack = unpack
+
+    @classmethod
+    def of_msgpack(cls) -> PackedMaps:
+        return cls("MessagePack", msgspec.msgpack.Decoder().decode)
+
+    @classmethod
+    def of_cbor(cls) -> PackedMaps:
+        return cls("CBOR", _unpack_cbor)
+
+    def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
+        """Each map as a JSON object."""
+        return [None if value is None else self._object(value) for value in values]
+
+    def _object(self, value: bytes) -> JsonText:
+        try:
+            found = self._unpack(value)
+        except (ValueError, RecursionError) as error:
+            return Rejection(REASON_DECODE, f"not {self._name}: {error}")
+        if not isinstance(found, dict):
+            return Rejection(REASON_SCHEMA, f"expected a map, got {type(found).__name__}")
+        try:
+            return msgspec.json.encode(found)
+        except (TypeError, ValueError, RecursionError) as error:
+            return Rejection(REASON_DECODE, f"the map holds what no field can: {error}")
+
+
+def _unpack_cbor(value: bytes) -> Any:
+    import cbor2  # only where a stream needs it: each Python worker imports this module
+
+    stream = BytesIO(value)
+    try:
+        found = cbor2.CBORDecoder(stream).decode()
+    except cbor2.CBORError as error:
+        raise ValueError(error) from error
+    if stream.tell() < len(value):
+        raise ValueError(f"the map ends at byte {stream.tell()}, but more follows")
+    return found

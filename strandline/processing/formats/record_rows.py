@@ -1,0 +1,113 @@
+"""The formats of records: each becomes JSON objects of the declared fields, which `decoder.py` reads.
+
+To add a format, add what reads it to `_READERS`, and its name to `RecordFormatName` in `core/stream.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from strandline.core.json_paths import JsonPath, parse_json_path
+from strandline.core.record_headers import HEADER_QUERY, HEADER_SOURCE
+from strandline.processing.formats.bare_values import BareValues
+from strandline.processing.formats.delimited_lines import DelimitedLines
+from strandline.processing.formats.json_rows import ExplodedRows, JsonRows, Rows
+from strandline.processing.formats.packed_maps import PackedMaps
+from strandline.processing.formats.record_fields import JsonText, RecordField, record_fields
+from strandline.processing.formats.source_fields import SourceFields
+
+if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
+    from strandline.core.stream import StreamSpec
+
+
+@dataclass(frozen=True)
+class RecordFormat:
+    """How the bytes of a stream's records are read; travels pickled inside Spark."""
+
+    name: str
+    fields: tuple[RecordField, ...]
+    """The stream's schema."""
+    topic_levels: Mapping[str, int]
+    """Fields that records from MQTT take from their topic: name -> level."""
+    columns: tuple[str, ...] = ()
+    """Of a line of csv."""
+    delimiter: str = ","
+    explode: JsonPath | None = None
+    """The array whose elements are rows."""
+
+
+def record_format(stream: StreamSpec) -> RecordFormat:
+    """How the records of the stream are read."""
+    csv = stream.csv
+    return RecordFormat(
+        name=stream.format,
+        fields=record_fields(stream),
+        topic_levels=dict(stream.mqtt.fields) if stream.mqtt else {},
+        columns=tuple(csv.columns if csv and csv.columns else stream.fields),
+        delimiter=csv.delimiter if csv else ",",
+        explode=None if stream.explode is None else parse_json_path(stream.explode),
+    )
+
+
+class FormatReader(Protocol):
+    """Reads the records of one format."""
+
+    def objects(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> list[JsonText]:
+        """Return for each value a JSON object that holds its fields, or why there is none; None for None. `sources`: one of the
+        headers of each record, or None. What becomes of a value depends on it and its source alone."""
+
+
+_READERS: dict[str, Callable[[RecordFormat, SourceFields], FormatReader]] = {
+    "value": lambda config, sources: BareValues(config.fields, sources),
+    "csv": lambda config, _: DelimitedLines(config.fields, config.columns, config.delimiter),
+    "msgpack": lambda *_: PackedMaps.of_msgpack(),
+    "cbor": lambda *_: PackedMaps.of_cbor(),
+}
+"""JSON needs none."""
+
+
+class RowReader:
+    """Makes the rows of one stream's records. Keeps no state between calls but what it has read of sources."""
+
+    def __init__(self, config: RecordFormat) -> None:
+        self._source_fields = SourceFields(config.topic_levels, {field.name: field.type for field in config.fields})
+        make_reader = _READERS.get(config.name)
+        self._reader = make_reader(config, self._source_fields) if make_reader else None
+        self._is_filled_in = config.name == "value"
+        is_needed = any(field.text or field.path is not None for field in config.fields) and not self._is_filled_in
+        self._json_rows = JsonRows(config.fields) if is_needed else None
+        self._exploded = ExplodedRows(config.fields, config.explode) if config.explode is not None else None
+        self.headers = (HEADER_QUERY, *((HEADER_SOURCE,) if config.topic_levels else ()))
+        """Those that rows depend on: the first of them that a record has."""
+
+    def parts(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> Iterator[Rows]:
+        """The rows of the records, in order: all at once, or, where a record may be many rows, in parts of whole records. No part
+        is without rows.
+
+        `sources`: the first of `headers` of each record; empty when no record has one.
+        """
+        objects: Sequence[JsonText] = values
+        if self._reader is not None:
+            objects = self._reader.objects(values, sources or [None] * len(values))
+        if self._exploded is None:
+            flat = objects if self._json_rows is None else [self._json_rows.row(text) for text in objects]
+            parts = iter([Rows(flat)] if flat else [])
+        else:
+            parts = self._exploded.parts(objects)
+        for rows in parts:
+            yield rows._replace(texts=self._filled_in(rows.texts, rows.of_each(sources))) if sources else rows
+
+    def dead_letter_value(self, values: Sequence[bytes | None], rows: Rows, at: int) -> bytes | None:
+        """What the dead letter of a row holds: the record's bytes; of an element's row, the record with this element alone, so
+        that a replay repeats no other row."""
+        element = None if rows.elements is None else rows.elements[at]
+        value = values[at if rows.places is None else rows.places[at]]
+        if element is None or value is None:
+            return value
+        assert self._exploded is not None
+        return self._exploded.with_only(value, element)
+
+    def _filled_in(self, texts: Sequence[JsonText], sources: Sequence[bytes | None]) -> Sequence[JsonText]:
+        return texts if self._is_filled_in else self._source_fields.fill_in(texts, sources)

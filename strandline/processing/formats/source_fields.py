@@ -1,0 +1,79 @@
+"""Fields that stand beside the record, in its MQTT topic or in the query of its URL: added to it for the decoder alone.
+
+The log keeps the sender's bytes, and topic and query in headers, so what a job sees is a function of the log. They only add
+fields that the record lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from strandline.core.record_headers import QUERY_MARK, SOURCE_MQTT
+from strandline.processing.formats.record_fields import JsonText
+from strandline.processing.formats.text_values import json_of_text
+
+SOURCES_REMEMBERED_MAX = 50_000
+_SOURCE_BYTES_REMEMBERED_MAX = 256
+_WHITESPACE = b" \t\r\n"
+_read_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_write = msgspec.json.encode
+
+Members = tuple[tuple[bytes, bytes], ...]
+"""Names and values in JSON."""
+
+
+class SourceFields:
+    """Fills in the fields of one stream."""
+
+    def __init__(self, levels: Mapping[str, int], types: Mapping[str, str]) -> None:
+        """`levels`: field -> level of the topic, counted from 0. `types`: field -> its declared type, of every field."""
+        self._levels = dict(levels)
+        self._types = dict(types)
+        self._remembered = lru_cache(maxsize=SOURCES_REMEMBERED_MAX)(self._read_source)
+
+    def members_of(self, source: bytes | None) -> Members:
+        """The fields that a record's source gives: its MQTT topic (`mqtt:a/b`), or its query (`?name=value`)."""
+        if source is None:
+            return ()
+        return (self._remembered if len(source) <= _SOURCE_BYTES_REMEMBERED_MAX else self._read_source)(source)
+
+    def fill_in(self, values: Sequence[JsonText], sources: Sequence[bytes | None]) -> list[JsonText]:
+        """Return the values with the fields that their sources add. `sources`: one of the headers of each record."""
+        return [self._fill_in_one(value, source) for value, source in zip(values, sources, strict=True)]
+
+    def _fill_in_one(self, value: JsonText, source: bytes | None) -> JsonText:
+        if source is None or not isinstance(value, bytes):
+            return value
+        start = len(value) - len(value.lstrip(_WHITESPACE))
+        if value[start : start + 1] != b"{":
+            return value  # no object: the decoder rejects it
+        members = self.members_of(source)
+        # Where the name does not occur and no escape could spell it, no member of the record has it.
+        if b"\\" in value or any(name in value for name, _ in members):
+            try:
+                own = _read_members(value)
+            except (msgspec.DecodeError, UnicodeError, RecursionError):
+                return value
+            members = tuple(member for member in members if msgspec.json.decode(member[0]) not in own)
+        if not members:
+            return value
+        rest = value[start + 1 :]
+        comma = b"" if rest.lstrip(_WHITESPACE)[:1] == b"}" else b","
+        return b"{" + b",".join([name + b":" + content for name, content in members]) + comma + rest
+
+    def _read_source(self, source: bytes) -> Members:
+        """A missing or empty level gives no field, nor does a name that stands in the query and not in the schema."""
+        texts: dict[str, str] = {}
+        if source.startswith(SOURCE_MQTT) and self._levels:
+            levels = source[len(SOURCE_MQTT) :].decode(errors="replace").split("/", max(self._levels.values()) + 1)
+            texts = {
+                name: levels[level] for name, level in self._levels.items() if level < len(levels) and levels[level]
+            }
+        elif source.startswith(QUERY_MARK):
+            query = parse_qsl(source[len(QUERY_MARK) :].decode("latin-1"), keep_blank_values=True, errors="replace")
+            texts = {name: text for name, text in reversed(query) if name in self._types}  # the first of a name counts
+        return tuple((_write(name), json_of_text(text, self._types[name])) for name, text in texts.items())

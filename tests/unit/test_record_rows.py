@@ -1,0 +1,328 @@
+"""Every format becomes rows by its own bytes and its source alone; what can't be read costs its neighbours nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import cbor2
+import msgspec
+import pytest
+
+from strandline.core.stream import StreamSpec
+from strandline.processing.formats.decoder import Decoder
+from strandline.processing.formats.json_rows import EXPLODED_BYTES_MAX
+from strandline.processing.formats.record_rows import RowReader, record_format
+from strandline.processing.pipelines.event_time import EventTimeSource
+
+Source = bytes | None
+
+
+def read(
+    schema: dict[str, Any], *records: bytes | tuple[bytes, Source] | None, **document: Any
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The accepted rows, and the rejected ones as `record/element reason: message`."""
+    stream = StreamSpec.from_document({"stream": "s", "schema": schema, **document})
+    reader = RowReader(config := record_format(stream))
+    decoder = Decoder(config.fields, EventTimeSource(None), list(schema))
+    values = [record[0] if isinstance(record, tuple) else record for record in records]
+    sources = [record[1] if isinstance(record, tuple) else None for record in records]
+    accepted: list[dict[str, Any]] = []
+    rejected: list[str] = []
+    for rows in reader.parts(values, sources if any(sources) else []):
+        places = rows.of_each(range(len(values)))
+        decoded = decoder.decode(rows.texts, [0] * len(rows.texts), None)
+        columns = {name: array.to_pylist() for name, array in decoded.arrays.items()}
+        accepted += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        for one in decoded.rejects:
+            element = None if rows.elements is None else rows.elements[one.index]
+            place = f"{places[one.index]}" if element is None else f"{places[one.index]}/{element}"
+            rejected.append(f"{place} {one.reason}: {one.message}")
+    return accepted, rejected
+
+
+# --- Paths into JSON
+
+PATHS = {
+    "device": {"type": "string", "from": "$.meta.id"},
+    "temp": {"type": "double", "from": "$.sensors[1].t"},
+    "wind": {"type": "double?", "from": '$["wind speed"]["m/s"]'},
+    "plain": "long?",
+}
+
+
+def test_fields_are_read_where_their_paths_lead() -> None:
+    accepted, rejected = read(
+        PATHS,
+        b'{"meta":{"id":"a","other":[1]},"sensors":[{"t":1},{"t":2.5,"u":"C"}],"plain":7,"wind speed":{"m/s":3}}',
+        b' {"sensors" : [ null , {"t" : 4} ] , "meta" : {"id" : "\\u00e4"} } ',
+    )
+    assert rejected == []
+    assert accepted == [
+        {"device": "a", "temp": 2.5, "wind": 3.0, "plain": 7},
+        {"device": "ä", "temp": 4.0, "wind": None, "plain": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (b'{"meta":{"id":"a"}}', "schema: temp: required but missing"),
+        (b'{"meta":{"id":"a"},"sensors":[{"t":1}]}', "schema: temp: required but missing"),
+        (b'{"meta":{"id":"a"},"sensors":{"1":{"t":1}}}', "schema: temp: required but missing"),
+        (b'{"meta":"a","sensors":[0,{"t":1}]}', "schema: device: required but missing"),
+        (b'{"meta":null,"sensors":[0,{"t":1}]}', "schema: device: required but missing"),
+        (b'{"meta":{"id":7},"sensors":[0,{"t":1}]}', "schema: device: expected a string, got 7"),
+        (b'{"meta":{"id":{"x":1}},"sensors":[0,{"t":1}]}', 'schema: device: expected a string, got {"x":1}'),
+        (b'{"meta":{"id":"a","id":"b"},"sensors":[0,{"t":1}]}', 'decode: duplicate key "id"'),
+        (b'{"meta":{"id":"a","\\u0069d":"b"},"sensors":[0,{"t":1}]}', 'decode: duplicate key "id"'),
+        (b'{"meta":{"id":"a"},"meta":{"id":"b"},"sensors":[0,{"t":1}]}', 'decode: duplicate key "meta"'),
+        (b'{"meta":{"id":"a"},"sensors":[0,{"t":1}]', "decode: not JSON: "),
+        (b'{"meta":{"id":"a"},"sensors":[0,{"t":1}],"x":"\xff"}', "decode: not UTF-8: "),
+        (b'{"meta":{"id":"a"},"sensors":[0,{"t":1}],"x":' + b"[" * 100 + b"]" * 100 + b"}", "decode: nested deeper"),
+        (b"[1]", "schema: expected an object, got [1]"),
+        (None, "decode: no value (a tombstone)"),
+    ],
+)
+def test_what_a_path_does_not_reach_is_missing_and_what_is_broken_costs_only_itself(
+    record: bytes | None, why: str
+) -> None:
+    good = b'{"meta":{"id":"a"},"sensors":[0,{"t":1}]}'
+    accepted, rejected = read(PATHS, good, record, good)
+    assert len(accepted) == 2
+    (found,) = rejected
+    assert found.startswith(f"1 {why}")
+
+
+def test_a_path_may_lead_into_what_another_one_reads_whole() -> None:
+    schema = {"whole": {"type": "string", "from": "$.a"}, "part": {"type": "long?", "from": "$.a.b"}}
+    accepted, rejected = read(schema, b'{"a":"text"}', b'{"a":{"b":1}}')
+    assert accepted == [{"whole": "text", "part": None}]
+    assert rejected == ['1 schema: whole: expected a string, got {"b":1}']
+
+
+def test_text_stands_for_a_number_only_where_the_schema_says_so() -> None:
+    schema = {"temp": {"type": "double", "text": True}, "on": {"type": "boolean", "text": True}, "n": "long?"}
+    accepted, rejected = read(
+        schema, b'{"temp":"23.5","on":"true"}', b'{"temp":" -1e3 ","on":false,"n":1}', b'{"temp":"hot","on":true}',
+        b'{"temp":1,"on":true,"n":"1"}',
+    )  # fmt: skip
+    assert accepted == [{"temp": 23.5, "on": True, "n": None}, {"temp": -1000.0, "on": False, "n": 1}]
+    assert rejected == [
+        '2 schema: temp: expected a double, got "hot"',
+        '3 schema: n: expected a long, got "1"',
+    ]
+
+
+# --- An array, a row for each element
+
+READINGS = {"device": "string", "t": {"type": "double", "from": "$.temp"}}
+
+
+def test_each_element_is_a_row_with_what_stands_beside_the_array() -> None:
+    accepted, rejected = read(
+        READINGS,
+        b'{"device":"a","readings":[{"temp":1},{"temp":"x"},{"temp":3,"device":"own"},7]}',
+        b'{"device":"b","readings":[]}',
+        b'{"device":"c","temp":9,"readings":[{},{"temp":null}]}',
+        b'{"device":"d"}',
+        b'{"device":"e","readings":{"temp":1}}',
+        b'{"device":"f","readings":[{"temp":1}',
+        explode="$.readings",
+    )
+    assert accepted == [
+        {"device": "a", "t": 1.0},
+        {"device": "own", "t": 3.0},
+        {"device": "c", "t": 9.0},
+    ]
+    assert rejected == [
+        '0/1 schema: t: expected a double, got "x"',
+        "0/3 schema: t: required but missing",
+        "2/1 schema: t: expected a double, got null",
+        "3 schema: $.readings: expected an array, it is missing",
+        '4 schema: $.readings: expected an array, got {"temp":1}',
+        "5 decode: not JSON: input data was truncated",
+    ]
+
+
+def test_elements_may_be_bare_values_and_stand_deep() -> None:
+    schema = {"device": {"type": "string", "from": "$.id"}, "t": {"type": "double", "from": "$.data[0].values"}}
+    accepted, rejected = read(schema, b'{"id":"a","data":[{"values":[1,2.5]},{}]}', explode="$.data[0].values")
+    assert rejected == []
+    assert accepted == [{"device": "a", "t": 1.0}, {"device": "a", "t": 2.5}]
+
+
+def test_a_dead_letter_of_an_element_holds_a_record_of_it_alone() -> None:
+    stream = StreamSpec.from_document({"stream": "s", "schema": READINGS, "explode": "$.data[0].readings"})
+    reader = RowReader(record_format(stream))
+    value = b'{"device": "a", "n": 1.50, "data": [{"readings": [{"temp": 1}, {"temp": "x", "u": 1e400}]}, 3]}'
+    (rows,) = reader.parts([value], [])
+    assert reader.dead_letter_value([value], rows, 1) == (
+        b'{"device":"a","n":1.50,"data":[{"readings":[{"temp": "x", "u": 1e400}]},3]}'
+    )
+    (rows,) = reader.parts([b"{"], [])
+    assert reader.dead_letter_value([b"{"], rows, 0) == b"{"
+
+
+def test_a_record_that_would_be_too_many_bytes_of_rows_is_rejected_whole() -> None:
+    beside = b"x" * 100_000
+    elements = b",".join([b"{}"] * (EXPLODED_BYTES_MAX // len(beside) + 1))
+    value = b'{"device":"%s","temp":1,"readings":[%s]}' % (beside, elements)
+    accepted, rejected = read(READINGS, value, explode="$.readings")
+    assert accepted == []
+    assert rejected == [f"0 schema: $.readings: its rows have more than {EXPLODED_BYTES_MAX} bytes together"]
+
+
+def test_many_rows_come_in_parts_of_whole_records() -> None:
+    stream = StreamSpec.from_document({"stream": "s", "schema": {"t": "long"}, "explode": "$.r"})
+    value = json.dumps({"r": [{"t": at} for at in range(4_000)]}).encode()
+    parts = list(RowReader(record_format(stream)).parts([value] * 5, []))
+    assert [len(part.texts) for part in parts] == [12_000, 8_000]
+    assert parts[1].of_each("abcde") == ["d"] * 4_000 + ["e"] * 4_000
+
+
+# --- Bare values
+
+TOPIC = {"mqtt": {"topics": ["farm/+/temp"], "fields": {"device": 1}}}
+
+
+def test_a_bare_value_goes_where_nothing_else_does() -> None:
+    accepted, rejected = read(
+        {"device": "string", "temp": "double"},
+        (b"23.5", b"mqtt:farm/a/temp"),
+        (b" 7\n", b"?device=b%20c&other=1"),
+        (b'"8"', b"?device=d"),
+        (b"warm", b"mqtt:farm/e/temp"),
+        (b"\xff", b"mqtt:farm/f/temp"),
+        (b"1", b"mqtt:elsewhere"),
+        (b"1", b"?device=g&temp=2"),
+        format="value", **TOPIC,
+    )  # fmt: skip
+    assert accepted == [
+        {"device": "a", "temp": 23.5},
+        {"device": "b c", "temp": 7.0},
+        {"device": "d", "temp": 8.0},
+    ]
+    assert rejected == [
+        '3 schema: temp: expected a double, got "warm"',
+        "4 decode: not UTF-8: invalid start byte (byte 0)",
+        "5 schema: which of the fields device, temp the value is can't be told; mark one with 'from: $'",
+        "6 schema: topic and query fill every field; none is left for the value",
+    ]
+
+
+def test_a_bare_value_goes_where_the_schema_says() -> None:
+    schema = {"room": "string?", "state": {"type": "string", "from": "$"}, "ts": "timestamp?"}
+    accepted, rejected = read(schema, b"ON", b"", (b' "off" ', b"?room=hall"), b'"off"', b"a\n", format="value")
+    assert rejected == []
+    assert [row["state"] for row in accepted] == ["ON", "", ' "off" ', "off", "a\n"]
+    assert accepted[2]["room"] == "hall"
+    # Of several that nothing else fills, the only one that is required.
+    accepted, rejected = read({"a": "long?", "b": "boolean", "c": "string?"}, b"true", b"false\r\n", format="value")
+    assert [row["b"] for row in accepted] == [True, False]
+
+
+# --- Fields from a query, of every format
+
+
+def test_a_query_fills_in_what_the_record_lacks() -> None:
+    accepted, rejected = read(
+        {"device": "string", "temp": "double"},
+        (b'{"temp":1}', b"?device=a&device=b"),
+        (b'{"temp":2,"device":"own"}', b"?device=a"),
+        (b'{"device":"c"}', b"?temp=3.5"),
+        (b"{}", b"?temp=x&device="),
+    )
+    assert accepted == [
+        {"device": "a", "temp": 1.0},
+        {"device": "own", "temp": 2.0},
+        {"device": "c", "temp": 3.5},
+    ]
+    assert rejected == ['3 schema: temp: expected a double, got "x"']
+
+
+# --- Lines of csv
+
+
+def test_lines_of_values() -> None:
+    schema = {"device": "string", "temp": "double", "ok": "boolean?", "price": "decimal(6,2)?"}
+    accepted, rejected = read(
+        schema,
+        b"a,1.5,true,10.25",
+        b'"b, ""the"" one",2,,\r\n',
+        b"c,hot,,",
+        b"d,1",
+        b'"e,1,,',
+        b"\xff,1,,",
+        (b"g,,,", b"?temp=9"),
+        b'h,"1\n2",,',
+        format="csv",
+    )  # fmt: skip
+    assert [(row["device"], row["temp"], row["ok"]) for row in accepted] == [
+        ("a", 1.5, True),
+        ('b, "the" one', 2.0, None),
+        ("g", 9.0, None),
+    ]
+    assert str(accepted[0]["price"]) == "10.25"
+    assert rejected == [
+        '2 schema: temp: expected a double, got "hot"',
+        "3 decode: 2 values in the line; expected 4",
+        "4 decode: not a line of values: unexpected end of data",
+        "5 decode: not UTF-8: invalid start byte (byte 0)",
+        '7 schema: temp: expected a double, got "1\\\\n2"',
+    ]
+
+
+def test_columns_and_delimiter_of_lines() -> None:
+    accepted, rejected = read(
+        {"a": "long", "b": "long"}, b"1;2", format="csv", csv={"delimiter": ";", "columns": ["b", "a"]}
+    )
+    assert rejected == []
+    assert accepted == [{"a": 2, "b": 1}]
+
+
+# --- MessagePack and CBOR
+
+PACKED = [("msgpack", msgspec.msgpack.encode, "MessagePack"), ("cbor", cbor2.dumps, "CBOR")]
+
+
+@pytest.mark.parametrize(("name", "pack", "title"), PACKED)
+def test_packed_maps(name: str, pack: Any, title: str) -> None:
+    schema = {"device": "string", "temp": {"type": "double", "from": "$.m.t"}, "n": "long?"}
+    good = pack({"device": "ä", "m": {"t": 1.5}, "n": 2**40, "other": [None, b"\xff"]})
+    accepted, rejected = read(
+        schema,
+        good,
+        good[:-1],
+        good + b"\x00",
+        b"",
+        pack([1]),
+        pack({"device": "b", "m": {"t": float("nan")}}),
+        pack({"device": b"b", "m": {"t": 1}}),
+        None,
+        (pack({"m": {"t": 2}}), b"?device=c"),
+        format=name,
+    )
+    assert accepted == [
+        {"device": "ä", "temp": 1.5, "n": 2**40},
+        {"device": "Yg==", "temp": 1.0, "n": None},
+        {"device": "c", "temp": 2.0, "n": None},
+    ]
+    assert [reject.split(":")[0] for reject in rejected] == [
+        "1 decode", "2 decode", "3 decode", "4 schema", "5 schema", "7 decode",
+    ]  # fmt: skip
+    assert rejected[0].startswith(f"1 decode: not {title}: ")
+    assert rejected[3] == "4 schema: expected a map, got list"
+
+
+def test_times_of_cbor_are_times() -> None:
+    record = b"\xa1\x62ts\xc1\x1a\x65\x53\xf1\x00"  # tag 1: seconds since 1970
+    accepted, rejected = read({"ts": "timestamp"}, record, format="cbor")
+    assert rejected == []
+    assert accepted[0]["ts"].isoformat() == "2023-11-14T22:13:20+00:00"
+
+
+def test_a_map_that_holds_itself_is_rejected() -> None:
+    accepted, rejected = read({"a": "long"}, b"\xd8\x1c\xa1\x61a\xd8\x1d\x00", format="cbor")
+    assert accepted == []
+    assert rejected[0].startswith("0 decode: ")
