@@ -14,6 +14,7 @@ all of its elements; and there the array's own path is that of the element.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
@@ -37,6 +38,8 @@ EXPLODED_BYTES_MAX = 64 << 20
 """The rows of one record have fewer bytes together."""
 
 ROWS_A_PART = 10_000
+_BLOCK_RECORDS = 1_024
+"""So many records are tested together: where one is in doubt, all of them are read one by one."""
 _Value = Raw | UnsetType
 _object_of = msgspec.json.Decoder(dict[str, Raw]).decode
 _array_of = msgspec.json.Decoder(list[Raw]).decode
@@ -67,8 +70,15 @@ class JsonRows:
     def __init__(self, fields: Sequence[RecordField]) -> None:
         self._fields = _Fields(fields, ())
 
-    def row(self, value: JsonText) -> JsonText:
-        """The row of the record. What is no JSON object stays as it is: the decoder rejects it."""
+    def rows(self, values: Sequence[JsonText]) -> list[JsonText]:
+        """The row of each record. What is no JSON object stays as it is: the decoder rejects it."""
+        rows: list[JsonText] = []
+        for first in range(0, len(values), _BLOCK_RECORDS):
+            block = values[first : first + _BLOCK_RECORDS]
+            rows += self._fields.rows_at_once(block) or map(self._row, block)
+        return rows
+
+    def _row(self, value: JsonText) -> JsonText:
         if not isinstance(value, bytes):
             return value
         found = self._fields.read(value)
@@ -149,15 +159,37 @@ class _Fields:
         self._texts = [(at, field.type) for at, field in enumerate(fields) if field.text]
         self._names = {step for path in (*self.paths, array) for step in path if isinstance(step, str)}
         self._spelled = [_encode(name) for name in sorted(self._names)]
+        ways = {path[: end + 1] for path in self.paths for end, step in enumerate(path) if isinstance(step, str)}
+        places = Counter(way[-1] for way in ways)
+        self._places = [(_encode(name), places[name]) for name in sorted(self._names)]
+        """In how many places a record that has every field has each name."""
         members: list[Any] = [(f"f{at}", _Value, UNSET) for at in range(len(fields))]
         names = {f"f{at}": field.name for at, field in enumerate(fields)}
         self._flat = msgspec.defstruct("Flat", members, rename=names, gc=False)
         self._read = _FastReader(self.paths)
         self._pairs = json.JSONDecoder(object_pairs_hook=self._refuse_repeats, parse_int=str, parse_float=str)
 
+    def rows_at_once(self, values: Sequence[JsonText]) -> list[bytes] | None:
+        """The rows of records that have every field, each name once, and nothing else to be looked at; None if one may not."""
+        try:
+            text = b"".join(values)  # type: ignore[arg-type]
+        except TypeError:  # no bytes
+            return None
+        if not text.isascii() or b"\\" in text or any(map(_may_nest_deep, values)):  # type: ignore[arg-type]
+            return None
+        # If each has every name, as is seen next, none has it twice, because there are no more of them.
+        if any(text.count(name) > places * len(values) for name, places in self._places):
+            return None
+        found = self._read.all(values)  # type: ignore[arg-type]
+        if found is None:
+            return None
+        return (
+            [self.written(list(one)) for one in found] if self._texts else [_encode(self._flat(*one)) for one in found]
+        )
+
     def read(self, value: bytes) -> list[_Value] | bytes | Rejection:
         """What stands at each path; the value itself if it is no object that can be read."""
-        is_plain = value.isascii() and b"\\" not in value and value.count(b"{") + value.count(b"[") <= NESTING_MAX
+        is_plain = value.isascii() and b"\\" not in value and not _may_nest_deep(value)
         if is_plain and not any(value.count(name) > 1 for name in self._spelled):
             values = self._read(value)
             if values is not None:
@@ -207,6 +239,10 @@ def _resolved(value: bytes, paths: Sequence[JsonPath]) -> list[_Value]:
     return [UNSET if one is None else Raw(one) for one in found]
 
 
+def _may_nest_deep(value: bytes) -> bool:
+    return len(value) > 2 * NESTING_MAX and value.count(b"{") + value.count(b"[") > NESTING_MAX
+
+
 def path_text(path: JsonPath) -> str:
     """The path as people write it."""
     steps = [
@@ -245,6 +281,17 @@ class _FastReader:
         attributes = [".".join(numbers[head[:end]] for end in range(1, len(head) + 1)) for head in heads]
         one = attrgetter(*attributes)
         self._values = one if len(attributes) > 1 else lambda row: (one(row),)
+
+    def all(self, values: Sequence[bytes]) -> list[Sequence[_Value]] | None:
+        """What stands at each path of each object; None if anything is missing."""
+        if self._rests:
+            found: list[Any] = [self(value) for value in values]
+            return None if None in found or any(UNSET in one for one in found) else found
+        try:
+            found = [self._values(row) for row in map(self._decode, values)]
+        except (msgspec.DecodeError, AttributeError, RecursionError):
+            return None
+        return None if any(UNSET in one for one in found) else found
 
     def __call__(self, value: bytes | Raw) -> list[_Value] | None:
         try:

@@ -92,7 +92,7 @@ class RowReader:
         if self._reader is not None:
             objects = self._reader.objects(values, sources or [None] * len(values))
         if self._exploded is None:
-            flat = objects if self._json_rows is None else [self._json_rows.row(text) for text in objects]
+            flat = objects if self._json_rows is None else self._json_rows.rows(objects)
             parts = iter([Rows(flat)] if flat else [])
         else:
             parts = self._exploded.parts(objects)
