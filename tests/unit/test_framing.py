@@ -89,6 +89,28 @@ def test_a_form_that_allows_several_records_is_a_batch(body, form, is_batch):
     assert frame(body, form, None, 100).is_batch is is_batch
 
 
+@pytest.mark.parametrize(
+    ("body", "form", "values"),
+    [
+        (b"23.5", Form.JSON, [b"23.5"]),
+        (b' "on" ', Form.JSON, [b' "on" ']),
+        (b' [1, "on"]', Form.JSON, [b"1", b'"on"']),
+        (b"1\n2\r\n", Form.LINES, [b"1", b"2"]),
+        (b" 1\n2", Form.WHOLE, [b" 1\n2"]),
+    ],
+)
+def test_bare_values(body, form, values):
+    assert [value for value, _ in frame(body, form, None, 100, may_be_bare=True).records] == values
+
+
+@pytest.mark.parametrize(
+    ("body", "form"), [(b"", Form.WHOLE), (b" ", Form.JSON), (b"", Form.LINES), (b"\n", Form.LINES)]
+)
+def test_no_bytes_are_no_bare_value(body, form):
+    with pytest.raises(Unframable):
+        frame(body, form, None, 100, may_be_bare=True)
+
+
 def test_a_body_without_a_record_that_can_be_taken_is_refused():
     with pytest.raises(TooLarge, match="record 1 of 1 has 7 bytes"):
         frame(b"1234567\n", Form.LINES, None, record_bytes_max=6)

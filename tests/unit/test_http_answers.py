@@ -142,7 +142,7 @@ def test_the_records_of_a_batch_have_its_key_and_their_place() -> None:
         (SPEC, b"12345678901", {"content_type": "application/x-ndjson"}, 413),
         (SPEC, b"x" * 1_001, {}, 413),
         (SPEC, BODY, {"content_length": "1001"}, 413),
-        (SPEC, BODY, {"content_type": "text/plain"}, 415),
+        (SPEC, BODY, {"content_type": "text/html"}, 415),
         (SPEC, BODY, {"content_encoding": "br"}, 415),
         (SPEC, BODY, {"content_encoding": "gzip"}, 400),
         (SPEC, BODY, {"idempotency_key": "k" * 256}, 400),

@@ -13,7 +13,7 @@ from strandline.ingest.mqtt.decoder import Publish
 from strandline.ingest.mqtt.topics import Route
 from strandline.ingest.mqtt.wire import PublishProperties
 
-ROUTE = Route("s", False, [("strandline-source", b"mqtt:a")], lambda _: None)
+ROUTE = Route("s", False, [("strandline-source", b"mqtt:a")], lambda _: None, b"application/json")
 
 
 class SlowLog:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import cbor2
 import msgspec
 import pytest
 
+from strandline.core.documents import read_documents
+from strandline.core.errors import InvalidDocument
 from strandline.core.stream import StreamSpec
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.json_rows import EXPLODED_BYTES_MAX
 from strandline.processing.formats.record_rows import RowReader, record_format
+from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import EventTimeSource
+from strandline.processing.pipelines.model import PipelineSpec
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "formats"
 Source = bytes | None
 
 
@@ -326,3 +332,41 @@ def test_a_map_that_holds_itself_is_rejected() -> None:
     accepted, rejected = read({"a": "long"}, b"\xd8\x1c\xa1\x61a\xd8\x1d\x00", format="cbor")
     assert accepted == []
     assert rejected[0].startswith("0 decode: ")
+
+
+# --- The examples
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_each_example_is_a_stream_with_a_pipeline_that_fits(path: Path) -> None:
+    stream, pipeline = read_documents(path.read_bytes(), path.name)
+    check(PipelineSpec.parse(pipeline), StreamSpec.parse(stream), pipeline)
+
+
+# --- What a document may not say
+
+
+@pytest.mark.parametrize(
+    ("schema", "document", "problem"),
+    [
+        ({"a": {"type": "long", "from": "a.b"}}, {}, "schema.a.from: 'a.b' is not a path; expected '$', then '.name'"),
+        ({"a": {"type": "long", "from": "$"}}, {}, "schema.a.from: is the whole record, which is no value"),
+        ({"a": {"type": "string", "text": True}}, {}, "schema.a.text: a string is text anyway"),
+        ({"a": {"type": "long", "from": "$.a"}}, {"format": "csv"}, "schema.a.from: a record of format csv has no members"),
+        ({"a": "long"}, {"csv": {"delimiter": ";"}}, "csv: is of 'format: csv', and this is json"),
+        ({"a": "long"}, {"format": "csv", "csv": {"columns": ["b"]}}, "csv.columns: 'b' is not a field of the schema"),
+        ({"a": "long"}, {"format": "csv", "csv": {"delimiter": "\n"}}, "csv.delimiter: '\\n' can't stand between values"),
+        ({"a": "long"}, {"format": "cbor", "explode": "$.r"}, "explode: is of 'format: json', and this is cbor"),
+        ({"a": "long"}, {"format": "value", "key": "a"}, "key: 'a' is not a member of a JSON object"),
+        ({"a": {"type": "long", "from": "$.b.c"}}, {"key": "a"}, "key: 'a' is not a member of a JSON object"),
+        (
+            {name: {"type": "long?", "from": "$"} for name in "ab"},
+            {"format": "value"},
+            "schema.b.from: the value goes to 'a' already",
+        ),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_is_refused_in_a_sentence(schema: Any, document: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidDocument) as refused:
+        StreamSpec.from_document({"stream": "s", "schema": schema, **document})
+    assert problem in str(refused.value)

@@ -22,8 +22,14 @@ from strandline.log.record_key import Record, key_finder
 
 RECORDS_MAX = 100_000
 """Records (or lines) in one request: each costs a few hundred bytes of memory, however short it is."""
-RECORD_CONTENT_TYPE = b"application/json"
-"""The content type of one record, whatever the form of its request."""
+RECORD_CONTENT_TYPES = {
+    "json": b"application/json",
+    "value": b"text/plain",
+    "csv": b"text/csv",
+    "msgpack": b"application/vnd.msgpack",
+    "cbor": b"application/cbor",
+}
+"""Format of a stream -> the content type of one record, whatever the form of its request."""
 
 _WHITESPACE = b" \t\r\n"  # JSON's; bytes.strip() alone would take more
 _SPACE = ord(" ")
@@ -78,7 +84,9 @@ class Form(Enum):
     JSON = "json"
     """One object, or an array of anything."""
     LINES = "lines"
-    """One record a line (NDJSON, JSON Lines)."""
+    """One record a line (NDJSON, JSON Lines, CSV, bare values)."""
+    WHOLE = "whole"
+    """One record."""
 
 
 FORM_OF_CONTENT_TYPE = {
@@ -87,15 +95,25 @@ FORM_OF_CONTENT_TYPE = {
     "application/ndjson": Form.LINES,
     "application/jsonlines": Form.LINES,
     "application/jsonl": Form.LINES,
+    "text/plain": Form.LINES,
+    "text/csv": Form.LINES,
+    "application/msgpack": Form.WHOLE,
+    "application/vnd.msgpack": Form.WHOLE,
+    "application/cbor": Form.WHOLE,
+    "application/octet-stream": Form.WHOLE,
 }
 
 
-def frame(body: bytes, form: Form, key_field: str | None, record_bytes_max: int) -> Framed:
+def frame(
+    body: bytes, form: Form, key_field: str | None, record_bytes_max: int, *, may_be_bare: bool = False
+) -> Framed:
     """Return the records of a body; an empty array has none. Records that are too large are left out and named.
+
+    `may_be_bare`: whether a body of JSON may also be a bare value, which is one record.
 
     Raises Unframable (no record, or no way to tell them apart), and TooLarge when every record is too large.
     """
-    values = split_lines(body) if form is Form.LINES else split_json(body)
+    values = _split(body, form, may_be_bare=may_be_bare)
     refused: list[RefusedRecord] = []
     if len(body) > record_bytes_max:
         refused = [
@@ -115,6 +133,15 @@ def frame(body: bytes, form: Form, key_field: str | None, record_bytes_max: int)
         return Framed([(value, None) for value in values], refused, is_batch)
     find_key = key_finder(key_field)
     return Framed([(value, find_key(value)) for value in values], refused, is_batch)
+
+
+def _split(body: bytes, form: Form, *, may_be_bare: bool) -> list[bytes]:
+    if form is Form.LINES:
+        return split_lines(body)
+    if form is Form.WHOLE and not body:
+        raise Unframable("the body is empty; send one record")
+    is_bare = may_be_bare and body.lstrip(_WHITESPACE)[:1] not in (b"", b"[")
+    return [body] if form is Form.WHOLE or is_bare else split_json(body)
 
 
 def split_json(body: bytes) -> list[bytes]:

@@ -10,7 +10,7 @@ from functools import partial
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.outcome import NOT_CONFIRMED, Accepted, LogAway, LogBusy
 from strandline.ingest.append.writer import LogWriter
-from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPE
+from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPES
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.log.record_key import Record, key_finder
 
@@ -57,12 +57,13 @@ class StreamAppender:
         *,
         source: bytes | None = None,
         message_id: bytes | None = None,
+        headers: Headers = (),
         headers_each: Sequence[Headers] | None = None,
         patience_s: float = 0.0,
         in_turn: bool = False,
     ) -> None:
         """Return when every record is in the log, or in the spool if the stream may use it. Where each record has a source
-        of its own, `headers_each` holds it.
+        of its own, `headers_each` holds it. Each record gets the `headers`.
 
         While the writer is busy and has sent nothing, try again for `patience_s`; with `in_turn` also while Kafka is away.
         Raises LogBusy (nothing was sent), LogUnavailable and RecordTooLarge (unknown: all, some or none may be in the log).
@@ -77,8 +78,9 @@ class StreamAppender:
             records,
             received_ms=self._clock_ms(),
             source=source,
-            content_type=RECORD_CONTENT_TYPE,
+            content_type=RECORD_CONTENT_TYPES[self.spec.format],
             message_id=message_id,
+            headers=headers,
             headers_each=headers_each,
             may_spool=self._may_spool,
         )

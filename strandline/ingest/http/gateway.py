@@ -27,7 +27,7 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from strandline.core.errors import LedgerUnavailable, LogUnavailable, NotFound, RecordTooLarge, StrandlineError
-from strandline.core.record_headers import HEADER_MESSAGE_ID
+from strandline.core.record_headers import HEADER_MESSAGE_ID, HEADER_QUERY
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.outcome import LogAway, LogBusy, SpoolFull
@@ -131,7 +131,7 @@ class HttpGateway:
         head = request.head
         assert isinstance(head, RecordHead), "admit has read it"
         appender = self._appender_of(await self._resources.streams.find(stream))
-        framed = await self._frame(request.body(), head, appender.spec.key)
+        framed = await self._frame(request.body(), head, appender.spec)
         request.let_go()
         if framed.refused:
             appender.refuse(TooLarge.code, len(framed.refused))
@@ -139,10 +139,16 @@ class HttpGateway:
         if message_id is not None and framed.is_batch:
             headers_each = [((HEADER_MESSAGE_ID, b"%s/%d" % (message_id, index)),) for index in framed.indexes()]
             message_id = None
-        await appender.append(framed.records, source=request.source, message_id=message_id, headers_each=headers_each)
+        await appender.append(
+            framed.records,
+            source=request.source,
+            message_id=message_id,
+            headers=((HEADER_QUERY, head.query),) if head.query else (),
+            headers_each=headers_each,
+        )
         return framed
 
-    async def _frame(self, body: bytes, head: RecordHead, key_field: str | None) -> Framed:
+    async def _frame(self, body: bytes, head: RecordHead, spec: StreamSpec) -> Framed:
         """Decompress and split small bodies on the event loop, large ones in a thread. Raises Unframable, TooLarge."""
         coding, body_bytes_max = head.coding, self.room.body_bytes_max
         if coding is not None and len(body) <= BODY_BYTES_IN_LOOP_MAX:
@@ -152,7 +158,8 @@ class HttpGateway:
 
         def decompress_and_split() -> Framed:
             plain = body if coding is None else decompress(body, coding, body_bytes_max)
-            return frame(plain, head.form, key_field, self._resources.record_bytes_max)
+            may_be_bare = spec.format == "value"
+            return frame(plain, head.form, spec.key, self._resources.record_bytes_max, may_be_bare=may_be_bare)
 
         if is_small:
             return decompress_and_split()

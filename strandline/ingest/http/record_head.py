@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from strandline.core.record_headers import QUERY_MARK
 from strandline.ingest.gateway.decompression import ContentCoding
 from strandline.ingest.gateway.framing import FORM_OF_CONTENT_TYPE, Form
 from strandline.ingest.gateway.http_request import Refusal, Request, body_too_large, method_not_allowed
 
 MESSAGE_ID_BYTES_MAX = 255
+QUERY_BYTES_MAX = 2_000
+"""It goes to each record's headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,8 @@ class RecordHead:
     """How the body is compressed; None: not at all."""
     message_id: bytes | None
     """The `Idempotency-Key`."""
+    query: bytes
+    """What stands behind the path of the URL, with its mark; empty if nothing does. It may hold fields of the records."""
 
 
 def read_record_head(request: Request, body_bytes_max: int) -> RecordHead:
@@ -31,7 +36,10 @@ def read_record_head(request: Request, body_bytes_max: int) -> RecordHead:
     if int(headers.get(b"content-length", 0)) > body_bytes_max:
         raise body_too_large(body_bytes_max)
     message_id = _message_id_of(headers[b"idempotency-key"]) if b"idempotency-key" in headers else None
-    return RecordHead(form, coding, message_id)
+    query = request.url.partition(b"?")[2].partition(b"#")[0]
+    if len(query) > QUERY_BYTES_MAX:
+        raise Refusal(400, "bad_request", f"the URL's query has {len(query)} bytes; at most {QUERY_BYTES_MAX}")
+    return RecordHead(form, coding, message_id, QUERY_MARK + query if query else b"")
 
 
 @lru_cache(maxsize=100)
@@ -44,7 +52,7 @@ def form_of(content_type: bytes) -> Form:
         raise Refusal(415, "unsupported_media_type", f"{sent} can't be taken here; send one of {known}")
     charset = parameters.lower().partition("charset=")[2].partition(";")[0].strip(' "')
     if charset not in ("", "utf-8", "utf8", "us-ascii"):
-        raise Refusal(415, "unsupported_media_type", f"JSON in {charset} can't be taken here; send it in UTF-8")
+        raise Refusal(415, "unsupported_media_type", f"text in {charset} can't be taken here; send it in UTF-8")
     return form
 
 

@@ -27,7 +27,6 @@ import structlog
 from strandline.ingest.append.limits import RECORD_OVERHEAD_BYTES, RECORDS_PER_TURN
 from strandline.ingest.append.outcome import NOT_CONFIRMED, LogBusy
 from strandline.ingest.append.writer import LogWriter
-from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPE
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.stream_appender import Headers
 from strandline.ingest.mqtt.decoder import Publish
@@ -148,7 +147,7 @@ class Batches:
     def _open_queue(self, route: Route, content_type: str | None) -> _StreamQueue:
         if len(self._queues) > 10_000:  # clients choose the content types
             self._queues = {key: queue for key, queue in self._queues.items() if queue.batches or queue.held}
-        queue = _StreamQueue(route, content_type.encode() if content_type else RECORD_CONTENT_TYPE)
+        queue = _StreamQueue(route, content_type.encode() if content_type else route.content_type)
         self._queues[route.stream, content_type] = queue
         return queue
 

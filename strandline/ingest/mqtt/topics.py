@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from strandline.core.record_headers import HEADER_SOURCE, SOURCE_MQTT
 from strandline.core.stream import StreamSpec
+from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPES
 from strandline.log.record_key import key_finder
 
 ROUTES_REMEMBERED_MAX = 100_000
@@ -29,6 +30,8 @@ class Route:
     """Headers of each of its records: the source."""
     find_key: Callable[[bytes], bytes | None]
     """Gives the Kafka key of a payload."""
+    content_type: bytes
+    """Of a record whose sender doesn't say it."""
 
 
 class _Node:
@@ -110,6 +113,7 @@ def _route(spec: StreamSpec, topic: str) -> Route:
         may_spool=spec.durability == "spool",
         headers=[(HEADER_SOURCE, SOURCE_MQTT + topic.encode())],
         find_key=_find_key(spec, topic),
+        content_type=RECORD_CONTENT_TYPES[spec.format],
     )
 
 

@@ -129,11 +129,11 @@ class LetterScope:
     """Where the slices end that may have dead letters already; None: letters from `next` on are not compared."""
 
     def kind_of(self, identity: str) -> Kind:
-        """`same` for the id of a record in the audited slices, else why it is none."""
-        parts = identity.rsplit("/", 2)
-        if len(parts) != 3 or parts[0] != self.stream or not (parts[1].isdecimal() and parts[2].isdecimal()):
+        """`same` for the id of a record in the audited slices, or of an element of one, else why it is none."""
+        stream, *numbers = identity.split("/")  # no stream has a slash in its name
+        if stream != self.stream or len(numbers) not in (2, 3) or not all(number.isdecimal() for number in numbers):
             return Kind.EXTRA
-        partition, offset = int(parts[1]), int(parts[2])
+        partition, offset = int(numbers[0]), int(numbers[1])
         if offset < self.first.get(partition, 0):
             return Kind.OUTSIDE
         if offset < self.next.get(partition, 0):

@@ -193,7 +193,7 @@ def dead_letters_table(letters: list[Answer]) -> Table:
 
 
 def dead_letter_table(letter: Answer) -> Table:
-    names = ("number", "stream", "partition", "offset", "reason", "step", "message", "value_bytes", "value")
+    names = ("number", "stream", "partition", "offset", "element", "reason", "step", "message", "value_bytes", "value")
     return _facts([(name, _or_dash(letter[name])) for name in names])
 
 

@@ -261,13 +261,15 @@ class EventList(View):
 
 
 class DeadLetterView(View):
-    """A record that could not be used. `stream`, `partition` and `offset` say where it came from and identify it."""
+    """A record that could not be used. `stream`, `partition`, `offset` and `element` say where it came from and identify it."""
 
     number: int
     """Its offset in the dead-letter stream; `after` takes it."""
     stream: str
     partition: int | None
     offset: int | None
+    element: int | None
+    """Of a record that was exploded: the place of the row's element in its array."""
     reason: str
     message: str
     step: str

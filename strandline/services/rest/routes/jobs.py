@@ -155,6 +155,7 @@ def _dead_letter_view(letter: StoredDeadLetter) -> DeadLetterView:
         stream=headers.get("stream", ""),
         partition=_number(headers.get("partition")),
         offset=_number(headers.get("offset")),
+        element=_number(headers.get("element")),
         reason=headers.get("reason", ""),
         message=headers.get("message", ""),
         step=headers.get("step", ""),

@@ -1,0 +1,232 @@
+"""The examples in examples/formats, by HTTP through the whole platform, against a recomputation that shares no code with it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cbor2
+import msgspec
+import pytest
+
+from tests.support.topic_reader import read_messages
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "formats"
+START_S = 1_764_000_000
+READINGS = 3_000
+KEYS = 7
+
+
+class Reading(NamedTuple):
+    key: int
+    at_s: int
+    value: float
+    """Of two decimal places."""
+
+
+Windows = dict[tuple[Any, str], dict[str, Any]]
+"""(key, end of the window) -> the aggregates."""
+
+
+def readings() -> list[Reading]:
+    """In order of time, two a second."""
+    chance = random.Random(7)
+    return [
+        Reading(chance.randrange(KEYS), START_S + number // 2, chance.randrange(-4_000, 9_000) / 100)
+        for number in range(READINGS)
+    ]
+
+
+def by_minute(
+    used: list[Reading], name: Callable[[int], Any], aggregate: Callable[[list[float]], dict[str, Any]]
+) -> Windows:
+    values = defaultdict(list)
+    for one in used:
+        values[name(one.key), one.at_s // 60 * 60 + 60].append(one.value)
+    return {(key, iso(end_s)): {"n": len(found), **aggregate(found)} for (key, end_s), found in values.items()}
+
+
+def iso(time_s: int) -> str:
+    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Case(NamedTuple):
+    key: str
+    """The field of the results."""
+    content_type: str
+    bodies: list[bytes]
+    """One request each."""
+    expected: Windows
+    broken: list[bytes]
+    """Requests that are taken, and whose records become dead letters."""
+    letters: list[str]
+    """Reasons of these dead letters, sorted."""
+
+
+def total(values: list[float]) -> float:
+    result = 0.0
+    for value in values:  # a left fold, as the platform's sums are
+        result += value
+    return result
+
+
+def paths() -> Case:
+    def record(one: Reading) -> dict[str, Any]:
+        lines = [{"bar": one.value}] if one.value > 0 else []
+        inner = {"flow-rate": f"{one.value:.2f}", "valve.open": one.key != 3}
+        return {"device": {"id": f"pump-{one.key}"}, "time": one.at_s, "readings": inner, "lines": lines}
+
+    expected = by_minute(
+        [one for one in readings() if one.key != 3],
+        lambda key: f"pump-{key}",
+        lambda values: {"flow": total(values), "peak": max((v for v in values if v > 0), default=None)},
+    )
+    bodies = [json.dumps([record(one) for one in readings()]).encode()]
+    broken = [
+        json.dumps({**record(readings()[0]), "readings": {"flow-rate": "much"}}).encode(),
+        b'{"device":{"id":"a"}',
+    ]
+    return Case("pump", "application/json", bodies, expected, broken, ["decode", "schema"])
+
+
+def explode() -> Case:
+    groups = defaultdict(list)
+    for one in readings():
+        groups[one.key, one.at_s // 10].append(one)
+    bodies = []
+    for (key, _), group in sorted(groups.items(), key=lambda item: item[0][1]):
+        elements = [{"t": iso(one.at_s), "celsius": one.value} for one in group]
+        bodies.append(json.dumps({"logger": f"barn-{key}", "readings": elements}))
+    expected = by_minute(
+        readings(), lambda key: f"barn-{key}", lambda values: {"low": min(values), "high": max(values)}
+    )
+    # The second and the third element are bad; the others of the record count.
+    good = readings()[-1]
+    elements = [{"t": iso(good.at_s), "celsius": 0}, {"t": iso(good.at_s)}, {"t": "noon", "celsius": 1}]
+    broken = [json.dumps({"logger": "barn-x", "readings": elements}).encode(), b'{"logger":"barn-y"}']
+    expected["barn-x", iso(good.at_s // 60 * 60 + 60)] = {"n": 1, "low": 0.0, "high": 0.0}
+    lines = ["\n".join(bodies).encode()]
+    return Case("logger", "application/x-ndjson", lines, expected, broken, ["schema"] * 3)
+
+
+def csv() -> Case:
+    def line(one: Reading) -> str:
+        time = datetime.fromtimestamp(one.at_s, UTC)
+        note = '"said ""so""; once"' if one.key == 2 else ""
+        return f'{time:%Y-%m-%d %H:%M:%S};"gate {one.key}";{int(one.value * 100)};{note}'
+
+    lines = [line(one) for one in readings()]
+    used = [one._replace(value=int(one.value * 100)) for one in readings()]
+    expected = by_minute(used, lambda key: f"gate {key}", lambda values: {"passed": sum(values)})
+    for (gate, _), result in expected.items():
+        result["notes"] = result["n"] if gate == "gate 2" else 0
+    return Case(
+        "gate", "text/csv", ["\n".join(lines).encode()], expected, [b"2026;1;2", b'2025-01-01;"x'], ["decode"] * 2
+    )
+
+
+def msgpack() -> Case:
+    bodies = [
+        msgspec.msgpack.encode({"id": one.key, "ns": one.at_s * 10**9, "v": {"volts": one.value}})
+        for one in readings()[:300]
+    ]
+    expected = by_minute(readings()[:300], lambda key: key, lambda values: {"low": min(values)})
+    return Case("id", "application/msgpack", bodies, expected, [b"\x81", b"\x93\x01\x02\x03"], ["decode", "schema"])
+
+
+def cbor() -> Case:
+    bodies = [
+        cbor2.dumps({"node": f"n{one.key}", "t": cbor2.CBORTag(1, one.at_s), "ppm": int(one.value * 100)})
+        for one in readings()[:300]
+    ]
+    used = [one._replace(value=int(one.value * 100)) for one in readings()[:300]]
+    expected = by_minute(used, lambda key: f"n{key}", lambda values: {"ppm": sum(values)})
+    return Case("node", "application/cbor", bodies, expected, [b"\xa1", b"\xa0"], ["decode", "schema"])
+
+
+CASES = {case.__name__: case for case in (paths, explode, csv, msgpack, cbor)}
+
+
+def apply_example(platform: Any, name: str) -> tuple[str, str, str]:
+    """Apply the example under names of its own; return stream, job and alias."""
+    text = (EXAMPLES / f"{name}.yaml").read_text()
+    names = []
+    for kind in ("\nstream: ", "\npipeline: ", "elasticsearch: "):
+        old = text.partition(kind)[2].split("\n")[0].rstrip("}]")
+        names.append(f"formats-{old}")
+        text = text.replace(f"{kind.strip()} {old}", f"{kind.strip()} formats-{old}")
+    # No two streams may have a topic filter in common, and other tests apply examples, too.
+    platform.apply(text.replace("home/+/celsius", "formats/+/celsius"))
+    stream, job, alias = names
+    return stream, job, alias
+
+
+def post(platform: Any, stream: str, content_type: str, body: bytes, query: str = "") -> None:
+    url = f"/v1/streams/{stream}/records{query}"
+    answer = platform.ingest.post(url, content=body, headers={"content-type": content_type})
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES)
+def test_the_results_of_each_example_equal_a_recomputation(platform: Any, name: str) -> None:
+    case = CASES[name]()
+    stream, job, alias = apply_example(platform, name)
+    for body in [*case.bodies, *case.broken]:
+        post(platform, stream, case.content_type, body)
+    platform.wait_until_read(job)
+    platform.stop(job, drain=True)
+    found = {
+        (document[case.key], document["@timestamp"]): {
+            field: value for field, value in document.items() if field in ("n", *next(iter(case.expected.values())))
+        }
+        for document in platform.documents(alias).values()
+    }
+    expected = {
+        key: {field: value for field, value in result.items() if value is not None}
+        for key, result in case.expected.items()
+    }
+    assert found == expected
+    letters = [headers["reason"].decode() for _, headers in platform.topic(f"{job}.dead-letter")]
+    assert sorted(letters) == case.letters
+    report = platform.audit(job)
+    assert report["sample"] == []
+    assert (report["outcome"], report["differences"]) == ("clean", 0)
+
+
+def test_bare_values_are_counted_by_their_arrival(platform: Any) -> None:
+    stream, job, alias = apply_example(platform, "value")
+    expected: dict[str, list[float]] = defaultdict(list)
+    for one in readings()[:200]:
+        post(platform, stream, "text/plain", b"%.2f\n" % one.value, f"?room=room-{one.key}")
+        expected[f"room-{one.key}"].append(one.value)
+    post(platform, stream, "application/json", b'"cold"', "?room=cellar")
+    post(platform, stream, "application/json", b"[1, 2.5]", "?room=attic")
+    expected["attic"] = [1.0, 2.5]
+    platform.wait_until_read(job)
+    platform.stop(job, drain=True)
+    documents = platform.documents(alias).values()
+    counts: dict[str, int] = defaultdict(int)
+    totals: dict[str, float] = defaultdict(float)
+    for document in documents:
+        counts[document["room"]] += document["n"]
+        totals[document["room"]] += document["total"]
+    assert counts == {room: len(values) for room, values in expected.items()}
+    assert totals == {room: pytest.approx(total(values)) for room, values in expected.items()}
+    # Each window holds what arrived in its second.
+    arrivals: dict[tuple[str, str], int] = defaultdict(int)
+    for message in read_messages(platform.stack.addresses.kafka_bootstrap, stream, isolation="read_committed"):
+        room = dict(message.headers())["strandline-query"].decode().removeprefix("?room=")
+        if room != "cellar":
+            arrivals[room, iso(message.timestamp()[1] // 1000 + 1)] += 1
+    assert {(document["room"], document["@timestamp"]): document["n"] for document in documents} == arrivals
+    ((value, headers),) = platform.topic(f"{job}.dead-letter")
+    assert (value, headers["reason"]) == (b'"cold"', b"schema")
+    report = platform.audit(job)
+    assert report["sample"] == []
+    assert (report["outcome"], report["differences"]) == ("clean", 0)
