@@ -37,6 +37,7 @@ HEADER_ID = "strandline-id"
 
 REASON_DECODE = "decode"
 REASON_SCHEMA = "schema"
+REASON_TIME_UNIT = "time_unit"
 REASON_EXPRESSION = "expression"
 REASON_LATE = "late"
 REASON_FUTURE_EVENT = "future_event"

@@ -76,6 +76,40 @@ def test_only_the_columns_asked_for_are_returned_but_all_fields_are_checked() ->
     assert [(reject.index, reject.reason) for reject in decoded.rejects] == [(1, "schema")]
 
 
+@pytest.mark.parametrize(
+    ("unit", "number", "message"),
+    [
+        (
+            "ms",
+            "1700000000",
+            "ts: as ms it is 1970-01-20T16:13:20.000000Z, as s it would be 2023-11-14T22:13:20.000000Z,",
+        ),
+        (
+            "us",
+            "1700000000000",
+            "ts: as us it is 1970-01-20T16:13:20.000000Z, as ms it would be 2023-11-14T22:13:20.000000Z,",
+        ),
+        ("ns", "1.7e9", "ts: as ns it is 1970-01-01T00:00:01.700000Z, as s it would be 2023-11-14T22:13:20.000000Z,"),
+        ("s", "1700000000000", "ts: 1700000000000 is no time in s; as ms it would be 2023-11-14T22:13:20.000000Z;"),
+        (
+            "ms",
+            "1700000000000000000",
+            "ts: 1700000000000000000 is no time in ms; as ns it would be 2023-11-14T22:13:20",
+        ),
+    ],
+)
+def test_a_time_in_another_unit_is_said_to_be_one(unit: str, number: str, message: str) -> None:
+    decoded = decode(b'{"device":"a","ts":%s}' % number.encode(), fields=[DEVICE, replace(TS, unit=unit)])
+    (reject,) = decoded.rejects
+    assert reject.reason == "time_unit"
+    assert reject.message.startswith(message)
+
+
+@pytest.mark.parametrize("ts", ["1000", "1380000000000", '"2013-12-02 21:15:00"', "4102444800000"])
+def test_an_old_time_is_no_wrong_unit(ts: str) -> None:
+    assert decode(b'{"device":"a","ts":%s}' % ts.encode()).rejects == []
+
+
 LOG_TIMES_MS = [NOW_MS, NOW_MS + 7, NOW_MS + 3]
 
 
@@ -378,7 +412,16 @@ def test_timestamps(text: str, unit: str, micros: int) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("1e999", "-62135596801", "253402300800", "253402300799.9999999", "1700000000000", "true", "null", "[]"),
+        *(
+            "1e999",
+            "-62135596801",
+            "253402300800",
+            "253402300799.9999999",
+            "17000000000000000000000",
+            "true",
+            "null",
+            "[]",
+        ),
         *('""', '"now"', '"1700000000"', '"2023-11-14T"', '"2023-11-14T22"', '"2023-11-14T22:13:20 Z"'),
         *('"2023-11-14T22:13:20.Z"', '"2023-11-14T22:13:20."', '"2023-11-14X22:13:20"', '" 2023-11-14 22:13:20"'),
         *('"2023-11-14 22:13:20\\n"', '"2023-13-01 00:00:00"', '"2023-00-01 00:00:00"', '"2023-02-29 00:00:00"'),

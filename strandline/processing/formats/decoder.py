@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from strandline.core.record_headers import REASON_FUTURE_EVENT, REASON_LATE, REASON_SCHEMA
+from strandline.core.record_headers import REASON_FUTURE_EVENT, REASON_LATE, REASON_SCHEMA, REASON_TIME_UNIT
 from strandline.processing.formats.decimals import DecimalParser
 from strandline.processing.formats.record_fields import (
     NESTING_MAX,
@@ -26,7 +26,14 @@ from strandline.processing.formats.record_fields import (
     RecordValidator,
     Rejection,
 )
-from strandline.processing.formats.timestamps import Marks, Micros, format_timestamp, parse_timestamp_column
+from strandline.processing.formats.timestamps import (
+    PER_SECOND,
+    Marks,
+    Micros,
+    format_timestamp,
+    likely_unit,
+    parse_timestamp_column,
+)
 from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.event_time import EventTimeSource
 
@@ -40,6 +47,9 @@ _GROUP_ROWS = 32
 _QUOTE = ord('"')
 _QUOTES_OF = {str: 4, msgspec.UnsetType: 0, type(None): 2, bool: 2, int: 2, float: 2}
 """How many quotes a field takes, by the type of its value: two for its key, and two more for a string."""
+
+_NEAR_MICROS = 366 * 86_400 * 1_000_000
+"""An event within a year of its arrival is near to it."""
 
 _NULL = msgspec.Raw(b"null")
 
@@ -57,7 +67,7 @@ class RejectedRecord:
     index: int
     """Its index among the values of the call."""
     reason: str
-    """`decode`, `schema`, `future_event` or `late`: the first of these that holds."""
+    """`decode`, `schema`, `time_unit`, `future_event` or `late`: the first of these that holds."""
     message: str
 
 
@@ -242,6 +252,8 @@ class Decoder:
     ) -> None:
         """Clear `keep` and add a reject for each kept row before 1970, too far ahead of its log time, or too late."""
         name = "log time" if self._event_time is None else self._fields[self._event_time].name
+        if self._event_time is not None:
+            self._reject_by_unit(self._fields[self._event_time], event_micros, keep, log_times_ms, rejects)
         for at in np.flatnonzero(keep & (event_micros < 0)).tolist():
             keep[at] = False  # nearly always a time in another unit than the declared one
             message = f"{name}: {format_timestamp(event_micros[at])} is before 1970-01-01 UTC; is the unit right?"
@@ -262,6 +274,33 @@ class Decoder:
                 watermark = format_timestamp(limits_ms[at] * 1000)
                 message = f"{name}: {format_timestamp(event_micros[at])} is before the watermark {watermark}"
                 rejects.append(RejectedRecord(at, REASON_LATE, message))
+
+    def _reject_by_unit(
+        self,
+        field: RecordField,
+        event_micros: Micros,
+        keep: Marks,
+        log_times_ms: Sequence[int],
+        rejects: list[RejectedRecord],
+    ) -> None:
+        """Clear `keep` and add a reject for each kept row that is far from its log time, and in another unit is near to it."""
+        log_micros = np.asarray(log_times_ms, np.int64)[: len(keep)] * 1000
+        is_far = keep & (np.abs(event_micros - log_micros) > _NEAR_MICROS)
+        if not is_far.any():
+            return
+        # As floats, because a product may not fit 64 bits; what is near by them is looked at exactly.
+        factors = [PER_SECOND[field.time_unit] / per_second for per_second in PER_SECOND.values()]
+        near = [np.abs(event_micros * factor - log_micros) <= 1.001 * _NEAR_MICROS for factor in factors]
+        for at in np.flatnonzero(is_far & np.any(near, axis=0)).tolist():
+            micros = int(event_micros[at])
+            likely = likely_unit(micros, field.time_unit, int(log_micros[at]), _NEAR_MICROS)
+            if likely is not None:
+                keep[at] = False
+                message = (
+                    f"{field.name}: as {field.time_unit} it is {format_timestamp(micros)}, as {likely[0]} it would be "
+                )
+                message += f"{format_timestamp(likely[1])}, when it arrived; is the unit right?"
+                rejects.append(RejectedRecord(at, REASON_TIME_UNIT, message))
 
 
 class _Columns:

@@ -6,7 +6,8 @@ record is rejected as
 * `decode` when it is not a JSON text in UTF-8, is nested deeper than `NESTING_MAX`, or has a declared field twice (one
   reader takes the first, another the second). Undeclared fields may hold anything, and may stand twice;
 * `schema` when it is not an object, or a declared field is missing, null though required, of another type or out of
-  its range.
+  its range;
+* `time_unit` when a number is no time in the declared unit, and one of this century in another.
 
 A number is not taken for a text, nor a text for a number; only a decimal may be either. 1.0 is not a `long`; 1 is a `double`.
 """
@@ -24,9 +25,15 @@ import msgspec
 
 from strandline.core.field_types import WHOLE_RANGES, digits_of, is_number, normal_type
 from strandline.core.json_paths import JsonPath, parse_json_path
-from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
+from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA, REASON_TIME_UNIT
 from strandline.processing.formats.decimals import DecimalParser
-from strandline.processing.formats.timestamps import PER_SECOND, number_range, parse_timestamp
+from strandline.processing.formats.timestamps import (
+    PER_SECOND,
+    format_timestamp,
+    likely_unit,
+    number_range,
+    parse_timestamp,
+)
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
     from strandline.core.stream import StreamSpec
@@ -35,6 +42,9 @@ NESTING_MAX = 100
 """How deep objects and arrays may be nested. Fixed here, since the parser's own limit depends on its caller's depth."""
 _SHOWN_CHARACTERS_MAX = 40
 
+_MID_CENTURY_MICROS = 2_524_608_000_000_000
+"""The year 2050. Half as many before and after it are the years 2010 to 2090."""
+_WHOLE_NUMBER = re.compile(rb"-?\d{1,30}")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _BRACKET = re.compile(rb"[][{}]")
 
@@ -93,6 +103,11 @@ class RecordField:
         else:
             parsed = {"string": str, "boolean": bool}[self.type]
         return parsed if self.required else parsed | None | msgspec.UnsetType
+
+    def is_in_time(self, number: int) -> bool:
+        """Whether the number in the field's unit lies in the years that a timestamp can have."""
+        first, end = number_range(self.time_unit)
+        return first <= number < end
 
     @property
     def expected(self) -> str:
@@ -180,7 +195,7 @@ class RecordValidator:
             try:
                 parsed[f"f{at}"] = msgspec.UNSET if raw is msgspec.UNSET else self._parse_field(at, bytes(raw))
             except msgspec.ValidationError:
-                return Rejection(REASON_SCHEMA, f"{field.name}: expected {field.expected}, got {shown(bytes(raw))}")
+                return _wrong_value(field, bytes(raw))
             if field.required and parsed[f"f{at}"] is msgspec.UNSET:
                 return Rejection(REASON_SCHEMA, f"{field.name}: required but missing")
         return self.row_type(**parsed)
@@ -207,6 +222,17 @@ class RecordValidator:
             if not absent and self.decimal_parsers[at].parse(raw) is None:
                 raise msgspec.ValidationError("not a decimal that fits")
         return value
+
+
+def _wrong_value(field: RecordField, raw: bytes) -> Rejection:
+    """Why the value is none of the field. A number that is a time of this century in another unit is said to be one."""
+    if field.type == "timestamp" and _WHOLE_NUMBER.fullmatch(raw) and not field.is_in_time(int(raw)):
+        micros = int(raw) * 1_000_000 // PER_SECOND[field.time_unit]
+        likely = likely_unit(micros, field.time_unit, _MID_CENTURY_MICROS, _MID_CENTURY_MICROS // 2)
+        if likely is not None:
+            message = f"{field.name}: {shown(raw)} is no time in {field.time_unit}; as {likely[0]} it would be "
+            return Rejection(REASON_TIME_UNIT, f"{message}{format_timestamp(likely[1])}; is the unit right?")
+    return Rejection(REASON_SCHEMA, f"{field.name}: expected {field.expected}, got {shown(raw)}")
 
 
 _raw_value = msgspec.json.Decoder(msgspec.Raw)

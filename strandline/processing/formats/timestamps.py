@@ -61,6 +61,15 @@ def parse_timestamp(value: float | str, unit: str) -> int | None:
     return round(value / 1_000) if unit == "ns" else round(value * _micros_per(unit))
 
 
+def likely_unit(micros: int, unit: str, near_micros: int, within_micros: int) -> tuple[str, int] | None:
+    """Return in which other unit a number is a time near `near_micros`, and that time, if it was read as `micros` in `unit`."""
+    for other, per_second in PER_SECOND.items():
+        found = micros * PER_SECOND[unit] // per_second
+        if other != unit and abs(found - near_micros) <= within_micros:
+            return other, found
+    return None
+
+
 def parse_timestamp_column(values: list[Any], unit: str, kinds: set[type]) -> tuple[Micros, Marks]:
     """Return the microseconds of each value, and which values are times.
 
