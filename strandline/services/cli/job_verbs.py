@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 from rich.text import Text
@@ -34,6 +35,14 @@ def show_job(name: Name, data_dir: DataDir = None, url: Url = None, as_json: AsJ
     """One job: state, watermark, lag, counts."""
     with connect(data_dir, url) as client:
         _show_job(client.job(name), as_json)
+
+
+@job_app.command("explain", epilog="Example: strandline job explain nab")
+def explain_job(name: Name, data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
+    """Why the job has no output, or what it waits for, and what to do."""
+    with connect(data_dir, url) as client:
+        answer = client.get(f"/v1/jobs/{quote(name, safe='')}/explanation")
+    show(answer, as_json, lambda: [Text(f"{answer['sentence']}\nNext: {answer['next']}")])
 
 
 @job_app.command("start", epilog="Example: strandline job start nab")

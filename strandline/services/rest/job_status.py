@@ -16,7 +16,9 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, plan_of_job, rewind_cost
+from strandline.services.rest.explanation import JobFacts, explain
 from strandline.services.rest.views import (
+    ExplanationView,
     JobView,
     LastStartView,
     LeaderView,
@@ -68,6 +70,27 @@ def job_view(
         last_start=_last_start(ledger, job),
         backfill=next((backfill_view(row) for row in ledger.open_backfills() if row.job == job.name), None),
         links=[Link(rel=verb, method="POST", href=f"/v1/jobs/{job.name}/{verb}") for verb in _VERBS[job.state]],
+    )
+
+
+def explanation(ledger: Ledger, log: KafkaStatus, job: JobRow) -> ExplanationView:
+    """Why the job has no output, or what it waits for."""
+    stream = input_stream(ledger, job)
+    held, checkpoint = _range(log, stream), ledger.last_checkpoint(job.name)
+    position = _position(ledger, job, checkpoint)
+    first = ledger.floor(job.name) + 1
+    early = [row.reached for row in ledger.slices(job.name, first, first + 1)]
+    return explain(
+        JobFacts(
+            job=job,
+            pipeline=present_pipeline(ledger, job, stream),
+            held=held,
+            lag_records=lag_records(held, position.get(stream, {})) if held and position is not None else None,
+            last_slice=ledger.last_slice(job.name),
+            checkpoint=checkpoint,
+            totals=ledger.totals(job.name),
+            reached_early=early[-1] if early else {},
+        )
     )
 
 

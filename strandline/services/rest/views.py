@@ -151,6 +151,16 @@ class CheckView(View):
     """How far back in event time a rewind may have to go."""
 
 
+class ExplanationView(View):
+    """Why a job has no output, or what it waits for."""
+
+    cause: str
+    """A code for programs, as `window_open`."""
+    sentence: str
+    next: str
+    """What to do."""
+
+
 class KibanaView(View):
     """What shows a job's results in Kibana."""
 

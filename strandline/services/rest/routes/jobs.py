@@ -15,13 +15,14 @@ from strandline.core.errors import Conflict, NotFound
 from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import LogRange, StoredDeadLetter
 from strandline.services.rest.dependencies import Control
-from strandline.services.rest.job_status import input_stream, job_view, present_pipeline
+from strandline.services.rest.job_status import explanation, input_stream, job_view, present_pipeline
 from strandline.services.rest.result_views import kibana_objects
 from strandline.services.rest.views import (
     DeadLetterFull,
     DeadLetterList,
     DeadLetterView,
     EventList,
+    ExplanationView,
     JobList,
     JobView,
     KibanaView,
@@ -54,6 +55,12 @@ def list_jobs(control: Control) -> JobList:
 def show_job(control: Control, name: str) -> JobView:
     """One job: state, position, lag, counts, and the verbs that would change something now."""
     return job_view(control.ledger, control.log, control.ledger.job(name))
+
+
+@router.get("/v1/jobs/{name}/explanation")
+def explain_job(control: Control, name: str) -> ExplanationView:
+    """Why the job has no output, or what it waits for: one cause, in a sentence, and what to do."""
+    return explanation(control.ledger, control.log, control.ledger.job(name))
 
 
 @router.get("/v1/jobs/{name}/kibana")

@@ -1,0 +1,169 @@
+"""Why a job has no output, or what it waits for: one answer from the ledger's rows and Kafka's offsets. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandline.core.durations import format_duration
+from strandline.core.record_headers import REASON_LATE
+from strandline.ledger.states import CheckpointRow, JobRow, JobState, Offsets, SliceRow, Totals
+from strandline.log.kafka_status import LogRange
+from strandline.processing.formats.timestamps import format_timestamp
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.services.rest.views import ExplanationView
+
+_NOT_READING = {
+    JobState.CREATED: ("not_started", "was never started"),
+    JobState.STOPPING: ("stopped", "is stopping"),
+    JobState.STOPPED: ("stopped", "is stopped"),
+    JobState.DRAINED: ("drained", "is drained: it has closed all of its windows"),
+}
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What an explanation rests on."""
+
+    job: JobRow
+    pipeline: CheckedPipeline
+    held: LogRange | None
+    """What the log holds of the stream; None while Kafka doesn't answer."""
+    lag_records: int | None
+    last_slice: SliceRow | None
+    checkpoint: CheckpointRow | None
+    totals: Totals
+    reached_early: Offsets
+    """stream -> partition -> an accepted event's time, of an early slice; empty while there is none."""
+
+    @property
+    def stream(self) -> str:
+        return self.pipeline.stream.stream
+
+
+def explain(facts: JobFacts) -> ExplanationView:
+    """The first cause that holds, on the way of a record: the job runs, records arrive, they are read, accepted and pass the steps,
+    event time reaches the end of a window, the store takes the results."""
+    found = _of_state(facts) or _of_input(facts) or _of_records(facts) or _of_results(facts) or _of_event_time(facts)
+    cause, sentence, step = found
+    return ExplanationView(cause=cause, sentence=sentence, next=step)
+
+
+_Answer = tuple[str, str, str]
+
+
+def _of_state(facts: JobFacts) -> _Answer | None:
+    job = facts.job
+    if job.state is JobState.FAILED:
+        return (
+            "failed",
+            f"job {job.name} has failed: {job.message}",
+            f"mend the cause, then: strandline job start {job.name}",
+        )
+    if job.state in _NOT_READING:
+        cause, what = _NOT_READING[job.state]
+        return cause, f"job {job.name} {what}", f"strandline job start {job.name}"
+    if job.state is JobState.STARTING:
+        why = f" ({job.message})" if job.message else ""
+        return "starting", f"job {job.name} is starting{why}", "wait; strandline job status shows when it runs"
+    return None
+
+
+def _of_input(facts: JobFacts) -> _Answer | None:
+    if facts.held is None:
+        return "log_away", "Kafka does not answer", "see that the broker is up; the job goes on by itself"
+    if not any(facts.held.offset_next.values()):
+        step = f"send a record, and see the gateway's answer; strandline stream show {facts.stream} counts what has arrived"
+        return "no_input", f"stream {facts.stream} has no record: nothing has arrived yet", step
+    if facts.checkpoint is None:
+        if not facts.lag_records:
+            step = "send a record, or read from the beginning: input: {start: earliest}, under a new name"
+            return (
+                "no_input",
+                f"job {facts.job.name} begins after what stream {facts.stream} holds; nothing has come since",
+                step,
+            )
+        return "first_slice", "the first slice is being read", "wait for it to be committed: strandline job status"
+    return None
+
+
+def _of_records(facts: JobFacts) -> _Answer | None:
+    totals = facts.totals
+    rejected = sum(totals.rejected.values())
+    late = totals.rejected.get(REASON_LATE, 0)
+    if late > totals.accepted:
+        sentence = (
+            f"{late} of {totals.records} records were late: their event time was behind the watermark when they came"
+        )
+        step = "if such disorder is usual, raise event_time.delay; for windows that are closed, strandline backfill"
+        return "late", sentence, step
+    if rejected > totals.accepted:
+        reasons = ", ".join(
+            f"{reason} {count}" for reason, count in sorted(totals.rejected.items(), key=lambda one: -one[1])
+        )
+        sentence = f"{rejected} of {totals.records} records were rejected ({reasons})"
+        return "rejected", sentence, f"strandline dead-letters list {facts.job.name} says why, record by record"
+    if facts.lag_records and facts.lag_records > max(totals.records // 10, 10_000):
+        sentence = f"{facts.lag_records} records are still to be read"
+        return "behind", sentence, "wait; if the number grows, the job needs more cores: see docs/operating.md"
+    return None
+
+
+def _of_results(facts: JobFacts) -> _Answer | None:
+    totals, emitted = facts.totals, facts.checkpoint.emitted if facts.checkpoint else {}
+    refused, results = sum((totals.refused or {}).values()), sum(totals.results.values())
+    if refused and refused * 2 > results:
+        sentence = f"{refused} of {results} results were refused by the store"
+        return "refused", sentence, f"strandline dead-letters list {facts.job.name} has what the store said"
+    first = facts.pipeline.stages[0]
+    early_ms = [at_ms for partitions in facts.reached_early.values() for at_ms in partitions.values()]
+    # A record that was accepted so early is in no window that is still open.
+    if not results and early_ms and emitted.get(first.name, -1) >= first.shape.last_end_holding(min(early_ms)):
+        sentence = (
+            f"{totals.accepted} records were accepted, and no result came of them: a 'where' leaves every one out"
+        )
+        return "filtered", sentence, f"look at the steps before window '{first.name}', and at a record beside them"
+    return None
+
+
+def _of_event_time(facts: JobFacts) -> _Answer:
+    """Which window closes next, and who holds it open."""
+    checkpoint, row = facts.checkpoint, facts.last_slice
+    assert checkpoint is not None and row is not None, "asked once there is a checkpoint"
+    rule, first = facts.pipeline.event_time_rule, facts.pipeline.stages[0]
+    results = sum(facts.totals.results.values())
+    reached = {
+        (stream, partition): at_ms
+        for stream, partitions in checkpoint.reached.items()
+        for partition, at_ms in partitions.items()
+    }
+    if not reached:
+        return "no_input", "no record has been accepted yet", f"strandline dead-letters list {facts.job.name}"
+    silent = {place: row.silence_ms.get(place[0], {}).get(place[1], 0) for place in reached}
+    awake = [place for place in reached if rule.idle_timeout_ms is None or silent[place] < rule.idle_timeout_ms]
+    slowest = min(awake or reached, key=lambda place: reached[place])
+    newest_ms = max(reached.values())
+    end_ms = first.shape.first_end(min(reached.values()) if checkpoint.closes_ms is None else checkpoint.closes_ms)
+    needed_ms = end_ms + rule.delay_ms
+    window = f"the window of stage {first.name} that ends at {_time(end_ms)}"
+    silence = "" if rule.idle_timeout_ms is None else f", or after {format_duration(rule.idle_timeout_ms)} of silence"
+    closes = f"it closes when event time reaches {_time(needed_ms)} (its end, and the delay of "
+    closes += f"{format_duration(rule.delay_ms)}){silence}"
+    where = f"partition {slowest[1]} of stream {slowest[0]}"
+    drain = f"strandline job stop {facts.job.name} --drain closes every window now"
+    if rule.watermark == "partitions" and newest_ms >= needed_ms and reached[slowest] < needed_ms:
+        sentence = f"{where} holds the watermark back: it has come to {_time(reached[slowest])}, others to "
+        sentence += f"{_time(newest_ms)}; {window} is open"
+        step = "see who sends to that partition; event_time.idle_timeout says after which silence it no longer counts"
+        return "held_back", sentence, step
+    if results:
+        last = ", ".join(f"{stage} {count}" for stage, count in facts.totals.results.items())
+        sentence = (
+            f"results come ({last}); next is {window}: {closes}; event time has come to {_time(reached[slowest])}"
+        )
+        return "results", sentence, "nothing is wrong; results stand in the index or stream that the stage emits to"
+    sentence = f"{window} is still open: {closes}; event time has come to {_time(reached[slowest])} in {where}"
+    return "window_open", sentence, f"send records with later event times, or wait for the silence; {drain}"
+
+
+def _time(at_ms: int) -> str:
+    return format_timestamp(at_ms * 1000).replace("000Z", "Z")

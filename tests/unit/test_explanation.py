@@ -1,0 +1,117 @@
+"""One cause for each way in which a job can have no output, the first that holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strandline.core.stream import StreamSpec
+from strandline.ledger.states import Desired, JobRow, JobState, Totals
+from strandline.log.kafka_status import LogRange
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.model import PipelineSpec
+from strandline.services.rest.explanation import JobFacts, explain
+from tests.support.ledgers import a_checkpoint, a_slice
+
+STREAM = StreamSpec.from_document({"stream": "turbines", "schema": {"ts": "timestamp", "load": "double"}})
+PIPELINE = check(
+    PipelineSpec.from_document(
+        {
+            "pipeline": "power",
+            "input": {"stream": "turbines"},
+            "event_time": {"field": "ts", "delay": "10s", "idle_timeout": "1m"},
+            "steps": [
+                {"where": "load > 0"},
+                {
+                    "window": {"name": "per_minute", "tumbling": "1m", "aggregate": {"n": "count(*)"}},
+                    "emit": [{"elasticsearch": "turbine-minute"}],
+                },
+            ],
+        }
+    ),
+    STREAM,
+)
+JOB = JobRow("power", 1, Desired.RUNNING, JobState.RUNNING, "", 1, 0, 0, 0)
+READ = JobFacts(
+    job=JOB,
+    pipeline=PIPELINE,
+    held=LogRange({0: 0, 1: 0}, {0: 10, 1: 20}),
+    lag_records=0,
+    last_slice=a_slice(1, silence_ms={}),
+    checkpoint=a_checkpoint(1, reached={"turbines": {0: 65_000, 1: 50_000}}, closes_ms=None, emitted={}),
+    totals=Totals(30, 28, {"late": 1, "decode": 1}, {}),
+    reached_early={},
+)
+UNREAD = replace(READ, checkpoint=None, last_slice=None, totals=Totals(0, 0, {}, {}))
+BOTH_PAST = a_checkpoint(
+    1, reached={"turbines": {0: 130_000, 1: 131_000}}, closes_ms=120_000, emitted={"per_minute": 120_000}
+)
+ONE_AHEAD = a_checkpoint(1, reached={"turbines": {0: 90_000, 1: 50_000}}, closes_ms=None, emitted={})
+
+
+@pytest.mark.parametrize(
+    ("facts", "cause", "part"),
+    [
+        (
+            replace(READ, job=replace(JOB, state=JobState.FAILED, message="disk full")),
+            "failed",
+            "has failed: disk full",
+        ),
+        (replace(READ, job=replace(JOB, state=JobState.CREATED)), "not_started", "was never started"),
+        (replace(READ, job=replace(JOB, state=JobState.STOPPED)), "stopped", "is stopped"),
+        (replace(READ, job=replace(JOB, state=JobState.DRAINED)), "drained", "is drained"),
+        (replace(READ, job=replace(JOB, state=JobState.STARTING)), "starting", "is starting"),
+        (replace(READ, held=None, lag_records=None), "log_away", "Kafka does not answer"),
+        (replace(UNREAD, held=LogRange({0: 0}, {0: 0})), "no_input", "stream turbines has no record"),
+        (replace(UNREAD, lag_records=0), "no_input", "begins after what stream turbines holds"),
+        (replace(UNREAD, lag_records=30), "first_slice", "is being read"),
+        (replace(READ, totals=Totals(30, 5, {"late": 24, "decode": 1}, {})), "late", "24 of 30 records were late"),
+        (
+            replace(READ, totals=Totals(30, 5, {"late": 1, "schema": 23, "decode": 1}, {})),
+            "rejected",
+            "25 of 30 records were rejected (schema 23, late 1, decode 1)",
+        ),
+        (replace(READ, lag_records=50_000), "behind", "50000 records are still to be read"),
+        (
+            replace(READ, totals=Totals(30, 28, {}, {"per_minute": 5}, {"per_minute": 4})),
+            "refused",
+            "4 of 5 results were refused",
+        ),
+        (replace(READ, checkpoint=BOTH_PAST), "window_open", "that ends at 1970-01-01T00:03:00.000Z is still open"),
+        (
+            replace(READ, checkpoint=BOTH_PAST, reached_early={"turbines": {0: 50_000}}),
+            "filtered",
+            "28 records were accepted, and no result came of them",
+        ),
+        (
+            replace(READ, checkpoint=ONE_AHEAD),
+            "held_back",
+            "partition 1 of stream turbines holds the watermark back: it has come to 1970-01-01T00:00:50.000Z, others to "
+            "1970-01-01T00:01:30.000Z; the window of stage per_minute that ends at 1970-01-01T00:01:00.000Z is open",
+        ),
+        (
+            READ,
+            "window_open",
+            "the window of stage per_minute that ends at 1970-01-01T00:01:00.000Z is still open: it closes when event time "
+            "reaches 1970-01-01T00:01:10.000Z (its end, and the delay of 10s), or after 1m of silence; event time has come to "
+            "1970-01-01T00:00:50.000Z in partition 1",
+        ),
+        (
+            replace(READ, checkpoint=BOTH_PAST, totals=Totals(30, 28, {}, {"per_minute": 5}, {})),
+            "results",
+            "results come (per_minute 5); next is the window of stage per_minute that ends at 1970-01-01T00:03:00.000Z",
+        ),
+    ],
+)
+def test_the_first_cause_that_holds_is_told(facts: JobFacts, cause: str, part: str) -> None:
+    found = explain(facts)
+    assert found.cause == cause
+    assert part in found.sentence
+    assert found.next
+
+
+def test_an_idle_partition_holds_nobody_back() -> None:
+    assert READ.last_slice is not None
+    facts = replace(READ, checkpoint=ONE_AHEAD, last_slice=a_slice(1, silence_ms={"turbines": {1: 60_000}}))
+    assert explain(facts).cause == "window_open"
