@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from strandline.results.charts.saved_objects import as_ndjson, saved_objects
 from strandline.results.dead_letters.documents import DEAD_LETTER_MAPPING
 from strandline.results.document import DocumentShape
 from strandline.results.mapping import build_mapping
+from strandline.services.rest.api import create_app
 from strandline.services.rest.apply_documents import check_documents
 from strandline.services.rest.result_views import kibana_objects
 from tests.support.lens import faults, field_type, panels
@@ -176,6 +178,35 @@ def test_the_dashboards_of_the_examples_are_what_the_command_makes(job: str) -> 
     made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     kept = ROOT / "examples" / "kibana" / f"{job}.ndjson"
     assert made == kept.read_text(), f"make it anew: strandline kibana export {FILES[job]} > {kept}"
+
+
+def test_documents_link_to_what_the_api_says_of_them() -> None:
+    """A result to its records in the log, a dead letter to its bytes; by routes that the API has."""
+    plain = kibana_objects(pipeline_of(EXAMPLES["turbine-health"]))
+    linked = kibana_objects(pipeline_of(EXAMPLES["turbine-health"]), "https://farm.example/strandline/")
+    assert "farm.example" not in as_ndjson(plain)
+    assert [one["id"] for one in linked] == [one["id"] for one in plain]
+    found = {
+        (one["attributes"]["title"], name): format_["params"]["urlTemplate"]
+        for one in linked
+        if one["type"] == "index-pattern"
+        for name, format_ in json.loads(one["attributes"]["fieldFormatMap"]).items()
+        if format_["id"] == "url"
+    }
+    assert found == {
+        (alias, "_id"): f"https://farm.example/strandline/v1/results/{alias}/{{{{value}}}}/records"
+        for alias in ("turbine-minute", "turbine-hour")
+    } | {
+        ("turbine-health.dead-letters", "number"): (
+            "https://farm.example/strandline/v1/jobs/turbine-health/dead-letters/{{value}}"
+        )
+    }
+    paths = {re.sub(r"\{\w+\}", "[^/]+", path) for path in create_app(None).openapi()["paths"]}
+    for url in found.values():
+        path = url.removeprefix("https://farm.example/strandline")
+        assert any(re.fullmatch(one, path) for one in paths), path
+    shown = {one["id"]: one["attributes"]["columns"] for one in linked if one["type"] == "search"}
+    assert shown["strandline-turbine-hour-results"][-1] == "_id"
 
 
 def test_a_file_without_a_pipeline_is_refused(tmp_path: Path) -> None:

@@ -86,15 +86,19 @@ class ResultView:
         return [(one, field) for one, field in fields if field.is_number]
 
 
-def saved_objects(job: str, views: Sequence[ResultView], *, has_dead_letters: bool) -> list[SavedObject]:
+def saved_objects(
+    job: str, views: Sequence[ResultView], *, has_dead_letters: bool, links: str = ""
+) -> list[SavedObject]:
     """Everything for one job, in the order in which Kibana may read it. Empty for a job with nothing in an index.
 
-    `has_dead_letters`: whether its dead letters are in one.
+    `has_dead_letters`: whether its dead letters are in one. `links`: the address of the REST API as browsers reach it, to which
+    documents then link; without it they don't.
     """
-    objects = [one for view in views for one in (_view_of_results(view), _search_of_results(view))]
+    links = links.rstrip("/")
+    objects = [one for view in views for one in (_view_of_results(view, links), _search_of_results(view, links))]
     rows = [row for view in views for row in _rows_of_results(view)]
     if has_dead_letters:
-        objects += [_view_of_dead_letters(job), _search_of_dead_letters(job)]
+        objects += [_view_of_dead_letters(job, links), _search_of_dead_letters(job)]
         rows += _rows_of_dead_letters(job)
     return [*objects, _dashboard(job, rows, min((view.size_ms for view in views), default=_WINDOW_MS))] if rows else []
 
@@ -129,17 +133,22 @@ def _saved(kind: str, id_: str, attributes: dict[str, Any], references: Sequence
     }
 
 
-def _view_of_results(view: ResultView) -> SavedObject:
+def _view_of_results(view: ResultView, links: str) -> SavedObject:
     labels = {"window.start": "window start", "window.end": "window end", "@timestamp": "window end (@timestamp)"}
     formats = {field.name: _NUMBER_FORMATS[field.type] for _, field in view.numbers}
+    if links:
+        labels["_id"] = "records in the log"
+        formats["_id"] = _link(f"{links}/v1/results/{view.alias}/{_VALUE}/records", "offsets")
     return _data_view(view.id, view.alias, f"{view.alias} ({_size_text(view.size_ms)})", WINDOW_START, labels, formats)
 
 
-def _view_of_dead_letters(job: str) -> SavedObject:
+def _view_of_dead_letters(job: str, links: str) -> SavedObject:
     index = dead_letter_index(job)
     labels = {"@timestamp": "log time of the dead letter", "number": "dead letter", "size": "bytes of the record"}
     formats = {name: {"id": "number", "params": {"pattern": "0"}} for name in ("partition", "offset", "number")}
     formats["size"] = {"id": "bytes", "params": {}}
+    if links:
+        formats["number"] = _link(f"{links}/v1/jobs/{job}/dead-letters/{_VALUE}", _VALUE)
     return _data_view(_dead_letters_id(job), index, f"{job}: dead letters", _LOG_TIME, labels, formats)
 
 
@@ -160,15 +169,24 @@ def _data_view(
     return _saved("index-pattern", id_, attributes, [])
 
 
-_NUMBER_FORMATS = {
+def _link(url: str, label: str) -> dict[str, Any]:
+    return {
+        "id": "url",
+        "params": {"type": "a", "urlTemplate": url, "labelTemplate": label, "openLinkInCurrentTab": False},
+    }
+
+
+_VALUE = "{{value}}"
+"""Where Kibana puts the field's value into an address."""
+_NUMBER_FORMATS: dict[str, dict[str, Any]] = {
     "double": {"id": "number", "params": {"pattern": "0,0.[000]"}},
     "long": {"id": "number", "params": {"pattern": "0,0"}},
     "integer": {"id": "number", "params": {"pattern": "0,0"}},
 }
 
 
-def _search_of_results(view: ResultView) -> SavedObject:
-    columns = [name for name, _ in view.by] + [one.name for one in view.measures]
+def _search_of_results(view: ResultView, links: str) -> SavedObject:
+    columns = [name for name, _ in view.by] + [one.name for one in view.measures] + ["_id"] * bool(links)
     return _search(
         f"{view.id}-results",
         f"{view.alias}: results",
