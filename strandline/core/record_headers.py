@@ -43,6 +43,11 @@ REASON_LATE = "late"
 REASON_FUTURE_EVENT = "future_event"
 REASON_RESULT = "result"
 
+HEADER_PAYLOAD_BYTES = "payload-bytes"
+"""Of a dead letter without its bytes: how many they were."""
+HEADER_PAYLOAD_SHA256 = "payload-sha256"
+"""Likewise: their SHA-256, in hexadecimal."""
+
 
 def dead_letter_topic(job: str) -> str:
     """The dead-letter stream of a job."""

@@ -206,6 +206,16 @@ class Progress(Compaction):
 
         return self.above_floor(job, first_above)
 
+    def closed_at_ms(self, job: str, event_ms: int) -> int | None:
+        """When the slice was committed that closed windows that end at `event_ms`, by its runner's clock; None if none has yet,
+        or if that slice may have been removed."""
+        number = self.first_slice_closing(job, event_ms)
+        if number is None:
+            return None
+        return self.above_floor(
+            job, lambda floor: None if 0 < floor >= number else self.checkpoint(job, number).committed_ms
+        )
+
     def first_slice_from(self, job: str, up_to: int, log_starts: Offsets) -> int:
         """The lowest slice, at most `up_to` + 1, that begins at or after `log_starts` in each of its partitions, and that the
         ledger still holds. Raises NotFound when the ledger holds no slice of that job up to `up_to`."""

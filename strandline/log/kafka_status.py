@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 from confluent_kafka import Message
@@ -13,6 +14,9 @@ from strandline.log.admin import KafkaAdmin
 from strandline.log.reader import LogReader, OffsetRange, offset_of
 
 _DEAD_LETTER_PARTITION = 0
+_LETTERS_A_FETCH = 100
+_LETTERS_QUEUE_KB = 8_192
+"""Each dead letter may be as large as the largest record."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,15 @@ class LogRange:
 
     offset_first: dict[int, int]
     offset_next: dict[int, int]
+
+
+@dataclass(frozen=True)
+class DeadLetterRange:
+    """A piece of a dead-letter topic: from `offset_first` up to, but not including, `offset_next`."""
+
+    topic_id: str
+    offset_first: int
+    offset_next: int
 
 
 @dataclass(frozen=True)
@@ -58,23 +71,47 @@ class KafkaStatus:
 
     def dead_letters(self, job: str, after: int, limit: int) -> list[StoredDeadLetter]:
         """Up to `limit` dead letters with an offset above `after`, the oldest first; empty when there are none."""
-        topic, partition = dead_letter_topic(job), _DEAD_LETTER_PARTITION
-        try:
-            self._admin.describe(topic)
-        except NotFound:
+        held = self.dead_letter_range(job)
+        if held is None:
             return []
-        start = self._admin.starts(topic, [partition])[partition]
-        end = self._admin.ends(topic, [partition])[partition]
         found: list[StoredDeadLetter] = []
-        reader = LogReader(self._admin.bootstrap, self._admin.timeout_s)
-        try:
-            for messages in reader.read(OffsetRange(topic, partition, max(after + 1, start), end)):
-                found.extend(map(_dead_letter, messages))
+        with closing(self.read_dead_letters(job, max(after + 1, held.offset_first), held.offset_next)) as lists:
+            for letters in lists:
+                found += letters
                 if len(found) >= limit:
                     break
+        return found[:limit]
+
+    def dead_letter_range(self, job: str, since_ms: int = 0) -> DeadLetterRange | None:
+        """Where the dead letters of a job stand that were written at `since_ms` or later; None where it has no such topic."""
+        topic, partition = dead_letter_topic(job), _DEAD_LETTER_PARTITION
+        try:
+            topic_id = self._admin.describe(topic).topic_id
+        except NotFound:
+            return None
+        end = self._admin.ends(topic, [partition])[partition]
+        first = self._admin.starts(topic, [partition])[partition]
+        if since_ms > 0:
+            found = self._admin.offsets_at(topic, [partition], since_ms)[partition]
+            first = min(found, end) if found >= 0 else end
+        return DeadLetterRange(topic_id, first, end)
+
+    def read_dead_letters(self, job: str, offset_first: int, offset_next: int) -> Generator[list[StoredDeadLetter]]:
+        """The dead letters of a range in order, in lists of at most _LETTERS_A_FETCH. Close it, if you don't read to its end.
+
+        Raises LogTruncated when the log no longer holds the range.
+        """
+        if offset_first >= offset_next:
+            return
+        reader = LogReader(
+            self._admin.bootstrap, self._admin.timeout_s, messages_a_fetch=_LETTERS_A_FETCH, queue_kb=_LETTERS_QUEUE_KB
+        )
+        try:
+            letters = OffsetRange(dead_letter_topic(job), _DEAD_LETTER_PARTITION, offset_first, offset_next)
+            for messages in reader.read(letters):
+                yield [_dead_letter(message) for message in messages]
         finally:
             reader.close()
-        return found[:limit]
 
 
 def lag_records(held: LogRange, position: Mapping[int, int]) -> int:

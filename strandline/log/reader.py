@@ -41,8 +41,17 @@ class OffsetRange:
 class LogReader:
     """Reads ranges of committed records. Not thread-safe. A process keeps one, since a new consumer costs 10 to 30 ms."""
 
-    def __init__(self, bootstrap: str, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        timeout_s: float = 30.0,
+        *,
+        messages_a_fetch: int = MESSAGES_A_FETCH,
+        queue_kb: int = 65_536,
+    ) -> None:
+        """`messages_a_fetch` and `queue_kb` bound the memory: lists of so many messages, and so many kB read ahead."""
         self._timeout_s = timeout_s
+        self._messages_a_fetch = messages_a_fetch
         self._bootstrap = bootstrap
         self._consumer = Consumer(
             consumer_settings("log-reader")
@@ -52,7 +61,7 @@ class LogReader:
                 "isolation.level": "read_committed",
                 "fetch.wait.max.ms": 10,  # only at the end of a partition does the broker wait
                 "queued.min.messages": 50_000,
-                "queued.max.messages.kbytes": 65_536,
+                "queued.max.messages.kbytes": queue_kb,
                 # While Kafka is away, librdkafka would write 20 lines a second; the error says the last reason instead.
                 "log_level": 2,
                 "error_cb": self._note,
@@ -67,7 +76,7 @@ class LogReader:
         self._last_error = f"; its last error: {error.str()}"
 
     def read(self, offset_range: OffsetRange) -> Iterator[list[Message]]:
-        """Yield the records of the range in order, in lists of at most MESSAGES_A_FETCH.
+        """Yield the records of the range in order, in lists of at most `messages_a_fetch`.
 
         Raises LogTruncated when the log no longer holds the range, LogUnavailable when nothing arrives within the timeout.
         """
@@ -83,7 +92,7 @@ class LogReader:
             deadline = time.monotonic() + self._timeout_s
             done = False
             while not done:
-                messages = self._consume(min(left, MESSAGES_A_FETCH), place)
+                messages = self._consume(min(left, self._messages_a_fetch), place)
                 if not messages:
                     if time.monotonic() > deadline:
                         raise LogUnavailable(

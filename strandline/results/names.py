@@ -10,6 +10,7 @@ _EMIT_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _LIKE_AN_INDEX = re.compile(r".*-\d{4}\.\d{2}")
 _LIKE_A_WRITE_ALIAS = re.compile(r".*-\d{4}\.\d{2}\.write")
 _LIKE_A_GENERATION = re.compile(r".*\.g\d+")
+_LIKE_DEAD_LETTERS = re.compile(r".*\.dead-letters(\.write)?")
 _EMIT_NAME_LENGTH_MAX = 200
 """Elasticsearch allows an index name 255 bytes; the month and the template's name need some of them."""
 RESERVED_NAMES = frozenset({"@timestamp", "window", "strandline"})
@@ -51,6 +52,8 @@ def check_emit_name(emit_name: str) -> None:
         raise ValueError(
             f"{emit_name!r} ends like a generation of a backfill (.gN), with which it could collide; rename it"
         )
+    if _LIKE_DEAD_LETTERS.fullmatch(emit_name):
+        raise ValueError(f"{emit_name!r} ends like an index of dead letters (JOB.dead-letters); rename it")
 
 
 def check_field_name(name: str) -> None:
@@ -86,3 +89,8 @@ def index_name(stem: str, window_end_ms: int) -> str:
 def write_alias(index: str) -> str:
     """Return the alias under which documents are written to an index. Only the index has it: no write to it makes one."""
     return f"{index}.write"
+
+
+def dead_letter_index(job: str) -> str:
+    """Return the index of a job's dead letters. No result goes to an alias that ends like it."""
+    return f"{job}.dead-letters"

@@ -34,6 +34,7 @@ from strandline.services.rest.apply_documents import Applier, ensure_templates
 from strandline.services.rest.dependencies import Dependencies
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
+from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
 from strandline.services.supervision.housekeeping import Housekeeping
 from strandline.services.supervision.leadership import ServiceIdentity
 from strandline.services.supervision.old_slices import OldSlices
@@ -124,8 +125,11 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
     )
     kept = SlicesKept(settings.slices_kept_days_min, settings.slices_kept_days_max)
     old_slices = OldSlices(ledger, supervisor.leads, log_starts, kept)
+    copies = DeadLetterCopies(ledger, supervisor.leads, log, settings.elasticsearch_url)
     audits = AuditJobs(ledger, settings.data_dir)
-    return Dependencies(ledger, log, applier, supervisor, audits, backfills, old_slices, settings.elasticsearch_url)
+    return Dependencies(
+        ledger, log, applier, supervisor, audits, backfills, old_slices, copies, settings.elasticsearch_url
+    )
 
 
 def _address(settings: Settings) -> str:

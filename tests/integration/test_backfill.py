@@ -22,6 +22,7 @@ from strandline.core.errors import Conflict, LogTruncated
 from strandline.ledger.states import BackfillState
 from strandline.results.generations import Generation, swap_aliases
 from strandline.services.rest.job_status import present_pipeline
+from strandline.services.rest.result_records import result_records
 from strandline.services.rest.result_views import kibana_objects
 from tests.support.audit_lab import AuditLab
 from tests.support.lens import counted, panels, search
@@ -168,6 +169,38 @@ def require_dashboard_counts_each_window_once(lab: AuditLab) -> None:
         assert counted(by_pattern) > results, panel.title
 
 
+def require_records_of_results(lab: AuditLab) -> None:
+    """The records in the ranges that are told for a result make this result; and they are not the whole log."""
+    at = {
+        (partition, offset): SENT[2 * offset + partition]
+        for row in lab.slices(NAME)
+        for partition, end in row.offsets[STREAM].items()
+        for offset in range(row.offsets_first[STREAM].get(partition, 0), end)
+        if row.watermark_ms is None or SENT[2 * offset + partition][0] >= row.watermark_ms
+    }
+    url, told_records = lab.settings.elasticsearch_url, []
+    for stage in ("tens", "minute"):
+        alias = f"{NAME}-{stage}"
+        hits = lab.index.post(f"/{alias}/_search", json={"size": 10_000, "sort": "@timestamp"}).json()["hits"]["hits"]
+        for hit in hits[:: 1 if stage == "minute" else 11]:
+            source = hit["_source"]
+            told = result_records(lab.ledger, url, NAME, alias, hit["_id"])
+            below, _ = VERSIONS[told.version]
+            found = [
+                at.get((one.partition, o)) for one in told.ranges for o in range(one.offset_first, one.offset_next)
+            ]
+            devices = {source["device"]} if stage == "tens" else {d for _, d, _ in SENT}
+            of_result = [
+                one
+                for one in found
+                if one and told.window_start_ms <= one[0] < told.window_end_ms and one[1] in devices and one[2] < below
+            ]
+            assert len(of_result) == source["n"], (hit, told)
+            told_records.append(len(found))
+    assert len(told_records) > 30
+    assert min(told_records) < len(at) / 4
+
+
 def test_a_backfill_replaces_the_windows_of_its_range_and_no_other(audit_lab: AuditLab) -> None:
     lab = audit_lab
     lab.apply(STREAM_TEXT + "---" + text(1))
@@ -210,6 +243,7 @@ def test_a_backfill_replaces_the_windows_of_its_range_and_no_other(audit_lab: Au
     assert lab.ledger.last_checkpoint(NAME).emitted["minute"] > emitted["minute"]
     require_shown(lab, ranges)
     require_dashboard_counts_each_window_once(lab)
+    require_records_of_results(lab)
     assert shown(lab)["tens"][2] == {f"{NAME}-tens{g}-2026.{m}" for g in ("", ".g2") for m in (10, 11)}
     results = recomputed(lab, 2)
     for stage, (after_ms, up_to_ms) in row.windows.items():

@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 
 from strandline.log.admin import KafkaAdmin
 from strandline.log.record_size import record_batch_bytes_max
+from tests.support.waiting import wait_until
 
 NAME = "refusals"
 STREAM = f"""
@@ -80,12 +81,25 @@ def submit(platform, job: str, extra: str = "") -> None:
     platform.apply(PIPELINE.format(job=job, extra=extra))
 
 
+def require_in_index(platform, job: str, dead: list[tuple[bytes | None, dict[str, bytes]]]) -> None:
+    """The control service copies each dead letter into the job's index."""
+    index, fields = f"{job}.dead-letters", ("reason", "message", "stream", "partition", "offset")
+
+    def told() -> list[list[str]]:
+        platform.index.post(f"/{index}/_refresh")
+        hits = platform.index.post(f"/{index}/_search", json={"size": 1_000}).json().get("hits", {}).get("hits", [])
+        return sorted([str(hit["_source"][name]) for name in fields] for hit in hits)
+
+    expected = sorted([headers[name].decode() for name in fields] for _, headers in dead)
+    wait_until(told, lambda found: found == expected, "all dead letters in the index", timeout_s=120, poll_s=0.5)
+
+
 @pytest.mark.timeout(600)
 def test_each_refusal_is_a_dead_letter_and_spoils_nothing(platform):
     """Good and bad interleaved, then a late one: the good ones' results are right, each bad one is buried once, also after a
     restart, and the account closes."""
     platform.apply(STREAM)
-    submit(platform, "buries")
+    submit(platform, "buries", "dead_letters: {index: true}")
     submit(platform, "drops", "late: drop")
     bad = [line for lines in BAD.values() for line in lines]
     mixed = [line for pair in zip(bad, GOOD * 4, strict=False) for line in pair][: 2 * len(bad)]
@@ -104,6 +118,7 @@ def test_each_refusal_is_a_dead_letter_and_spoils_nothing(platform):
     states = {job: platform.stop(job, drain=True) for job in ("buries", "drops")}
 
     dead = platform.topic("buries.dead-letter")
+    require_in_index(platform, "buries", dead)
     expected = sorted(
         [(reason, line) for reason, lines in BAD.items() for line in lines] + [("late", LATE), ("late", LATE_LARGEST)]
     )

@@ -28,6 +28,7 @@ from strandline.services.rest.apply_documents import Applier
 from strandline.services.rest.dependencies import Dependencies
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
+from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
 from strandline.services.supervision.old_slices import OldSlices
 from strandline.services.supervision.supervisor import Supervisor
 from tests.support.waiting import wait_until
@@ -168,7 +169,15 @@ class Api:
             ledger, lambda job: False, lambda stream: self.log.range(stream).offset_first, SlicesKept(1, 31)
         )
         dependencies = Dependencies(
-            ledger, self.log, applier, self.supervisor, self.audits, self.backfills, old_slices, elasticsearch_url
+            ledger,
+            self.log,
+            applier,
+            self.supervisor,
+            self.audits,
+            self.backfills,
+            old_slices,
+            DeadLetterCopies(ledger, lambda job: False, self.log, elasticsearch_url),
+            elasticsearch_url,
         )
         self.app = create_app(dependencies, names)
 

@@ -472,7 +472,7 @@ def test_metrics_tell_state_lag_and_totals(api: Api) -> None:
     api.apply(BOTH)
     epoch = api.ledger.begin_run("power", 1).epoch
     api.ledger.plan_slice(a_slice(1, epoch))
-    api.ledger.commit_checkpoint(a_checkpoint(1, epoch))
+    api.ledger.commit_checkpoint(a_checkpoint(1, epoch, closes_ms=60_000, committed_ms=63_500))
     answer = api.ask("GET", "/metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     for line in (
@@ -483,9 +483,35 @@ def test_metrics_tell_state_lag_and_totals(api: Api) -> None:
         'strandline_job_records_total{job="power"} 30.0',
         'strandline_job_rejected_records_total{job="power",reason="late"} 1.0',
         'strandline_job_results_total{job="power",stage="per_minute"} 5.0',
+        'strandline_job_result_latency_seconds{job="power",stage="per_minute"} 3.5',
     ):
         assert line in answer.text.splitlines()
     assert 'strandline_job_watermark_lag_seconds{job="power"}' in answer.text
+
+
+def test_result_latency_is_that_of_the_slice_that_closed_the_window_and_not_of_later_ones(api: Api) -> None:
+    """Slices that close nothing follow; then the slice goes from the ledger, which can't tell any more."""
+    api.apply(BOTH)
+    epoch = api.ledger.begin_run("power", 1).epoch
+    emitted, closes = {"per_minute": 60_000}, [None, 59_000, 60_000, 61_000, 62_000]
+    for number, closes_ms in enumerate(closes, 1):
+        api.ledger.plan_slice(a_slice(number, epoch))
+        row = a_checkpoint(
+            number,
+            epoch,
+            closes_ms=closes_ms,
+            emitted=emitted if number > 2 else {},
+            committed_ms=60_000 + 1_000 * number,
+        )
+        api.ledger.commit_checkpoint(row)
+    assert (
+        'strandline_job_result_latency_seconds{job="power",stage="per_minute"} 3.0' in api.ask("GET", "/metrics").text
+    )
+    assert [api.ledger.closed_at_ms("power", end) for end in (58_000, 59_500, 62_000, 62_001)] == [
+        62_000, 63_000, 65_000, None,
+    ]  # fmt: skip
+    assert api.ledger.raise_floor("power", 1, 4, 100) > 0
+    assert [api.ledger.closed_at_ms("power", end) for end in (58_000, 60_000, 62_000)] == [None, None, 65_000]
 
 
 def test_ready_only_with_a_ledger(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

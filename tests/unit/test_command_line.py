@@ -26,7 +26,9 @@ from strandline.log.kafka_status import StoredDeadLetter
 from strandline.services.cli import commands as command_line
 from strandline.services.cli.output import waiting
 from strandline.services.embedded.addresses import StackAddresses
+from strandline.services.rest import result_records
 from tests.support.control import BOTH, PIPELINE, STREAM, Api, IdleSupervisor, ObedientSupervisor, serving
+from tests.support.ledgers import a_checkpoint, a_slice
 
 ROOT = Path(__file__).parents[2]
 
@@ -169,6 +171,33 @@ def test_stop_of_a_failed_job_waits_for_it_to_rest(ledger: Ledger, say: Say, far
         ledger.move_job("power", JobState.FAILED, "for a reason")
         said = say("job", "stop", "power", "--json", "--url", url)
     assert (said.code, said.json["state"]) == (0, "stopped"), said.err
+
+
+def test_where_the_records_of_a_result_stand(
+    api: Api, say: Say, farm: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say("apply", farm)
+    ledger.plan_slice(a_slice(1, ledger.job("power").epoch))
+    ledger.commit_checkpoint(a_checkpoint(1, ledger.job("power").epoch, latest_event_ms=70_000, closes_ms=60_000))
+    origin = {"stage": "per_minute", "version": 1, "emission": 1}
+    window = {"start": "1970-01-01T00:00:00.000Z", "end": "1970-01-01T00:01:00.000Z"}
+    answer = {"hits": {"hits": [{"_source": {"window": window, "strandline": origin}}]}}
+    monkeypatch.setattr(result_records, "request", lambda *_, **__: answer)
+    said = say("results", "turbine-minute", "--records", "some-id")
+    assert said.code == 0, said.err
+    for words in ("some-id", "00:00:00 to 1970-01-01 00:01:00 UTC", "slices 1 to 1", "turbines", "20"):
+        assert words in said.out
+    told = say("results", "turbine-minute", "--records", "some-id", "--json").json
+    assert [(one["partition"], one["offset_next"]) for one in told["ranges"]] == [(0, 10), (1, 20)]
+
+
+def test_kibanas_objects_link_to_the_address_that_is_given(api: Api, say: Say, farm: str) -> None:
+    say("apply", farm)
+    link = "http://farm.example/v1/results/turbine-minute/{{value}}/records"
+    for source in ("power", farm):
+        assert link in say("kibana", "export", source, "--links", "http://farm.example").out
+        assert link not in say("kibana", "export", source).out
+    assert say("kibana", "export", "power", "--links", "javascript:alert(1)").code == 1
 
 
 def test_tables_for_people(api: Api, say: Say, farm: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.results.charts.saved_objects import as_ndjson, saved_objects
+from strandline.results.dead_letters.documents import DEAD_LETTER_MAPPING
 from strandline.results.document import DocumentShape
 from strandline.results.mapping import build_mapping
+from strandline.services.rest.api import create_app
 from strandline.services.rest.apply_documents import check_documents
 from strandline.services.rest.result_views import kibana_objects
 from tests.support.lens import faults, field_type, panels
@@ -65,7 +68,7 @@ steps:
              aggregate: {json.dumps(MORE_AGGREGATES)}}}
     emit: [{{elasticsearch: alias-{seed}-second}}]
 """
-    return text
+    return text + f"dead_letters: {{index: {'true' if chance.random() < 0.5 else 'false'}}}\n"
 
 
 def pipeline_of(text: str) -> CheckedPipeline:
@@ -74,8 +77,9 @@ def pipeline_of(text: str) -> CheckedPipeline:
 
 
 def mappings(pipeline: CheckedPipeline) -> dict[str, dict[str, Any]]:
-    """Alias -> the mapping that its indices get."""
-    return {
+    """Alias, or index of dead letters -> the mapping."""
+    letters = {f"{pipeline.job}.dead-letters": DEAD_LETTER_MAPPING} if pipeline.spec.dead_letters.index else {}
+    return letters | {
         emit.name: build_mapping(
             DocumentShape(
                 emit.name,
@@ -165,7 +169,7 @@ def test_dashboards_have_what_their_schema_knows_and_panels_stand_beside_each_ot
 def test_the_same_pipeline_gives_the_same_bytes() -> None:
     text = EXAMPLES["turbine-health"]
     assert as_ndjson(kibana_objects(pipeline_of(text))) == as_ndjson(kibana_objects(pipeline_of(text)))
-    assert as_ndjson(kibana_objects(pipeline_of(text))).count("\n") == 5
+    assert as_ndjson(kibana_objects(pipeline_of(text))).count("\n") == 7
 
 
 @pytest.mark.parametrize("job", FILES)
@@ -174,6 +178,35 @@ def test_the_dashboards_of_the_examples_are_what_the_command_makes(job: str) -> 
     made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     kept = ROOT / "examples" / "kibana" / f"{job}.ndjson"
     assert made == kept.read_text(), f"make it anew: strandline kibana export {FILES[job]} > {kept}"
+
+
+def test_documents_link_to_what_the_api_says_of_them() -> None:
+    """A result to its records in the log, a dead letter to its bytes; by routes that the API has."""
+    plain = kibana_objects(pipeline_of(EXAMPLES["turbine-health"]))
+    linked = kibana_objects(pipeline_of(EXAMPLES["turbine-health"]), "https://farm.example/strandline/")
+    assert "farm.example" not in as_ndjson(plain)
+    assert [one["id"] for one in linked] == [one["id"] for one in plain]
+    found = {
+        (one["attributes"]["title"], name): format_["params"]["urlTemplate"]
+        for one in linked
+        if one["type"] == "index-pattern"
+        for name, format_ in json.loads(one["attributes"]["fieldFormatMap"]).items()
+        if format_["id"] == "url"
+    }
+    assert found == {
+        (alias, "_id"): f"https://farm.example/strandline/v1/results/{alias}/{{{{value}}}}/records"
+        for alias in ("turbine-minute", "turbine-hour")
+    } | {
+        ("turbine-health.dead-letters", "number"): (
+            "https://farm.example/strandline/v1/jobs/turbine-health/dead-letters/{{value}}"
+        )
+    }
+    paths = {re.sub(r"\{\w+\}", "[^/]+", path) for path in create_app(None).openapi()["paths"]}
+    for url in found.values():
+        path = url.removeprefix("https://farm.example/strandline")
+        assert any(re.fullmatch(one, path) for one in paths), path
+    shown = {one["id"]: one["attributes"]["columns"] for one in linked if one["type"] == "search"}
+    assert shown["strandline-turbine-hour-results"][-1] == "_id"
 
 
 def test_a_file_without_a_pipeline_is_refused(tmp_path: Path) -> None:
@@ -193,7 +226,11 @@ def test_a_file_without_a_pipeline_is_refused(tmp_path: Path) -> None:
 
 def test_the_time_is_the_windows_start_and_sums_of_windows_that_overlap_are_not_added_up() -> None:
     pipeline = pipeline_of(SLIDING)
-    tumbling = [*panels(kibana_objects(pipeline_of(EXAMPLES["turbine-health"])))]
+    tumbling = [
+        panel
+        for panel in panels(kibana_objects(pipeline_of(EXAMPLES["turbine-health"])))
+        if not panel.alias.endswith(".dead-letters")
+    ]
     assert {panel.time_field for panel in tumbling} == {"window.start"}
     done = {
         (column["sourceField"], column["operationType"])
@@ -216,5 +253,19 @@ def test_the_time_is_the_windows_start_and_sums_of_windows_that_overlap_are_not_
     assert "sum" not in {c["operationType"] for panel in overlapping for c in panel.columns.values()}
 
 
-def test_a_job_that_emits_to_no_index_has_nothing_to_show() -> None:
-    assert saved_objects("job", []) == []
+def test_a_job_that_emits_to_no_index_has_nothing_to_show_but_its_dead_letters() -> None:
+    assert saved_objects("job", [], has_dead_letters=False) == []
+    objects = saved_objects("job", [], has_dead_letters=True)
+    assert [one["type"] for one in objects] == ["index-pattern", "search", "dashboard"]
+    found = list(panels(objects))
+    assert {(panel.alias, panel.time_field) for panel in found} == {("job.dead-letters", "@timestamp")}
+    assert [fault for panel in found for fault in faults(panel, DEAD_LETTER_MAPPING)] == []
+
+
+def test_dead_letters_stand_beside_the_results_of_a_job_that_has_them_in_an_index() -> None:
+    text = EXAMPLES["turbine-health"]
+    with_them = {panel.alias for panel in panels(kibana_objects(pipeline_of(text)))}
+    without = {
+        panel.alias for panel in panels(kibana_objects(pipeline_of(text.replace("index: true", "index: false"))))
+    }
+    assert with_them - without == {"turbine-health.dead-letters"}

@@ -18,6 +18,7 @@ from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import FUNCTIONS, ExpressionError, parse_expression
 from strandline.processing.pipelines.model import (
+    DeadLettersSpec,
     EmitSpec,
     EventTimeSpec,
     IndexSpec,
@@ -491,6 +492,17 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
             "checkpoint: {records: 0}\nsteps:",
             ":4: checkpoint.records: should be greater than or equal to 1, got 0",
         ),
+        (
+            "steps:",
+            "dead_letters: {index: true, newest: 0}\nsteps:",
+            ":4: dead_letters.newest: should be greater than or",
+        ),
+        (
+            "steps:",
+            "dead_letters: {index: true, kept: 0s}\nsteps:",
+            ":4: dead_letters.kept: an index that keeps nothing",
+        ),
+        ("hour}, {stream", "hour.dead-letters}, {stream", "ends like an index of dead letters (JOB.dead-letters)"),
         ("steps:", "on_error: ignore\nsteps:", ":4: on_error: expected 'dead_letter' or 'crash', got 'ignore'"),
         ("steps:", "late: revise\nsteps:", ":4: late: expected 'dead_letter' or 'drop', got 'revise'"),
         ("steps:", "recovery: tape\nsteps:", ":4: recovery: expected 'rewind' or 'snapshot', got 'tape'"),
@@ -729,7 +741,7 @@ def test_the_reference_names_every_field_and_function() -> None:
     text = REFERENCE.read_text()
     models: list[type[DocumentModel]] = [
         StreamSpec, FieldSpec, MqttSpec, PipelineSpec, EventTimeSpec, InputSpec, StepSpec, WindowSpec, EmitSpec,
-        IndexSpec,
+        IndexSpec, DeadLettersSpec,
     ]  # fmt: skip
     names = {field.alias or name for model in models for name, field in model.model_fields.items()}
     assert [name for name in sorted(names | set(FUNCTIONS)) if not re.search(rf"[`{{]{name}\b", text)] == []

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from confluent_kafka import Message
 
 from strandline.core.errors import RecordTooLarge
-from strandline.core.record_headers import dead_letter_topic
+from strandline.core.record_headers import HEADER_PAYLOAD_BYTES, HEADER_PAYLOAD_SHA256, dead_letter_topic
 from strandline.log.record_size import RECORD_BATCH_HEAD_BYTES, record_batch_bytes_max
 from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
 from strandline.processing.source.slice_rows import parts_by_size, row_identity
@@ -32,10 +32,6 @@ HEADER_BYTES_MAX = 4_096
 """A longer text is cut: a message may quote what it refuses."""
 _BESIDE_VALUE_BYTES_MAX = 16 * HEADER_BYTES_MAX
 """The key and the headers of a dead letter have fewer bytes together: it has at most nine of them."""
-HEADER_PAYLOAD_BYTES = "payload-bytes"
-"""Of a dead letter without its bytes: how many they were."""
-HEADER_PAYLOAD_SHA256 = "payload-sha256"
-"""Likewise: their SHA-256, in hexadecimal."""
 
 
 class DeadLetter(NamedTuple):

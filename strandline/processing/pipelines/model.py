@@ -316,6 +316,21 @@ class CheckpointSpec(DocumentModel):
     """A slice is cut before it would hold clearly more; null is the control service's setting."""
 
 
+class DeadLettersSpec(DocumentModel):
+    """`dead_letters` of a pipeline's document: whether they can be searched for. The dead-letter stream has them in any case."""
+
+    index: bool = False
+    """Whether the newest are also in the index `JOB.dead-letters`."""
+    kept: Duration = Field(default=2_592_000_000, json_schema_extra={"default": "30d"})
+    """Older ones go from the index."""
+    newest: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
+    """The index holds about so many at most."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if self.kept == 0:
+            yield ("kept",), "an index that keeps nothing; expected at least 1ms, or index: false"
+
+
 class PipelineSpec(DocumentModel):
     """A pipeline: one stream in, steps, results out."""
 
@@ -337,6 +352,8 @@ class PipelineSpec(DocumentModel):
     """How a start comes to the state of open windows: it reads the log again, or goes on from Spark's checkpoint on disk."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """How often progress is recorded: {every, records}."""
+    dead_letters: DeadLettersSpec = DeadLettersSpec()
+    """Whether dead letters can be searched for: {index, kept, newest}."""
 
     @classmethod
     def from_document(cls, data: dict[str, object]) -> Self:

@@ -82,6 +82,8 @@ def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chang
         yield Change("recovery", Effect.SAFE, "counts from the start after the next one on")
     if (before.spec.late, before.spec.on_error) != (after.spec.late, after.spec.on_error):
         yield Change("late or on_error", Effect.SAFE, "counts from the next slice on")
+    if before.spec.dead_letters != after.spec.dead_letters:
+        yield Change("dead_letters", Effect.SAFE, "counts at once; without `index: true` what is in the index stays")
 
 
 def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Change]:

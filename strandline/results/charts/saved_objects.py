@@ -1,8 +1,10 @@
-"""What Kibana needs to show a job's results: a data view and a search in Discover for each alias, and a dashboard.
+"""What Kibana needs to show a job's results: a data view and a search in Discover for each alias, and a dashboard. The same for
+its dead letters, if they are in an index.
 
 - A data view names the alias and no pattern. Only the alias shows a window once: after a backfill its filters leave out what
   was replaced, and a pattern such as `turbine-*` would count both, and mix minutes with hours.
 - Its time is `window.start`, not `@timestamp`, which is the window's end: a bar stands over the time that it tells of.
+- The time of a dead letter is its log time: many have no readable event time.
 - The ids follow from the names, so a second import replaces what the first one made.
 
 Kibana 8.19 takes objects in older formats and migrates them. Each object here says in which version's format it is.
@@ -19,7 +21,9 @@ from typing import Any
 
 from strandline.core.field_types import kind_of
 from strandline.results.charts.lens import Chart, Column, Field, Operation, count, number, over_time, table
+from strandline.results.dead_letters.documents import DEAD_LETTER_FIELDS
 from strandline.results.mapping import FIELD_MAPPINGS
+from strandline.results.names import dead_letter_index
 
 SavedObject = dict[str, Any]
 
@@ -34,6 +38,8 @@ _CHARTS_MAX = 4
 _REFRESH_MS = 10_000
 _WINDOWS_SHOWN = 240
 """How many windows of the smallest size the dashboard's time goes back at first."""
+_WINDOW_MS = 60_000
+"""The size where there are no windows, but dead letters."""
 _AGGREGATION = re.compile(r"\s*(count|sum|min|max)\s*\([^()]*\)\s*", re.IGNORECASE)
 """One aggregate of a field or of all rows, and nothing else."""
 _OPERATIONS: dict[str, Operation] = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
@@ -80,12 +86,31 @@ class ResultView:
         return [(one, field) for one, field in fields if field.is_number]
 
 
-def saved_objects(job: str, views: Sequence[ResultView]) -> list[SavedObject]:
-    """Everything for one job, in the order in which Kibana may read it. Empty for a job without an alias."""
-    if not views:
-        return []
-    objects = [one for view in views for one in (_data_view(view), _search(view))]
-    return [*objects, _dashboard(job, views)]
+def saved_objects(
+    job: str, views: Sequence[ResultView], *, has_dead_letters: bool, links: str = ""
+) -> list[SavedObject]:
+    """Everything for one job, in the order in which Kibana may read it. Empty for a job with nothing in an index.
+
+    `has_dead_letters`: whether its dead letters are in one. `links`: the address of the REST API as browsers reach it, to which
+    documents then link; without it they don't.
+    """
+    links = links.rstrip("/")
+    objects = [one for view in views for one in (_view_of_results(view, links), _search_of_results(view, links))]
+    rows = [row for view in views for row in _rows_of_results(view)]
+    if has_dead_letters:
+        objects += [_view_of_dead_letters(job, links), _search_of_dead_letters(job)]
+        rows += _rows_of_dead_letters(job)
+    return [*objects, _dashboard(job, rows, min((view.size_ms for view in views), default=_WINDOW_MS))] if rows else []
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Panels beside each other, which together are as wide as the dashboard."""
+
+    name: str
+    height: int
+    panels: list[tuple[int, Chart]]
+    """(width, panel)"""
 
 
 def as_ndjson(objects: Sequence[SavedObject]) -> str:
@@ -108,72 +133,120 @@ def _saved(kind: str, id_: str, attributes: dict[str, Any], references: Sequence
     }
 
 
-def _data_view(view: ResultView) -> SavedObject:
+def _view_of_results(view: ResultView, links: str) -> SavedObject:
     labels = {"window.start": "window start", "window.end": "window end", "@timestamp": "window end (@timestamp)"}
     formats = {field.name: _NUMBER_FORMATS[field.type] for _, field in view.numbers}
+    if links:
+        labels["_id"] = "records in the log"
+        formats["_id"] = _link(f"{links}/v1/results/{view.alias}/{_VALUE}/records", "offsets")
+    return _data_view(view.id, view.alias, f"{view.alias} ({_size_text(view.size_ms)})", WINDOW_START, labels, formats)
+
+
+def _view_of_dead_letters(job: str, links: str) -> SavedObject:
+    index = dead_letter_index(job)
+    labels = {"@timestamp": "log time of the dead letter", "number": "dead letter", "size": "bytes of the record"}
+    formats = {name: {"id": "number", "params": {"pattern": "0"}} for name in ("partition", "offset", "number")}
+    formats["size"] = {"id": "bytes", "params": {}}
+    if links:
+        formats["number"] = _link(f"{links}/v1/jobs/{job}/dead-letters/{_VALUE}", _VALUE)
+    return _data_view(_dead_letters_id(job), index, f"{job}: dead letters", _LOG_TIME, labels, formats)
+
+
+def _data_view(
+    id_: str, index: str, name: str, time: Field, labels: dict[str, str], formats: dict[str, Any]
+) -> SavedObject:
     attributes = {
-        "title": view.alias,
-        "name": f"{view.alias} ({_size_text(view.size_ms)})",
-        "timeFieldName": WINDOW_START.name,
-        "allowNoIndex": True,  # before the first window closes there is no index
+        "title": index,
+        "name": name,
+        "timeFieldName": time.name,
+        "allowNoIndex": True,  # before the first document there is no index
         "fields": "[]",
         "fieldAttrs": json.dumps({name: {"customLabel": label} for name, label in labels.items()}),
         "fieldFormatMap": json.dumps(formats),
         "runtimeFieldMap": "{}",
         "sourceFilters": "[]",
     }
-    return _saved("index-pattern", view.id, attributes, [])
+    return _saved("index-pattern", id_, attributes, [])
 
 
-_NUMBER_FORMATS = {
+def _link(url: str, label: str) -> dict[str, Any]:
+    return {
+        "id": "url",
+        "params": {"type": "a", "urlTemplate": url, "labelTemplate": label, "openLinkInCurrentTab": False},
+    }
+
+
+_VALUE = "{{value}}"
+"""Where Kibana puts the field's value into an address."""
+_NUMBER_FORMATS: dict[str, dict[str, Any]] = {
     "double": {"id": "number", "params": {"pattern": "0,0.[000]"}},
     "long": {"id": "number", "params": {"pattern": "0,0"}},
     "integer": {"id": "number", "params": {"pattern": "0,0"}},
 }
 
 
-def _search(view: ResultView) -> SavedObject:
-    """The documents of an alias in Discover, the youngest window first."""
-    reference = "kibanaSavedObjectMeta.searchSourceJSON.index"
-    source = {"query": {"query": "", "language": "kuery"}, "filter": [], "indexRefName": reference}
-    attributes = {
-        "title": f"{view.alias}: results",
-        "description": f"Every result of stage {view.stage}",
-        "columns": [name for name, _ in view.by] + [one.name for one in view.measures],
-        "sort": [[WINDOW_START.name, "desc"]],
-        "kibanaSavedObjectMeta": {"searchSourceJSON": json.dumps(source)},
-    }
-    return _saved(
-        "search", f"{view.id}-results", attributes, [{"type": "index-pattern", "id": view.id, "name": reference}]
+def _search_of_results(view: ResultView, links: str) -> SavedObject:
+    columns = [name for name, _ in view.by] + [one.name for one in view.measures] + ["_id"] * bool(links)
+    return _search(
+        f"{view.id}-results",
+        f"{view.alias}: results",
+        f"Every result of stage {view.stage}",
+        view.id,
+        columns,
+        WINDOW_START,
     )
 
 
-def _dashboard(job: str, views: Sequence[ResultView]) -> SavedObject:
+def _search_of_dead_letters(job: str) -> SavedObject:
+    view, columns = (
+        _dead_letters_id(job),
+        ["reason", "step", "message", "text", "stream", "partition", "offset", "number"],
+    )
+    about = f"Records and results that job {job} could not use"
+    return _search(f"{view}-letters", f"{job}: dead letters", about, view, columns, _LOG_TIME)
+
+
+def _search(id_: str, title: str, about: str, view: str, columns: list[str], time: Field) -> SavedObject:
+    """The documents of a data view in Discover, the youngest first."""
+    reference = "kibanaSavedObjectMeta.searchSourceJSON.index"
+    source = {"query": {"query": "", "language": "kuery"}, "filter": [], "indexRefName": reference}
+    attributes = {
+        "title": title,
+        "description": about,
+        "columns": columns,
+        "sort": [[time.name, "desc"]],
+        "kibanaSavedObjectMeta": {"searchSourceJSON": json.dumps(source)},
+    }
+    return _saved("search", id_, attributes, [{"type": "index-pattern", "id": view, "name": reference}])
+
+
+def _dashboard(job: str, rows: Sequence[_Row], window_ms: int) -> SavedObject:
     panels: list[dict[str, Any]] = []
     references: list[dict[str, str]] = []
     y = 0
-    for view in views:
-        for x, width, height, chart in _placed(view):
-            panel = f"{view.alias}-{len(panels)}"
+    for row in rows:
+        x = 0
+        for width, chart in row.panels:
+            panel = f"{row.name}-{len(panels)}"
             panels.append(
                 {
                     "type": "lens",
                     "panelIndex": panel,
-                    "gridData": {"x": x, "y": y, "w": width, "h": height, "i": panel},
+                    "gridData": {"x": x, "y": y, "w": width, "h": row.height, "i": panel},
                     "title": chart.title,
                     "embeddableConfig": {"attributes": chart.attributes, "enhancements": {}},
                 }
             )
             references += [{**one, "name": f"{panel}:{one['name']}"} for one in chart.references]
-            if x + width == _GRID_COLUMNS:
-                y += height
+            x += width
+        y += row.height
     meta = {"query": {"query": "", "language": "kuery"}, "filter": []}
     attributes = {
         "title": f"{job}: results",
         "description": f"Made from the pipeline of job {job} by `strandline kibana export {job}`",
         "version": 1,
         "timeRestore": True,
-        "timeFrom": f"now-{_WINDOWS_SHOWN * min(view.size_ms for view in views) // 1000}s",
+        "timeFrom": f"now-{_WINDOWS_SHOWN * window_ms // 1000}s",
         "timeTo": "now",
         "refreshInterval": {"pause": False, "value": _REFRESH_MS},
         "optionsJSON": json.dumps({"useMargins": True, "syncColors": True, "hidePanelTitles": False}),
@@ -183,27 +256,53 @@ def _dashboard(job: str, views: Sequence[ResultView]) -> SavedObject:
     return _saved("dashboard", f"strandline-{job}", attributes, references)
 
 
-def _placed(view: ResultView) -> Iterator[tuple[int, int, int, Chart]]:
-    """The panels of one alias in rows of the grid: x, width, height, panel. The last panel of each row ends at its right edge."""
+def _rows_of_results(view: ResultView) -> Iterator[_Row]:
     key = view.keys[-1] if view.keys else None
     size = _size_text(view.size_ms)
     results = count("results")
-    yield 0, 8, 10, number(f"{view.alias}: results", view.id, results)
     title = f"{view.alias}: results of {size} by {key.name}" if key else f"{view.alias}: results of {size}"
-    yield 8, 40, 10, over_time(title, view.id, WINDOW_START, key, results, as_bars=True, top=_SERIES_MAX)
+    chart = over_time(title, view.id, WINDOW_START, key, results, as_bars=True, top=_SERIES_MAX)
+    yield _Row(view.alias, 10, [(8, number(f"{view.alias}: results", view.id, results)), (40, chart)])
     drawn = view.numbers[:_CHARTS_MAX]
-    for position, (measure, field) in enumerate(drawn):
-        is_last_alone = position == len(drawn) - 1 and position % 2 == 0
-        operation = operation_of(measure, view)
-        title = f"{view.alias}: {measure.name} ({operation} of {size} windows)"
-        chart = over_time(
-            title, view.id, WINDOW_START, key, field.measure(operation), as_bars=operation == "sum", top=_SERIES_MAX
-        )
-        yield 0 if position % 2 == 0 else 24, _GRID_COLUMNS if is_last_alone else 24, 14, chart
+    charts = [_chart(view, measure, field, key) for measure, field in drawn]
+    for first in range(0, len(charts), 2):
+        beside = charts[first : first + 2]
+        yield _Row(view.alias, 14, [(_GRID_COLUMNS // len(beside), one) for one in beside])
     if view.keys:
         measures: list[Column] = [field.measure(operation_of(measure, view)) for measure, field in drawn]
         title = f"{view.alias}: top {', '.join(field.name for field in view.keys)}"
-        yield 0, _GRID_COLUMNS, 14, table(title, view.id, view.keys, [*measures, results], top=_ROWS_MAX)
+        top = table(title, view.id, view.keys, [*measures, results], top=_ROWS_MAX)
+        yield _Row(view.alias, 14, [(_GRID_COLUMNS, top)])
+
+
+def _chart(view: ResultView, measure: Measure, field: Field, key: Field | None) -> Chart:
+    operation = operation_of(measure, view)
+    title = f"{view.alias}: {measure.name} ({operation} of {_size_text(view.size_ms)} windows)"
+    column = field.measure(operation)
+    return over_time(title, view.id, WINDOW_START, key, column, as_bars=operation == "sum", top=_SERIES_MAX)
+
+
+def _rows_of_dead_letters(job: str) -> Iterator[_Row]:
+    view, letters = _dead_letters_id(job), count("dead letters")
+    reason, step, message = (_dead_letter_field(name) for name in ("reason", "step", "message"))
+    title = "late records and other dead letters by reason"
+    chart = over_time(title, view, _LOG_TIME, reason, letters, as_bars=True, top=_SERIES_MAX)
+    yield _Row(view, 10, [(8, number("dead letters", view, letters)), (40, chart)])
+    yield _Row(
+        view, 14, [(_GRID_COLUMNS, table("dead letters: why", view, [reason, step, message], [letters], top=10))]
+    )
+
+
+def _dead_letters_id(job: str) -> str:
+    """Of the data view. No alias ends like it."""
+    return f"strandline-{dead_letter_index(job)}"
+
+
+def _dead_letter_field(name: str, label: str = "") -> Field:
+    return Field(name, DEAD_LETTER_FIELDS[name]["type"], label or name)
+
+
+_LOG_TIME = _dead_letter_field("@timestamp", "log time")
 
 
 def operation_of(measure: Measure, view: ResultView) -> Operation:

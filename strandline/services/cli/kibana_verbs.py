@@ -17,13 +17,22 @@ kibana_app = typer.Typer(help="Results in Kibana: data views and a dashboard for
 JobOrFile = Annotated[str, typer.Argument(help="A job's name, or a YAML file with a pipeline and its stream.")]
 KibanaUrl = Annotated[str, typer.Option("--kibana", envvar="STRANDLINE_KIBANA_URL", help="Kibana's address.")]
 
+Links = Annotated[
+    str,
+    typer.Option(
+        metavar="URL", help="The REST API's address as browsers reach it: documents link to their records there."
+    ),
+]
+
 
 @kibana_app.command("export", epilog="Example: strandline kibana export turbine-health")
-def export_objects(job: JobOrFile, data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
+def export_objects(
+    job: JobOrFile, links: Links = "", data_dir: DataDir = None, url: Url = None, as_json: AsJson = False
+) -> None:
     """Print the saved objects, one a line, as Kibana's page Saved objects imports them."""
     from strandline.results.charts.saved_objects import as_ndjson
 
-    objects = _objects(job, data_dir, url)
+    objects = _objects(job, links, data_dir, url)
     if as_json:
         print_json({"objects": objects})
     else:
@@ -35,6 +44,7 @@ def import_into_kibana(
     job: JobOrFile,
     kibana: KibanaUrl = "http://127.0.0.1:5601",
     space: Annotated[str, typer.Option(help="The id of one of Kibana's spaces; default: the default one.")] = "",
+    links: Links = "",
     data_dir: DataDir = None,
     url: Url = None,
     as_json: AsJson = False,
@@ -42,7 +52,7 @@ def import_into_kibana(
     """Put the saved objects into Kibana, in place of those that an earlier import made."""
     from strandline.results.charts.kibana_client import import_objects, space_url
 
-    objects = _objects(job, data_dir, url)
+    objects = _objects(job, links, data_dir, url)
     with waiting(f"importing {len(objects)} objects into {kibana}"):
         taken = import_objects(kibana, objects, space=space)
     base = space_url(kibana, space)
@@ -53,19 +63,19 @@ def import_into_kibana(
         print("\n".join([f"Kibana has {taken} objects", *dashboards]))
 
 
-def _objects(job: str, data_dir: Path | None, url: str | None) -> list[dict[str, Any]]:
+def _objects(job: str, links: str, data_dir: Path | None, url: str | None) -> list[dict[str, Any]]:
     if Path(job).is_file():
-        return _objects_of_file(Path(job))
+        return _objects_of_file(Path(job), links)
     with connect(data_dir, url) as client:
-        found: list[dict[str, Any]] = client.get(f"/v1/jobs/{quote(job, safe='')}/kibana")["objects"]
+        found: list[dict[str, Any]] = client.get(f"/v1/jobs/{quote(job, safe='')}/kibana", links=links)["objects"]
         return found
 
 
-def _objects_of_file(file: Path) -> list[dict[str, Any]]:
+def _objects_of_file(file: Path, links: str) -> list[dict[str, Any]]:
     from strandline.services.rest.apply_documents import check_documents
     from strandline.services.rest.result_views import kibana_objects
 
     pipelines = check_documents(file.read_bytes(), str(file), {}).pipelines
     if not pipelines:
         raise InvalidDocument([Problem("no pipeline stands here; name a file that has one", "", str(file), None)])
-    return [one for pipeline in pipelines for one in kibana_objects(pipeline)]
+    return [one for pipeline in pipelines for one in kibana_objects(pipeline, links)]

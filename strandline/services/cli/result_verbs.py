@@ -35,12 +35,20 @@ def results(
     to: Annotated[str | None, typer.Option(help="Windows that start no later.")] = None,
     windows: Annotated[int, typer.Option(min=1, help="How many windows back, without --from.")] = 240,
     series: Annotated[int, typer.Option(min=1, max=50, help="Of the keys with most results, so many.")] = 10,
+    records: Annotated[
+        str | None, typer.Option(metavar="ID", help="Say where the records of this result stand.")
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page for a browser that needs nothing else.")] = None,
     data_dir: DataDir = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw the results of an alias over time."""
+    if records is not None:
+        with connect(data_dir, url) as client:
+            told = client.get(f"/v1/results/{quote(alias, safe='')}/{quote(records, safe='')}/records")
+        show(told, as_json, lambda: [_window_caption(told), _ranges_table(told)])
+        return
     asked = {
         "value": value,
         "by": by,
@@ -107,6 +115,21 @@ def _counts(answer: Answer) -> list[tuple[str, str]]:
 def _caption(answer: Answer) -> Text:
     counts = ", ".join(f"{name} {number}" for name, number in _counts(answer))
     return Text(f"{_title(answer)}\n{_about(answer)}\nSince the job began: {counts}.")
+
+
+def _window_caption(told: Answer) -> Text:
+    window = f"{_time_text(told['window_start_ms'])} to {_time_text(told['window_end_ms'])} UTC"
+    return Text(
+        f"{told['alias']}, result {told['document']}: stage {told['stage']} of job {told['job']}, window {window}\n"
+        f"Its records are in slices {told['slice_first']} to {told['slice_last']}, with others that came at the same time."
+    )
+
+
+def _ranges_table(told: Answer) -> Table:
+    table = Table("stream", "partition", "first offset", "up to, not including")
+    for one in told["ranges"]:
+        table.add_row(one["stream"], *(str(one[name]) for name in ("partition", "offset_first", "offset_next")))
+    return table
 
 
 def _table(answer: Answer) -> Table:

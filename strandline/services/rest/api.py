@@ -31,8 +31,8 @@ _PROBLEM_ANSWER: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(dependencies: Dependencies | None, names: Collection[str] = ()) -> FastAPI:
-    """The app over `dependencies`. It starts the supervisor, the backfills and the removal of old slices when it starts, and
-    closes them when it ends.
+    """The app over `dependencies`. It starts the supervisor, the backfills, the removal of old slices and the copying of dead
+    letters when it starts, and closes them when it ends.
 
     `names` are the host names under which it answers, beside loopback's. Without dependencies it can only describe itself.
     """
@@ -43,7 +43,9 @@ def create_app(dependencies: Dependencies | None, names: Collection[str] = ()) -
         await run_in_threadpool(dependencies.supervisor.start)
         dependencies.backfills.start()
         dependencies.old_slices.start()
+        dependencies.dead_letter_copies.start()
         yield
+        await run_in_threadpool(dependencies.dead_letter_copies.close)
         await run_in_threadpool(dependencies.old_slices.close)
         await run_in_threadpool(dependencies.backfills.close)
         await run_in_threadpool(dependencies.audits.close)

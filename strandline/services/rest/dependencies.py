@@ -12,6 +12,7 @@ from strandline.log.kafka_status import KafkaStatus
 from strandline.services.rest.apply_documents import Applier
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
+from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
 from strandline.services.supervision.old_slices import OldSlices
 from strandline.services.supervision.supervisor import Supervisor
 
@@ -27,6 +28,7 @@ class Dependencies:
     audits: AuditJobs
     backfills: BackfillJobs
     old_slices: OldSlices
+    dead_letter_copies: DeadLetterCopies
     elasticsearch_url: str
     """Of the results store; may hold a password."""
 

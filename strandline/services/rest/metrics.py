@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from functools import lru_cache
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -23,16 +24,31 @@ def render_metrics(ledger: Ledger, log: KafkaStatus) -> bytes:
     """All metrics as text, without lag while Kafka does not answer."""
     ranges: dict[str, LogRange | None] = {}
     views = [job_view(ledger, log, job, ranges) for job in ledger.jobs()]
+    latencies = {
+        (job.name, stage): _latency_s(ledger, job.name, end_ms)
+        for job in views
+        for stage, end_ms in job.last_emission.items()
+    }
     registry = CollectorRegistry()
-    registry.register(_Jobs(views, time.time()))
+    registry.register(_Jobs(views, latencies, time.time()))
     return generate_latest(registry)
+
+
+@lru_cache(maxsize=4_096)
+def _latency_s(ledger: Ledger, job: str, end_ms: int) -> float | None:
+    """How long after the end of a window its results were final; None where the ledger can't tell any more. Cached: the slice is
+    looked for in the ledger, and scrapes come more often than results."""
+    closed_at_ms = ledger.closed_at_ms(job, end_ms)
+    return None if closed_at_ms is None else (closed_at_ms - end_ms) / 1_000
 
 
 class _Jobs(Collector):
     """The metrics of all jobs at one moment."""
 
-    def __init__(self, jobs: list[JobView], now_s: float) -> None:
+    def __init__(self, jobs: list[JobView], latencies: dict[tuple[str, str], float | None], now_s: float) -> None:
+        """`latencies`: (job, stage) -> seconds."""
         self._jobs = jobs
+        self._latencies = latencies
         self._now_s = now_s
 
     def collect(self) -> Iterable[Metric]:
@@ -42,6 +58,11 @@ class _Jobs(Collector):
         lag = GaugeMetricFamily("strandline_job_lag_records", "Records after the last committed slice", labels=["job"])
         behind = GaugeMetricFamily(
             "strandline_job_watermark_lag_seconds", "Wall clock minus the watermark in force", labels=["job"]
+        )
+        latency = GaugeMetricFamily(
+            "strandline_job_result_latency_seconds",
+            "Commit of the youngest results minus the end of their windows",
+            labels=["job", "stage"],
         )
         records = CounterMetricFamily("strandline_job_records", "Records of committed slices", labels=["job"])
         rejected = CounterMetricFamily("strandline_job_rejected_records", "Dead letters", labels=["job", "reason"])
@@ -59,4 +80,7 @@ class _Jobs(Collector):
                 rejected.add_metric([job.name, reason], count)
             for stage, count in job.counts.results.items():
                 results.add_metric([job.name, stage], count)
-        yield from (state, epoch, lag, behind, records, rejected, results)
+        for (name, stage), seconds in self._latencies.items():
+            if seconds is not None:
+                latency.add_metric([name, stage], seconds)
+        yield from (state, epoch, lag, behind, latency, records, rejected, results)

@@ -23,6 +23,9 @@ def result_views(pipeline: CheckedPipeline) -> list[ResultView]:
     ]
 
 
-def kibana_objects(pipeline: CheckedPipeline) -> list[SavedObject]:
-    """The saved objects that show the pipeline's results in Kibana."""
-    return saved_objects(pipeline.job, result_views(pipeline))
+def kibana_objects(pipeline: CheckedPipeline, links: str = "") -> list[SavedObject]:
+    """The saved objects that show the pipeline's results, and its dead letters if they are in an index, in Kibana.
+    `links` as in `saved_objects`."""
+    return saved_objects(
+        pipeline.job, result_views(pipeline), has_dead_letters=pipeline.spec.dead_letters.index, links=links
+    )

@@ -355,6 +355,35 @@ def backfill_view(row: BackfillRow) -> BackfillView:
     return BackfillView(**{**shown, "windows": windows, "attempts": row.epoch})
 
 
+class OffsetRangeView(View):
+    """A piece of one partition: from `offset_first` up to, but not including, `offset_next`."""
+
+    stream: str
+    partition: int
+    offset_first: int
+    offset_next: int
+
+
+class ResultRecordsView(View):
+    """Where the records of one result stand: all of them are in these ranges, with others that came at the same time."""
+
+    alias: str
+    document: str
+    """The result's id."""
+    job: str
+    stage: str
+    version: int
+    """Of the pipeline that computed it."""
+    window_start_ms: int
+    window_end_ms: int
+    from_ms: int
+    """No event before this time counts in it: the window's start, or earlier where a stage before has windows that slide."""
+    slice_first: int
+    slice_last: int
+    """What came in later slices was late for it."""
+    ranges: list[OffsetRangeView]
+
+
 class HealthView(View):
     status: Literal["ok", "unavailable"]
     checks: dict[str, str] = {}

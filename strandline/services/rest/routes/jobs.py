@@ -64,11 +64,18 @@ def explain_job(control: Control, name: str) -> ExplanationView:
 
 
 @router.get("/v1/jobs/{name}/kibana")
-def show_kibana_objects(control: Control, name: str) -> KibanaView:
+def show_kibana_objects(
+    control: Control,
+    name: str,
+    links: Annotated[
+        str,
+        Query(pattern="^(https?://.+)?$", description="This API's address as browsers reach it: documents link to it."),
+    ] = "",
+) -> KibanaView:
     """Data views, searches and a dashboard for the job's results, as Kibana's saved objects."""
     job = control.ledger.job(name)
     pipeline = present_pipeline(control.ledger, job, input_stream(control.ledger, job))
-    return KibanaView(objects=kibana_objects(pipeline))
+    return KibanaView(objects=kibana_objects(pipeline, links))
 
 
 @router.post("/v1/jobs/{name}/start", status_code=202)

@@ -14,8 +14,9 @@ from strandline.results.charts.saved_objects import Measure, ResultView, operati
 from strandline.results.charts.series import SeriesQuery, read_series
 from strandline.services.rest.dependencies import Control
 from strandline.services.rest.job_status import input_stream, present_pipeline
+from strandline.services.rest.result_records import result_records
 from strandline.services.rest.result_views import result_views
-from strandline.services.rest.views import ResultsView, SeriesView
+from strandline.services.rest.views import ResultRecordsView, ResultsView, SeriesView
 
 router = APIRouter(tags=["results"])
 
@@ -55,6 +56,13 @@ def show_results(
         series=[SeriesView(key=one.key, points=one.points) for one in found.series],
         counts=control.ledger.totals(job.name),
     )
+
+
+@router.get("/v1/results/{alias}/{document}/records")
+def show_result_records(control: Control, alias: str, document: str) -> ResultRecordsView:
+    """Where the records of one result stand in the log, as ranges of offsets."""
+    job, _ = _view(control.ledger, alias)
+    return result_records(control.ledger, control.elasticsearch_url, job.name, alias, document)
 
 
 def _view(ledger: Ledger, alias: str) -> tuple[JobRow, ResultView]:

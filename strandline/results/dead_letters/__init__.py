@@ -1,0 +1,1 @@
+"""The optional index of a job's dead letters."""

@@ -1,0 +1,79 @@
+"""Where the records of a result stand in the log, from the slices in the ledger: no record is read for it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from strandline.core.errors import NotFound
+from strandline.ledger.ledger import Ledger
+from strandline.processing.pipelines.event_time import first_event
+from strandline.processing.pipelines.stored import load_pipeline
+from strandline.results.elasticsearch_client import RequestRefused, request
+from strandline.services.rest.views import OffsetRangeView, ResultRecordsView
+
+_TIMEOUT_S = 30.0
+
+
+def result_records(ledger: Ledger, elasticsearch_url: str, job: str, alias: str, document: str) -> ResultRecordsView:
+    """The offset ranges that hold every record of one result, and others that came with them.
+
+    1. Find the document by its alias: its window, its stage, and the version and the slice that made it.
+    2. The windows of its stage and of those before say which event is the earliest that it can hold.
+    3. Slices from before any event had reached that time hold none of its records, nor do those behind the slice that closed its
+       window: there they are late for it.
+
+    Raises NotFound where there is no such result, or its slices were removed from the ledger; IndexUnavailable, RequestRefused.
+    """
+    found = _find(elasticsearch_url, alias, document)
+    origin, window = found["strandline"], {name: _ms(text) for name, text in found["window"].items()}
+    pipeline = load_pipeline(ledger, job, origin["version"])
+    number = [stage.name for stage in pipeline.stages].index(origin["stage"])
+    from_ms = first_event(pipeline.windows[: number + 1], window["end"] - 1)
+    slice_first, slice_last = ledger.first_slice_reaching(job, from_ms), origin["emission"]
+    first, last = (ledger.slices(job, one, one) for one in (slice_first or 0, slice_last))
+    if not first or not last or first[0].number <= ledger.floor(job):
+        raise NotFound(
+            f"the ledger no longer knows which slices hold the records of result {document} of {alias}: they were removed "
+            f"because they are old. Its window begins at {found['window']['start']}; look for it in the stream by log time"
+        )
+    return ResultRecordsView(
+        alias=alias,
+        document=document,
+        job=job,
+        stage=origin["stage"],
+        version=origin["version"],
+        window_start_ms=window["start"],
+        window_end_ms=window["end"],
+        from_ms=from_ms,
+        slice_first=first[0].number,
+        slice_last=slice_last,
+        ranges=[
+            OffsetRangeView(
+                stream=stream,
+                partition=partition,
+                offset_first=first[0].offsets_first.get(stream, {}).get(partition, 0),
+                offset_next=offset_next,
+            )
+            for stream, ends in last[0].offsets.items()
+            for partition, offset_next in sorted(ends.items())
+        ],
+    )
+
+
+def _find(url: str, alias: str, document: str) -> dict[str, Any]:
+    body = {"size": 1, "query": {"ids": {"values": [document]}}, "_source": ["window", "strandline"]}
+    hits: list[dict[str, Any]] = []
+    try:
+        hits = request(url, "POST", f"/{alias}/_search", timeout_s=_TIMEOUT_S, body=body)["hits"]["hits"]
+    except RequestRefused as error:
+        if error.error_type != "index_not_found_exception":  # before the first window closes there is no index
+            raise
+    if not hits:
+        raise NotFound(f"{alias} shows no result {document}; its id is the _id of a document in Elasticsearch")
+    source: dict[str, Any] = hits[0]["_source"]
+    return source
+
+
+def _ms(text: str) -> int:
+    return round(datetime.fromisoformat(text).timestamp() * 1000)

@@ -1,0 +1,124 @@
+"""Copies the dead letters of jobs with `dead_letters: {index: true}` into their index, beside the jobs: a job never waits for it,
+and none fails over it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from strandline.core.errors import StrandlineError
+from strandline.ledger.ledger import Ledger
+from strandline.log.kafka_status import KafkaStatus
+from strandline.processing.pipelines.model import DeadLettersSpec, PipelineSpec
+from strandline.results.dead_letters.documents import dead_letter_document
+from strandline.results.dead_letters.index import DeadLetterIndex
+from strandline.services.supervision.repeated_errors import RepeatedErrors
+
+logger = structlog.get_logger()
+
+LOOK_INTERVAL_S = 5.0
+LETTERS_AT_ONCE = 2_000
+"""So many places of the stream are read before it is recorded how far has been copied."""
+PAUSE_S = 0.05
+"""Between two such pieces, so that others come in between."""
+
+
+class DeadLetterCopies:
+    """Runs in a thread of its own between `start` and `close`, for the jobs that this control service leads. Two may copy at once
+    without harm."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        leads: Callable[[str], bool],
+        log: KafkaStatus,
+        elasticsearch_url: str,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """`leads(job)`: whether this control service leads it now. `now_ms` decides how long dead letters stay in the index, and
+        no more."""
+        self._ledger = ledger
+        self._leads = leads
+        self._log = log
+        self._elasticsearch_url = elasticsearch_url
+        self._now_ms = now_ms
+        self._errors = RepeatedErrors(logger)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dead-letter-copies", daemon=True)
+
+    def start(self) -> None:
+        """Start to copy."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End after the present piece."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def copy(self) -> int:
+        """Look once at all jobs; return how many dead letters were copied. An error of one job does not stop the others."""
+        copied = 0
+        for job in self._ledger.jobs():
+            try:
+                spec = PipelineSpec.from_document(self._ledger.job_version(job.name, job.version).document)
+                if spec.dead_letters.index:
+                    copied += self._copy_job(job.name, spec.dead_letters)
+                    self._errors.worked("dead letters are copied again", action="copy", job=job.name)
+            except StrandlineError as error:
+                self._errors.failed("dead letters could not be copied", error, action="copy", job=job.name)
+            except Exception:  # the edge: one job must not take the others with it
+                logger.exception("dead letters could not be copied", action="copy", job=job.name)
+        return copied
+
+    def _copy_job(self, job: str, spec: DeadLettersSpec) -> int:
+        copied, is_done = 0, False
+        while not is_done and self._leads(job):
+            created, is_done = self._copy_some(job, spec)
+            copied += created
+            if self._closing.wait(0 if is_done else PAUSE_S):
+                break
+        return copied
+
+    def _copy_some(self, job: str, spec: DeadLettersSpec) -> tuple[int, bool]:
+        """Copy one piece; return how many were not in the index yet, and whether all are now.
+
+        1. Begin where the index says that copying has come to, but leave out what it would not keep.
+        2. Create the documents of the piece. A kill from here on makes the next one create them again, which adds nothing.
+        3. Record in the index that they are there.
+        4. Delete some of those that are too old or too many.
+        """
+        oldest_ms = self._now_ms() - spec.kept
+        held = self._log.dead_letter_range(job, oldest_ms)
+        if held is None:
+            return 0, True
+        index = DeadLetterIndex(self._elasticsearch_url, job)
+        before, number_kept = index.copied().get(held.topic_id, 0), held.offset_next - spec.newest
+        number = min(max(before, held.offset_first, number_kept), held.offset_next)
+        number_next = min(number + LETTERS_AT_ONCE, held.offset_next)
+        created = 0
+        for letters in self._log.read_dead_letters(job, number, number_next):
+            created += index.create(
+                [
+                    dead_letter_document(index.name, held.topic_id, one.offset, one.log_time_ms, one.headers, one.value)
+                    for one in letters
+                ]
+            )
+        if number_next > before:
+            index.remember(held.topic_id, number_next)
+        index.forget(oldest_ms, held.topic_id, number_kept)
+        return created, number_next == held.offset_next
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self.copy()
+                self._errors.worked("the jobs are looked at again", action="copy")
+            except StrandlineError as error:
+                self._errors.failed("dead letters could not be copied", error, action="copy")
+            except Exception:  # the edge: nobody would see that the thread has ended
+                logger.exception("dead letters could not be copied", action="copy")
+            self._closing.wait(LOOK_INTERVAL_S)
