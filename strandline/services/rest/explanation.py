@@ -41,8 +41,8 @@ class JobFacts:
 
 
 def explain(facts: JobFacts) -> ExplanationView:
-    """The first cause that holds, on the way of a record: the job runs, records arrive, are read, are accepted, pass the steps; the
-    store takes results; event time reaches the end of a window."""
+    """The first cause that holds on the way of a record: the job runs, records arrive, are read, are accepted, pass the steps;
+    the store takes results; event time reaches the end of a window."""
     found = _of_state(facts) or _of_input(facts) or _of_records(facts) or _of_results(facts) or _of_event_time(facts)
     cause, sentence, step = found
     return ExplanationView(cause=cause, sentence=sentence, next=step)
