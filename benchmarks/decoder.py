@@ -139,6 +139,11 @@ def format_works() -> dict[str, tuple[dict[str, Any], Lines, list[bytes | None]]
         ),
         "value, a field of a query": (value, packed(lambda one: str(one["temp"]).encode()), queries),
         "csv": ({"schema": w1, "format": "csv"}, packed(lambda one: ",".join(map(str, one.values())).encode()), []),
+        "influx": (
+            {"schema": {**w1, "time": {"type": "timestamp", "unit": "ns"}, "ts": "timestamp?"}, "format": "influx"},
+            packed(lambda one: f"w,device={one['device']} temp={one['temp']} {one['ts']}000000".encode()),
+            [],
+        ),
         "msgpack": ({"schema": w1, "format": "msgpack"}, packed(msgspec.msgpack.encode), []),
         "cbor": ({"schema": w1, "format": "cbor"}, packed(cbor2.dumps), []),
     }

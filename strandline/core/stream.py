@@ -85,7 +85,7 @@ def _number(value: object) -> object:
 
 
 Number = Annotated[int | float, BeforeValidator(_number)]
-RecordFormatName = Literal["json", "value", "csv", "msgpack", "cbor"]
+RecordFormatName = Literal["json", "value", "csv", "msgpack", "cbor", "influx"]
 FieldName = Annotated[str, BeforeValidator(check_field_name)]
 FIELD_NAMES_SCHEMA: dict[str, JsonValue] = {"propertyNames": {"pattern": f"^{FIELD_NAME.pattern}$"}}
 """For the JSON Schema of a mapping whose keys are field names."""
@@ -276,7 +276,8 @@ class StreamSpec(DocumentModel):
     partitions: int = Field(default=4, ge=1, le=1000)
     """Of the Kafka topic."""
     format: RecordFormatName = "json"
-    """What a record is: a JSON object; a bare `value`, a number or a text; a line of `csv`; or a map in `msgpack` or `cbor`."""
+    """What a record is: a JSON object; a bare `value`, a number or a text; a line of `csv`; a map in `msgpack` or
+    `cbor`; or a line of InfluxDB's protocol, `influx`."""
     csv: CsvSpec | None = None
     """Of the format csv: delimiter and columns."""
     explode: PathText | None = None

@@ -149,7 +149,15 @@ def cbor() -> Case:
     return Case("node", "application/cbor", bodies, expected, [b"\xa1", b"\xa0"], ["decode", "schema"])
 
 
-CASES = {case.__name__: case for case in (paths, explode, csv, msgpack, cbor)}
+def influx() -> Case:
+    lines = [f"weather,site=site-{one.key} celsius={one.value},n={one.key}i {one.at_s}000000000" for one in readings()]
+    expected = by_minute(
+        readings(), lambda key: f"site-{key}", lambda values: {"low": min(values), "high": max(values)}
+    )
+    return Case("site", "text/plain", ["\n".join(lines).encode()], expected, [b"weather,site=a"], ["decode"])
+
+
+CASES = {case.__name__: case for case in (paths, explode, csv, influx, msgpack, cbor)}
 
 
 def apply_example(platform: Any, name: str) -> tuple[str, str, str]:

@@ -334,6 +334,39 @@ def test_a_map_that_holds_itself_is_rejected() -> None:
     assert rejected[0].startswith("0 decode: ")
 
 
+# --- InfluxDB's line protocol
+
+
+def test_lines_of_influx() -> None:
+    schema = {
+        "measurement": "string?", "host": "string", "usage": "double", "n": "long?", "ok": "boolean?", "note": "string?",
+        "time": {"type": "timestamp?", "unit": "ns"},
+    }  # fmt: skip
+    accepted, rejected = read(
+        schema,
+        b'cpu,host=a\\ b usage=1.5,n=3i,ok=t,note="x\\"y" 1700000000000000001',
+        b"cpu,host=b usage=2",
+        (b"cpu,host=c usage=3 1700000000", b"?bucket=b&precision=s"),
+        (b"cpu usage=4", b"?host=d"),
+        (b"cpu,host=e usage=5 1700000000000000000", b"mqtt:a/b"),
+        b"cpu,host=f",
+        b"cpu,host=g usage=x",
+        b"cpu,host=h,usage=1 usage=2",
+        b"cpu,host=i usage=1i",
+        b"\xff",
+        format="influx",
+    )
+    assert [(row["measurement"], row["host"], row["usage"]) for row in accepted] == [
+        ("cpu", "a b", 1.5), ("cpu", "b", 2.0), ("cpu", "c", 3.0), ("cpu", "d", 4.0), ("cpu", "e", 5.0), ("cpu", "i", 1.0),
+    ]  # fmt: skip
+    assert (accepted[0]["n"], accepted[0]["ok"], accepted[0]["note"]) == (3, True, 'x"y')
+    assert [row["time"] and int(row["time"].timestamp()) for row in accepted] == [
+        1_700_000_000, None, 1_700_000_000, None, 1_700_000_000, None,
+    ]  # fmt: skip
+    assert [one[:8] for one in rejected] == ["5 decode", "6 decode", "7 decode", "9 decode"]
+    assert rejected[2] == '7 decode: a tag and a field are called "usage"'
+
+
 # --- The examples
 
 

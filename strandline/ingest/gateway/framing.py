@@ -28,6 +28,7 @@ RECORD_CONTENT_TYPES = {
     "csv": b"text/csv",
     "msgpack": b"application/vnd.msgpack",
     "cbor": b"application/cbor",
+    "influx": b"text/plain",
 }
 """Format of a stream -> the content type of one record, whatever the form of its request."""
 

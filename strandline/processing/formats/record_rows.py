@@ -13,6 +13,7 @@ from strandline.core.json_paths import JsonPath, parse_json_path
 from strandline.core.record_headers import HEADER_QUERY, HEADER_SOURCE
 from strandline.processing.formats.bare_values import BareValues
 from strandline.processing.formats.delimited_lines import DelimitedLines
+from strandline.processing.formats.influx_lines import InfluxLines
 from strandline.processing.formats.json_rows import ExplodedRows, JsonRows, Rows
 from strandline.processing.formats.packed_maps import PackedMaps
 from strandline.processing.formats.record_fields import JsonText, RecordField, record_fields
@@ -64,6 +65,7 @@ _READERS: dict[str, Callable[[RecordFormat, SourceFields], FormatReader]] = {
     "csv": lambda config, _: DelimitedLines(config.fields, config.columns, config.delimiter),
     "msgpack": lambda *_: PackedMaps.of_msgpack(),
     "cbor": lambda *_: PackedMaps.of_cbor(),
+    "influx": lambda *_: InfluxLines(),
 }
 """JSON needs none."""
 

@@ -1,0 +1,63 @@
+"""InfluxDB's line protocol, a line a record, to JSON objects: `weather,site=lundy temp=4.5,open=t 1764000000000000000`.
+
+Tags and fields become members of their names, the measurement `measurement`, the timestamp `time` in nanoseconds, unless a tag
+or a field has that name. A line without a timestamp has no `time`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from strandline.core.record_headers import QUERY_MARK, REASON_DECODE
+from strandline.processing.formats.record_fields import JsonText, Rejection
+
+_NANOS_PER = {
+    "ns": 1,
+    "us": 1_000,
+    "u": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60 * 10**9,
+    "h": 3_600 * 10**9,
+}
+"""By the `precision` of a write request; those of one letter are of InfluxDB 1."""
+
+
+class InfluxLines:
+    """Reads the lines of one stream."""
+
+    def objects(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> list[JsonText]:
+        """Each line as a JSON object. `sources`: the query of the request may say the `precision` of timestamps."""
+        from line_protocol_parser import LineFormatError, parse_line  # only where a stream needs it
+
+        objects: list[JsonText] = []
+        for value, source in zip(values, sources, strict=True):
+            if value is None:
+                objects.append(None)
+                continue
+            try:
+                line = parse_line(value.decode())
+            except (LineFormatError, UnicodeDecodeError) as error:
+                objects.append(Rejection(REASON_DECODE, f"not a line of InfluxDB's protocol: {error}"))
+                continue
+            tags, fields = line["tags"], line["fields"]
+            members = {"measurement": line["measurement"]}
+            if line["time"] is not None:
+                members["time"] = line["time"] * (1 if source is None else _nanos_per(source))
+            if both := tags.keys() & fields.keys():
+                objects.append(Rejection(REASON_DECODE, f'a tag and a field are called "{min(both)}"'))
+                continue
+            objects.append(msgspec.json.encode(members | tags | fields))
+        return objects
+
+
+@lru_cache(maxsize=1_000)
+def _nanos_per(source: bytes) -> int:
+    if not source.startswith(QUERY_MARK):
+        return 1
+    query = dict(parse_qsl(source[len(QUERY_MARK) :].decode("latin-1")))
+    return _NANOS_PER.get(query.get("precision", "ns"), 1)
