@@ -10,7 +10,7 @@ from prometheus_client import Counter
 
 from strandline.core.errors import LogUnavailable, StackError
 from strandline.core.settings import Settings
-from strandline.ingest.gateway import http_server
+from strandline.ingest.gateway import http_connection
 from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources, serve_health_pages
@@ -96,7 +96,7 @@ def test_healthz_and_readyz_answer_under_any_name_and_metrics_under_those_that_a
 
 
 def test_what_is_not_http_is_answered_with_400(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "LINGER_S", 0.0)
+    monkeypatch.setattr(http_connection, "LINGER_S", 0.0)
 
     async def script(page: Ask, log: ToldLog, metrics: IngestMetrics) -> None:
         line, body = await page("x" * 20_000, "/")

@@ -13,7 +13,7 @@ from strandline.core.errors import LedgerUnavailable, LogUnavailable, NotFound, 
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.outcome import Accepted, LogAway, LogBusy, SpoolFull
 from strandline.ingest.gateway.health_pages import HostNames
-from strandline.ingest.gateway.http_request import Answer, Refusal, Request, path_of
+from strandline.ingest.gateway.http_request import Answer, Refusal, Request, path_of, problem
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources
 from strandline.ingest.http.gateway import HttpGateway, stream_of
@@ -104,6 +104,11 @@ def test_what_the_writer_did_not_take_is_never_200(end: Exception, status: int, 
     if is_to_be_repeated:
         assert sum(count.value for count in counts.refused.values()) == 1
         assert counts.in_flight.value == 0
+
+
+def test_senders_that_are_refused_together_are_not_all_called_back_at_once() -> None:
+    answers = [problem(Refusal(503, "log_away", "away"), "/") for _ in range(200)]
+    assert {dict(one.headers)[b"retry-after"] for one in answers} == {b"1", b"2", b"3"}
 
 
 @pytest.mark.parametrize("accepted", Accepted)

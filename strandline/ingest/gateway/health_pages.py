@@ -20,6 +20,8 @@ from strandline.ingest.gateway.http_request import (
     problem,
 )
 
+HEADS_BYTES_MAX = 4 * 1024 * 1024
+"""Of all heads that are arriving."""
 _METRICS_PATH = "/metrics"
 _OK = Answer(200, b'{"status":"ok"}')
 
@@ -58,7 +60,7 @@ class HealthPages:
         self._host_names = host_names
         self._hint = hint
         """Ends the sentence that there is no such page."""
-        self.room = BodyRoom(body_bytes_max=0, bytes_held_max=0)
+        self.room = BodyRoom(body_bytes_max=0, bytes_held_max=HEADS_BYTES_MAX)
 
     def admit(self, request: Request) -> None:
         """Raises Refusal."""
