@@ -10,11 +10,10 @@ browser on this machine reaches loopback, too. Two checks keep such a page out:
 from __future__ import annotations
 
 from collections.abc import Collection
-from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from strandline.core.host_names import HEALTH_PATHS, LOOPBACK_NAMES, host_name
+from strandline.core.host_names import HEALTH_PATHS, LOOPBACK_NAMES, host_name, is_own_page
 from strandline.services.rest.problems import problem_response
 
 BODY_BYTES_MAX = 1_000_000
@@ -43,7 +42,7 @@ class HostGuard:
                 )
                 await problem_response(path, 421, "misdirected_request", detail)(scope, receive, send)
                 return
-            if origin and _authority(origin) != host.lower():
+            if not is_own_page(origin, host):
                 detail = f"pages of {origin!r} may not use this service"
                 await problem_response(path, 403, "forbidden", detail)(scope, receive, send)
                 return
@@ -92,10 +91,3 @@ async def _refuse_too_large(scope: Scope, receive: Receive, send: Send) -> None:
     detail = f"the body is larger than {BODY_BYTES_MAX} bytes; send the documents in several requests"
     headers = {"Connection": "close"}
     await problem_response(scope["path"], 413, "too_large", detail, headers=headers)(scope, receive, send)
-
-
-def _authority(origin: str) -> str:
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return ""
