@@ -50,28 +50,29 @@ class HostGuard:
         if not length.isdigit() or int(length[:20]) > BODY_BYTES_MAX:
             await _refuse_too_large(scope, receive, send)
             return
-        body, is_whole = await _read_body(receive)
-        if not is_whole:
+        body = await _read_body(receive)
+        if body is None:
+            return
+        if len(body) > BODY_BYTES_MAX:
             await _refuse_too_large(scope, receive, send)
             return
         await self._app(scope, _replay(body, receive), send)
 
 
-async def _read_body(receive: Receive) -> tuple[bytes, bool]:
-    """The body up to the limit, and whether that was all of it (chunked bodies have no declared length)."""
+async def _read_body(receive: Receive) -> bytes | None:
+    """The body, or as much of it as is over the limit (chunked bodies have no declared length). None when its sender left
+    before it was whole: half a document may look like a whole one, and must not be applied."""
     parts: list[bytes] = []
     size = 0
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            return b"".join(parts), True
+            return None
         part = message.get("body", b"")
         size += len(part)
-        if size > BODY_BYTES_MAX:
-            return b"", False
         parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts), True
+        if size > BODY_BYTES_MAX or not message.get("more_body", False):
+            return b"".join(parts)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
