@@ -53,8 +53,8 @@ class Settings(BaseSettings):
     http_port: int = 8081
     """The port of the HTTP gateway."""
     gateway_names: tuple[str, ...] = ()
-    """Host names under which gateways take records by HTTP and answer `/metrics`, beside those of loopback and `http_host`.
-    Empty: any. `/healthz` and `/readyz` always answer under any name."""
+    """Host names under which gateways take records by HTTP and answer `/metrics`, beside addresses, those of loopback,
+    `http_host` and the machine's own; `*` for any. `/healthz` and `/readyz` always answer under any name."""
     http_body_bytes_max: int = Field(default=16 * 1024 * 1024, ge=1024)
     """A larger request body is refused with 413 before it is read whole."""
     http_connections_max: int = Field(default=10_000, ge=1)

@@ -31,6 +31,7 @@ from strandline.processing.slices.old_slices import SlicesKept
 from strandline.results.generations import discard_generation
 from strandline.services.rest.api import create_app
 from strandline.services.rest.apply_documents import Applier, ensure_templates
+from strandline.services.rest.bounded_http import BoundedHttp
 from strandline.services.rest.dependencies import Dependencies
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
@@ -69,7 +70,7 @@ def serve(settings: ControlSettings) -> None:
             app = create_app(_dependencies(settings, ledger, name), (settings.control_host, *settings.control_names))
             config = uvicorn.Config(
                 app,
-                http="httptools",
+                http=BoundedHttp,
                 loop="uvloop",
                 log_config=None,
                 access_log=False,

@@ -380,11 +380,19 @@ def test_an_unknown_stream_is_not_found(gateway, name):
 
 def test_a_stream_can_be_sent_to_as_soon_as_it_is_registered(gateway):
     name = f"late-{uuid.uuid4().hex[:12]}"
-    assert gateway.send(name, b"{}").status_code == 404
     spec = StreamSpec.from_document({"stream": name, "schema": {"n": "long"}})
     Topics(gateway.kafka, replication=1, record_bytes_max=RECORD_BYTES_MAX).ensure_stream_topic(spec)
     gateway.ledger.put_stream(name, spec.as_document())
     assert gateway.send(name, b"{}").status_code == 200
+
+
+def test_a_stream_that_was_asked_for_too_early_is_found_soon(gateway):
+    name = f"late-{uuid.uuid4().hex[:12]}"
+    assert gateway.send(name, b"{}").status_code == 404
+    spec = StreamSpec.from_document({"stream": name, "schema": {"n": "long"}})
+    Topics(gateway.kafka, replication=1, record_bytes_max=RECORD_BYTES_MAX).ensure_stream_topic(spec)
+    gateway.ledger.put_stream(name, spec.as_document())
+    wait_until(lambda: gateway.send(name, b"{}").status_code == 200, gateway)
 
 
 @pytest.mark.parametrize(

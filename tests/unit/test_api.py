@@ -535,3 +535,24 @@ def test_every_route_stands_in_the_reference() -> None:
     for path, verbs in create_app(None).openapi()["paths"].items():
         for verb in verbs:
             assert f"`{verb.upper()} {path}`" in reference
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64, 10**30, -(10**30)])
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("GET", "/v1/jobs/power/slices?after={}"),
+        ("GET", "/v1/jobs/power/dead-letters?after={}"),
+        ("GET", "/v1/jobs/power/dead-letters/{}"),
+        ("GET", "/v1/jobs/power/backfills/{}"),
+        ("POST", "/v1/jobs/power/backfills/{}/cancel"),
+        ("POST", "/v1/jobs/power/backfills?from_ms={}"),
+        ("POST", "/v1/jobs/power/backfills?from_ms=0&to_ms={}"),
+        ("POST", "/v1/jobs/power/audit?after_ms={}"),
+        ("GET", "/v1/events?after={}"),
+        ("GET", "/v1/results/turbine-minute?from_ms={}"),
+    ],
+)
+def test_a_number_that_no_database_can_hold_is_refused(api: Api, method: str, target: str, number: int) -> None:
+    api.apply(BOTH)
+    problem_of(api.ask(method, target.format(number)), 422, "invalid_request")

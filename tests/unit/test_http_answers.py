@@ -13,7 +13,7 @@ from strandline.core.errors import LedgerUnavailable, LogUnavailable, NotFound, 
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.outcome import Accepted, LogAway, LogBusy, SpoolFull
 from strandline.ingest.gateway.health_pages import HostNames
-from strandline.ingest.gateway.http_request import Answer, Refusal, Request, path_of
+from strandline.ingest.gateway.http_request import Answer, Refusal, Request, path_of, problem
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources
 from strandline.ingest.http.gateway import HttpGateway, stream_of
@@ -106,6 +106,11 @@ def test_what_the_writer_did_not_take_is_never_200(end: Exception, status: int, 
         assert counts.in_flight.value == 0
 
 
+def test_senders_that_are_refused_together_are_not_all_called_back_at_once() -> None:
+    answers = [problem(Refusal(503, "log_away", "away"), "/") for _ in range(200)]
+    assert {dict(one.headers)[b"retry-after"] for one in answers} == {b"1", b"2", b"3"}
+
+
 @pytest.mark.parametrize("accepted", Accepted)
 def test_what_the_writer_took_is_200(accepted: Accepted) -> None:
     writer = ToldWriter(accepted)
@@ -184,7 +189,12 @@ def test_the_target_names_the_stream(url: bytes, stream: str | None) -> None:
 @pytest.mark.parametrize(
     ("names", "host", "status"),
     [
-        ((), "anything.example", 200),
+        ((), "anything.example", 421),
+        ((), "192.0.2.7:8081", 200),
+        ((), "[2001:db8::7]:8081", 200),
+        ((), "", 200),
+        (("*",), "anything.example", 200),
+        (("gateway.example",), "x" * 30_000, 421),
         (("gateway.example",), "gateway.example:8081", 200),
         (("gateway.example",), "127.0.0.1:8081", 200),
         (("gateway.example",), "rebound.example", 421),
@@ -193,5 +203,24 @@ def test_the_target_names_the_stream(url: bytes, stream: str | None) -> None:
 def test_records_are_taken_under_the_names_of_the_gateway(names: tuple[str, ...], host: str, status: int) -> None:
     writer = ToldWriter()
     found, _ = answer(writer, ToldStreams(), host_names=names, host=host)
+    assert found.status == status
+    assert len(writer.appended) == (status == 200)
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("localhost:8081", "http://localhost:8081", 200),
+        ("localhost:8081", "http://LOCALHOST:8081", 200),
+        ("localhost:8081", "http://evil.example", 403),
+        ("192.0.2.7:8081", "http://192.0.2.7", 403),
+        ("192.0.2.7:8081", "null", 403),
+        ("192.0.2.7:8081", "http://[", 403),
+        ("evil.example:8081", "http://evil.example:8081", 421),
+    ],
+)
+def test_a_web_page_of_another_name_posts_no_records(host: str, origin: str, status: int) -> None:
+    writer = ToldWriter()
+    found, _ = answer(writer, ToldStreams(), host=host, origin=origin)
     assert found.status == status
     assert len(writer.appended) == (status == 200)

@@ -5,117 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import socket
-from collections.abc import Awaitable, Callable
 
 import pytest
 
-from strandline.ingest.gateway import http_server
-from strandline.ingest.gateway.http_request import Answer, BodyRoom, Refusal, Request, problem
-from strandline.ingest.gateway.http_server import HttpConnection, HttpServer
-
-ROOM_BYTES = 1_000
-
-
-class RecordingTransport:
-    """Keeps what was written, and what was done to it."""
-
-    def __init__(self) -> None:
-        self.written = b""
-        self.is_reading = True
-        self.ended = ""
-        """`closed` or `aborted`."""
-
-    def get_extra_info(self, name: str) -> object:
-        return ("192.0.2.1", 4711)
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def is_closing(self) -> bool:
-        return bool(self.ended)
-
-    def pause_reading(self) -> None:
-        self.is_reading = False
-
-    def resume_reading(self) -> None:
-        self.is_reading = True
-
-    def close(self) -> None:
-        self.ended = self.ended or "closed"
-
-    def abort(self) -> None:
-        self.ended = "aborted"
-
-    def statuses(self) -> list[int]:
-        return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+) ", self.written)]
-
-
-class EchoingApplication:
-    """Answers with method, target and body; a request to /slow only when `may_go_on` is set."""
-
-    def __init__(self, bodies_held_max: int) -> None:
-        self.room = BodyRoom(body_bytes_max=ROOM_BYTES, bytes_held_max=bodies_held_max * ROOM_BYTES)
-        self.may_go_on = asyncio.Event()
-        self.disconnected = 0
-        self.seen: list[Request] = []
-
-    def admit(self, request: Request) -> None:
-        if request.url == b"/nowhere":
-            raise Refusal(404, "not_found", "there is nothing")
-
-    async def answer(self, request: Request) -> Answer:
-        self.seen.append(request)
-        if request.url == b"/slow":
-            await self.may_go_on.wait()
-        body = b"%s %s %s" % (request.method, request.url, request.body())
-        request.let_go()
-        return problem(request.refusal, "/") if request.refusal else Answer(200, body, b"text/plain")
-
-    def note_disconnected(self, request: Request) -> None:
-        self.disconnected += 1
-
-
-class Peer:
-    """One connection, from the sender's side."""
-
-    def __init__(self, server: HttpServer) -> None:
-        self.transport = RecordingTransport()
-        self.connection = HttpConnection(server)
-        self.connection.connection_made(self.transport)  # type: ignore[arg-type]
-
-    async def send(self, *pieces: bytes) -> None:
-        for piece in pieces:
-            self.connection.data_received(piece)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        if self.transport.ended and self.connection in self.connection._server.waiting:
-            self.lose()
-
-    def lose(self) -> None:
-        self.transport.ended = self.transport.ended or "left"
-        self.connection.connection_lost(None)
-
-
-Script = Callable[[HttpServer, EchoingApplication], Awaitable[None]]
-
-
-def play(script: Script, connections_max: int = 100, bodies_held_max: int = 10) -> None:
-    async def run() -> None:
-        application = EchoingApplication(bodies_held_max)
-        server = HttpServer(application, connections_max=connections_max)
-        server.loop = asyncio.get_running_loop()
-        server.sweep(0.0)
-        await script(server, application)
-        assert application.room.bytes_held == 0
-
-    asyncio.run(run())
-
-
-def post(body: bytes, target: bytes = b"/x", more: bytes = b"") -> bytes:
-    return b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%s\r\n%s" % (target, len(body), more, body)
-
+from strandline.ingest.gateway import http_connection
+from strandline.ingest.gateway.http_server import HttpServer
+from tests.support.http_peers import ROOM_BYTES, EchoingApplication, Peer, play, post
 
 REQUESTS = [
     post(b"one"),
@@ -182,14 +78,14 @@ def test_what_is_not_http_is_refused_and_the_rest_ignored(data: bytes, status: i
         assert peer.transport.statuses() == [200, status]
         assert b"smuggled" not in peer.transport.written
         assert b"connection: close" in peer.transport.written
-        server.sweep(http_server.LINGER_S + 1)
+        server.sweep(http_connection.LINGER_S + 1)
         assert peer.transport.ended == "aborted"
         peer.lose()
 
     play(script)
 
 
-@pytest.mark.parametrize("start", [b"POST /", b"POST / HTTP/1.1\r\nx: ", b"POST / HTTP/1.1\r\n"])
+@pytest.mark.parametrize("start", [b"POST / HTTP/1.1\r\nx: ", b"POST / HTTP/1.1\r\n"])
 def test_a_head_without_end_is_refused(start: bytes) -> None:
     async def script(server: HttpServer, application: EchoingApplication) -> None:
         peer = Peer(server)
@@ -199,10 +95,10 @@ def test_a_head_without_end_is_refused(start: bytes) -> None:
             await peer.send(b"x: y\r\n" * 100 if start.endswith(b"1.1\r\n") else b"x" * 600)
             pieces += 1
         assert peer.transport.statuses() == [431]
-        assert pieces * 600 <= http_server.HEAD_BYTES_MAX + 600
+        assert pieces * 600 <= http_connection.HEAD_BYTES_MAX + 600
         peer.lose()
 
-    play(script)
+    play(script, bodies_held_max=100)
 
 
 @pytest.mark.parametrize("target", [b"/nowhere", b"/x"])
@@ -222,21 +118,6 @@ def test_a_refused_body_is_read_on_and_thrown_away_until_it_ends(target: bytes) 
     play(script)
 
 
-def test_the_room_is_shared() -> None:
-    async def script(server: HttpServer, application: EchoingApplication) -> None:
-        peers = [Peer(server) for _ in range(3)]
-        for peer in peers:
-            await peer.send(post(b"x" * ROOM_BYTES)[:-1])
-        assert [peer.transport.statuses() for peer in peers] == [[], [], [429]]
-        assert b"retry-after: 1" in peers[2].transport.written
-        for peer in peers[:2]:
-            await peer.send(b"x")
-            assert peer.transport.statuses() == [200]
-        peers[2].lose()
-
-    play(script, bodies_held_max=2)
-
-
 @pytest.mark.parametrize(
     ("request_bytes", "is_closed"),
     [
@@ -244,8 +125,9 @@ def test_the_room_is_shared() -> None:
         (b"GET /x HTTP/1.0\r\n\r\n", True),
         (b"GET /x HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", True),
         (b"GET /x HTTP/1.1\r\nConnection: close\r\n\r\n", True),
-        (b"GET /x HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n", True),
-        (post(b"a", more=b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"), True),
+        (b"GET /x HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n", False),
+        (b"GET /x HTTP/1.1\r\nConnection: Upgrade, close\r\nUpgrade: h2c\r\n\r\n", True),
+        (b"CONNECT x:1 HTTP/1.1\r\n\r\n", True),
         (b"GET /x HTTP/1.1\r\n\r\n", False),
         (b"HEAD /x HTTP/1.1\r\n\r\n", False),
     ],
@@ -281,19 +163,19 @@ def test_a_slow_head_and_a_slow_body_are_refused_and_an_idle_connection_is_close
         await idle.send(post(b"a"))
         await slow_head.send(b"POST /x HT")
         await slow_body.send(post(b"abc")[:-1])
-        server.sweep(http_server.HEAD_TIMEOUT_S + 1)
+        server.sweep(http_connection.HEAD_TIMEOUT_S + 1)
         await slow_head.send()
         assert silent.transport.ended == "aborted"
         assert slow_head.transport.statuses() == [408]
         assert (idle.transport.ended, slow_body.transport.written) == ("", b"")
         silent.lose()
         slow_head.lose()
-        server.sweep(http_server.BODY_TIMEOUT_S + 1)
+        server.sweep(http_connection.BODY_TIMEOUT_S + 1)
         await slow_body.send()
         assert slow_body.transport.statuses() == [408]
         assert idle.transport.ended == ""
         slow_body.lose()
-        server.sweep(http_server.KEEP_ALIVE_S + 1)
+        server.sweep(http_connection.KEEP_ALIVE_S + 1)
         assert idle.transport.ended == "aborted"
         idle.lose()
         assert server.connections == 0
@@ -326,7 +208,7 @@ def test_a_sender_that_does_not_read_its_answers_is_cut() -> None:
         patient.connection.resume_writing()
         await patient.send()
         assert patient.transport.statuses() == [200, 200]
-        server.sweep(http_server.WRITE_TIMEOUT_S + 1)
+        server.sweep(http_connection.WRITE_TIMEOUT_S + 1)
         assert impatient.transport.ended == "aborted"
         impatient.lose()
         await impatient.send()

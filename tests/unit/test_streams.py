@@ -10,7 +10,7 @@ import pytest
 
 from strandline.core.errors import LedgerUnavailable, NotFound
 from strandline.core.stream import StreamSpec
-from strandline.ingest.gateway.streams import Streams
+from strandline.ingest.gateway.streams import UNKNOWN_MAX, Streams
 from strandline.ledger.ledger import Ledger
 
 SPEC = StreamSpec.from_document({"stream": "one", "schema": {"n": "long"}})
@@ -102,12 +102,45 @@ def test_a_change_and_a_removal_are_seen_by_following():
     run(story)
 
 
-def test_a_stream_that_is_not_there_is_not_remembered():
+def test_a_name_that_the_ledger_does_not_know_is_asked_for_once_until_the_next_look():
     async def story(ledger, streams):
-        with pytest.raises(NotFound):
-            await streams.find("s")
+        for _ in range(5):
+            with pytest.raises(NotFound):
+                await streams.find("s")
+        assert ledger.asked == ["s"]
         ledger.register("s")
-        assert (await streams.find("s")).stream == "s"
+        async with followed(streams):
+            async with asyncio.timeout(30):
+                while True:
+                    with contextlib.suppress(NotFound):
+                        await streams.find("s")
+                        break
+                    await asyncio.sleep(0.001)
+
+    run(story)
+
+
+def test_wrong_names_without_end_cost_a_bounded_number_of_questions_and_keep_nobody_out():
+    async def story(ledger, streams):
+        ledger.register("known")
+        read = []
+        async with followed(streams, read.append):
+            await until(lambda: read)
+            ledger.may_answer.clear()  # no further look
+            finding = [asyncio.ensure_future(streams.find(f"wrong-{number}")) for number in range(3 * UNKNOWN_MAX)]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert sum(not one.done() for one in finding) <= UNKNOWN_MAX
+            assert (await streams.find("known")).stream == "known"
+            ledger.may_answer.set()
+            ends = await asyncio.gather(*finding, return_exceptions=True)
+            assert all(isinstance(end, NotFound) for end in ends)
+            assert len(ledger.asked) <= UNKNOWN_MAX
+            looks = len(read)
+            await until(lambda: len(read) > looks + 1)
+            with pytest.raises(NotFound):
+                await streams.find("another")
+            assert ledger.asked[-1] == "another"
 
     run(story)
 

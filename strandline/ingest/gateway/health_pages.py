@@ -1,16 +1,17 @@
 """`/healthz`, `/readyz` and `/metrics` of a gateway process.
 
-`/healthz` and `/readyz` answer under any `Host`; `/metrics` answers under the names that `STRANDLINE_GATEWAY_NAMES` allows.
+`/healthz` and `/readyz` answer under any `Host`; `/metrics` answers as records are taken, under the names of the gateway.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
+from functools import lru_cache
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from strandline.core.errors import TransientError
-from strandline.core.host_names import HEALTH_PATHS, LOOPBACK_NAMES, host_name
+from strandline.core.host_names import HEALTH_PATHS, LOOPBACK_NAMES, host_name, is_address, is_own_page
 from strandline.ingest.gateway.http_request import (
     Answer,
     BodyRoom,
@@ -20,24 +21,41 @@ from strandline.ingest.gateway.http_request import (
     problem,
 )
 
+HEADS_BYTES_MAX = 4 * 1024 * 1024
+"""Of all heads that are arriving."""
+_HOST_BYTES_MAX = 300
+"""Of a `Host` header: the longest name has 253."""
 _METRICS_PATH = "/metrics"
 _OK = Answer(200, b'{"status":"ok"}')
 
 
 class HostNames:
-    """The names under which a gateway answers. Without any it answers under every name."""
+    """The names under which a gateway answers, so that no web page can use it: addresses, loopback's and these. With `*`
+    among them it answers under any."""
 
     def __init__(self, names: Collection[str] = ()) -> None:
-        self._names = frozenset(name.lower() for name in names) | LOOPBACK_NAMES if names else None
+        self._names = frozenset(name.lower() for name in names) | LOOPBACK_NAMES
 
     def check(self, request: Request) -> None:
-        """Raises Refusal."""
-        if self._names is None:
-            return
-        host = request.headers.get(b"host", b"").decode("latin-1")
-        if host_name(host) not in self._names:
-            detail = f"this gateway is not called {host!r}; use localhost, or add the name to STRANDLINE_GATEWAY_NAMES"
+        """Raises Refusal. A request without a `Host` passes: every browser sends one, some devices don't."""
+        host = request.headers.get(b"host", b"")
+        if host and not (len(host) <= _HOST_BYTES_MAX and _is_among(host, self._names)):
+            name = host[:_HOST_BYTES_MAX].decode("latin-1")
+            detail = (
+                f"this gateway is not called {name!r}; use its address, or add the name to STRANDLINE_GATEWAY_NAMES"
+            )
             raise Refusal(421, "misdirected_request", detail)
+        origin = request.headers.get(b"origin")
+        if origin is not None and not is_own_page(origin.decode("latin-1"), host.decode("latin-1")):
+            raise Refusal(
+                403, "forbidden", f"pages of {origin[:_HOST_BYTES_MAX].decode('latin-1')!r} may not use this gateway"
+            )
+
+
+@lru_cache(maxsize=1_000)
+def _is_among(host_header: bytes, names: frozenset[str]) -> bool:
+    name = host_name(host_header.decode("latin-1"))
+    return name in names or "*" in names or is_address(name)
 
 
 class HealthPages:
@@ -58,7 +76,7 @@ class HealthPages:
         self._host_names = host_names
         self._hint = hint
         """Ends the sentence that there is no such page."""
-        self.room = BodyRoom(body_bytes_max=0, bytes_held_max=0)
+        self.room = BodyRoom(body_bytes_max=0, bytes_held_max=HEADS_BYTES_MAX)
 
     def admit(self, request: Request) -> None:
         """Raises Refusal."""

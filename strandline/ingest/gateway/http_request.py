@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Callable
 from functools import lru_cache
 from http import HTTPStatus
 from typing import NamedTuple
@@ -10,7 +12,10 @@ from urllib.parse import unquote
 
 from strandline.core.problem import PROBLEM_MEDIA_TYPE, problem_document
 
-RETRY_AFTER_S = 1
+RETRY_AFTER_S = (1, 2, 3)
+"""One of them at random, so that senders that were refused together don't come again together."""
+SMALL_REQUEST_BYTES = 256 * 1024
+"""What a request may hold before it counts as large."""
 _JSON = b"application/json"
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -36,19 +41,37 @@ class Answer(NamedTuple):
     headers: Headers = ()
 
 
+class RoomFull(Refusal):
+    """So much is arriving that no more can be held."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(429, "too_busy", f"{why}; nothing of this request was persisted: send it again a little later")
+
+
 class BodyRoom:
-    """Limits one body, and the sum of all bodies that are arriving or being split into records."""
+    """Limits one body, and the sum of what is held of all requests that are arriving or being split into records.
+
+    A part of the room is for small requests only, so that large bodies that wait for a thread never keep them out.
+    """
 
     def __init__(self, *, body_bytes_max: int, bytes_held_max: int) -> None:
         self.body_bytes_max = body_bytes_max
-        self._bytes_held_max = max(bytes_held_max, body_bytes_max)  # while no other body is held, any body fits
+        self.bytes_held_max = max(bytes_held_max, body_bytes_max)
+        self._large_bytes_held_max = max(
+            bytes_held_max * 3 // 4, body_bytes_max
+        )  # while no other is held, any body fits
         self.bytes_held = 0
+        self.make_room: Callable[[], None] = lambda: None
+        """Called when the room is full; gives back what the slowest requests hold. The server sets it."""
 
-    def take(self, count: int) -> None:
-        """Raises Refusal when there is no room."""
-        if self.bytes_held + count > self._bytes_held_max:
-            detail = f"{self.bytes_held} bytes of other requests are arriving; nothing of this one was persisted"
-            raise Refusal(429, "too_busy", f"{detail}: send it again a little later")
+    def take(self, request: Request, count: int) -> None:
+        """Raises RoomFull when there is no room."""
+        is_small = request.bytes_held + count <= SMALL_REQUEST_BYTES
+        limit = self.bytes_held_max if is_small else self._large_bytes_held_max
+        if self.bytes_held + count > limit:
+            self.make_room()
+            if self.bytes_held + count > limit:
+                raise RoomFull(f"{self.bytes_held} bytes of other requests are arriving")
         self.bytes_held += count
 
     def give_back(self, count: int) -> None:
@@ -67,7 +90,11 @@ class Request:
     """It can be answered: it is complete, or was refused before that."""
     refusal: Refusal | None = None
     body_bytes = 0
-    """How much of the body has arrived; the room counts it."""
+    """How much of the body has arrived."""
+    bytes_held = 0
+    """What the room counts: the body, and what arrived of a head, of trailers or between chunks while they were unfinished."""
+    held_before = held_last = 0
+    """`bytes_held` one and two seconds ago, or less."""
     head: object = None
     """What the application's `admit` read in the head, for its `answer`."""
 
@@ -77,7 +104,7 @@ class Request:
         self.headers: dict[bytes, bytes] = {}
         """The headers in WANTED_HEADERS, by lower-case name."""
         self._room = room
-        self._chunks: list[bytes] = []
+        self._body: bytes | bytearray = b""
 
     @property
     def path(self) -> str:
@@ -88,31 +115,55 @@ class Request:
         """The sender waits for `100 Continue` before it sends the body."""
         return self.headers.get(b"expect", b"").lower() == b"100-continue"
 
+    @property
+    def pace(self) -> int:
+        """How many bytes have come in the last one or two seconds."""
+        return self.bytes_held - self.held_before
+
+    def note_pace(self) -> None:
+        """To be called once a second."""
+        self.held_before, self.held_last = self.held_last, self.bytes_held
+
     def add(self, chunk: bytes) -> None:
         """Add the next piece of the body. Raises Refusal when a limit is exceeded."""
         if self.body_bytes + len(chunk) > self._room.body_bytes_max:
             raise body_too_large(self._room.body_bytes_max)
-        self._room.take(len(chunk))
+        self.hold(len(chunk))
         self.body_bytes += len(chunk)
-        self._chunks.append(chunk)
+        if not self._body:
+            self._body = chunk
+        elif isinstance(self._body, bytearray):
+            self._body += chunk
+        else:  # in one piece: a list of many small ones would cost a multiple of their bytes
+            self._body = bytearray(self._body) + chunk
+
+    def hold(self, count: int) -> None:
+        """Count bytes that have to be kept. Raises RoomFull."""
+        self._room.take(self, count)
+        self.bytes_held += count
 
     def body(self) -> bytes:
         """The body as it was sent."""
-        return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        if isinstance(self._body, bytearray):
+            self._body = bytes(self._body)
+        return self._body
 
     def let_go(self) -> None:
         """Drop the body, which is needed no longer, and give its room back."""
-        if self.body_bytes:
-            self._room.give_back(self.body_bytes)
-            self.body_bytes = 0
-            self._chunks = []
+        if self.bytes_held:
+            self._room.give_back(self.bytes_held)
+            self.bytes_held = self.body_bytes = 0
+            self._body = b""
 
 
 WANTED_HEADERS = {
     spelling: name
-    for name in (b"host", b"content-type", b"content-length", b"content-encoding", b"idempotency-key", b"expect")
+    for name in (
+        b"host", b"content-type", b"content-length", b"transfer-encoding", b"content-encoding", b"idempotency-key", b"expect",
+        b"origin",
+    )
     for spelling in (name, name.title())
-}
+}  # fmt: skip
 """The headers that a gateway reads, in the two spellings that nearly all senders use -> their lower-case name."""
 
 
@@ -130,7 +181,7 @@ def problem(refusal: Refusal, path: str) -> Answer:
     document = problem_document(refusal.status, refusal.code, refusal.detail, path)
     headers = refusal.headers
     if refusal.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
-        headers = (*headers, (b"retry-after", b"%d" % RETRY_AFTER_S))
+        headers = (*headers, (b"retry-after", b"%d" % random.choice(RETRY_AFTER_S)))  # noqa: S311  # spreads the load, guards nothing
     return Answer(refusal.status, json.dumps(document).encode(), PROBLEM_MEDIA_TYPE.encode(), headers)
 
 

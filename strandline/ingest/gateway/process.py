@@ -92,7 +92,6 @@ async def open_resources(
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     metrics = IngestMetrics(protocol)
-    names = settings.gateway_names
     async with contextlib.AsyncExitStack() as stack:
         ledger = stack.enter_context(contextlib.closing(await asyncio.to_thread(Ledger.open, settings.ledger_url)))
         streams = stack.enter_context(contextlib.closing(Streams.of(ledger, every_s=settings.streams_look_s)))
@@ -121,7 +120,7 @@ async def open_resources(
             writers[0],
             streams,
             metrics,
-            HostNames((*names, settings.http_host) if names else ()),
+            HostNames((*settings.gateway_names, settings.http_host, socket.gethostname())),
             settings.record_bytes_max,
             stopping,
         )

@@ -18,6 +18,7 @@ from strandline.ledger.ledger import Ledger
 
 logger = structlog.get_logger()
 
+UNKNOWN_MAX = 1_000
 T = TypeVar("T")
 
 
@@ -26,6 +27,8 @@ class Streams:
 
     - While the ledger is away or slow the streams stay as they were last seen: records don't wait for the ledger.
     - A stream that was registered a moment ago is found at once: `find` asks the ledger for a name that it does not know.
+    - What the ledger does not know is not asked for again before `follow` has looked, nor are more than UNKNOWN_MAX names:
+      senders of wrong names cost the ledger nothing. So a stream that is made after it was asked for is found after two looks.
 
     `read_all` and `read_one` block, and are called in threads.
     """
@@ -44,6 +47,8 @@ class Streams:
         self._known: dict[str, StreamSpec] = {}
         self._looking: dict[str, asyncio.Task[StreamSpec]] = {}
         """The lookups under way, by name: senders that ask for the same stream share one."""
+        self._unknown: set[str] = set()
+        """Names that the ledger did not know, since `follow` last looked."""
         self._is_reached = True
 
     @classmethod
@@ -62,6 +67,7 @@ class Streams:
         port that is taken. While the ledger is away it is not called. An exception that it raises ends the following.
         """
         while True:
+            self._unknown.clear()
             try:
                 specs = await self._in_thread(self._read_all)
             except LedgerUnavailable as error:
@@ -83,12 +89,21 @@ class Streams:
             raise NotFound(f"{name!r} can't be the name of a stream; expected {NAME_FORM}")
         looking = self._looking.get(name)
         if looking is None:
+            if name in self._unknown or len(self._unknown) + len(self._looking) >= UNKNOWN_MAX:
+                raise NotFound(
+                    f"There was no stream {name} a moment ago; register it with `strandline apply FILE`, "
+                    f"or send again in {2 * self._every_s:g} s if it is new."
+                )
             looking = self._looking[name] = asyncio.create_task(self._look_up(name))
             looking.add_done_callback(lambda _: self._looking.pop(name))
         return await asyncio.shield(looking)  # a sender that leaves does not take the answer from the others
 
     async def _look_up(self, name: str) -> StreamSpec:
-        spec = self._known[name] = await self._in_thread(partial(self._read_one, name))
+        try:
+            spec = self._known[name] = await self._in_thread(partial(self._read_one, name))
+        except NotFound:
+            self._unknown.add(name)
+            raise
         return spec
 
     async def _in_thread(self, read: Callable[[], T]) -> T:

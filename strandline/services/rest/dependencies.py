@@ -39,5 +39,7 @@ def _dependencies(request: Request) -> Dependencies:
     return found
 
 
+INTEGER_MAX = 2**53 - 1
+"""The largest number that a request may hold: no time, offset or number of a slice comes near, databases and JSON can hold it."""
 Control = Annotated[Dependencies, Depends(_dependencies)]
 """The type of a route's argument through which it gets them."""

@@ -10,11 +10,10 @@ browser on this machine reaches loopback, too. Two checks keep such a page out:
 from __future__ import annotations
 
 from collections.abc import Collection
-from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from strandline.core.host_names import HEALTH_PATHS, LOOPBACK_NAMES, host_name
+from strandline.core.host_names import HEALTH_PATHS, LOOPBACK_NAMES, host_name, is_own_page
 from strandline.services.rest.problems import problem_response
 
 BODY_BYTES_MAX = 1_000_000
@@ -43,7 +42,7 @@ class HostGuard:
                 )
                 await problem_response(path, 421, "misdirected_request", detail)(scope, receive, send)
                 return
-            if origin and _authority(origin) != host.lower():
+            if not is_own_page(origin, host):
                 detail = f"pages of {origin!r} may not use this service"
                 await problem_response(path, 403, "forbidden", detail)(scope, receive, send)
                 return
@@ -51,28 +50,29 @@ class HostGuard:
         if not length.isdigit() or int(length[:20]) > BODY_BYTES_MAX:
             await _refuse_too_large(scope, receive, send)
             return
-        body, is_whole = await _read_body(receive)
-        if not is_whole:
+        body = await _read_body(receive)
+        if body is None:
+            return
+        if len(body) > BODY_BYTES_MAX:
             await _refuse_too_large(scope, receive, send)
             return
         await self._app(scope, _replay(body, receive), send)
 
 
-async def _read_body(receive: Receive) -> tuple[bytes, bool]:
-    """The body up to the limit, and whether that was all of it (chunked bodies have no declared length)."""
+async def _read_body(receive: Receive) -> bytes | None:
+    """The body, or as much of it as is over the limit (chunked bodies have no declared length). None when its sender left
+    before it was whole: half a document may look like a whole one, and must not be applied."""
     parts: list[bytes] = []
     size = 0
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            return b"".join(parts), True
+            return None
         part = message.get("body", b"")
         size += len(part)
-        if size > BODY_BYTES_MAX:
-            return b"", False
         parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts), True
+        if size > BODY_BYTES_MAX or not message.get("more_body", False):
+            return b"".join(parts)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
@@ -92,10 +92,3 @@ async def _refuse_too_large(scope: Scope, receive: Receive, send: Send) -> None:
     detail = f"the body is larger than {BODY_BYTES_MAX} bytes; send the documents in several requests"
     headers = {"Connection": "close"}
     await problem_response(scope["path"], 413, "too_large", detail, headers=headers)(scope, receive, send)
-
-
-def _authority(origin: str) -> str:
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return ""

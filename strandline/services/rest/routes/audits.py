@@ -6,12 +6,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from strandline.services.rest.dependencies import Control
+from strandline.services.rest.dependencies import INTEGER_MAX, Control
 from strandline.services.supervision.audit_jobs import AuditState
 
 router = APIRouter(tags=["jobs"])
 
-End = Annotated[int | None, Query(ge=0)]
+End = Annotated[int | None, Query(ge=0, le=INTEGER_MAX)]
 
 
 @router.post("/v1/jobs/{name}/audit", status_code=202)

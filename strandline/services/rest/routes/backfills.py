@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 
-from strandline.services.rest.dependencies import Control
+from strandline.services.rest.dependencies import INTEGER_MAX, Control
 from strandline.services.rest.views import BackfillList, BackfillView, backfill_view
 
 router = APIRouter(tags=["jobs"])
+
+Generation = Annotated[int, Path(ge=0, le=INTEGER_MAX)]
 
 
 @router.post("/v1/jobs/{name}/backfills", status_code=202)
@@ -17,8 +19,8 @@ def start_backfill(
     control: Control,
     name: str,
     response: Response,
-    from_ms: Annotated[int, Query(ge=0)],
-    to_ms: Annotated[int | None, Query(ge=0)] = None,
+    from_ms: Annotated[int, Query(ge=0, le=INTEGER_MAX)],
+    to_ms: Annotated[int | None, Query(ge=0, le=INTEGER_MAX)] = None,
 ) -> BackfillView:
     """Compute the windows again that end after `from_ms`, up to `to_ms` or to what is emitted now. One at a time a job."""
     row = control.backfills.request(name, from_ms, to_ms)
@@ -34,12 +36,12 @@ def list_backfills(control: Control, name: str) -> BackfillList:
 
 
 @router.get("/v1/jobs/{name}/backfills/{generation}")
-def show_backfill(control: Control, name: str, generation: int) -> BackfillView:
+def show_backfill(control: Control, name: str, generation: Generation) -> BackfillView:
     """One backfill: how far it is, or what became of it."""
     return backfill_view(control.ledger.backfill(name, generation))
 
 
 @router.post("/v1/jobs/{name}/backfills/{generation}/cancel", status_code=202)
-def cancel_backfill(control: Control, name: str, generation: int) -> BackfillView:
+def cancel_backfill(control: Control, name: str, generation: Generation) -> BackfillView:
     """Cancel a backfill that is not complete. Nobody has seen its results, and they are deleted."""
     return backfill_view(control.backfills.cancel(name, generation))

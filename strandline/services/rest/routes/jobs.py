@@ -9,12 +9,12 @@ import base64
 from contextlib import suppress
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 
 from strandline.core.errors import Conflict, NotFound
 from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import LogRange, StoredDeadLetter
-from strandline.services.rest.dependencies import Control
+from strandline.services.rest.dependencies import INTEGER_MAX, Control
 from strandline.services.rest.job_status import explanation, input_stream, job_view, present_pipeline
 from strandline.services.rest.result_views import kibana_objects
 from strandline.services.rest.views import (
@@ -104,7 +104,9 @@ def restart_job(control: Control, name: str, response: Response) -> JobView:
 
 
 @router.get("/v1/jobs/{name}/slices")
-def list_slices(control: Control, name: str, after: Annotated[int, Query(ge=0)] = 0, limit: Limit = 100) -> SliceList:
+def list_slices(
+    control: Control, name: str, after: Annotated[int, Query(ge=0, le=INTEGER_MAX)] = 0, limit: Limit = 100
+) -> SliceList:
     """The job's slices with a number above `after`, in order. The oldest may have been removed from the ledger."""
     control.ledger.job(name)
     after = max(after, control.ledger.floor(name) - 1)
@@ -115,7 +117,7 @@ def list_slices(control: Control, name: str, after: Annotated[int, Query(ge=0)] 
 
 @router.get("/v1/jobs/{name}/dead-letters")
 def list_dead_letters(
-    control: Control, name: str, after: Annotated[int, Query(ge=-1)] = -1, limit: Limit = 100
+    control: Control, name: str, after: Annotated[int, Query(ge=-1, le=INTEGER_MAX)] = -1, limit: Limit = 100
 ) -> DeadLetterList:
     """Records and results that could not be used, the oldest first, each with the reason and its source coordinates."""
     control.ledger.job(name)
@@ -125,7 +127,7 @@ def list_dead_letters(
 
 
 @router.get("/v1/jobs/{name}/dead-letters/{number}")
-def show_dead_letter(control: Control, name: str, number: int) -> DeadLetterFull:
+def show_dead_letter(control: Control, name: str, number: Annotated[int, Path(ge=0, le=INTEGER_MAX)]) -> DeadLetterFull:
     """One dead letter, with the sender's bytes whole."""
     control.ledger.job(name)
     found = control.log.dead_letters(name, number - 1, 1)
@@ -138,7 +140,7 @@ def show_dead_letter(control: Control, name: str, number: int) -> DeadLetterFull
 
 @router.get("/v1/events")
 def list_events(
-    control: Control, job: str | None = None, after: Annotated[int, Query(ge=0)] = 0, limit: Limit = 100
+    control: Control, job: str | None = None, after: Annotated[int, Query(ge=0, le=INTEGER_MAX)] = 0, limit: Limit = 100
 ) -> EventList:
     """What happened, the oldest first; to follow, pass the last id as `after`."""
     if job is not None:
