@@ -23,9 +23,17 @@ KINDS = ("stream", "lookup", "pipeline")
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
 """Streams, jobs and emissions: legal as a Kafka topic, as an index name, in a path and in a URL."""
 NAME_FORM = "lower-case letters, digits, '.', '_' and '-', a letter or digit first, at most 200"
-DOCUMENT_BYTES_MAX = 1_000_000
+DOCUMENT_BYTES_MAX = 250_000
+"""Of one file, as the two below: what a text can cost is bounded before it is worked on."""
+NODES_MAX = 20_000
+"""Values, lists and mappings, each name in a mapping included."""
 DEPTH_MAX = 32
+COLUMNS_MAX = 1_000
+"""Of a stream, and in sight of one step of a pipeline. As many fields as Elasticsearch takes in an index by default."""
+_WORD_LENGTH_MAX = 200
+_NAMES_LISTED_MAX = 40
 _INTEGER_BITS_MAX = 63
+_SPLIT = "split it into several files"
 
 Path = tuple[str | int, ...]
 """The way to a value: `("steps", 1, "window", "tumbling")`."""
@@ -63,12 +71,12 @@ def path_text(path: Sequence[str | int]) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'tumbling'?` when one of `known` is similar, else the list of them."""
+    """`; did you mean 'tumbling'?` when one of `known` is similar, else the list of them, if that isn't long."""
     names = sorted(known)
-    near = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.6) if len(word) <= _WORD_LENGTH_MAX else []
     if near:
         return f"; did you mean '{near[0]}'?"
-    return f"; expected one of: {', '.join(names)}" if names else ""
+    return f"; expected one of: {', '.join(names)}" if 0 < len(names) <= _NAMES_LISTED_MAX else ""
 
 
 def read_documents(text: str | bytes, source: str) -> list[YamlDocument]:
@@ -78,7 +86,7 @@ def read_documents(text: str | bytes, source: str) -> list[YamlDocument]:
     holds no document, or when a document is not exactly one of stream, lookup and pipeline with a legal name.
     """
     if len(text) > DOCUMENT_BYTES_MAX:
-        raise InvalidDocument([Problem(f"is larger than {DOCUMENT_BYTES_MAX:,} bytes; split it", source=source)])
+        raise InvalidDocument([Problem(f"is larger than {DOCUMENT_BYTES_MAX:,} bytes; {_SPLIT}", source=source)])
     reader = _Reader(source)
     documents = [
         document for data, lines in reader.read(_as_text(text, source)) if (document := reader.identify(data, lines))
@@ -105,9 +113,11 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own attribute)
     depth = 0
+    nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
+        self.nodes += 1
         refused = None
         if isinstance(event, yaml.AliasEvent):
             refused = f"alias *{event.anchor} is not supported; write the value again"
@@ -117,6 +127,8 @@ class _Loader(yaml.SafeLoader):
             refused = f"tag {event.tag} is not supported; write a plain value"
         elif self.depth >= DEPTH_MAX:
             refused = f"is nested more than {DEPTH_MAX} levels deep"
+        elif self.nodes > NODES_MAX:
+            refused = f"is the end of {NODES_MAX:,} values, which is all that one file may hold; {_SPLIT}"
         if refused:
             raise yaml.composer.ComposerError(None, None, refused, event.start_mark)
         self.depth += 1

@@ -59,6 +59,10 @@ class PermanentError(StrandlineError):
     """Trying again cannot help."""
 
 
+PROBLEMS_MAX = 50
+"""Of one answer. Each may cost a search for what was meant."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing wrong in a document: where it stands, and what was expected there."""
@@ -78,10 +82,16 @@ class Problem:
 
 @dataclass
 class InvalidDocument(PermanentError):
-    """A stream, lookup or pipeline document is wrong. `problems` has at least one entry."""
+    """A stream, lookup or pipeline document is wrong. `problems` has at least one entry, and at most PROBLEMS_MAX and one that
+    says that there are more."""
 
     problems: list[Problem] = field(default_factory=list)
     code = "invalid_document"
+
+    def __post_init__(self) -> None:
+        if len(self.problems) > PROBLEMS_MAX:
+            more = Problem(f"there are more problems than these {PROBLEMS_MAX}; mend these first")
+            self.problems = [*[problem for problem in self.problems if problem != more][:PROBLEMS_MAX], more]
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import types
 import typing
@@ -23,9 +24,9 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
-from strandline.core.documents import KINDS, NAME, NAME_FORM, Path, YamlDocument, did_you_mean
+from strandline.core.documents import COLUMNS_MAX, KINDS, NAME, NAME_FORM, Path, YamlDocument, did_you_mean
 from strandline.core.durations import format_duration, format_retention, parse_duration_ms, parse_retention_ms
-from strandline.core.errors import InvalidDocument, Problem
+from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
 from strandline.core.field_types import TYPE_NAMES, TYPE_PATTERN, WHOLE_RANGES, is_number, normal_type
 from strandline.core.json_paths import parse_json_path
 
@@ -114,8 +115,8 @@ class DocumentModel(BaseModel):
         try:
             return cls.model_validate(document.data)
         except ValidationError as error:
-            found = [problem for detail in error.errors() for problem in _problems(cls, document, detail)]
-            raise InvalidDocument(found) from error
+            found = (problem for detail in error.errors() for problem in _problems(cls, document, detail))
+            raise InvalidDocument(_first(found)) from error
 
     @classmethod
     def from_document(cls, data: dict[str, object]) -> Self:
@@ -129,7 +130,7 @@ class DocumentModel(BaseModel):
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
-        if found := list(self.contradictions()):
+        if found := _first(self.contradictions()):
             raise ContradictionError(found)
         return self
 
@@ -212,7 +213,7 @@ class FieldSpec(DocumentModel):
 class MqttSpec(DocumentModel):
     """Which MQTT topics flow into the stream."""
 
-    topics: list[str] = Field(min_length=1)
+    topics: list[str] = Field(min_length=1, max_length=COLUMNS_MAX)
     """Topic filters, as `farm/+/turbine/+`."""
     fields: dict[str, int] = Field(default_factory=dict)
     """Fields taken from the topic: name -> level, counted from 0."""
@@ -282,7 +283,9 @@ class StreamSpec(DocumentModel):
     """Of the format csv: delimiter and columns."""
     explode: PathText | None = None
     """The array in a record, as `$.readings`; each of its elements becomes a row."""
-    fields: dict[FieldName, FieldSpec] = Field(alias="schema", min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA)
+    fields: dict[FieldName, FieldSpec] = Field(
+        alias="schema", min_length=1, max_length=COLUMNS_MAX, json_schema_extra=FIELD_NAMES_SCHEMA
+    )
     """Field name -> type, or {type, required, min, max, unit}."""
     key: str | None = None
     """The field whose value chooses the partition; without it records spread over all."""
@@ -367,6 +370,11 @@ class StreamSpec(DocumentModel):
             yield ("schema", whole[1], "from"), f"the value goes to '{whole[0]}' already; a record has one value"
 
 
+def _first(found: Iterable[Any]) -> list[Any]:
+    """As many as an answer holds, and one more to tell that there are more."""
+    return list(itertools.islice(found, PROBLEMS_MAX + 1))
+
+
 def _differing(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
     """The names that only one of them has, or to which they give different values."""
     return [name for name in {**one, **other} if one.get(name) != other.get(name)]
@@ -416,6 +424,8 @@ def _sentence(model: type[DocumentModel], path: Path, detail: ErrorDetails) -> s
         return f"expected {_EXPECTED[kind]}, got {_shown(value)}"
     if kind == "too_short":
         return f"expected at least one entry, got {_shown(value)}"
+    if kind == "too_long":
+        return f"expected at most {detail['ctx']['max_length']:,} entries, got {_shown(value)}"
     if kind == "literal_error":
         return f"expected {detail['ctx']['expected']}, got {_shown(value)}"
     return f"{detail['msg'].replace('Input should', 'should')}, got {_shown(value)}"

@@ -17,7 +17,7 @@ from typing import Any
 
 from strandline.core.errors import Conflict
 from strandline.results.elasticsearch_client import RequestRefused, request
-from strandline.results.mapping import template_path
+from strandline.results.mapping import is_ours, template_path
 from strandline.results.names import generation_of, index_stem
 
 _TIMEOUT_S = 60.0
@@ -134,13 +134,13 @@ def _mark_name(store: str, generation: int) -> str:
 
 
 def discard_generation(url: str, store: str, generation: int) -> None:
-    """Delete the indices of a backfill that did not complete; doing it again changes nothing.
+    """Delete the indices of a backfill that did not complete; doing it again changes nothing. One that is not Strandline's stays.
 
     Raises IndexUnavailable, RequestRefused.
     """
     assert generation > 1, "the first generation is the job's own"
     for index in indices_of(url, store):
-        if generation_of(store, index) == generation:
+        if generation_of(store, index) == generation and _is_ours(url, index):
             _delete(url, f"/{index}")
     _delete(url, template_path(index_stem(store, generation)))
 
@@ -150,6 +150,12 @@ def indices_of(url: str, store: str) -> dict[str, set[str]]:
     parameters = {"expand_wildcards": "all", "ignore_unavailable": "true"}
     held = request(url, "GET", f"/{store}-*,{store}.g*-*/_alias", timeout_s=_TIMEOUT_S, parameters=parameters)
     return {index: set(held[index]["aliases"]) for index in sorted(held) if generation_of(store, index) is not None}
+
+
+def _is_ours(url: str, index: str) -> bool:
+    parameters = {"ignore_unavailable": "true"}
+    held = request(url, "GET", f"/{index}/_mapping", timeout_s=_TIMEOUT_S, parameters=parameters)
+    return index in held and is_ours(held[index]["mappings"])
 
 
 def _delete(url: str, path: str) -> None:

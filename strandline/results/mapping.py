@@ -30,6 +30,8 @@ _PRIORITY_MIN = 500
 """Above Elastic's own templates (100 to about 300)."""
 _TIMEOUT_S = 30.0
 _INDEX_PLACEHOLDER = "{index}"
+_MARK = {"managed_by": "strandline"}
+"""In the `_meta` of what is made here."""
 _HIDDEN = {"is_hidden": True}
 """A search for `turbine-*` does not go by the write aliases."""
 
@@ -40,6 +42,7 @@ def build_mapping(shape: DocumentShape) -> dict[str, Any]:
     origin = {"job": "keyword", "stage": "keyword", "version": "integer", "epoch": "long", "emission": "long"}
     return {
         "dynamic": "strict",
+        "_meta": dict(_MARK),
         "properties": {
             "@timestamp": dict(_DATE),
             "window": {"properties": {"start": dict(_DATE), "end": dict(_DATE)}},
@@ -47,6 +50,15 @@ def build_mapping(shape: DocumentShape) -> dict[str, Any]:
             "strandline": {"properties": {name: {"type": type_name} for name, type_name in origin.items()}},
         },
     }
+
+
+def is_ours(mapping: dict[str, Any]) -> bool:
+    """Whether Strandline made the index, or the template, with this mapping: by its mark, or, of an older version, by the fields
+    that each of its documents has."""
+    if mapping.get("_meta", {}).get("managed_by") == _MARK["managed_by"]:
+        return True
+    fields = mapping.get("properties", {}).get("strandline", {}).get("properties", {})
+    return bool({"job", "stage", "emission"} <= fields.keys())
 
 
 def ensure_index_template(
@@ -66,19 +78,22 @@ def ensure_index_template(
 
     The indices of a later generation than the first get no alias: nobody sees them before they are complete.
 
-    1. Compare with the indices that exist: a field that has another type there is a Conflict, and nothing is changed.
+    1. Look at the indices, the alias and the template of these names: one that is not Strandline's is a Conflict. So is a field
+       that has another type there. Nothing is changed then.
     2. Put the template, from which the index of a month is made.
-    3. Add to the existing indices the fields and aliases that they lack.
+    3. Add to the existing indices the fields, aliases and marks that they lack.
 
     Doing it again, or twice at the same time, changes nothing. Raises Conflict and IndexUnavailable.
     """
     stem = index_stem(emit_name, generation)
-    held = _held(url, stem)
+    held = _held(url, stem, emit_name)
+    _require_own_template(url, stem)
     lacking = _find_lacking(held, mapping)
     _put(url, template_path(stem), _build_template(stem, emit_name, generation, mapping, settings))
     first = first if first is not None else max(held, default="")
     for index in lacking:
-        _add_fields(url, index, mapping, is_written=index >= first)
+        meta = {**held[index]["mappings"].get("_meta", {}), **_MARK}
+        _add_fields(url, index, {**mapping, "_meta": meta}, is_written=index >= first)
     actions = list(_lacking_aliases(held, emit_name, generation, first))
     if actions:
         _put(url, "/_aliases", {"actions": actions}, method="POST")
@@ -122,7 +137,7 @@ def _build_template(
             "mappings": mapping,
             "aliases": _aliases_of_each(emit_name, generation),
         },
-        "_meta": {"description": f"Results emitted as {stem}", "managed_by": "strandline"},
+        "_meta": {"description": f"Results emitted as {stem}", **_MARK},
     }
 
 
@@ -132,18 +147,50 @@ def _aliases_of_each(emit_name: str, generation: int) -> dict[str, Any]:
     return shown | {write_alias(_INDEX_PLACEHOLDER): _HIDDEN}
 
 
-def _held(url: str, stem: str) -> dict[str, Any]:
-    """The existing monthly indices of a stem, with their mappings and aliases. Raises Conflict."""
+def _held(url: str, stem: str, emit_name: str) -> dict[str, Any]:
+    """The existing monthly indices of a stem, with their mappings and aliases. Raises Conflict when one of their names, of the
+    alias or of their write aliases is somebody else's."""
     parameters = {"expand_wildcards": "all", "ignore_unavailable": "true"}
     found: dict[str, Any] = request(url, "GET", f"/{stem},{stem}-*", timeout_s=_TIMEOUT_S, parameters=parameters)
     if stem in found:
         raise Conflict(f"an index is named {stem}, so it cannot be the alias of the results; emit under another name")
     own = re.compile(re.escape(stem) + r"-\d{4}\.\d{2}")
-    return {name: found[name] for name in sorted(found) if own.fullmatch(name)}
+    held = {name: found[name] for name in sorted(found) if own.fullmatch(name)}
+    for name, one in held.items():
+        if not is_ours(one["mappings"]):
+            raise _foreign(f"index {name}", "rename or delete it")
+    for name, one in sorted(found.items()):
+        for alias in one["aliases"]:
+            if own.fullmatch(alias.removesuffix(".write")) and alias != write_alias(name):
+                raise _foreign(f"alias {alias} of index {name}", "remove it there")
+    shown = [name for name, one in sorted(found.items()) if emit_name in one["aliases"]]
+    if shown and not any(is_ours(found[name]["mappings"]) for name in shown):
+        raise _foreign(f"alias {emit_name} of index {', '.join(shown[:5])}", "remove it there")
+    return held
+
+
+def _require_own_template(url: str, stem: str) -> None:
+    try:
+        (found,) = request(url, "GET", template_path(stem), timeout_s=_TIMEOUT_S)["index_templates"]
+    except RequestRefused as error:
+        if error.status != 404:
+            raise
+        return
+    template = found["index_template"]
+    if not (is_ours(template) or is_ours(template.get("template", {}).get("mappings", {}))):
+        raise _foreign(f"index template {found['name']}", "rename or delete it")
+
+
+def _foreign(what: str, remedy: str) -> Conflict:
+    return Conflict(
+        f"{what} is not Strandline's, and the results would need that name; nothing was changed. Emit under another name, or "
+        f"{remedy}"
+    )
 
 
 def _find_lacking(held: dict[str, Any], mapping: dict[str, Any]) -> list[str]:
-    """Return the existing indices that lack a field of the mapping. Raises Conflict where a field has another type."""
+    """Return the existing indices that lack a field of the mapping, or the mark. Raises Conflict where a field has another
+    type."""
     wanted = _flatten(mapping["properties"])
     lacking = []
     for index, one in held.items():
@@ -154,7 +201,7 @@ def _find_lacking(held: dict[str, Any], mapping: dict[str, Any]) -> list[str]:
                     f"index {index} holds {path} as {present[path]}, and this pipeline makes it {type_name}; "
                     f"emit under another name, or rename the field"
                 )
-        if not wanted.keys() <= present.keys():
+        if not wanted.keys() <= present.keys() or not _MARK.items() <= one["mappings"].get("_meta", {}).items():
             lacking.append(index)
     return lacking
 

@@ -21,7 +21,7 @@ from strandline.results.document import Document, DocumentShape, document_id
 from strandline.results.elasticsearch_client import request
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
 from strandline.results.index_settings import IndexSettings
-from strandline.results.mapping import ensure_index_template
+from strandline.results.mapping import build_mapping, ensure_index_template
 from strandline.results.names import METADATA_NAMES
 from strandline.results.writer import WriteReport
 from tests.support.made_indices import MadeInMemory, writer_with_indices
@@ -423,3 +423,65 @@ def test_a_bulk_that_is_larger_than_the_server_takes_goes_in_halves_down_to_the_
     writer.write([Bulk.of([Document(f"id{n}", f"{emit.name}-2024.05", one) for n, one in enumerate(sources)])], report)
     assert report.created == 2
     assert [(one.id, one.status) for one in report.refused] == [("id1", 413)]
+
+
+FOREIGN = {"mappings": {"properties": {"device": {"type": "keyword"}}}}
+
+
+@pytest.mark.parametrize("kind", ["index", "alias", "write alias", "template"])
+def test_what_somebody_else_made_under_our_names_is_neither_changed_nor_written_to(emit: Emit, kind: str) -> None:
+    index, stranger = f"{emit.name}-2024.05", f"{emit.name}-of-a-stranger"
+    remedy = "Emit under another name, or remove it there"
+    match kind:
+        case "index":
+            stranger, what, remedy = index, f"index {index}", "Emit under another name, or rename or delete it"
+            emit.call("PUT", f"/{index}", FOREIGN)
+        case "alias":
+            what = f"alias {emit.name} of index {stranger}"
+            emit.call("PUT", f"/{stranger}", {**FOREIGN, "aliases": {emit.name: {}}})
+        case "write alias":
+            what = f"alias {index}.write of index {stranger}"
+            emit.call("PUT", f"/{stranger}", {**FOREIGN, "aliases": {f"{index}.write": {"is_write_index": True}}})
+        case _:
+            name = f"strandline-{emit.name}"
+            what, remedy = f"index template {name}", "Emit under another name, or rename or delete it"
+            emit.call("PUT", f"/{stranger}", FOREIGN)
+            emit.call("PUT", f"/_index_template/{name}", {"index_patterns": [f"{emit.name}-x*"], "template": FOREIGN})
+    before = emit.call("GET", f"/{stranger}"), emit.call("GET", "/_index_template"), emit.call("GET", "/_alias")
+    with pytest.raises(Conflict, match=f"{what} is not Strandline's.*nothing was changed. {remedy}"):
+        emit.ensure(emit.shape())
+    assert before == (
+        emit.call("GET", f"/{stranger}"),
+        emit.call("GET", "/_index_template"),
+        emit.call("GET", "/_alias"),
+    )
+
+
+def test_what_an_older_version_made_is_known_by_its_fields_goes_on_and_is_marked(emit: Emit) -> None:
+    shape = emit.shape(BY[:1], AGGREGATES[:1])
+    mapping = build_mapping(shape)
+    del mapping["_meta"]
+    for index in (f"{emit.name}-2024.04", f"{emit.name}-2024.05"):
+        emit.call("PUT", f"/{index}", {"mappings": mapping, "aliases": {emit.name: {}, f"{index}.write": {}}})
+    template = {"index_patterns": [f"{emit.name}-*"], "priority": 600, "template": {"mappings": mapping}}
+    emit.call("PUT", f"/_index_template/strandline-{emit.name}", template)
+    emit.call("PUT", f"/{emit.name}-2024.04/_mapping", {"_meta": {"owner": "ops"}})
+    # An operator's own archive beside them, in the same alias, stops nothing and stays as it is.
+    archive = f"archive-{emit.name}"
+    emit.call("PUT", f"/{archive}", {**FOREIGN, "aliases": {emit.name: {}}})
+    try:
+        writer = emit.ensure(shape)
+        assert writer.write_batches([stage_batch(shape.fields, [("a", 1)])], 1, 1).created == 1
+        assert emit.template()[0]["index_template"]["_meta"]["managed_by"] == "strandline"
+        held = emit.call("GET", f"/{emit.name}-*/_mapping")
+        marks = [one["mappings"]["_meta"] for _, one in sorted(held.items())]
+        assert marks == [{"owner": "ops", "managed_by": "strandline"}, {"managed_by": "strandline"}]
+        assert "_meta" not in emit.call("GET", f"/{archive}")[archive]["mappings"]
+    finally:
+        emit.call("DELETE", f"/{archive}")
+
+
+def test_all_that_is_made_says_by_whom(emit: Emit) -> None:
+    _, _, _, index = emit.begun()
+    assert emit.call("GET", f"/{index}")[index]["mappings"]["_meta"] == {"managed_by": "strandline"}
+    assert emit.template()[0]["index_template"]["_meta"]["managed_by"] == "strandline"

@@ -131,6 +131,23 @@ def test_what_is_too_large_is_refused_once_and_does_not_come_again(kafka, tmp_pa
         assert sorted(record.value[:1] for record in gateway.read(stream)) == [b"y", b"z"]
 
 
+def test_what_no_packet_may_hold_the_broker_discards_and_the_others_come(kafka, tmp_path, mosquitto):
+    """An MQTT 5 broker is told the largest packet. What is larger it discards itself: nothing of it comes, nor comes again."""
+    top = farm()
+    with running(kafka, tmp_path, mosquitto.port) as gateway, publisher(mosquitto) as sensor:
+        stream = gateway.register(mqtt={"topics": [f"{top}/+"]})
+        publish(sensor, f"{top}/a", b"1", b"x" * 2 * RECORD_BYTES_MAX, b"y" * RECORD_BYTES_MAX, b"2")
+        wait_until_confirmed(gateway, stream, 3)
+        assert sorted(record.value[:1] for record in gateway.read(stream)) == [b"1", b"2", b"y"]
+        assert gateway.counts(stream)["received"] == 3
+        gateway.process.send_signal(signal.SIGTERM)
+        assert gateway.process.wait(DEADLINE_S) == 0
+        gateway.start()
+        publish(sensor, f"{top}/a", b"3")
+        wait_until_confirmed(gateway, stream, 1)
+        assert gateway.counts(stream)["received"] == 1
+
+
 def test_filters_that_change_are_followed_and_overlapping_ones_deliver_once(kafka, tmp_path, mosquitto):
     top = farm()
     with running(kafka, tmp_path, mosquitto.port) as gateway, publisher(mosquitto) as sensor:

@@ -68,7 +68,7 @@ def secured(tmp_path):
 def options(secured: Secured, **changes: object) -> MqttClientOptions:
     plain = MqttClientOptions(
         host="localhost", port=secured.broker.port, version="5", client_id="test", session_expiry_s=60,
-        in_flight_max=100, username="gateway", password="right",
+        in_flight_max=100, packet_bytes_max=4_000_000, username="gateway", password="right",
     )  # fmt: skip
     return dataclasses.replace(plain, **changes)
 

@@ -622,3 +622,64 @@ def test_ready_only_with_kafka(listener, lonely_listener):
     assert json.loads(listener.page("/readyz"))["status"] == "ok"
     assert json.loads(listener.page("/healthz"))["status"] == "ok"
     assert json.loads(lonely_listener.page("/readyz"))["status"] == 503
+
+
+def answer(listener: Listener, packet: bytes, source: str = "127.0.0.1") -> bytes:
+    """Version 5's reason, or 3.1.1's return code, in the answer to a CONNECT; empty when there is none."""
+    with socket.create_connection(("127.0.0.1", listener.port), DEADLINE_S, source_address=(source, 0)) as one:
+        one.sendall(packet)
+        with contextlib.suppress(ConnectionResetError):
+            return one.recv(4)[3:4]
+        return b""
+
+
+def test_an_identifier_has_256_bytes_at_most(listener):
+    for version, code in ((4, b"\x02"), (5, b"\x85")):
+        assert answer(listener, client.connect(version, "é" * 128)) == b"\0"
+        assert answer(listener, client.connect(version, "é" * 128 + "x")) == code
+
+
+def test_who_guesses_passwords_waits_and_hinders_nobody(kafka, tmp_path):
+    passwords = tmp_path / "passwords"
+    for user in ("lundy", "skye"):
+        write_password(passwords, user, b"right")
+    listener = Listener(kafka, tmp_path, mqtt_listener_passwords=passwords)
+    try:
+        stream, topic = listener.register()
+        assert answer(listener, client.connect(5, "s", user="skye", password=b"right")) == b"\0"
+        guesses = [answer(listener, client.connect(5, "g", user="skye", password=b"%d" % n)) for n in range(20)]
+        assert set(guesses) == {b"\x86", b"\x9f"} and guesses[:5] == [b"\x86"] * 5 and guesses[5] == b"\x9f"
+        assert answer(listener, client.connect(4, "g", user="skye", password=b"wrong")) == b"\x03"
+        # Who was let in before comes in again, and so does another user, from the same address.
+        for user in ("skye", "lundy"):
+            with Raw(listener, 5, user=user, password=b"right") as raw:
+                raw.socket.sendall(client.publish(5, topic, user.encode(), packet_id=1))
+                assert raw.receive() == b"\x40\x02\x00\x01"
+        assert sorted(listener.values(stream)) == [b"lundy", b"skye"]
+        assert listener.metric("strandline_mqtt_connections_refused_total", reason="connection_rate_exceeded") > 1
+    finally:
+        listener.close()
+
+
+def test_an_address_has_its_share_of_connections(kafka, tmp_path):
+    listener = Listener(kafka, tmp_path, mqtt_listener_connections_max=10)
+    try:
+        stream, topic = listener.register()
+        wait_until(lambda: listener.metric("strandline_mqtt_connections"), lambda open: open == 0, "none open")
+        with contextlib.ExitStack() as stack:
+            for number in range(5):
+                stack.enter_context(Raw(listener, 4, f"greedy{number}"))
+            assert [answer(listener, client.connect(4, "more")) for _ in range(3)] == [b""] * 3
+            with socket.create_connection(("127.0.0.1", listener.port), DEADLINE_S, ("127.0.0.2", 0)) as sensor:
+                sensor.sendall(client.connect(4, "sensor") + client.publish(4, topic, b"x", packet_id=7))
+                assert sensor.recv(4) == b"\x20\x02\x00\x00"
+                assert sensor.recv(4) == b"\x40\x02\x00\x07"
+            assert listener.metric("strandline_mqtt_connections") == 6 - 1
+        assert listener.values(stream) == [b"x"]
+        # Those that say nothing keep nobody out, even of their own address.
+        with contextlib.ExitStack() as stack:
+            for _ in range(8):
+                stack.enter_context(Raw(listener, 0))
+            assert answer(listener, client.connect(4, "neighbour")) == b"\0"
+    finally:
+        listener.close()

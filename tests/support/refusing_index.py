@@ -144,6 +144,11 @@ class RefusingIndex:
         """What a writer asks before it writes: which indices there are, a template, a new index."""
         self.asked.append(f"{method} {path}")
         indices = {} if self.indices is None else self.indices
+        if method == "GET" and path.startswith("/_index_template/"):
+            if path not in self.templates:
+                return 404, _error("resource_not_found_exception")
+            found = {"name": path.rpartition("/")[2], "index_template": self.templates[path]}
+            return 200, json.dumps({"index_templates": [found]}).encode()
         if method == "GET":
             return 200, json.dumps(indices).encode()
         if path.startswith("/_index_template/"):

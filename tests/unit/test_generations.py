@@ -69,17 +69,24 @@ def test_an_older_generation_is_shown_where_no_newer_one_replaced_it() -> None:
     assert filter_of([SECOND, THIRD], 3) is None
 
 
+MAPPING = build_mapping(DocumentShape("farm", "power", "minute", 1, (), (("n", "long"),)))
+
+
 class Index:
     """Stands for Elasticsearch: holds aliases of indices and changes them as a whole or not at all; keeps what it was asked."""
 
     def __init__(self, *names: str) -> None:
         self.aliases: dict[str, dict[str, Any]] = {name: {} for name in names}
         self.asked: list[tuple[str, str, Any]] = []
+        self.foreign: set[str] = set()
 
     def request(self, url: str, method: str, path: str, *, body: Any = None, **_: Any) -> Any:
         self.asked.append((method, path, body))
         if method == "GET":
-            return {name: {"aliases": dict(aliases)} for name, aliases in self.aliases.items()}
+            return {
+                name: {"aliases": dict(aliases), "mappings": {} if name in self.foreign else MAPPING}
+                for name, aliases in self.aliases.items()
+            }
         if method == "DELETE" and path.removeprefix("/") not in self.aliases:
             raise RequestRefused("there is none", 404, "index_not_found_exception")
         if path == "/_aliases":
@@ -163,3 +170,9 @@ def test_what_was_never_complete_is_deleted_and_nothing_else(index: Index) -> No
     discard_generation("http://index", "farm", 4)
     deleted = [path for method, path, _ in index.asked if method == "DELETE"]
     assert deleted == ["/farm.g4-2026.10", "/_index_template/strandline-farm.g4"]
+
+
+def test_an_index_of_somebody_else_is_not_deleted_for_its_name(index: Index) -> None:
+    index.foreign.add("farm.g4-2026.10")
+    discard_generation("http://index", "farm", 4)
+    assert [path for method, path, _ in index.asked if method == "DELETE"] == ["/_index_template/strandline-farm.g4"]

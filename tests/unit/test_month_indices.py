@@ -195,9 +195,10 @@ def test_the_newest_index_may_be_deleted_once_nothing_goes_there_any_more(
 def test_an_old_index_may_be_read_only(
     index: RefusingIndex, writer: ElasticsearchWriter, next_end_ms: int | None
 ) -> None:
-    """It lacks a field and its alias for writing, and only a result for it would need them."""
+    """It lacks a field, the mark and its alias for writing, and only a result for it would need them."""
+    origin = {"strandline": build_mapping(SHAPE)["properties"]["strandline"]}
     for name in (MAY_INDEX, JUNE_INDEX):
-        indices_of(index)[name] = {"mappings": {"properties": {}}, "aliases": {"emit": {}}}
+        indices_of(index)[name] = {"mappings": {"properties": origin}, "aliases": {"emit": {}}}
     held: Any = indices_of(index)
     index.read_only.add(MAY_INDEX)
     writer.prepare(next_end_ms)
@@ -254,3 +255,14 @@ def test_a_run_s_writers_remember_in_the_ledger_and_travel(index: RefusingIndex,
         indices_of(index).clear()
         with pytest.raises(IndexMisconfigured, match="is gone"):
             writer.prepare(None)
+
+
+def test_an_index_of_somebody_else_stops_the_run_before_anything_is_changed(
+    index: RefusingIndex, writer: ElasticsearchWriter
+) -> None:
+    stranger: Any = {"mappings": {"properties": {"device": {"type": "keyword"}}}, "aliases": {}}
+    indices_of(index)[MAY_INDEX] = stranger
+    with pytest.raises(Conflict, match=f"index {MAY_INDEX} is not Strandline's.*Emit under another name"):
+        writer.prepare(None)
+    assert [request for request in index.asked if not request.startswith("GET")] == []
+    assert index.templates == {}

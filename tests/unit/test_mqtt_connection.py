@@ -8,6 +8,7 @@ from strandline.ingest.mqtt.connection import (
     CONNECT_TIMEOUT_S,
     PACKET_TIMEOUT_S,
     RECEIVE_MAXIMUM,
+    WRITE_TIMEOUT_S,
     Admission,
     Connection,
     ConnectRefused,
@@ -24,9 +25,14 @@ class Transport:
         self.is_reading = True
         self.is_closed = self.is_aborted = False
         self.closed = asyncio.Event()
+        self.aborted = asyncio.Event()
+        self.unsent = 0
 
     def get_extra_info(self, name):
         return ("192.0.2.1", 1)
+
+    def get_write_buffer_size(self):
+        return self.unsent
 
     def write(self, data):
         assert not self.is_closed
@@ -45,10 +51,12 @@ class Transport:
 
     def abort(self):
         self.is_closed = self.is_aborted = True
+        self.aborted.set()
 
 
 class ConnectionOwner:
     packet_bytes_max = 100_000
+    keep_alive_max_s = 600
 
     def __init__(self):
         self.published = []
@@ -314,10 +322,23 @@ def test_silence_slowness_and_who_says_nothing_at_all():
         bench.connection.check_time(now_s + 16)
         assert bench.transport.written[2:3] == b"\x8d"
 
+        for version, asked_s in ((4, 0), (5, 0), (4, 601), (5, 65_535)):
+            patient = Bench()
+            patient.connection.data_received(client.connect(version, keep_alive_s=asked_s))
+            await turns()
+            assert (b"\x13" + (600).to_bytes(2, "big") in patient.transport.written) == (version == 5)
+            patient.connection.check_time(now_s + 1.5 * 600 - 1)
+            assert not patient.transport.is_closed
+            patient.connection.check_time(now_s + 1.5 * 600 + 60)
+            assert patient.transport.is_closed
+
+        content = Bench()
+        content.connection.data_received(client.connect(5, keep_alive_s=600))
+        await turns()
+        assert b"\x13" + (600).to_bytes(2, "big") not in content.transport.written
+
         patient = Bench()
         await patient.connect(4, keep_alive_s=0)
-        patient.connection.check_time(now_s + 1e6)
-        assert not patient.transport.is_closed
         patient.send(client.publish(4, "a", b"x" * 1_000)[:-1])
         patient.connection.check_time(asyncio.get_running_loop().time() + PACKET_TIMEOUT_S + 1)
         assert patient.transport.is_closed
@@ -330,13 +351,34 @@ def test_who_is_not_read_is_not_silent():
         await bench.connect(4, keep_alive_s=10)
         bench.connection.pause_writing()
         assert not bench.transport.is_reading
-        bench.connection.check_time(asyncio.get_running_loop().time() + 1_000)
+        bench.connection.check_time(asyncio.get_running_loop().time() + WRITE_TIMEOUT_S - 1)
         assert not bench.transport.is_closed
         bench.connection.resume_writing()
         assert bench.transport.is_reading
         bench.connection.pause_writing()
         bench.connection.close(Reason.SERVER_BUSY, "x")
         assert bench.transport.is_aborted  # its answers would stay in memory
+
+    run(test)
+
+
+def test_who_never_reads_its_answers_is_cut_off(monkeypatch):
+    async def test(bench):
+        await bench.connect(4, keep_alive_s=10)
+        bench.connection.pause(Pause.BACKLOG)
+        bench.connection.pause_writing()
+        bench.connection.check_time(asyncio.get_running_loop().time() + WRITE_TIMEOUT_S + 1)
+        assert bench.transport.is_aborted
+
+        monkeypatch.setattr("strandline.ingest.mqtt.connection.CLOSE_TIMEOUT_S", 0.01)
+        quiet, slow = Bench(), Bench()
+        for one in (quiet, slow):
+            await one.connect(5)
+        slow.transport.unsent = 10
+        slow.connection.close(Reason.SERVER_BUSY, "x")
+        quiet.connection.close(Reason.SERVER_BUSY, "x")
+        await slow.transport.aborted.wait()
+        assert quiet.transport.is_closed and not quiet.transport.is_aborted
 
     run(test)
 

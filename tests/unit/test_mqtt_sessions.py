@@ -133,3 +133,41 @@ def test_a_place_that_can_not_be_written_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StackError, match="can't be kept"):
         Sessions(tmp_path / "file" / "sessions")
+
+
+def begin_as(sessions, user, client_id):
+    return asyncio.run(sessions.begin(client_id, Connect(5, client_id, False, 0, session_expiry_s=60), user))
+
+
+def test_another_users_session_is_neither_resumed_nor_ended(open_sessions):
+    sessions = open_sessions()
+    begin_as(sessions, "lundy", "a")
+    sessions.end("a", 60, "lundy")
+    assert begin_as(sessions, "thief", "a") == (False, 60)
+    sessions.end("a", 0, "thief")
+    assert begin_as(sessions, "lundy", "a") == (True, 60)
+    assert begin_as(open_sessions(), "lundy", "a") == (True, 60)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"), [("SESSIONS_MAX", 10), ("NAMES_BYTES_MAX", 10 * (256 + 5))], ids=["number", "bytes"]
+)
+def test_who_has_the_most_sessions_loses_the_oldest(open_sessions, monkeypatch, limit, value):
+    monkeypatch.setattr(f"strandline.ingest.mqtt.sessions.{limit}", value)
+    sessions = open_sessions()
+    for number in range(3):
+        begin_as(sessions, "lundy", f"mine{number}")
+    for number in range(50):
+        begin_as(sessions, "thief", f"{number:0256}")
+    assert all(begin_as(sessions, "lundy", f"mine{number}") == (True, 60) for number in range(3))
+    assert begin_as(sessions, "thief", f"{49:0256}") == (True, 60)
+    assert sum(map(len, sessions._of_user.values())) == len(sessions._expiry_s) <= 13
+    assert sessions._names_bytes == sum(len(client_id) + len(user) for user, client_id in sessions._expiry_s)
+
+
+def test_a_session_of_an_older_version_is_its_clients(open_sessions, tmp_path, clock):
+    (tmp_path / "sessions").write_text(f'["a", 60, {clock.now_s}]\n["b", 60, null]\n')
+    sessions = open_sessions()
+    assert begin_as(sessions, "lundy", "a") == (True, 60)
+    assert begin_as(sessions, None, "b") == (True, 60)
+    assert begin_as(open_sessions(), "thief", "a") == (False, 60)

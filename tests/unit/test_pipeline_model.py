@@ -670,7 +670,7 @@ def test_types_follow_spark(text: str, expected: str) -> None:
         ("cast(i as decimal(40,2))", "a decimal has 1 to 38 digits"),
         ("i = lo", "unknown column 'lo' at character 5; did you mean"),
         ("I + 1", "unknown column 'I' at character 1; did you mean 'i'?"),
-        ("(" * 1990 + "i" + ")" * 1990, "is nested too deeply"),
+        ("(" * 1990 + "i" + ")" * 1990, "has more than 24 brackets within each other at character 25"),
         ("i" + " + i" * 999, "is nested too deeply"),
         ("i" * 4001, "is longer than 4,000 characters"),
     ],

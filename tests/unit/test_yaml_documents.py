@@ -97,7 +97,7 @@ def test_json_is_read_too() -> None:
         ("stream: a\n? [b]\n: 1", "farm.yaml:2: expected a name before the ':'"),
         ("stream: a\nb: " + "[" * (DEPTH_MAX + 1), "farm.yaml:2: is nested more than 32 levels deep"),
         ("[" * 100_000, "farm.yaml:1: is nested more than 32 levels deep"),
-        ("a" * (DOCUMENT_BYTES_MAX + 1), "farm.yaml: is larger than 1,000,000 bytes"),
+        ("a" * (DOCUMENT_BYTES_MAX + 1), "farm.yaml: is larger than 250,000 bytes"),
     ],
 )
 def test_what_is_no_document_is_refused_with_its_line(text: str | bytes, expected: str) -> None:

@@ -36,7 +36,7 @@ from strandline.ingest.gateway.process import GatewayResources, open_resources, 
 from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
 from strandline.ingest.gateway.tasks import Tasks
 from strandline.ingest.mqtt.client import BrokerUnavailable, Message, MqttClient, MqttClientOptions
-from strandline.ingest.mqtt.headers import TOPIC_BYTES_MAX, headers_of, properties_fit
+from strandline.ingest.mqtt.headers import TOPIC_BYTES_MAX, headers_of, packet_bytes_max, properties_fit
 from strandline.ingest.mqtt.topics import TopicRoutes
 from strandline.log.record_key import Record
 
@@ -375,6 +375,7 @@ def client_options(settings: MqttBridgeSettings) -> MqttClientOptions:
         client_id=settings.mqtt_client_id or f"strandline-{socket.gethostname()}-{settings.mqtt_pages_port}",
         session_expiry_s=settings.mqtt_session_expiry_s,
         in_flight_max=settings.mqtt_in_flight_max,
+        packet_bytes_max=packet_bytes_max(settings.record_bytes_max),
         tls=ssl.create_default_context(cafile=settings.mqtt_ca_file) if url.scheme == "mqtts" else None,
         username=settings.mqtt_username,
         password=password.get_secret_value() if password is not None else None,

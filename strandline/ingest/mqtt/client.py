@@ -58,6 +58,8 @@ class MqttClientOptions:
     """How long the broker keeps the session of a bridge that is away (MQTT 5; in 3.1.1 the broker decides)."""
     in_flight_max: int
     """Messages that the broker may send before the first of them is acknowledged (MQTT 5; in 3.1.1 the broker decides)."""
+    packet_bytes_max: int
+    """The broker discards larger messages, as if they had been delivered (MQTT 5; in 3.1.1 it sends whatever it takes)."""
     tls: ssl.SSLContext | None = None
     username: str | None = None
     password: str | None = None
@@ -268,6 +270,7 @@ class MqttClient:
             properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = options.session_expiry_s
             properties.ReceiveMaximum = options.in_flight_max
+            properties.MaximumPacketSize = options.packet_bytes_max
             extras = {"clean_start": False, "properties": properties}
         where = f"the MQTT broker at {options.host}:{options.port}"
         try:

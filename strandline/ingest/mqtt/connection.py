@@ -48,6 +48,10 @@ CONNECT_TIMEOUT_S = 10.0
 """From the connection to the whole of CONNECT."""
 PACKET_TIMEOUT_S = 120.0
 """From the first byte of a packet to its last."""
+WRITE_TIMEOUT_S = 30.0
+"""For how long a client may leave its answers unread before its connection is aborted."""
+CLOSE_TIMEOUT_S = 10.0
+"""The same for the last answers of a connection that is being closed."""
 KEEP_ALIVE_FACTOR = 1.5
 """[MQTT-3.1.2-22]"""
 WITHHELD_S = (2.0, 5.0)
@@ -101,6 +105,7 @@ class ConnectionOwner(Protocol):
     """What a connection asks of the server's set of connections."""
 
     packet_bytes_max: int
+    keep_alive_max_s: int
 
     def accept(self, connection: Connection) -> bool:
         """Add a new connection; False when there are too many."""
@@ -137,6 +142,7 @@ class Connection(asyncio.Protocol):
         """Packets that arrived while the connection was paused: at most those of one read."""
         self._admitting: asyncio.Task[None] | None = None
         self._packet_began_s = 0.0
+        self._unread_since_s = 0.0
         self._arrived_s = self._heard_s = loop.time()
         self._keep_alive_s = 0
         self._packet_bytes_max: int | None = None
@@ -178,6 +184,7 @@ class Connection(asyncio.Protocol):
             self._fail(PacketError(Reason.QUOTA_EXCEEDED, "too many large packets arrive at once; send it again later"))
 
     def pause_writing(self) -> None:
+        self._unread_since_s = self._loop.time()
         self.pause(Pause.WRITING)
 
     def resume_writing(self) -> None:
@@ -238,6 +245,8 @@ class Connection(asyncio.Protocol):
         if self.state is State.ARRIVED:
             if now_s - self._arrived_s > CONNECT_TIMEOUT_S:
                 self._close()
+        elif self._pauses & Pause.WRITING and now_s - self._unread_since_s > WRITE_TIMEOUT_S:
+            self._close()
         elif self._pauses:
             return
         elif self._keep_alive_s and now_s - self._heard_s > KEEP_ALIVE_FACTOR * self._keep_alive_s:
@@ -309,7 +318,8 @@ class Connection(asyncio.Protocol):
             self._admitting = None
         self.state = State.OPEN
         self._will = connect.will
-        self._keep_alive_s = connect.keep_alive_s
+        longest_s = self._owner.keep_alive_max_s  # an MQTT 3.1.1 client can't be told
+        self._keep_alive_s = keep_alive_s = min(connect.keep_alive_s or longest_s, longest_s)
         self._packet_bytes_max = connect.packet_bytes_max
         self.session_expiry_s = expiry_s = admission.session_expiry_s
         properties = connack_properties(
@@ -317,6 +327,7 @@ class Connection(asyncio.Protocol):
             packet_bytes_max=self._owner.packet_bytes_max,
             session_expiry_s=None if expiry_s == connect.session_expiry_s else expiry_s,
             client_id=None if connect.client_id else self.client_id,
+            keep_alive_s=None if keep_alive_s == connect.keep_alive_s else keep_alive_s,
         )
         present = admission.is_session_present
         self._transport.write(
@@ -348,3 +359,5 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         else:
             self._transport.close()
+            if self._transport.get_write_buffer_size():
+                self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)

@@ -11,10 +11,11 @@ from prometheus_client import Counter, Gauge
 
 from strandline.core.stream import StreamSpec
 from strandline.ingest.gateway.process import GatewayResources
+from strandline.ingest.mqtt.addresses import Arrivals, WrongPasswords, address_of
 from strandline.ingest.mqtt.batches import Batches
 from strandline.ingest.mqtt.connection import Admission, Connection, ConnectRefused, Pause, State
 from strandline.ingest.mqtt.decoder import Connect, Publish, Will
-from strandline.ingest.mqtt.headers import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX, properties_fit
+from strandline.ingest.mqtt.headers import TOPIC_BYTES_MAX, packet_bytes_max, properties_fit
 from strandline.ingest.mqtt.passwords import Passwords, TooManyChecks
 from strandline.ingest.mqtt.sessions import Sessions
 from strandline.ingest.mqtt.topics import TopicRoutes
@@ -26,6 +27,8 @@ PARTIAL_BYTES_MAX = 64 * 1024 * 1024
 """Of the incomplete packets of all connections. Over it connections with large ones are closed."""
 PARTIAL_BYTES_FREE = 16 * 1024
 """A connection may always hold this much."""
+CLIENT_ID_BYTES_MAX = 256
+"""Each identifier with a session is kept for as long as the session lasts."""
 SAY_AGAIN_S = 10.0
 """The same kind of refusal is logged at most this often; all are counted."""
 _NO_STREAM = "(unknown)"
@@ -43,11 +46,15 @@ class MqttConnections:
         *,
         record_bytes_max: int,
         connections_max: int,
+        connections_per_address_max: int,
+        keep_alive_max_s: int,
         confirm_timeout_s: float,
     ) -> None:
-        self.packet_bytes_max = record_bytes_max + TOPIC_BYTES_MAX + PROPERTIES_BYTES_MAX + 1024
+        self.packet_bytes_max = packet_bytes_max(record_bytes_max)
         self._record_bytes_max = record_bytes_max
         self._connections_max = connections_max
+        self._connections_per_address_max = connections_per_address_max
+        self.keep_alive_max_s = keep_alive_max_s
         self._passwords = passwords
         self._sessions = sessions
         self._metrics = resources.metrics
@@ -60,6 +67,8 @@ class MqttConnections:
         self._connections: set[Connection] = set()
         self._arrived: dict[Connection, None] = {}
         """Connections without a complete CONNECT, the oldest first."""
+        self._arrivals: Arrivals[Connection] = Arrivals()
+        self._wrong_passwords = WrongPasswords(self._loop.time)
         self._clients: dict[str, Connection] = {}
         """Client identifier -> its open connection."""
         self._held: dict[Connection, int] = {}
@@ -118,6 +127,19 @@ class MqttConnections:
     # Called by connections: connection.ConnectionOwner.
 
     def accept(self, connection: Connection) -> bool:
+        address = address_of(connection.peer)
+        if self._arrivals.count(address) >= self._connections_per_address_max:
+            self._refusals.labels("connections_per_address_max").inc()
+            self._note(
+                "connections_per_address_max",
+                f"{self._connections_per_address_max} connections of this address are open, the limit; raise "
+                "STRANDLINE_MQTT_LISTENER_CONNECTIONS_PER_ADDRESS_MAX if many sensors share it",
+                connection,
+            )
+            silent = self._arrivals.oldest_silent(address)
+            if silent is None:
+                return False
+            silent.close(Reason.SERVER_BUSY, "too many connections of this address are open")
         if len(self._connections) >= self._connections_max:
             self._refusals.labels("connections_max").inc()
             self._note("connections_max", f"{self._connections_max} connections are open, the limit", connection)
@@ -127,6 +149,7 @@ class MqttConnections:
             next(iter(self._arrived)).close(Reason.SERVER_BUSY, "too many connections are open")
         self._connections.add(connection)
         self._arrived[connection] = None
+        self._arrivals.add(address, connection)
         return True
 
     async def admit(self, connection: Connection, connect: Connect) -> Admission:
@@ -138,21 +161,28 @@ class MqttConnections:
         4. Find the session to resume, and store the session before CONNACK promises it.
         """
         self._arrived.pop(connection, None)
-        await self._check_password(connect)
+        self._arrivals.has_spoken(address_of(connection.peer), connection)
+        if len(connect.client_id.encode()) > CLIENT_ID_BYTES_MAX:
+            raise ConnectRefused(
+                Reason.CLIENT_IDENTIFIER_NOT_VALID,
+                f"the client identifier is longer than {CLIENT_ID_BYTES_MAX} bytes; give the client a shorter one",
+            )
+        await self._check_password(connection, connect)
         if not connect.client_id and connect.version == V311 and not connect.clean_start:
             raise ConnectRefused(Reason.CLIENT_IDENTIFIER_NOT_VALID, "a session that stays needs a client identifier")
         client_id = connect.client_id or f"strandline-{secrets.token_hex(12)}"
+        user = connect.user if self._passwords is not None else None  # unchecked, a name says nothing
         older = self._clients.get(client_id)
         if older is not None:
-            if older.user != connect.user:
+            if older.user != user:
                 raise ConnectRefused(Reason.CLIENT_IDENTIFIER_NOT_VALID, f"{client_id!r} is connected as another user")
             older.close(Reason.SESSION_TAKEN_OVER, "the same client has connected again")
         self._clients[client_id] = connection
-        connection.client_id, connection.user = client_id, connect.user
+        connection.client_id, connection.user = client_id, user
         if not self._is_reading:  # uvloop starts reading, whatever was set before
             connection.pause(Pause.BACKLOG)
         try:
-            is_present, expiry_s = await self._sessions.begin(client_id, connect)
+            is_present, expiry_s = await self._sessions.begin(client_id, connect, user)
         except OSError as error:
             logger.error("a session could not be kept", action="mqtt_session_lost", reason=str(error))
             raise ConnectRefused(
@@ -194,9 +224,10 @@ class MqttConnections:
     def leave(self, connection: Connection, will: Will | None) -> None:
         self._connections.discard(connection)
         self._arrived.pop(connection, None)
+        self._arrivals.remove(address_of(connection.peer), connection)
         if connection.client_id and self._clients.get(connection.client_id) is connection:
             del self._clients[connection.client_id]
-            self._sessions.end(connection.client_id, connection.session_expiry_s)
+            self._sessions.end(connection.client_id, connection.session_expiry_s, connection.user)
         if will is not None:
             message = Publish(will.topic, will.payload, 0, will.retain, 0, will.properties)
             with contextlib.suppress(PacketError):  # it was counted; the client is gone
@@ -204,14 +235,24 @@ class MqttConnections:
 
     # Steps of the above.
 
-    async def _check_password(self, connect: Connect) -> None:
-        if self._passwords is None:
+    async def _check_password(self, connection: Connection, connect: Connect) -> None:
+        """A password that was right before is never held up by anybody's wrong ones."""
+        user, password = connect.user or "", connect.password or b""
+        if self._passwords is None or self._passwords.is_known(user, password):
             return
+        address = address_of(connection.peer)
+        if (wait_s := self._wrong_passwords.wait_s(address, user)) > 0:
+            raise ConnectRefused(
+                Reason.CONNECTION_RATE_EXCEEDED, f"too many wrong passwords; connect again after {wait_s:.0f} s"
+            )
         try:
-            is_right = await self._passwords.check(connect.user or "", connect.password or b"")
+            is_right = await self._passwords.check(user, password)
         except TooManyChecks as error:
             raise ConnectRefused(Reason.SERVER_BUSY, str(error)) from error
-        if not is_right:
+        if is_right:
+            self._wrong_passwords.forget(address, user)
+        else:
+            self._wrong_passwords.add(address, user)
             raise ConnectRefused(Reason.BAD_USER_NAME_OR_PASSWORD, "the user name or the password is wrong")
 
     def _set_reading(self, is_reading: bool) -> None:

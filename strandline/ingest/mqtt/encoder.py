@@ -13,6 +13,7 @@ _RETURN_CODES = {
     Reason.CLIENT_IDENTIFIER_NOT_VALID: 2,
     Reason.SERVER_UNAVAILABLE: 3,
     Reason.SERVER_BUSY: 3,
+    Reason.CONNECTION_RATE_EXCEEDED: 3,
     Reason.BAD_USER_NAME_OR_PASSWORD: 4,
 }
 """Their return codes in a CONNACK of MQTT 3.1.1. It has none for other reasons: then the connection is closed without an
@@ -37,7 +38,12 @@ def connack(
 
 
 def connack_properties(
-    *, receive_maximum: int, packet_bytes_max: int, session_expiry_s: int | None, client_id: str | None
+    *,
+    receive_maximum: int,
+    packet_bytes_max: int,
+    session_expiry_s: int | None,
+    client_id: str | None,
+    keep_alive_s: int | None,
 ) -> bytes:
     """The properties of a server that takes QoS 0 and 1 and no subscriptions. None: what the client asked for."""
     parts = [
@@ -50,6 +56,8 @@ def connack_properties(
         parts.append(b"\x11" + session_expiry_s.to_bytes(4, "big"))
     if client_id is not None:
         parts.append(b"\x12" + _text(client_id))
+    if keep_alive_s is not None:
+        parts.append(b"\x13" + keep_alive_s.to_bytes(2, "big"))
     return b"".join(parts)
 
 

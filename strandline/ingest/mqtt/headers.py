@@ -16,6 +16,11 @@ PROPERTIES_BYTES_MAX = 16 * 1024
 """Content type and user properties of one message. Topic and properties become headers, for which a record has room."""
 
 
+def packet_bytes_max(record_bytes_max: int) -> int:
+    """The largest packet that can hold a message that is taken."""
+    return record_bytes_max + TOPIC_BYTES_MAX + PROPERTIES_BYTES_MAX + 1024
+
+
 def properties_fit(publish: Publish) -> bool:
     """Whether a record has room for the message's properties."""
     properties = publish.properties

@@ -95,10 +95,9 @@ class Passwords:
 
     async def check(self, user: str, password: bytes) -> bool:
         """Raises TooManyChecks."""
-        quick = hmac.digest(self._key, password, "sha256")
-        entry = self._entries.get(user)
-        if entry is not None and hmac.compare_digest(self._right.get(user, b""), quick):
+        if self.is_known(user, password):
             return True
+        entry = self._entries.get(user)
         if self._waiting >= CHECKS_WAITING_MAX:
             raise TooManyChecks("too many passwords wait to be checked; connect again a little later")
         self._waiting += 1
@@ -109,8 +108,15 @@ class Passwords:
             self._waiting -= 1
         is_right = hmac.compare_digest(digest, asked.digest) and entry is not None
         if is_right and self._entries.get(user) is entry:
-            self._right[user] = quick
+            self._right[user] = self._quick(password)
         return is_right
+
+    def is_known(self, user: str, password: bytes) -> bool:
+        """Whether it was right before: that costs no hashing."""
+        return user in self._entries and hmac.compare_digest(self._right.get(user, b""), self._quick(password))
+
+    def _quick(self, password: bytes) -> bytes:
+        return hmac.digest(self._key, password, "sha256")
 
     def reload(self) -> None:
         """Read the file if it has changed. If it can't be read or is wrong, keep the present users and log it once."""

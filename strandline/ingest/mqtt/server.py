@@ -58,6 +58,10 @@ class MqttServerSettings(Settings):
     """Listen off loopback even without TLS or passwords, because the network keeps strangers out."""
     mqtt_listener_connections_max: int = Field(default=10_000, ge=1)
     """Sensors that may be connected at once."""
+    mqtt_listener_connections_per_address_max: int | None = Field(default=None, ge=1)
+    """Of these, from one address (of IPv6: one /64). Default: half of all. Raise it for a fleet behind one address."""
+    mqtt_listener_keep_alive_max_s: int = Field(default=3_600, ge=10, le=65_535)
+    """A client that asks for none or a longer one gets this; 1.5 times as long without a packet, and it is disconnected."""
 
 
 async def serve(settings: MqttServerSettings) -> None:
@@ -78,14 +82,15 @@ async def serve(settings: MqttServerSettings) -> None:
         sessions = stack.enter_context(
             contextlib.closing(Sessions(settings.data_dir / f"mqtt-sessions-{settings.mqtt_listener_port}.jsonl"))
         )
+        count_max = connections_max("STRANDLINE_MQTT_LISTENER_CONNECTIONS_MAX", settings.mqtt_listener_connections_max)
         connections = MqttConnections(
             resources,
             passwords,
             sessions,
             record_bytes_max=settings.record_bytes_max,
-            connections_max=connections_max(
-                "STRANDLINE_MQTT_LISTENER_CONNECTIONS_MAX", settings.mqtt_listener_connections_max
-            ),
+            connections_max=count_max,
+            connections_per_address_max=settings.mqtt_listener_connections_per_address_max or -(-count_max // 2),
+            keep_alive_max_s=settings.mqtt_listener_keep_alive_max_s,
             confirm_timeout_s=settings.confirm_timeout_s,
         )
         server = await _bind(settings, connections, context)

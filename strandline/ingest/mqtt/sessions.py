@@ -4,8 +4,8 @@ That still matters. An MQTT 5 client that is told "no session" when it connects 
 for PUBACK [MQTT-3.2.2-5], though it should send them again. So sessions outlive the process: each one is on disk before
 CONNACK promises it. One write stores the sessions of many clients.
 
-The file holds one JSON array a line, `[client identifier, expiry in seconds, when the connection ended or null]`. The last
-line of a client counts. A line that a crash cut short is ignored.
+The file holds one JSON array a line, `[client identifier, expiry in seconds, when the connection ended or null, user or null]`.
+The last line of a user's client counts. A line that a crash cut short is ignored. A line of an older version has no user.
 """
 
 from __future__ import annotations
@@ -23,11 +23,17 @@ from strandline.core.errors import StackError
 from strandline.ingest.mqtt.decoder import Connect
 
 SESSIONS_MAX = 100_000
-"""Over it the session that was used longest ago is dropped."""
+NAMES_BYTES_MAX = 16 * 1024 * 1024
+"""Of the identifiers and users of all sessions. Over either, the user with the most sessions loses the one used longest ago."""
 EXPIRY_S_MAX = 7 * 86_400
 """A client that asks for a longer session gets this, and is told so."""
 LINES_SPARE_MAX = 100_000
 """After so many outdated lines the file is rewritten."""
+
+
+Key = tuple[str | None, str]
+"""User and client identifier: nobody resumes or ends another user's session. One without a user (there were no passwords, or an
+older version kept it) is that of whoever comes first."""
 
 
 class Sessions:
@@ -37,10 +43,13 @@ class Sessions:
         """Raises StackError when the file can't be read or written."""
         self._path = path
         self._clock_s = clock_s
-        self._expiry_s: dict[str, int] = {}
-        """Client identifier -> expiry of its session, in the order of use."""
-        self._ended_s: dict[str, float] = {}
-        """Client identifier -> when its connection ended; absent while it is connected."""
+        self._expiry_s: dict[Key, int] = {}
+        """Expiry of each session."""
+        self._ended_s: dict[Key, float] = {}
+        """When its connection ended; absent while it is connected."""
+        self._of_user: dict[str | None, dict[Key, None]] = {}
+        """Each user's sessions, in the order of use."""
+        self._names_bytes = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mqtt-sessions")
         self._unwritten: list[str] = []
         self._writing: asyncio.Task[None] | None = None
@@ -54,46 +63,63 @@ class Sessions:
                 f"the MQTT sessions can't be kept in {path}: {error.strerror}; give it another place"
             ) from error
 
-    async def begin(self, client_id: str, connect: Connect) -> tuple[bool, int]:
+    async def begin(self, client_id: str, connect: Connect, user: str | None = None) -> tuple[bool, int]:
         """Return whether the client has a session to resume, and for how many seconds it outlives the connection.
 
         When this returns, a session that outlives the connection is on disk. Raises OSError when it can't be written.
         """
-        is_present = not connect.clean_start and self._exists(client_id)
-        had_any = client_id in self._expiry_s
+        key, of_nobody = (user, client_id), (None, client_id)
+        is_present = not connect.clean_start and (self._exists(key) or self._exists(of_nobody))
+        had_any = key in self._expiry_s or of_nobody in self._expiry_s
         expiry_s = min(connect.session_expiry_s, EXPIRY_S_MAX)
-        self._note(client_id, expiry_s, None)
+        if user is not None:
+            self._note(of_nobody, 0, None)
+        self._note(key, expiry_s, None)
         if expiry_s or had_any:
             await self._write()
         return is_present, expiry_s
 
-    def end(self, client_id: str, expiry_s: int) -> None:
+    def end(self, client_id: str, expiry_s: int, user: str | None = None) -> None:
         """Note that the connection is closed, and how long the session goes on. The next `begin` writes it."""
-        self._note(client_id, min(expiry_s, EXPIRY_S_MAX), self._clock_s())
+        self._note((user, client_id), min(expiry_s, EXPIRY_S_MAX), self._clock_s())
 
     def close(self) -> None:
         """Write what is not written yet."""
         self._thread.submit(partial(_append, self._path, self._unwritten)).result()
         self._thread.shutdown()
 
-    def _exists(self, client_id: str) -> bool:
-        if client_id not in self._expiry_s:
+    def _exists(self, key: Key) -> bool:
+        if key not in self._expiry_s:
             return False
-        return self._clock_s() < self._ended_s.get(client_id, self._clock_s()) + self._expiry_s[client_id]
+        return self._clock_s() < self._ended_s.get(key, self._clock_s()) + self._expiry_s[key]
 
-    def _note(self, client_id: str, expiry_s: int, ended_s: float | None) -> None:
-        had_any = self._expiry_s.pop(client_id, None) is not None
-        self._ended_s.pop(client_id, None)
+    def _note(self, key: Key, expiry_s: int, ended_s: float | None) -> None:
+        had_any = self._drop(key)
         if expiry_s:
-            if len(self._expiry_s) >= SESSIONS_MAX:
-                oldest = next(iter(self._expiry_s))
-                del self._expiry_s[oldest]
-                self._ended_s.pop(oldest, None)
-            self._expiry_s[client_id] = expiry_s
-            if ended_s is not None:
-                self._ended_s[client_id] = ended_s
+            self._put(key, expiry_s, ended_s)
         if expiry_s or had_any:
-            self._unwritten.append(_line(client_id, expiry_s, ended_s))
+            self._unwritten.append(_line(key, expiry_s, ended_s))
+
+    def _put(self, key: Key, expiry_s: int, ended_s: float | None) -> None:
+        while len(self._expiry_s) >= SESSIONS_MAX or self._names_bytes + _size(key) > NAMES_BYTES_MAX:
+            most = max(self._of_user.values(), key=len)
+            self._drop(next(iter(most)))
+        self._expiry_s[key] = expiry_s
+        self._of_user.setdefault(key[0], {})[key] = None
+        self._names_bytes += _size(key)
+        if ended_s is not None:
+            self._ended_s[key] = ended_s
+
+    def _drop(self, key: Key) -> bool:
+        """Whether there was one."""
+        if self._expiry_s.pop(key, None) is None:
+            return False
+        self._ended_s.pop(key, None)
+        self._names_bytes -= _size(key)
+        del self._of_user[key[0]][key]
+        if not self._of_user[key[0]]:
+            del self._of_user[key[0]]
+        return True
 
     async def _write(self) -> None:
         """Return when all that was noted before the call is on disk. Calls that come meanwhile share the next write."""
@@ -125,22 +151,19 @@ class Sessions:
         now_s = self._clock_s()
         for line in text.split(b"\n"):
             try:
-                client_id, expiry_s, ended_s = json.loads(line)
-            except ValueError:
+                client_id, expiry_s, ended_s, *users = json.loads(line)
+            except (ValueError, TypeError):
                 continue
-            self._expiry_s.pop(client_id, None)
-            self._ended_s.pop(client_id, None)
-            if expiry_s:
-                self._expiry_s[client_id] = expiry_s
-                self._ended_s[client_id] = (
-                    now_s if ended_s is None else ended_s
-                )  # the process ended, and the connection with it
-        for client_id in [name for name in self._expiry_s if not self._exists(name)]:
-            del self._expiry_s[client_id], self._ended_s[client_id]
+            key = (users[0] if users else None, client_id)
+            self._drop(key)
+            if expiry_s:  # no end: the process ended, and the connection with it
+                self._put(key, expiry_s, now_s if ended_s is None else ended_s)
+        for key in [name for name in self._expiry_s if not self._exists(name)]:
+            self._drop(key)
 
     def _all_lines(self) -> list[str]:
         self._lines = len(self._expiry_s)
-        return [_line(name, expiry_s, self._ended_s.get(name)) for name, expiry_s in self._expiry_s.items()]
+        return [_line(key, expiry_s, self._ended_s.get(key)) for key, expiry_s in self._expiry_s.items()]
 
     def _rewrite(self, lines: list[str]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,8 +173,13 @@ class Sessions:
         new.replace(self._path)
 
 
-def _line(client_id: str, expiry_s: int, ended_s: float | None) -> str:
-    return json.dumps([client_id, expiry_s, ended_s]) + "\n"
+def _line(key: Key, expiry_s: int, ended_s: float | None) -> str:
+    user, client_id = key
+    return json.dumps([client_id, expiry_s, ended_s, user]) + "\n"
+
+
+def _size(key: Key) -> int:
+    return len(key[1].encode()) + len((key[0] or "").encode())
 
 
 def _append(path: Path, lines: list[str]) -> None:

@@ -43,6 +43,7 @@ class Reason(IntEnum):
     PACKET_TOO_LARGE = 0x95
     QUOTA_EXCEEDED = 0x97
     QOS_NOT_SUPPORTED = 0x9B
+    CONNECTION_RATE_EXCEEDED = 0x9F
 
 
 class PacketError(PermanentError):

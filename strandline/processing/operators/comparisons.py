@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,20 @@ _PYTHON_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 def equal(one: pa.Array, other: pa.Array, kind: str) -> pa.Array:
     return _compare(one, other, kind, "equal")
+
+
+def equals_any(value: pa.Array, choices: list[pa.Array], kind: str) -> pa.Array:
+    """Whether it equals one of them; null if it equals none and something is null."""
+    return reduce(pc.or_kleene, (equal(value, choice, kind) for choice in choices))
+
+
+def best(values: list[pa.Array], is_better: _Compare, kind: str) -> pa.Array:
+    """Of each row the value that no other is better than; null only where all are."""
+    found = values[0]
+    for value in values[1:]:
+        take = pc.or_(found.is_null(), is_better(value, found, kind).fill_null(False))
+        found = pc.if_else(take, value, found)
+    return found
 
 
 def _null_safe_equal(one: pa.Array, other: pa.Array, kind: str) -> pa.Array:

@@ -32,13 +32,15 @@ from strandline.processing.operators.arithmetic import (
     transcendental,
 )
 from strandline.processing.operators.casting import arrow_type, cast, rounded_decimals
-from strandline.processing.operators.comparisons import COMPARE, equal, greater, is_too_wide, less
+from strandline.processing.operators.comparisons import COMPARE, best, equals_any, greater, is_too_wide, less
 from strandline.processing.operators.texts import is_like, like_pattern, lower, substring, upper
 from strandline.processing.pipelines.expression_types import common_type, digits_in_arithmetic, type_of
 
 Columns = Mapping[str, pa.Array]
 Evaluate = Callable[[Columns, int], pa.Array]
 """(columns, number of rows) -> one value a row."""
+Compare = Callable[[pa.Array, Columns, int], pa.Array]
+"""(one value a row, columns, number of rows) -> whether the comparison holds, for each row."""
 
 
 class ColumnExpression:
@@ -129,12 +131,10 @@ class _Compiler:
         if kind != "double" and any(is_decimal(self._type(one)) for one in (node.this, node.expression)):
             return self._decimal_arithmetic(node, kind)
         operate = DOUBLE_OPERATIONS[type(node)] if kind == "double" else INTEGER_OPERATIONS[type(node)]
-        left, right = self.typed(node.this, kind), self.typed(node.expression, kind)
-        if kind == "double":
-            return lambda columns, rows: operate(left(columns, rows), right(columns, rows))
         # Whole numbers are computed as 64 bits, and what does not fit into the type of the result is null.
-        left, right = self.typed(node.this, "long"), self.typed(node.expression, "long")
-        if kind == "long":
+        wide = "double" if kind == "double" else "long"
+        left, right = self.typed(node.this, wide), self.typed(node.expression, wide)
+        if kind == wide:
             return lambda columns, rows: operate(left(columns, rows), right(columns, rows))
         return lambda columns, rows: cast(operate(left(columns, rows), right(columns, rows)), "long", kind)
 
@@ -184,10 +184,11 @@ class _Compiler:
         return lambda columns, rows: quantized(inner(columns, rows), places, target)
 
     def whole(self, node: exp.Expr) -> Evaluate:
-        source, target, inner = self._type(node.this), self._type(node), self.compile(node.this)
+        source, target = self._type(node.this), self._type(node)
         up = isinstance(node, exp.Ceil)
         if source in ("integer", "long"):
             return self.typed(node.this, target)
+        inner = self.compile(node.this)
         if source == "double":
             return lambda columns, rows: double_to_whole(inner(columns, rows), np.ceil if up else np.floor)
         rounding = ROUND_CEILING if up else ROUND_FLOOR
@@ -205,36 +206,40 @@ class _Compiler:
     # Conditions
 
     def comparison(self, node: exp.Expr) -> Evaluate:
-        left, right, kind = self._compared(node.this, node.expression)
-        compare = COMPARE[type(node)]
-        return lambda columns, rows: compare(left(columns, rows), right(columns, rows), kind)
+        value, compared = self.compile(node.this), self._compared(type(node), node.this, node.expression)
+        return lambda columns, rows: compared(value(columns, rows), columns, rows)
 
-    def _compared(self, one: exp.Expr, other: exp.Expr) -> tuple[Evaluate, Evaluate, str]:
-        """Both operands in a type in which they can be compared without loss, and that type."""
-        kind = self._common((one, other))
-        if is_decimal(kind) and is_too_wide(self._type(one), self._type(other)):
+    def _compared(self, comparison: type[exp.Expr], one: exp.Expr, other: exp.Expr) -> Compare:
+        """Compares values of `one` with `other`, in a type that loses nothing. Who does it twice computes the values once:
+        nested, the work would double with each level."""
+        compare, source, kind = COMPARE[comparison], self._type(one), self._common((one, other))
+        if is_decimal(kind) and is_too_wide(source, self._type(other)):
             # Compared as numbers in Python: the one decimal type for both would cut digits off.
-            return self.compile(one), self.compile(other), "numbers"
-        return self.typed(one, kind), self.typed(other, kind), kind
+            bare = self.compile(other)
+            return lambda values, columns, rows: compare(values, bare(columns, rows), "numbers")
+        others = self.typed(other, kind)
+        if source == kind:
+            return lambda values, columns, rows: compare(values, others(columns, rows), kind)
+        return lambda values, columns, rows: compare(cast(values, source, kind), others(columns, rows), kind)
 
     def between(self, node: exp.Expr) -> Evaluate:
-        low = self.comparison(exp.GTE(this=node.this, expression=node.args["low"]))
-        high = self.comparison(exp.LTE(this=node.this, expression=node.args["high"]))
-        return lambda columns, rows: pc.and_kleene(low(columns, rows), high(columns, rows))
+        value = self.compile(node.this)
+        low = self._compared(exp.GTE, node.this, node.args["low"])
+        high = self._compared(exp.LTE, node.this, node.args["high"])
+
+        def evaluate(columns: Columns, rows: int) -> pa.Array:
+            values = value(columns, rows)
+            return pc.and_kleene(low(values, columns, rows), high(values, columns, rows))
+
+        return evaluate
 
     def is_in(self, node: exp.Expr) -> Evaluate:
         kind = self._common((node.this, *node.expressions))
         value = self.typed(node.this, kind)
         choices = [self.typed(choice, kind) for choice in node.expressions]
-
-        def evaluate(columns: Columns, rows: int) -> pa.Array:
-            present = value(columns, rows)
-            found = equal(present, choices[0](columns, rows), kind)
-            for choice in choices[1:]:
-                found = pc.or_kleene(found, equal(present, choice(columns, rows), kind))
-            return found
-
-        return evaluate
+        return lambda columns, rows: equals_any(
+            value(columns, rows), [choice(columns, rows) for choice in choices], kind
+        )
 
     def is_(self, node: exp.Expr) -> Evaluate:
         inner = self.compile(node.this)
@@ -275,21 +280,22 @@ class _Compiler:
     def case(self, node: exp.Expr) -> Evaluate:
         target = self._type(node)
         branches = node.args["ifs"] if isinstance(node, exp.Case) else [node]
-        subject = node.this if isinstance(node, exp.Case) else None
         other = node.args.get("default") or node.args.get("false")
-        conditions = [
-            self.comparison(exp.EQ(this=subject, expression=branch.this))
-            if subject is not None
-            else self.typed(branch.this, "boolean")
-            for branch in branches
-        ]
+        if isinstance(node, exp.Case) and node.this is not None:
+            subject = self.compile(node.this)
+            conditions = [self._compared(exp.EQ, node.this, branch.this) for branch in branches]
+        else:
+            subject = _constant(True, pa.bool_())
+            conditions = [_alone(self.typed(branch.this, "boolean")) for branch in branches]
         values = [self.typed(branch.args["true"], target) for branch in branches]
         otherwise = self.typed(other, target) if other is not None else _constant(None, arrow_type(target))
 
         def evaluate(columns: Columns, rows: int) -> pa.Array:
             result = otherwise(columns, rows)
+            subjects = subject(columns, rows)
             for condition, value in zip(reversed(conditions), reversed(values), strict=True):
-                result = pc.if_else(condition(columns, rows).fill_null(False), value(columns, rows), result)
+                chosen = condition(subjects, columns, rows).fill_null(False)
+                result = pc.if_else(chosen, value(columns, rows), result)
             return result
 
         return evaluate
@@ -304,22 +310,18 @@ class _Compiler:
         target = self._type(node)
         values = [self.typed(argument, target) for argument in (node.this, *node.expressions)]
         is_better = less if isinstance(node, exp.Least) else greater
-
-        def evaluate(columns: Columns, rows: int) -> pa.Array:
-            result = values[0](columns, rows)
-            for value in values[1:]:
-                other = value(columns, rows)
-                take_other = pc.or_(result.is_null(), is_better(other, result, target).fill_null(False))
-                result = pc.if_else(take_other, other, result)
-            return result
-
-        return evaluate
+        return lambda columns, rows: best([value(columns, rows) for value in values], is_better, target)
 
     def nullif(self, node: exp.Expr) -> Evaluate:
         value = self.compile(node.this)
-        equal = self.comparison(exp.EQ(this=node.this, expression=node.expression))
+        equal = self._compared(exp.EQ, node.this, node.expression)
         nothing = pa.scalar(None, arrow_type(self._type(node)))
-        return lambda columns, rows: pc.if_else(equal(columns, rows).fill_null(False), nothing, value(columns, rows))
+
+        def evaluate(columns: Columns, rows: int) -> pa.Array:
+            values = value(columns, rows)
+            return pc.if_else(equal(values, columns, rows).fill_null(False), nothing, values)
+
+        return evaluate
 
     def cast(self, node: exp.Expr) -> Evaluate:
         return self.typed(node.this, self._type(node))
@@ -387,6 +389,10 @@ _BUILDERS: tuple[tuple[type[exp.Expr] | tuple[type[exp.Expr], ...], Callable[[_C
     (exp.Length, _Compiler.length),
     (exp.Substring, _Compiler.substring),
 )
+
+
+def _alone(condition: Evaluate) -> Compare:
+    return lambda _, columns, rows: condition(columns, rows)
 
 
 def _constant(value: object, kind: pa.DataType) -> Evaluate:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from strandline.core.documents import Path, YamlDocument, did_you_mean, path_text
+from strandline.core.documents import COLUMNS_MAX, Path, YamlDocument, did_you_mean, path_text
 from strandline.core.durations import FOREVER_MS, format_duration
-from strandline.core.errors import InvalidDocument, Problem
+from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -50,6 +50,10 @@ class _Check:
                 self._where((*path, "where"), step.where)
             elif step.window is not None:
                 self._window(path, step.window, step.emit or [])
+            if len(self.columns) > COLUMNS_MAX:
+                self._add(path, f"leads to {len(self.columns):,} columns; expected at most {COLUMNS_MAX:,} at once")
+            if len(self.columns) > COLUMNS_MAX or len(self.problems) > PROBLEMS_MAX:
+                raise InvalidDocument(self.problems)
         self._windows_together()
         if self.problems:
             raise InvalidDocument(self.problems)
@@ -91,6 +95,8 @@ class _Check:
 
     def _expression(self, path: Path, text: str, *, aggregate: bool) -> Column | None:
         """The named expression; None if it has a problem, which is reported, or uses a column with a reported one."""
+        if len(self.problems) > PROBLEMS_MAX:
+            return None
         try:
             expression = parse_expression(text)
             if aggregate and not expression.is_aggregate:

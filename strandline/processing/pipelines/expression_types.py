@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sqlglot import exp
 
@@ -57,7 +57,7 @@ def type_of(node: exp.Expr, columns: Mapping[str, str]) -> str:
 
 def common_type(operands: Sequence[exp.Expr], columns: Mapping[str, str]) -> str:
     """The one type that all operands can take, `null` when all are bare nulls."""
-    return _common(operands[0], operands, columns)
+    return _common(operands[0], [type_of(operand, columns) for operand in operands])
 
 
 def digits_in_arithmetic(operand: exp.Expr, columns: Mapping[str, str]) -> tuple[int, int]:
@@ -126,7 +126,7 @@ def _arithmetic(node: exp.Expr, columns: Mapping[str, str]) -> str:
 
 
 def _comparison(node: exp.Expr, columns: Mapping[str, str]) -> str:
-    _common(node, list(node.iter_expressions()), columns)
+    _common(node, [type_of(operand, columns) for operand in node.iter_expressions()])
     return "boolean"
 
 
@@ -150,26 +150,29 @@ def _like(node: exp.Expr, columns: Mapping[str, str]) -> str:
 
 def _case(node: exp.Expr, columns: Mapping[str, str]) -> str:
     branches = node.args["ifs"] if isinstance(node, exp.Case) else [node]
+    subject = type_of(node.this, columns) if node.this is not None and isinstance(node, exp.Case) else None
     for branch in branches:
-        if node.this is not None and isinstance(node, exp.Case):
-            _common(node, (node.this, branch.this), columns)
+        found = type_of(branch.this, columns)
+        if subject is not None:
+            _common(node, (subject, found))
         else:
-            _expect(node, type_of(branch.this, columns), "boolean")
+            _expect(node, found, "boolean")
     values = [branch.args["true"] for branch in branches]
     other = node.args.get("default") or node.args.get("false")
-    return _common(node, [*values, other] if other is not None else values, columns)
+    return _common(node, [type_of(value, columns) for value in [*values, other] if value is not None])
 
 
 def _same(node: exp.Expr, columns: Mapping[str, str]) -> str:
     arguments = [node.this, *node.expressions]
     if isinstance(node, exp.Least | exp.Greatest) and len(arguments) < 2:
         raise ExpressionError(f"{sql_of(node)} needs at least two arguments")
-    return _common(node, arguments, columns)
+    return _common(node, [type_of(argument, columns) for argument in arguments])
 
 
 def _nullif(node: exp.Expr, columns: Mapping[str, str]) -> str:
-    _common(node, (node.this, node.expression), columns)
-    return type_of(node.this, columns)
+    found = type_of(node.this, columns)
+    _common(node, (found, type_of(node.expression, columns)))
+    return found
 
 
 def _cast(node: exp.Expr, columns: Mapping[str, str]) -> str:
@@ -320,11 +323,11 @@ _RULES: tuple[tuple[tuple[type[exp.Expr], ...], _Rule], ...] = (
 """Kinds of node and the rule for the type of their value; the first that fits."""
 
 
-def _common(node: exp.Expr, operands: Sequence[exp.Expr], columns: Mapping[str, str]) -> str:
-    """The one type that all operands can take without loss of kind, as Spark widens numbers."""
+def _common(node: exp.Expr, operands: Iterable[str]) -> str:
+    """The one type that operands of these types can take without loss of kind, as Spark widens numbers. Of types, so that no
+    rule finds an operand's type twice: nested, that would double with each level."""
     common = NULL
-    for operand in operands:
-        found = type_of(operand, columns)
+    for found in operands:
         if found in (NULL, common):
             continue
         if common == NULL:

@@ -19,7 +19,17 @@ from sqlglot.errors import SqlglotError
 from strandline.core.documents import did_you_mean
 
 LENGTH_MAX = 4_000
+BRACKETS_DEEP_MAX = 24
+"""Brackets, and `case ... end`, within each other."""
+OPERATORS_DEEP_MAX = 150
+"""Levels of the parsed tree: `a + b + c` has three. With the one above, every process has room on its stack for what passes."""
+TYPE_CALLS_DEEP_MAX = 3
+"""`double(int(x))` has two. The parser tries each of them as a type first, so its work doubles with each level."""
+_SPLIT = "split it over several derive steps"
 _SPARK = sqlglot.Dialect.get_or_raise("spark")
+_TYPE_TOKENS = _SPARK.parser_class.TYPE_TOKENS
+_OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
+_CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
 
 
 class ExpressionError(ValueError):
@@ -46,11 +56,13 @@ def parse_expression(text: str) -> Expression:
     try:
         tokens = _SPARK.tokenize(text)
         _refuse_doubled_quotes(tokens)
+        _refuse_deep_brackets(tokens)
         # An expression, not a statement: else a column named `load` or `cache` would begin a command.
         trees = [tree for tree in _SPARK.parser().parse_into(exp.Condition, tokens, text) if tree is not None]
         if len(trees) != 1:
             raise ExpressionError(f"expected one expression, got {len(trees)}; remove the ';'")
         tree = trees[0]
+        _refuse_deep_tree(tree)
         _refuse_unknown_nodes(tree)
         aggregates = list(tree.find_all(*_AGGREGATES))
         _refuse_misplaced_aggregates(tree, aggregates)
@@ -130,6 +142,36 @@ def _refuse_doubled_quotes(tokens: Sequence[Token]) -> None:
                 f"a doubled quote at character {following.start + 1} is not supported; write \\' for a quote "
                 "inside text, or put the text in the other kind of quotes"
             )
+
+
+def _refuse_deep_brackets(tokens: Sequence[Token]) -> None:
+    """Before anything is parsed: the cost of parsing grows with them."""
+    opened: list[bool] = []
+    """For each bracket that is open: whether it stands behind the name of a type."""
+    before = None
+    for token in tokens:
+        if token.token_type in _OPENING:
+            opened.append(before in _TYPE_TOKENS)
+        elif token.token_type in _CLOSING and opened:
+            opened.pop()
+        before = token.token_type
+        for depth, depth_max, what in (
+            (len(opened), BRACKETS_DEEP_MAX, "brackets"),
+            (sum(opened), TYPE_CALLS_DEEP_MAX, "types, as double(...),"),
+        ):
+            if depth > depth_max:
+                raise ExpressionError(
+                    f"has more than {depth_max} {what} within each other at character {token.start + 1}; {_SPLIT}"
+                )
+
+
+def _refuse_deep_tree(tree: exp.Expr) -> None:
+    level, depth = [tree], 0
+    while level:
+        depth += 1
+        if depth > OPERATORS_DEEP_MAX:
+            raise ExpressionError(f"is nested too deeply, more than {OPERATORS_DEEP_MAX} levels; {_SPLIT}")
+        level = [child for node in level for child in node.iter_expressions()]
 
 
 def _refuse_unknown_nodes(tree: exp.Expr) -> None:
