@@ -51,7 +51,12 @@ class ToldStreams:
 
 
 def answer(
-    writer: ToldWriter, streams: ToldStreams, body: bytes = BODY, host_names: tuple[str, ...] = (), **headers: str
+    writer: ToldWriter,
+    streams: ToldStreams,
+    body: bytes = BODY,
+    host_names: tuple[str, ...] = (),
+    url: bytes = b"/v1/streams/readings/records",
+    **headers: str,
 ) -> tuple[Answer, IngestMetrics]:
     """What a POST of `body` comes to, and what was counted."""
 
@@ -67,7 +72,7 @@ def answer(
         )
         gateway = HttpGateway(resources, body_bytes_max=1_000)
         request = Request(b"http:192.0.2.1", gateway.room)
-        request.method, request.url = b"POST", b"/v1/streams/readings/records"
+        request.method, request.url = b"POST", url
         request.headers[b"content-type"] = b"application/json"
         request.headers.update({name.replace("_", "-").encode(): value.encode() for name, value in headers.items()})
         try:
@@ -122,6 +127,47 @@ def test_what_the_writer_took_is_200(accepted: Accepted) -> None:
     ((record, about),) = writer.appended
     assert record == (BODY, None)
     assert (about["source"], about["message_id"], about["headers_each"]) == (b"http:192.0.2.1", b"k-1", None)
+
+
+INFLUX = StreamSpec.from_document({"stream": "readings", "schema": {"n": "long"}, "format": "influx"})
+
+
+@pytest.mark.parametrize("url", [b"/api/v2/write?org=o&bucket=readings&precision=s", b"/write?db=readings&precision=s"])
+def test_lines_of_influx_are_written_as_its_clients_expect(url: bytes) -> None:
+    writer = ToldWriter()
+    found, metrics = answer(writer, ToldStreams(INFLUX), b"w n=1i 1\nw n=2i 2\n", url=url, content_type="text/plain")
+    assert found == Answer(204, b"")
+    assert [record for record, _ in writer.appended] == [(b"w n=1i 1", None), (b"w n=2i 2", None)]
+    assert dict(writer.appended[0][1]["headers"]) == {"strandline-query": b"?" + url.partition(b"?")[2]}
+    assert metrics.of("readings").confirmed.value == 2
+    assert stream_of(url) == "readings"
+
+
+@pytest.mark.parametrize(
+    ("end", "streams", "body", "status", "code", "part"),
+    [
+        (
+            Accepted.LOG,
+            INFLUX,
+            b"w n=1i\nwww,tag=tag n=2i",
+            400,
+            "invalid",
+            "1 lines were refused, 1 are persisted: line 2: ",
+        ),
+        (Accepted.LOG, SPEC, b"w n=1i", 400, "invalid", "stream readings has the format json, not influx"),
+        (Accepted.LOG, INFLUX, b"", 400, "invalid", "no record"),
+        (Accepted.LOG, NotFound("no such stream"), b"w n=1i", 404, "not found", "no such stream"),
+        (LogAway("away"), INFLUX, b"w n=1i", 503, "unavailable", "away"),
+        (LogBusy("too much"), INFLUX, b"w n=1i", 429, "too many requests", "too much"),
+    ],
+)
+def test_what_influx_clients_are_told(end: Any, streams: Any, body: bytes, status: int, code: str, part: str) -> None:
+    found, _ = answer(ToldWriter(end), ToldStreams(streams), body, url=b"/api/v2/write?bucket=readings")
+    told = json.loads(found.body)
+    assert (found.status, told["code"]) == (status, code)
+    assert part in told["message"]
+    assert told["error"] == told["message"]
+    assert (b"retry-after" in dict(found.headers)) is (status in (429, 503))
 
 
 def test_the_records_of_a_batch_have_its_key_and_their_place() -> None:

@@ -354,11 +354,11 @@ class HttpConnection(asyncio.Protocol):
 
     def _encode(self, answer: Answer, is_last: bool, is_head: bool) -> bytes:
         own = b"".join(b"%s: %s\r\n" % header for header in answer.headers) if answer.headers else b""
-        return b"%s%scontent-type: %s\r\ncontent-length: %d\r\n%s%s\r\n%s" % (
+        if answer.status != HTTPStatus.NO_CONTENT:  # RFC 9110 allows it no length
+            own = b"content-type: %s\r\ncontent-length: %d\r\n%s" % (answer.content_type, len(answer.body), own)
+        return b"%s%s%s%s\r\n%s" % (
             _STATUS_LINES[answer.status],
             self._server.date_header,
-            answer.content_type,
-            len(answer.body),
             own,
             b"connection: close\r\n" if is_last else b"",
             b"" if is_head else answer.body,

@@ -179,10 +179,14 @@ def path_of(url: bytes) -> str:
 def problem(refusal: Refusal, path: str) -> Answer:
     """The refusal as a problem document."""
     document = problem_document(refusal.status, refusal.code, refusal.detail, path)
-    headers = refusal.headers
-    if refusal.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
-        headers = (*headers, (b"retry-after", b"%d" % random.choice(RETRY_AFTER_S)))  # noqa: S311  # spreads the load, guards nothing
-    return Answer(refusal.status, json.dumps(document).encode(), PROBLEM_MEDIA_TYPE.encode(), headers)
+    return Answer(refusal.status, json.dumps(document).encode(), PROBLEM_MEDIA_TYPE.encode(), headers_of(refusal))
+
+
+def headers_of(refusal: Refusal) -> Headers:
+    """The headers of the refusal's answer, beside those that every answer has."""
+    if refusal.status not in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
+        return refusal.headers
+    return (*refusal.headers, (b"retry-after", b"%d" % random.choice(RETRY_AFTER_S)))  # noqa: S311  # spreads the load, guards nothing
 
 
 def body_too_large(body_bytes_max: int) -> Refusal:

@@ -38,6 +38,7 @@ from strandline.ingest.gateway.http_request import Answer, BodyRoom, Refusal, Re
 from strandline.ingest.gateway.http_server import HttpServer
 from strandline.ingest.gateway.process import GatewayResources, connections_max, listen, open_resources, run_gateway
 from strandline.ingest.gateway.stream_appender import StreamAppender
+from strandline.ingest.http.influx_api import is_influx, not_written, require_influx, stream_of_write, written
 from strandline.ingest.http.record_head import RecordHead, read_record_head
 
 logger = structlog.get_logger()
@@ -104,12 +105,16 @@ class HttpGateway:
                     "request failed", action="request_failed", stream=stream, error=repr(error), exc_info=error
                 )
         else:
+            if is_influx(request.url):
+                answer = written(framed)
+                self._metrics.requests.labels(str(answer.status)).inc()
+                return answer
             self._metrics.requests_accepted.inc()
             return _accepted(framed)
         finally:
             request.let_go()
         self._metrics.requests.labels(str(refusal.status)).inc()
-        return problem(refusal, request.path)
+        return not_written(refusal) if is_influx(request.url) else problem(refusal, request.path)
 
     def note_disconnected(self, request: Request) -> None:
         """The sender left before its request was whole: nothing of it is in the log."""
@@ -131,6 +136,8 @@ class HttpGateway:
         head = request.head
         assert isinstance(head, RecordHead), "admit has read it"
         appender = self._appender_of(await self._resources.streams.find(stream))
+        if is_influx(request.url):
+            require_influx(appender.spec)
         framed = await self._frame(request.body(), head, appender.spec)
         request.let_go()
         if framed.refused:
@@ -176,6 +183,8 @@ class HttpGateway:
 @lru_cache(maxsize=1_000)
 def stream_of(url: bytes) -> str | None:
     """The stream that a request's target names, or None when records don't go there."""
+    if is_influx(url):
+        return stream_of_write(url)
     path = path_of(url)
     stream = path[len(_PATH_BEFORE) : -len(_PATH_AFTER)]
     is_stream = path.startswith(_PATH_BEFORE) and path.endswith(_PATH_AFTER) and stream and "/" not in stream

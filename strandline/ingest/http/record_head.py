@@ -9,6 +9,7 @@ from strandline.core.record_headers import QUERY_MARK
 from strandline.ingest.gateway.decompression import ContentCoding
 from strandline.ingest.gateway.framing import FORM_OF_CONTENT_TYPE, Form
 from strandline.ingest.gateway.http_request import Refusal, Request, body_too_large, method_not_allowed
+from strandline.ingest.http.influx_api import is_influx
 
 MESSAGE_ID_BYTES_MAX = 255
 QUERY_BYTES_MAX = 2_000
@@ -31,7 +32,8 @@ def read_record_head(request: Request, body_bytes_max: int) -> RecordHead:
     if request.method != b"POST":
         raise method_not_allowed(request, "POST")
     headers = request.headers
-    form = form_of(headers.get(b"content-type", b""))
+    # Clients of InfluxDB send lines under any content type.
+    form = Form.LINES if is_influx(request.url) else form_of(headers.get(b"content-type", b""))
     coding = _coding_of(headers[b"content-encoding"]) if b"content-encoding" in headers else None
     if int(headers.get(b"content-length", 0)) > body_bytes_max:
         raise body_too_large(body_bytes_max)
