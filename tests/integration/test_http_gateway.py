@@ -157,7 +157,7 @@ def lonely_gateway(tmp_path):
 
 def raw_request(stream: str, body: bytes, content_length: int | None = None) -> bytes:
     length = len(body) if content_length is None else content_length
-    head = f"POST /v1/streams/{stream}/records HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head = f"POST /v1/streams/{stream}/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     return f"{head}content-length: {length}\r\n\r\n".encode() + body
 
 

@@ -128,7 +128,7 @@ class Listener:
 
     def page(self, path: str) -> str:
         with socket.create_connection(("127.0.0.1", self.pages_port), DEADLINE_S) as connection:
-            connection.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+            connection.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
             answer = b"".join(iter(lambda: connection.recv(65_536), b""))
         return answer.partition(b"\r\n\r\n")[2].decode()
 

@@ -77,7 +77,7 @@ class _Connection:
         """Send the batch; return the outcome for the history, and why. Raises Left, OSError and IncompleteReadError."""
         body = b"\n".join(value for _, value in batch)
         head = (
-            f"POST /v1/streams/{stream}/records HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n"
+            f"POST /v1/streams/{stream}/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\n"
             f"content-length: {len(body)}\r\n\r\n"
         )
         data = head.encode() + body
