@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.timeout(600)
 STREAM = "guaranteed-readings"
 BASE_MS = 1_700_000_000_000 // 60_000 * 60_000
 RECORDS, DEVICES, STEP_MS, WINDOW_MS = 6_000, 5, 20, 3_000
+DISORDER_MS = 2_000
 SLICE_RECORDS = 1_000
 """20 s of event time, so that each slice closes windows; those of the last 6 s stay open."""
 EMISSIONS_BEFORE_THE_KILL = 4
@@ -50,6 +52,9 @@ schema: {{device: string, ts: {{type: timestamp, unit: ms}}}}
 key: device
 """)
     lines = [{"device": f"d{number % DEVICES}", "ts": BASE_MS + number * STEP_MS} for number in range(RECORDS)]
+    # In some disorder: wherever a slice ends, windows have records before and after that.
+    chance = random.Random(7)
+    lines.sort(key=lambda line: line["ts"] + chance.randrange(DISORDER_MS))
     audit_lab.send(STREAM, [json.dumps(line).encode() for line in lines])
     return WINDOW_MS // STEP_MS // DEVICES
 
