@@ -1,0 +1,114 @@
+"""No bytes are more than a dead letter, whatever the format: never an error, never another record's outcome.
+
+For a longer run: STRANDLINE_FUZZ_S=600 pytest tests/property/test_formats.py -k by_the_clock
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from typing import Any
+
+import cbor2
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strandline.core.stream import StreamSpec
+from strandline.processing.formats.decoder import Decoder
+from strandline.processing.formats.record_rows import RowReader, record_format
+from strandline.processing.pipelines.event_time import EventTimeSource
+
+SCHEMA: dict[str, Any] = {
+    "name": "string",
+    "n": {"type": "long?", "text": True},
+    "x": {"type": "double?", "min": -1e6},
+    "price": "decimal(8,2)?",
+    "on": "boolean?",
+    "time": {"type": "timestamp?", "unit": "ns"},
+}
+FIELDS = {"name": "a", "n": 7, "x": 1.5, "price": "12.50", "on": True, "time": 1_764_000_000 * 10**9}
+PATHS = {
+    name: {**(spec if isinstance(spec, dict) else {"type": spec}), "from": f"$.in.{name}"}
+    for name, spec in SCHEMA.items()
+}
+GOOD: dict[str, tuple[dict[str, Any], bytes]] = {
+    "json": ({"schema": SCHEMA}, json.dumps(FIELDS).encode()),
+    "paths": ({"schema": PATHS}, json.dumps({"in": FIELDS, "out": [{}, "\u00e4"]}).encode()),
+    "explode": ({"schema": SCHEMA, "explode": "$.all"}, json.dumps({"all": [FIELDS, {"n": 1}], "name": "b"}).encode()),
+    "value": ({"schema": {"x": "double"}, "format": "value"}, b" 23.5\n"),
+    "csv": ({"schema": SCHEMA, "format": "csv"}, b'a,7,"1.5",12.50,true,1764000000000000000'),
+    "influx": ({"schema": SCHEMA, "format": "influx"}, b'w,name=a\\ b n=7i,x=1.5,on=t,price="12.50" 1764000000000000000'),
+    "msgpack": ({"schema": SCHEMA, "format": "msgpack"}, msgspec.msgpack.encode(FIELDS)),
+    "cbor": ({"schema": SCHEMA, "format": "cbor"}, cbor2.dumps({**FIELDS, "time": cbor2.CBORTag(1, 1_764_000_000)})),
+}  # fmt: skip
+
+
+class Format:
+    """What becomes of records of one format."""
+
+    def __init__(self, name: str) -> None:
+        document, self.good = GOOD[name]
+        self._reader = RowReader(config := record_format(StreamSpec.from_document({"stream": "s", **document})))
+        self._names = [field.name for field in config.fields]
+        self._decoder = Decoder(config.fields, EventTimeSource(None), self._names)
+        self.outcome_of_good = self.outcomes([self.good])
+
+    def outcomes(self, values: list[bytes]) -> list[str]:
+        """Each row and each reject as text, in order."""
+        found = []
+        for rows in self._reader.parts(values, []):
+            decoded = self._decoder.decode(rows.texts, [0] * len(rows.texts), None)
+            rejects = {one.index: f"{one.reason}: {one.message}" for one in decoded.rejects}
+            columns = iter(zip(*(decoded.arrays[name].to_pylist() for name in self._names), strict=True))
+            found += [rejects[at] if at in rejects else repr(next(columns)) for at in range(len(rows.texts))]
+            for at in rejects:
+                self._reader.dead_letter_value(values, rows, at)
+        return found
+
+    def check(self, value: bytes) -> None:
+        alone = self.outcomes([value])
+        assert self.outcomes([self.good, value, self.good]) == [*self.outcome_of_good, *alone, *self.outcome_of_good], (
+            value
+        )
+
+
+FORMATS = {name: Format(name) for name in GOOD}
+
+
+def mutated(value: bytes, chance: random.Random) -> bytes:
+    """The value with a few things done to it."""
+    data = bytearray(value)
+    for _ in range(chance.choice([1, 1, 2, 4, 8])):
+        at, end = sorted(chance.randrange(len(data) + 1) for _ in range(2))
+        piece = bytes(data[at:end])
+        shape = chance.choice([b"{", b"[", b'"', b"\\u0000", b"-", b"e9"])
+        new = chance.choice([b"", piece, piece * 3, chance.randbytes(1), chance.randbytes(4), shape])
+        data[at : chance.choice([at, at + 1, end])] = new
+    return bytes(data)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_good_record_is_accepted(name: str) -> None:
+    assert FORMATS[name].outcome_of_good[0].startswith("(")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=150, deadline=None)
+@given(value=st.binary(max_size=60), seed=st.integers(0, 2**32))
+def test_any_bytes(name: str, value: bytes, seed: int) -> None:
+    FORMATS[name].check(value)
+    FORMATS[name].check(mutated(FORMATS[name].good, random.Random(seed)))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_by_the_clock(name: str) -> None:
+    chance = random.Random(os.environ.get("STRANDLINE_FUZZ_SEED", "1"))
+    ends_s = time.monotonic() + float(os.environ.get("STRANDLINE_FUZZ_S", "0"))
+    while True:
+        FORMATS[name].check(mutated(FORMATS[name].good, chance))
+        if time.monotonic() >= ends_s:
+            break
