@@ -172,6 +172,13 @@ def test_the_control_service_accepts_the_name_under_which_the_demo_calls_it(monk
     assert SERVICES["demo"]["environment"]["STRANDLINE_URL"] == "http://control:8080"
 
 
+@each_lasting_service
+def test_an_init_adopts_what_nobody_waits_for(service):
+    """PostgreSQL takes it for a crash when any child of its own fails; other servers would keep it as a zombie."""
+    brings_its_own = service["image"].split(":")[0] in ("elasticsearch", "kibana")
+    assert service["init"] is not brings_its_own
+
+
 @each_service
 def test_services_have_no_more_rights_than_they_need(service):
     assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"])

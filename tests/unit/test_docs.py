@@ -66,7 +66,11 @@ def test_each_guarantee_is_shown_by_make_test_and_says_what_only_make_test_all_r
 def is_long(path: str, name: str) -> bool:
     """Whether no case of the test is in `make test`."""
     (test,) = [node for node in parsed(path).body if getattr(node, "name", "") == name]
-    return any(ast.unparse(mark) == "pytest.mark.long" for mark in test.decorator_list)  # type: ignore[attr-defined]
+    marks = list(test.decorator_list)  # type: ignore[attr-defined]
+    for node in parsed(path).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+            marks += node.value.elts if isinstance(node.value, ast.List) else [node.value]
+    return any(ast.unparse(mark) == "pytest.mark.long" for mark in marks)
 
 
 def test_links_between_documents_lead_somewhere():
