@@ -112,7 +112,9 @@ def test_trouble_with_one_job_stops_no_other_and_records_nothing(
     Index.failing = {"one": error}
     assert copies.copy() == 3
     assert Index.copied_of == {"two": {"topic-a": END}}
-    assert [one for one in caplog.messages if "could not be copied" in one and "job='one'" in one], caplog.messages
+    assert [one for one in caplog.messages if "could not copy dead letters" in one and "job='one'" in one], (
+        caplog.messages
+    )
     Index.failing = {}
     assert copies.copy() == 3, "from where it was"
 
@@ -128,12 +130,12 @@ def test_it_goes_on_until_it_is_closed(ledger: Ledger, monkeypatch: pytest.Monke
         if len(looks) == 1:
             raise ValueError("a mistake of ours")
         if len(looks) == 3:
-            copies._closing.set()
+            copies._sweep._closing.set()
         return jobs()
 
     monkeypatch.setattr(ledger, "jobs", look)
     copies = DeadLetterCopies(ledger, lambda job: True, FullLog(), "")
     copies.start()
-    copies._thread.join(30)
+    copies._sweep._thread.join(30)
     assert len(looks) == 3
     copies.close()

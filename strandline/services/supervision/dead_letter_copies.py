@@ -3,21 +3,15 @@ and none fails over it."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 
-import structlog
-
-from strandline.core.errors import StrandlineError
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import KafkaStatus
 from strandline.processing.pipelines.model import DeadLettersSpec, PipelineSpec
 from strandline.results.dead_letters.documents import dead_letter_document
 from strandline.results.dead_letters.index import DeadLetterIndex
-from strandline.services.supervision.repeated_errors import RepeatedErrors
-
-logger = structlog.get_logger()
+from strandline.services.supervision.job_sweep import JobSweep
 
 LOOK_INTERVAL_S = 5.0
 LETTERS_AT_ONCE = 2_000
@@ -45,41 +39,19 @@ class DeadLetterCopies:
         self._log = log
         self._elasticsearch_url = elasticsearch_url
         self._now_ms = now_ms
-        self._errors = RepeatedErrors(logger)
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dead-letter-copies", daemon=True)
+        self._sweep = JobSweep(ledger, self._copy_job, action="copy dead letters", every_s=LOOK_INTERVAL_S)
+        self.start, self.close = self._sweep.start, self._sweep.close
+        self.copy = self._sweep.look
+        """Look once at all jobs; return how many dead letters were copied."""
 
-    def start(self) -> None:
-        """Start to copy."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """End after the present piece."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def copy(self) -> int:
-        """Look once at all jobs; return how many dead letters were copied. An error of one job does not stop the others."""
-        copied = 0
-        for job in self._ledger.jobs():
-            try:
-                spec = PipelineSpec.from_document(self._ledger.job_version(job.name, job.version).document)
-                if spec.dead_letters.index:
-                    copied += self._copy_job(job.name, spec.dead_letters)
-                    self._errors.worked("dead letters are copied again", action="copy", job=job.name)
-            except StrandlineError as error:
-                self._errors.failed("dead letters could not be copied", error, action="copy", job=job.name)
-            except Exception:  # the edge: one job must not take the others with it
-                logger.exception("dead letters could not be copied", action="copy", job=job.name)
-        return copied
-
-    def _copy_job(self, job: str, spec: DeadLettersSpec) -> int:
-        copied, is_done = 0, False
+    def _copy_job(self, job: str) -> int:
+        version = self._ledger.job(job).version
+        spec = PipelineSpec.from_document(self._ledger.job_version(job, version).document).dead_letters
+        copied, is_done = 0, not spec.index
         while not is_done and self._leads(job):
             created, is_done = self._copy_some(job, spec)
             copied += created
-            if self._closing.wait(0 if is_done else PAUSE_S):
+            if self._sweep.is_closing(0 if is_done else PAUSE_S):
                 break
         return copied
 
@@ -111,14 +83,3 @@ class DeadLetterCopies:
             index.remember(held.topic_id, number_next)
         index.forget(oldest_ms, held.topic_id, number_kept)
         return created, number_next == held.offset_next
-
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            try:
-                self.copy()
-                self._errors.worked("the jobs are looked at again", action="copy")
-            except StrandlineError as error:
-                self._errors.failed("dead letters could not be copied", error, action="copy")
-            except Exception:  # the edge: nobody would see that the thread has ended
-                logger.exception("dead letters could not be copied", action="copy")
-            self._closing.wait(LOOK_INTERVAL_S)

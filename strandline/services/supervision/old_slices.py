@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 
 import structlog
 
-from strandline.core.errors import StrandlineError
 from strandline.ledger.ledger import Ledger
 from strandline.processing.slices.old_slices import SlicesKept, floor_of_use
+from strandline.services.supervision.job_sweep import JobSweep
 
 logger = structlog.get_logger()
 
@@ -42,36 +41,16 @@ class OldSlices:
         self._kept = kept
         self._now_ms = now_ms
         self._pause_s = pause_s
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="old-slices", daemon=True)
-
-    def start(self) -> None:
-        """Start to clear."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """End after the present transaction."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def clear(self) -> int:
-        """Look once at all jobs; return how many slices were removed. An error of one job does not stop the others."""
-        removed = 0
-        for job in self._ledger.jobs():
-            try:
-                removed += self._clear_job(job.name)
-            except StrandlineError as error:
-                logger.warning("could not clear old slices", action="clear", job=job.name, error=str(error))
-            except Exception:  # the edge: one job must not take the others with it
-                logger.exception("could not clear old slices", action="clear", job=job.name)
-        return removed
+        self._sweep = JobSweep(ledger, self._clear_job, action="clear old slices", every_s=LOOK_INTERVAL_S)
+        self.start, self.close = self._sweep.start, self._sweep.close
+        self.clear = self._sweep.look
+        """Look once at all jobs; return how many slices were removed."""
 
     def _clear_job(self, job: str) -> int:
         removed = 0
         while self._leads(job) and (gone := self._clear_some(job)):
             removed += gone
-            if self._closing.wait(self._pause_s):
+            if self._sweep.is_closing(self._pause_s):
                 break
         if removed:
             floor = self._ledger.floor(job)
@@ -83,13 +62,3 @@ class OldSlices:
         version = self._ledger.job(job).version
         floor = floor_of_use(self._ledger, job, self._log_starts, self._kept, self._now_ms())
         return self._ledger.raise_floor(job, version, floor, SLICES_A_TRANSACTION)
-
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            try:
-                self.clear()
-            except StrandlineError as error:
-                logger.warning("could not clear old slices", action="clear", error=str(error))
-            except Exception:  # the edge: nobody would see that the thread has ended
-                logger.exception("could not clear old slices", action="clear")
-            self._closing.wait(LOOK_INTERVAL_S)
