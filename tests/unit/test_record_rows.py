@@ -354,6 +354,7 @@ def test_lines_of_influx() -> None:
         b"cpu,host=h,usage=1 usage=2",
         b"cpu,host=i usage=1i",
         b"\xff",
+        b"# cpu,host=j usage=1",
         format="influx",
     )
     assert [(row["measurement"], row["host"], row["usage"]) for row in accepted] == [
@@ -363,7 +364,7 @@ def test_lines_of_influx() -> None:
     assert [row["time"] and int(row["time"].timestamp()) for row in accepted] == [
         1_700_000_000, None, 1_700_000_000, None, 1_700_000_000, None,
     ]  # fmt: skip
-    assert [one[:8] for one in rejected] == ["5 decode", "6 decode", "7 decode", "9 decode"]
+    assert [one[:8] for one in rejected] == ["5 decode", "6 decode", "7 decode", "9 decode", "10 decod"]
     assert rejected[2] == '7 decode: a tag and a field are called "usage"'
 
 

@@ -44,6 +44,9 @@ class InfluxLines:
             except (LineFormatError, UnicodeDecodeError) as error:
                 objects.append(Rejection(REASON_DECODE, f"not a line of InfluxDB's protocol: {error}"))
                 continue
+            if line is None:
+                objects.append(Rejection(REASON_DECODE, "not a line of InfluxDB's protocol: a comment holds no values"))
+                continue
             tags, fields = line["tags"], line["fields"]
             members = {"measurement": line["measurement"]}
             if line["time"] is not None:
