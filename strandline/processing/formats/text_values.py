@@ -6,8 +6,6 @@ import re
 
 import msgspec
 
-from strandline.processing.formats.record_fields import RecordField
-
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _encode = msgspec.json.encode
 
@@ -16,11 +14,11 @@ def json_of_text(text: str, field_type: str) -> bytes:
     """The text as JSON of the field's type; where that is impossible, as a string, which the decoder rejects."""
     if field_type == "boolean" and text in ("true", "false"):
         return text.encode()
-    if field_type not in ("string", "boolean") and _NUMBER.fullmatch(text):
+    if field_type not in ("string", "boolean") and is_number_text(text):
         return text.encode()
     return _encode(text)
 
 
-def name_in_json(field: RecordField) -> bytes:
-    """The field's name as the key of a member, with its colon."""
-    return _encode(field.name) + b":"
+def is_number_text(text: str) -> bool:
+    """Whether the text is a number as JSON writes it."""
+    return _NUMBER.fullmatch(text) is not None

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+import yaml
 
+from strandline.core.stream import check_name
 from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, Name, Url, connect
-from strandline.services.cli.output import show
+from strandline.services.cli.output import print_json, show
 
 stream_app = typer.Typer(help="Streams: what is registered, and what the log holds.", no_args_is_help=True)
 dead_letters_app = typer.Typer(help="Records that could not be used, with the reason.", no_args_is_help=True)
@@ -33,6 +35,32 @@ def show_stream(
     with connect(data_dir, url) as client:
         answer = client.stream(name)
     show(answer, as_json, lambda: display.stream_tables(answer))
+
+
+@stream_app.command("infer", epilog="Example: strandline stream infer --sample examples/readings.ndjson")
+def infer(
+    sample: Annotated[
+        typer.FileBinaryRead,
+        typer.Option(help="A file with some records, as devices send them; - is stdin.", lazy=True),
+    ],
+    name: Annotated[str, typer.Option(help="The stream's name.")] = "readings",
+    as_json: AsJson = False,
+) -> None:
+    """Propose a stream's document from a sample of its records: format, fields, types, units."""
+    from strandline.processing.formats.inference import infer_stream
+
+    try:
+        check_name(name)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--name") from error
+    proposal = infer_stream(name, sample.read())
+    if as_json:
+        print_json(vars(proposal))
+        return
+    print(yaml.safe_dump(proposal.document, sort_keys=False, default_flow_style=None, allow_unicode=True), end="")
+    print(f"# {proposal.records} records of the sample give {proposal.accepted} rows by it.")
+    for line in [*proposal.notes, *(f"rejected: {why}" for why in proposal.rejected)]:
+        print(f"# {line}")
 
 
 @dead_letters_app.command("list", epilog="Example: strandline dead-letters list nab --limit 10")

@@ -1,0 +1,288 @@
+"""A stream's document, proposed from a sample of its records."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from strandline.core.errors import StrandlineError
+from strandline.core.field_types import WHOLE_RANGES
+from strandline.core.stream import FIELD_NAME, RESERVED_FIELDS, StreamSpec
+from strandline.processing.formats.decoder import Decoder
+from strandline.processing.formats.influx_lines import InfluxLines
+from strandline.processing.formats.json_rows import path_text
+from strandline.processing.formats.record_fields import Rejection
+from strandline.processing.formats.record_rows import RowReader, record_format
+from strandline.processing.formats.text_values import is_number_text
+from strandline.processing.formats.timestamps import PER_SECOND, parse_timestamp
+from strandline.processing.pipelines.event_time import EventTimeSource
+
+SAMPLE_RECORDS_MAX = 10_000
+_DELIMITERS = ";,\t|"
+_TIME_NAME = re.compile(
+    r"(?i)(?:^|_|\b)(?:ts|time|timestamp|date|datetime|at|when|created|measured|ns)(?:_?(?:s|ms|us|ns))?$"
+)
+_CENTURY_S = (946_684_800, 4_102_444_800)
+"""2000 to 2099: what a number may be that is taken for a time."""
+
+
+class NoSampleError(StrandlineError):
+    """Nothing can be told from the sample."""
+
+    code = "no_sample"
+
+
+@dataclass
+class Proposal:
+    """A document for the sample, and what a person should know about it."""
+
+    document: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+    records: int = 0
+    accepted: int = 0
+    """Rows that the document accepts."""
+    rejected: list[str] = field(default_factory=list)
+    """The reasons of the first rows that it rejects."""
+
+
+Path = tuple[str | int, ...]
+
+
+def infer_stream(name: str, sample: bytes) -> Proposal:
+    """Propose a document for the stream: format, fields with their types, units and paths. Raises NoSampleError."""
+    try:
+        text = sample.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise NoSampleError(
+            f"the sample is no text ({error.reason} at byte {error.start}); MessagePack and CBOR can't be inferred: write the "
+            "document by hand, see docs/formats.md"
+        ) from error
+    lines = [line for line in text.splitlines() if line.strip()][:SAMPLE_RECORDS_MAX]
+    if not lines:
+        raise NoSampleError("the sample is empty; give some records")
+    if text.lstrip()[0] in "[{":
+        proposal, values = _of_json(name, text, lines)
+    elif _are_influx(lines):
+        proposal, values = _of_influx(name, lines)
+    elif delimiter := _delimiter_of(lines):
+        proposal, values = _of_csv(name, lines, delimiter)
+    else:
+        proposal, values = _of_values(name, lines)
+    _try_out(proposal, values)
+    return proposal
+
+
+def _try_out(proposal: Proposal, values: list[bytes]) -> None:
+    """Decode the sample by the proposed document."""
+    reader = RowReader(config := record_format(StreamSpec.from_document(proposal.document)))
+    decoder = Decoder(config.fields, EventTimeSource(None), [])
+    proposal.records = len(values)
+    for rows in reader.parts(values, []):
+        decoded = decoder.decode(rows.texts, [0] * len(rows.texts), None)
+        proposal.accepted += len(decoded.event_time)
+        proposal.rejected += [f"{one.reason}: {one.message}" for one in decoded.rejects]
+    proposal.rejected = proposal.rejected[:5]
+
+
+# --- What a record is
+
+
+def _of_json(name: str, text: str, lines: list[str]) -> tuple[Proposal, list[bytes]]:
+    try:
+        whole = json.loads(text)
+        records = whole if isinstance(whole, list) else [whole]
+    except ValueError:
+        records, broken = [], 0
+        for line in lines:
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                broken += 1
+        if broken > len(records):
+            raise NoSampleError("the sample looks like JSON and most lines are none; give one object a line") from None
+    objects = [record for record in records[:SAMPLE_RECORDS_MAX] if isinstance(record, dict)]
+    if not objects:
+        raise NoSampleError("the sample holds no JSON object; give one object a line, or an array of objects")
+    document: dict[str, Any] = {"stream": name, "format": "json"}
+    proposal = Proposal(document)
+    array = next((key for key, value in objects[0].items() if _is_list_of_objects(value)), None)
+    rows = objects
+    if array is not None:
+        document["explode"] = path_text((array,))
+        proposal.notes.append(
+            f"each element of {array!r} becomes a row; without explode, take single ones as $.{array}[0].name"
+        )
+        beside = [{key: value for key, value in one.items() if key != array} for one in objects]
+        rows = [
+            row | element for one, row in zip(objects, beside, strict=True) for element in _objects_in(one.get(array))
+        ]
+    found: dict[Path, list[Any]] = defaultdict(list)
+    for row in rows:
+        for path, value in _leaves(row, ()):
+            found[path].append(value)
+    document["schema"] = _schema(found, len(rows), proposal, is_text=False)
+    return proposal, [json.dumps(record).encode() for record in records[:SAMPLE_RECORDS_MAX]]
+
+
+def _are_influx(lines: list[str]) -> bool:
+    objects = InfluxLines().objects([line.encode() for line in lines], [None] * len(lines))
+    return sum(not isinstance(one, Rejection) for one in objects) * 2 > len(lines)
+
+
+def _of_influx(name: str, lines: list[str]) -> tuple[Proposal, list[bytes]]:
+    values = [line.encode() for line in lines]
+    found: dict[Path, list[Any]] = defaultdict(list)
+    good = 0
+    for one in InfluxLines().objects(values, [None] * len(values)):
+        if isinstance(one, bytes):
+            good += 1
+            for key, value in json.loads(one).items():
+                found[(key,)].append(value)
+    proposal = Proposal({"stream": name, "format": "influx"})
+    schema = _schema(found, good, proposal, is_text=False)
+    if "time" in schema:
+        schema["time"] = {"type": "timestamp?" if len(found[("time",)]) < good else "timestamp", "unit": "ns"}
+    proposal.document["schema"] = schema
+    return proposal, values
+
+
+def _delimiter_of(lines: list[str]) -> str | None:
+    for delimiter in _DELIMITERS:
+        counts = {len(row) for row in csv.reader(lines, delimiter=delimiter)}
+        if len(counts) == 1 and counts != {1}:
+            return delimiter
+    return None
+
+
+def _of_csv(name: str, lines: list[str], delimiter: str) -> tuple[Proposal, list[bytes]]:
+    rows = list(csv.reader(lines, delimiter=delimiter))
+    document: dict[str, Any] = {"stream": name, "format": "csv"}
+    proposal = Proposal(document)
+    has_head = len(rows) > 1 and not any(map(_is_value, rows[0])) and any(map(_is_value, rows[1]))
+    names = rows[0] if has_head else [f"column_{at + 1}" for at in range(len(rows[0]))]
+    if has_head:
+        rows, lines = rows[1:], lines[1:]
+        proposal.notes.append("the first line holds the names of the columns; don't send it")
+    else:
+        proposal.notes.append("no line holds the names of the columns: put better ones")
+    found: dict[Path, list[Any]] = {(key,): [row[at] for row in rows if row[at]] for at, key in enumerate(names)}
+    document["schema"] = _schema(found, len(rows), proposal, is_text=True)
+    for spec in document["schema"].values():
+        if isinstance(spec, dict):
+            spec.pop("from", None)
+    if delimiter != ",":
+        document["csv"] = {"delimiter": delimiter}
+    return proposal, [line.encode() for line in lines]
+
+
+def _of_values(name: str, lines: list[str]) -> tuple[Proposal, list[bytes]]:
+    proposal = Proposal(
+        {"stream": name, "format": "value", "schema": {"value": _type_of("value", lines, is_text=True)["type"]}}
+    )
+    proposal.notes.append(
+        "add a field for what tells the devices apart, from the topic (mqtt: {fields}) or the URL's query"
+    )
+    proposal.notes.append("there is no time in the records: event_time: {from: log}")
+    return proposal, [line.encode() for line in lines]
+
+
+# --- What a field is
+
+
+def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    """Every value that is no object; lists are one value each."""
+    for key, inner in value.items():
+        if isinstance(inner, dict):
+            yield from _leaves(inner, (*path, key))
+        else:
+            yield (*path, key), inner
+
+
+def _schema(found: dict[Path, list[Any]], rows: int, proposal: Proposal, *, is_text: bool) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    times = []
+    for path, values in found.items():
+        known = [value for value in values if value is not None]
+        if not known or any(isinstance(value, list) for value in known):
+            what = "is null throughout" if not known else "is an array: take single elements by a path, as $.name[0]"
+            proposal.notes.append(f"{path_text(path)} {what}; left out")
+            continue
+        name = _field_name(path, schema)
+        spec = _type_of(str(path[-1]), known, is_text=is_text)
+        if len(known) < rows:
+            spec["required"] = False
+        if path != (name,):
+            spec["from"] = path_text(path)
+        if spec["type"] == "timestamp" and len(known) == rows:
+            times.append(name)
+        schema[name] = spec if len(spec) > 1 else spec["type"]
+        if set(spec) == {"type", "required"}:
+            schema[name] = f"{spec['type']}?"
+    if not schema:
+        raise NoSampleError("the sample's records hold no value that a field can have")
+    if times:
+        proposal.notes.append(f"for a pipeline: event_time: {{field: {times[0]}, delay: 10s}}")
+    else:
+        proposal.notes.append("no field is a time in every record; for a pipeline: event_time: {from: log}")
+    return schema
+
+
+def _field_name(path: Path, taken: dict[str, Any]) -> str:
+    """The last name on the path, made a field name; with those before it where that is taken."""
+    steps = [re.sub(r"\W", "_", str(step), flags=re.ASCII) for step in path]
+    lower = {name.lower() for name in taken}
+    for count in range(1, len(steps) + 1):
+        name = "_".join(steps[-count:])
+        name = name if FIELD_NAME.fullmatch(name) and not name.startswith("_") else f"f_{name.lstrip('_')}"[:200]
+        if name.lower() not in lower and name.lower() not in RESERVED_FIELDS:
+            return name
+    return next(f"{name}_{number}" for number in range(2, len(taken) + 3) if f"{name}_{number}".lower() not in lower)
+
+
+def _type_of(name: str, values: Sequence[Any], *, is_text: bool) -> dict[str, Any]:
+    """The type that holds all of the values. `is_text`: they are texts whatever they mean."""
+    texts = [value for value in values if isinstance(value, str)]
+    if len(texts) == len(values):
+        read = [_value_of(text) for text in texts]
+        if any(isinstance(value, str) for value in read):
+            are_times = all(isinstance(value, str) and parse_timestamp(value, "ms") is not None for value in read)
+            return {"type": "timestamp" if are_times else "string"}
+        spec = _type_of(name, read, is_text=False)
+        return spec if is_text else spec | {"text": True}
+    if all(isinstance(value, bool) for value in values):
+        return {"type": "boolean"}
+    if any(isinstance(value, bool | str) for value in values):
+        return {"type": "string"}
+    if _TIME_NAME.search(name):
+        for unit, per_second in PER_SECOND.items():
+            if all(_CENTURY_S[0] <= value / per_second < _CENTURY_S[1] for value in values):
+                return {"type": "timestamp", "unit": unit}
+    first, last = WHOLE_RANGES["long"]
+    is_whole = all(isinstance(value, int) and first <= value <= last for value in values)
+    return {"type": "long" if is_whole else "double"}
+
+
+def _value_of(text: str) -> Any:
+    """What a text means: a number, true or false, or itself."""
+    stripped = text.strip()
+    if stripped in ("true", "false"):
+        return stripped == "true"
+    return json.loads(stripped) if is_number_text(stripped) else text
+
+
+def _is_value(text: str) -> bool:
+    """Whether a text is something else than a name: empty, a number, true or false, or a time."""
+    return not text or not isinstance(_value_of(text), str) or parse_timestamp(text, "ms") is not None
+
+
+def _objects_in(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _is_list_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > 0 and all(isinstance(one, dict) for one in value)

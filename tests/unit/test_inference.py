@@ -1,0 +1,137 @@
+"""A document that is proposed from a sample accepts the sample, and says what a person would have written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from strandline.core.stream import StreamSpec
+from strandline.processing.formats.inference import NoSampleError, Proposal, infer_stream
+from strandline.services.cli.commands import app
+
+READINGS = Path(__file__).parents[2] / "examples" / "readings.ndjson"
+
+
+def infer(sample: str) -> Proposal:
+    return infer_stream("s", sample.encode())
+
+
+@pytest.mark.parametrize(
+    ("sample", "document"),
+    [
+        (
+            '{"id": "a", "ts": 1764000000, "on": true, "n": 1, "x": 1}\n{"id": "b", "ts": 1764000001, "on": false, "n": 2, "x": 1.5}',  # noqa: E501
+            {
+                "format": "json",
+                "schema": {"id": "string", "ts": {"type": "timestamp", "unit": "s"}, "on": "boolean", "n": "long", "x": "double"},
+            },
+        ),
+        (
+            '[{"m": {"wind-speed": "3.5"}, "m2": {"t": null}, "when": "2026-11-24T06:00:00Z"}, {"m2": {"t": 1}, "when": "2026-11-24"}]',  # noqa: E501
+            {
+                "format": "json",
+                "schema": {
+                    "wind_speed": {"type": "double", "text": True, "required": False, "from": '$.m["wind-speed"]'},
+                    "when": "timestamp",
+                    "t": {"type": "long", "required": False, "from": "$.m2.t"},
+                },
+            },
+        ),
+        (
+            '{"device": "a", "all": [{"time": 1764000000000, "v": 1}, {"time": 1764000000001}]}',
+            {
+                "format": "json",
+                "explode": "$.all",
+                "schema": {"device": "string", "time": {"type": "timestamp", "unit": "ms"}, "v": "long?"},
+            },
+        ),
+        (
+            "at;gate;n\n2026-11-24 06:00:00;a;1\n2026-11-24 06:01:00;b;\n",
+            {"format": "csv", "csv": {"delimiter": ";"}, "schema": {"at": "timestamp", "gate": "string", "n": "long?"}},
+        ),
+        ("a,1\nb,2\n", {"format": "csv", "schema": {"column_1": "string", "column_2": "long"}}),
+        (
+            "w,site=a celsius=1.5 1764000000000000000\nw celsius=2\n",
+            {
+                "format": "influx",
+                "schema": {
+                    "measurement": "string",
+                    "time": {"type": "timestamp?", "unit": "ns"},
+                    "site": "string?",
+                    "celsius": "double",
+                },
+            },
+        ),
+        ("23.5\n24\n", {"format": "value", "schema": {"value": "double"}}),
+        ("ON\nOFF\n", {"format": "value", "schema": {"value": "string"}}),
+    ],
+)  # fmt: skip
+def test_the_proposal_is_what_a_person_would_write(sample: str, document: dict[str, Any]) -> None:
+    proposal = infer(sample)
+    assert proposal.document == {"stream": "s", **document}
+    assert proposal.rejected == []
+    assert proposal.accepted >= proposal.records
+    StreamSpec.from_document(yaml.safe_load(yaml.safe_dump(proposal.document)))
+
+
+@pytest.mark.parametrize(
+    ("sample", "why"),
+    [
+        (b" \n", "is empty"),
+        (b"\x81\xa1", "is no text"),
+        (b"[1, 2]", "no JSON object"),
+        (b'{"a":\n{"b":\n', "most lines are none"),
+    ],
+)
+def test_where_nothing_can_be_told_it_says_so(sample: bytes, why: str) -> None:
+    with pytest.raises(NoSampleError, match=why):
+        infer_stream("s", sample)
+
+
+def test_what_the_document_would_reject_is_said() -> None:
+    proposal = infer('{"a": 1}\n{"a": 2}\nnot json\n')
+    assert (proposal.records, proposal.accepted) == (2, 2)
+    proposal = infer('[{"a": 1}, 7]')
+    assert (proposal.records, proposal.accepted) == (2, 1)
+    assert proposal.rejected == ["schema: expected an object, got 7"]
+
+
+NAMES = st.sampled_from(["a", "A", "b", "wind-speed", "window", "_x", "1st", "ä", "ts", "strandline", "x.y"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(-1e9, 1e9) | st.text(max_size=5),
+    lambda inner: st.dictionaries(NAMES, inner, max_size=3) | st.lists(inner, max_size=2),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.dictionaries(NAMES, VALUES, min_size=1, max_size=5), min_size=1, max_size=4))
+def test_whatever_the_objects_are_the_document_is_one_and_reads_them_without_error(
+    records: list[dict[str, Any]],
+) -> None:
+    try:
+        proposal = infer_stream("s", "\n".join(map(json.dumps, records)).encode())
+    except NoSampleError:
+        return
+    StreamSpec.from_document(proposal.document)
+    assert proposal.accepted + len(proposal.rejected) > 0 or "explode" in proposal.document
+
+
+def test_the_command_prints_a_document() -> None:
+    told = CliRunner().invoke(app, ["stream", "infer", "--sample", str(READINGS), "--name", "machines"])
+    assert told.exit_code == 0
+    assert yaml.safe_load(told.output) == {
+        "stream": "machines",
+        "format": "json",
+        "schema": {"device": "string", "timestamp": "timestamp", "value": "double"},
+    }
+    assert "576 records of the sample give 576 rows" in told.output
+    told = CliRunner().invoke(app, ["stream", "infer", "--sample", "-"], input="1\n2\n")
+    assert yaml.safe_load(told.output)["schema"] == {"value": "long"}
