@@ -254,7 +254,7 @@ def test_records_without_a_key_spread_over_the_partitions(gateway):
         (413, b"[" + b"1," * 100_000 + b"1]", JSON),
         (413, b"x" * (BODY_BYTES_MAX + 1), LINES),
         (415, b"{}", {}),
-        (415, b"{}", {"content-type": "text/plain"}),
+        (415, b"{}", {"content-type": "text/html"}),
         (415, b"{}", {"content-type": "application/json; charset=utf-16"}),
         (415, b"{}", JSON | {"content-encoding": "br"}),
         (415, b"{}", JSON | {"content-encoding": "gzip, gzip"}),
