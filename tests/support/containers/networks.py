@@ -51,7 +51,7 @@ class Networks:
     def connect(self, service: str) -> None:
         commands = [f"ip netns add {service}", f"ip -netns {service} link set lo up"]
         for network in self._services[service].networks:
-            inner, outer = f"eth{self._numbers[network]}", f"v{self._hosts[service]}-{self._numbers[network]}"
+            inner, outer = f"eth{self._numbers[network]}", self._outer(service, network)
             commands += [
                 f"ip link add {outer} type veth peer name {inner} netns {service}",
                 f"ip link set {outer} master {network} up",
@@ -65,7 +65,13 @@ class Networks:
         self._machine.run("sh", "-ec", "\n".join(commands))
 
     def disconnect(self, service: str) -> None:
-        self._machine.run("ip", "netns", "delete", service)
+        """The links go first: those of a namespace that is deleted are taken down some time later."""
+        links = [f"ip link delete {self._outer(service, network)}" for network in self._services[service].networks]
+        self._machine.run("sh", "-ec", "\n".join([*links, f"ip netns delete {service}"]))
+
+    def _outer(self, service: str, network: str) -> str:
+        """The machine's end of a container's way into a network."""
+        return f"v{self._hosts[service]}-{self._numbers[network]}"
 
     def _publish(self, service: str, port: str) -> None:
         """A line like 127.0.0.1:8080:8080/tcp."""
