@@ -53,7 +53,7 @@ class Networks:
         for network in self._services[service].networks:
             inner, outer = f"eth{self._numbers[network]}", self._outer(service, network)
             commands += [
-                f"ip link add {outer} type veth peer name {inner} netns {service}",
+                f"ip link add {outer} type veth peer name {inner} address {self._mac(service, network)} netns {service}",
                 f"ip link set {outer} master {network} up",
                 f"ip -netns {service} addr add {self.address(service, network)}/24 dev {inner}",
                 f"ip -netns {service} link set {inner} up",
@@ -68,6 +68,11 @@ class Networks:
         """The links go first: those of a namespace that is deleted are taken down some time later."""
         links = [f"ip link delete {self._outer(service, network)}" for network in self._services[service].networks]
         self._machine.run("sh", "-ec", "\n".join([*links, f"ip netns delete {service}"]))
+
+    def _mac(self, service: str, network: str) -> str:
+        """The same for each container of a service, as Docker's follow from the address: a datagram to one that was made anew is
+        not sent to the one before."""
+        return f"02:42:ac:1e:{self._numbers[network]:02x}:{self._hosts[service]:02x}"
 
     def _outer(self, service: str, network: str) -> str:
         """The machine's end of a container's way into a network."""
