@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -163,6 +164,12 @@ def test_our_services_are_given_settings_that_exist(name):
     assert set(environment) <= known
     bootstrap, url = environment["STRANDLINE_KAFKA_BOOTSTRAP"], environment["STRANDLINE_ELASTICSEARCH_URL"]
     assert (bootstrap, url) == ("kafka:19092", "http://elasticsearch:9200")
+
+
+def test_gateways_answer_under_the_names_of_their_services_whatever_their_containers_are_called():
+    for name in sorted(GATEWAYS):
+        names = json.loads(SERVICES[name]["environment"]["STRANDLINE_GATEWAY_NAMES"])
+        assert set(names) == GATEWAYS
 
 
 def test_the_control_service_accepts_the_name_under_which_the_demo_calls_it(monkeypatch):
