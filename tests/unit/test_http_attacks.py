@@ -38,7 +38,7 @@ def test_what_never_ends_is_refused_and_then_not_even_parsed(what: str, piece_by
             sent += len(piece)
         assert peer.transport.statuses() == [status]
         assert sent <= http_connection.HEAD_BYTES_MAX + max(piece_bytes, 600)
-        peer.connection._parser = None  # type: ignore[assignment]  # whoever parses more ends in an error
+        peer.connection._parser = None  # type: ignore[assignment]  # parsing more would raise an error
         await peer.send(*[piece] * 10)
         server.sweep(http_connection.LINGER_S + 1)
         assert peer.transport.ended == "aborted"

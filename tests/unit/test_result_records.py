@@ -89,7 +89,8 @@ def test_from_the_first_slice_that_reached_the_window_to_the_one_that_closed_it(
 
 
 def test_a_later_stage_takes_results_of_windows_that_began_before_its_own(lab: Lab) -> None:
-    """Ten minutes hold what ends in them, of which the first began 30 s before. The version that made the result counts."""
+    """A window of ten minutes holds the results that end in it; the first of them began 30 s before it. The version that made the
+    result counts."""
     answer = lab.api.apply(SLIDING)
     assert answer.status_code == 200, answer.text
     other = SLIDING.replace("sliding: {size: 1m, every: 30s}", "tumbling: 1m")

@@ -33,7 +33,7 @@ LINES_SPARE_MAX = 100_000
 
 Key = tuple[str | None, str]
 """User and client identifier: nobody resumes or ends another user's session. One without a user (there were no passwords, or an
-older version kept it) is that of whoever comes first."""
+older version kept it) goes to the first client with its identifier."""
 
 
 class Sessions:

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 import msgspec
 
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
-from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection
+from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, not_utf8
 from strandline.processing.formats.source_fields import SOURCES_REMEMBERED_MAX, Members, SourceFields
 from strandline.processing.formats.text_values import json_of_text
 
@@ -43,7 +43,7 @@ class BareValues:
         try:
             text = value.decode()
         except UnicodeDecodeError as error:
-            return Rejection(REASON_DECODE, f"not UTF-8: {error.reason} (byte {error.start})")
+            return Rejection(REASON_DECODE, not_utf8(error))
         if text[:1] == '"':
             with contextlib.suppress(msgspec.DecodeError):  # otherwise it is a text that begins with a quote
                 text = _text_of(value)

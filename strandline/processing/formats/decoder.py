@@ -25,6 +25,7 @@ from strandline.processing.formats.record_fields import (
     RecordField,
     RecordValidator,
     Rejection,
+    may_nest_deep,
 )
 from strandline.processing.formats.timestamps import (
     PER_SECOND,
@@ -213,7 +214,7 @@ class Decoder:
                 continue
             brackets = np.count_nonzero(data == ord("{")) + np.count_nonzero(data == ord("["))
             if brackets >= len(block) + NESTING_MAX:
-                doubtful.update(first + at for at, value in enumerate(block) if _may_nest_deep(value))
+                doubtful.update(first + at for at, value in enumerate(block) if may_nest_deep(value))
             rows = np.arange(first, first + len(block))
             if left_over >= len(block) and not self._may_repeat_keys(text, rows, columns):
                 continue
@@ -390,7 +391,3 @@ def _is_utf8(text: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _may_nest_deep(value: bytes) -> bool:
-    return len(value) > 2 * NESTING_MAX and value.count(b"{") + value.count(b"[") > NESTING_MAX

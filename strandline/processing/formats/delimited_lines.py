@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from strandline.core.record_headers import REASON_DECODE
-from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection
+from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, not_utf8
 from strandline.processing.formats.text_values import json_of_text
 
 
@@ -32,7 +32,7 @@ class DelimitedLines:
         try:
             line = value.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
-            return Rejection(REASON_DECODE, f"not UTF-8: {error.reason} (byte {error.start})")
+            return Rejection(REASON_DECODE, not_utf8(error))
         cells = line.split(self._delimiter)
         if '"' in line or "\n" in line or "\r" in line:
             try:

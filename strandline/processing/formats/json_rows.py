@@ -25,10 +25,10 @@ from msgspec import UNSET, Raw, UnsetType
 from strandline.core.json_paths import JsonPath
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
 from strandline.processing.formats.record_fields import (
-    NESTING_MAX,
     JsonText,
     RecordField,
     Rejection,
+    may_nest_deep,
     shown,
     why_unreadable,
 )
@@ -175,7 +175,7 @@ class _Fields:
             text = b"".join(values)  # type: ignore[arg-type]
         except TypeError:  # no bytes
             return None
-        if not text.isascii() or b"\\" in text or any(map(_may_nest_deep, values)):  # type: ignore[arg-type]
+        if not text.isascii() or b"\\" in text or any(map(may_nest_deep, values)):  # type: ignore[arg-type]
             return None
         # If each has every name, as is seen next, none has it twice, because there are no more of them.
         if any(text.count(name) > places * len(values) for name, places in self._places):
@@ -189,7 +189,7 @@ class _Fields:
 
     def read(self, value: bytes) -> list[_Value] | bytes | Rejection:
         """What stands at each path; the value itself if it is no object that can be read."""
-        is_plain = value.isascii() and b"\\" not in value and not _may_nest_deep(value)
+        is_plain = value.isascii() and b"\\" not in value and not may_nest_deep(value)
         if is_plain and not any(value.count(name) > 1 for name in self._spelled):
             values = self._read(value)
             if values is not None:
@@ -237,10 +237,6 @@ def resolve(value: bytes, path: JsonPath) -> bytes | None:
 def _resolved(value: bytes, paths: Sequence[JsonPath]) -> list[_Value]:
     found = [resolve(value, path) for path in paths]
     return [UNSET if one is None else Raw(one) for one in found]
-
-
-def _may_nest_deep(value: bytes) -> bool:
-    return len(value) > 2 * NESTING_MAX and value.count(b"{") + value.count(b"[") > NESTING_MAX
 
 
 def path_text(path: JsonPath) -> str:

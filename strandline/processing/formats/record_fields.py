@@ -238,12 +238,22 @@ def _wrong_value(field: RecordField, raw: bytes) -> Rejection:
 _raw_value = msgspec.json.Decoder(msgspec.Raw)
 
 
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """The sentence for bytes that are no text."""
+    return f"not UTF-8: {error.reason} (byte {error.start})"
+
+
+def may_nest_deep(value: bytes) -> bool:
+    """Whether the bytes may be nested deeper than `NESTING_MAX`; False is sure. Cheap."""
+    return len(value) > 2 * NESTING_MAX and value.count(b"{") + value.count(b"[") > NESTING_MAX
+
+
 def why_unreadable(value: bytes) -> str | None:
     """Return why the bytes are not a JSON text that can be read; None when they are one."""
     try:
         value.decode()
     except UnicodeDecodeError as error:
-        return f"not UTF-8: {error.reason} (byte {error.start})"
+        return not_utf8(error)
     if _nesting(value) > NESTING_MAX:
         return f"nested deeper than {NESTING_MAX} levels"
     try:

@@ -49,8 +49,8 @@ class DeadLetterIndex:
         return held
 
     def remember(self, topic_id: str, number_next: int) -> None:
-        """Record how far has been copied. Only once all before it is in the index: what is recorded then is true whoever says it,
-        and an older copier that wakes up late makes the next one copy some again, and leave out none."""
+        """Record how far has been copied. Call it only when all dead letters before that are in the index. A copier that wakes up
+        late records less than there is: then the next one copies some again, and leaves out none."""
         self._ask("PUT", f"/{self.name}/_mapping", {"_meta": {"copied": {topic_id: number_next}}})
 
     def create(self, documents: Sequence[Document]) -> int:

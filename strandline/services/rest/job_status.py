@@ -63,7 +63,7 @@ def job_view(
         slice=checkpoint.slice if checkpoint else None,
         watermark_ms=last_slice.watermark_ms if last_slice else None,
         latest_event_ms=checkpoint.latest_event_ms if checkpoint else None,
-        lag_records=lag_records(held, position.get(stream, {})) if held and position is not None else None,
+        lag_records=_lag(held, position, stream),
         counts=totals,
         last_emission=checkpoint.emitted if checkpoint else {},
         rewind=rewind_view(cost, pipeline.stream.retention_ms) if last_slice else None,
@@ -85,7 +85,7 @@ def explanation(ledger: Ledger, log: KafkaStatus, job: JobRow) -> ExplanationVie
             job=job,
             pipeline=present_pipeline(ledger, job, stream),
             held=held,
-            lag_records=lag_records(held, position.get(stream, {})) if held and position is not None else None,
+            lag_records=_lag(held, position, stream),
             last_slice=ledger.last_slice(job.name),
             checkpoint=checkpoint,
             totals=ledger.totals(job.name),
@@ -146,6 +146,11 @@ def _range(log: KafkaStatus, stream: str) -> LogRange | None:
         return log.range(stream)
     except (LogUnavailable, NotFound):
         return None  # while Kafka is away the status matters most: it shows everything but the lag
+
+
+def _lag(held: LogRange | None, position: Offsets | None, stream: str) -> int | None:
+    """How many records are to be read; None: unknown."""
+    return lag_records(held, position.get(stream, {})) if held and position is not None else None
 
 
 def _position(ledger: Ledger, job: JobRow, checkpoint: CheckpointRow | None) -> Offsets | None:
