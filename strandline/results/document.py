@@ -64,14 +64,17 @@ def document_id(job: str, stage: str, window_start_ms: int, window_end_ms: int, 
     big-endian IEEE 754 double, zero without sign), `d4:12.5` (decimal, without trailing zeros), `t16:` and microseconds
     since 1970 UTC.
     """
-    digest = _window_digest(job, stage, window_start_ms, window_end_ms, len(key))
-    digest.update(b"".join(_part(value) for value in key))
-    return base64.urlsafe_b64encode(digest.digest()[:16])[:22].decode("ascii")
+    return id_of_digest(digest_of((job, stage, window_start_ms, window_end_ms, len(key), *key)))
 
 
-def _window_digest(job: str, stage: str, window_start_ms: int, window_end_ms: int, key_length: int) -> hashlib._Hash:
-    parts: tuple[KeyValue, ...] = (job, stage, window_start_ms, window_end_ms, key_length)
+def digest_of(parts: Sequence[KeyValue]) -> hashlib._Hash:
+    """The hash of these parts in a row."""
     return hashlib.sha256(b"".join(_part(part) for part in parts))
+
+
+def id_of_digest(digest: hashlib._Hash) -> str:
+    """The 22 characters of an id."""
+    return base64.urlsafe_b64encode(digest.digest()[:16])[:22].decode("ascii")
 
 
 def _part(value: KeyValue) -> bytes:
@@ -135,7 +138,7 @@ class DocumentShape:
         for name, type_name in self.fields:
             if names.count(name) > 1:
                 yield f"{name!r} names two results of stage {self.stage!r}; rename one"
-            if self.is_stream and name in WINDOW_FIELDS:
+            if self.is_stream and self.has_window and name in WINDOW_FIELDS:
                 yield f"{name!r} is what the window's times are called in a stream; rename the field"
             if type_name not in SIMPLE_TYPES and digits_of(type_name) is None:
                 yield f"{name!r} has type {type_name!r}, for which there is no mapping"
@@ -143,6 +146,11 @@ class DocumentShape:
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:
         return self.by + self.aggregates
+
+    @property
+    def has_window(self) -> bool:
+        """Whether its documents are of windows; else each is of a record."""
+        return True
 
     def documents(self, batch: pa.RecordBatch, epoch: int, emission: int) -> Iterator[Document | Refused]:
         """Yield one document, or one refusal, for each row, in the rows' order. The batch is as ResultWriter tells."""
@@ -167,13 +175,15 @@ class DocumentShape:
             pieces += [_encode(name) + b":", column.texts]
         pieces.append(b'"strandline":' + _encode(self._origin(epoch, emission)) + b"}")
         parts = [id_parts(batch.column(name), type_name) for name, type_name in self.by]
-        ids = _ids(windows, join_texts(parts).to_pylist() if parts else [b""] * batch.num_rows)
-        if not self.is_once:
-            ids = pc.binary_join_element_wise(ids, f".{epoch}", "")
+        keys = join_texts(parts).to_pylist() if parts else [b""] * batch.num_rows
+        ids = self._of_run(hashed_ids([head.digest for head in windows.heads], windows.codes, keys), epoch)
         problems = windows.problems()
         for column in columns:
             problems = column.problems | problems  # the first that has one tells of it
-        return DocumentColumns(ids, pieces, problems, windows)
+        return DocumentColumns(ids, pieces, problems, [head.index for head in windows.heads], windows.codes)
+
+    def _of_run(self, ids: pa.StringArray, epoch: int) -> pa.StringArray:
+        return ids if self.is_once else pc.binary_join_element_wise(ids, f".{epoch}", "")
 
     def _windows(self, batch: pa.RecordBatch) -> _Windows:
         starts_ms, ends_ms = (_window_times(batch, name) for name in (WINDOW_START, WINDOW_END))
@@ -197,7 +207,7 @@ class DocumentShape:
         }
 
     def _window_head(self, start_ms: int, end_ms: int) -> _WindowHead:
-        digest = _window_digest(self.job, self.stage, start_ms, end_ms, len(self.by))
+        digest = digest_of((self.job, self.stage, start_ms, end_ms, len(self.by)))
         index: str | None = None
         problem = None
         try:
@@ -256,7 +266,10 @@ class DocumentColumns:
     """Their texts, one after the other, are the row's document."""
     problems: dict[int, tuple[str, str]]
     """Row -> (type, reason) of a refusal."""
-    _windows: _Windows
+    index_names: list[str | None]
+    """None where no index can be named."""
+    index_codes: npt.NDArray[np.int64]
+    """Which of `index_names` is each row's."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -268,12 +281,14 @@ class DocumentColumns:
             self.ids.take(places),
             [piece if isinstance(piece, bytes) else piece.take(places) for piece in self.pieces],
             {place: self.problems[row] for place, row in enumerate(rows) if row in self.problems},
-            _Windows(self._windows.heads, self._windows.codes[places.to_numpy()]),
+            self.index_names,
+            self.index_codes[places.to_numpy()],
         )
 
     def indices(self) -> pa.BinaryArray:
         """Return each row's index; empty where none can be named."""
-        return self._windows.of_each_row([(head.index or "").encode("ascii") for head in self._windows.heads])
+        names = [(name or "").encode("ascii") for name in self.index_names]
+        return pa.array(names, pa.binary()).take(pa.array(self.index_codes))
 
     def sorted_out(self) -> tuple[DocumentColumns, list[Refused]]:
         """Return the rows without a problem, and the refusals of the others."""
@@ -285,9 +300,9 @@ class DocumentColumns:
 
     def rows(self) -> Iterator[Document | Refused]:
         """Yield each row's document or refusal."""
-        codes, sources = self._windows.codes.tolist(), join_texts(self.pieces).to_pylist()
+        codes, sources = self.index_codes.tolist(), join_texts(self.pieces).to_pylist()
         for row, (identity, code, source) in enumerate(zip(self.ids.to_pylist(), codes, sources, strict=True)):
-            index, problem = self._windows.heads[code].index, self.problems.get(row)
+            index, problem = self.index_names[code], self.problems.get(row)
             if problem is not None:
                 yield Refused(identity, index, None, *problem, source)
             else:
@@ -310,11 +325,12 @@ def _refuse_problems(batch: pa.RecordBatch) -> None:
         raise PermanentError(f"{len(problems)} rows have no result but a problem ({problems[0]}); this is a bug")
 
 
-def _ids(windows: _Windows, keys: list[bytes]) -> pa.StringArray:
-    """Return the id of each row from the parts of its key."""
-    starts = [head.digest.copy for head in windows.heads]
+def hashed_ids(begun: Sequence[hashlib._Hash], codes: npt.NDArray[np.int64], keys: list[bytes]) -> pa.StringArray:
+    """Return the id of each row from the parts of its key. `begun`: the hashes of what comes before; `codes`: which is each
+    row's."""
+    starts = [one.copy for one in begun]
     digests = []
-    for code, key in zip(windows.codes.tolist(), keys, strict=True):
+    for code, key in zip(codes.tolist(), keys, strict=True):
         digest = starts[code]()
         digest.update(key)
         digests.append(digest.digest())

@@ -40,12 +40,18 @@ def build_mapping(shape: DocumentShape) -> dict[str, Any]:
     """Return the mapping of the shape's documents. `strict`: a field that it doesn't name is refused, not guessed."""
     fields = {name: dict(FIELD_MAPPINGS[kind_of(type_name)]) for name, type_name in shape.fields}
     origin = {"job": "keyword", "stage": "keyword", "version": "integer", "epoch": "long", "emission": "long"}
+    window = {"window": {"properties": {"start": dict(_DATE), "end": dict(_DATE)}}}
+    if not shape.has_window:
+        window, origin = (
+            {},
+            origin | {"stream": "keyword", "partition": "integer", "offset": "long", "element": "integer"},
+        )
     return {
         "dynamic": "strict",
         "_meta": dict(_MARK),
         "properties": {
             "@timestamp": dict(_DATE),
-            "window": {"properties": {"start": dict(_DATE), "end": dict(_DATE)}},
+            **window,
             **fields,
             "strandline": {"properties": {name: {"type": type_name} for name, type_name in origin.items()}},
         },

@@ -50,8 +50,8 @@ def read_column(name: str, array: pa.Array, type_name: str) -> TextColumn:
     problems: dict[int, tuple[str, str]] = {}
     if kind == "timestamp":
         times_us = microseconds(array)
-        inside = _is_in_range(times_us)
-        values = pc.if_else(inside, _iso_texts(times_us, inside), times_us.cast(pa.string())).to_pylist()
+        inside = is_time_in_range(times_us)
+        values = pc.if_else(inside, iso_texts(times_us, inside), times_us.cast(pa.string())).to_pylist()
         for row in _rows_where(pc.invert(inside)):
             reason = f"{name} lies outside the years 1 to 9999 ({times_us[row].as_py()} us)"
             problems[row] = (TIME_OUT_OF_RANGE, reason)
@@ -79,7 +79,7 @@ def id_parts(array: pa.Array, type_name: str) -> pa.BinaryArray:
         case "timestamp":
             times_us = microseconds(array)
             # A time that no document can hold is refused; the id of its dead letter has always told of a number.
-            tag, texts = pc.if_else(_is_in_range(times_us), "t", "i"), times_us.cast(pa.string())
+            tag, texts = pc.if_else(is_time_in_range(times_us), "t", "i"), times_us.cast(pa.string())
         case "string":
             tag, texts = "s", array.cast(pa.string())
         case _:
@@ -124,11 +124,12 @@ def _json_texts(values: list[Any]) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), len(values), buffers)
 
 
-def _is_in_range(times_us: pa.Int64Array) -> pa.BooleanArray:
+def is_time_in_range(times_us: pa.Int64Array) -> pa.BooleanArray:
+    """Which times, in microseconds since 1970 UTC, lie in the years 1 to 9999."""
     return pc.and_(pc.greater_equal(times_us, TIME_US_MIN), pc.less_equal(times_us, TIME_US_MAX))
 
 
-def _iso_texts(times_us: pa.Int64Array, inside: pa.BooleanArray) -> pa.StringArray:
+def iso_texts(times_us: pa.Int64Array, inside: pa.BooleanArray) -> pa.StringArray:
     """Return what `format_timestamp` gives for each time inside the range."""
     known = pc.if_else(inside, times_us, 0)
     texts = pc.utf8_replace_slice(known.cast(pa.timestamp("us")).cast(pa.string()), 10, 11, "T")

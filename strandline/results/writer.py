@@ -11,6 +11,8 @@ import pyarrow as pa
 WINDOW_START, WINDOW_END = "@window_start_ms", "@window_end_ms"
 PROBLEM = "@problem"
 """Why a result cannot be used; null for a good one."""
+EVENT_US, PARTITION, OFFSET, ELEMENT = "@event_us", "@partition", "@offset", "@element"
+"""Of a record: its event time in microseconds since 1970 UTC, and where it stands in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ class ResultWriter(Protocol):
 
         A batch has the columns `@window_start_ms` and `@window_end_ms` (int64: milliseconds since 1970 UTC), the by fields and
         the aggregates by their names; others are ignored. A row with a text in a column `@problem` has no result: leave it
-        out before.
+        out before. A batch of records has, instead of the window's times, `@event_us` (int64: microseconds), `@partition`
+        (int32), `@offset` (int64) and `@element` (int32, null where the whole record is the row).
 
         Raises IndexUnavailable when the store did not confirm in time (what was written stays and is found again by the
         next attempt), Divergence when it holds another value under the same id.
@@ -65,7 +68,8 @@ class StoreWriter(ResultWriter, Protocol):
     def prepare(self, next_end_ms: int | None) -> None:
         """Called in the driver before a run's first write: set the store up, or raise what would make every write fail.
 
-        `next_end_ms`: where the first window ends that may still give a result. None: any window may.
+        `next_end_ms`: where the first window ends that may still give a result; of records, the first event time that one may
+        have. None: any may.
         Raises IndexUnavailable, IndexMisconfigured, Conflict.
         """
         ...

@@ -270,7 +270,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         (
             "- where: load < 10",
             "- {}",
-            ":6: steps[1]: a step is exactly one of derive, where, window, and this one has",
+            ":6: steps[1]: a step is exactly one of derive, where, select, drop, window, emit, and this one has",
         ),
         (
             "- where: load < 10",
@@ -281,7 +281,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         (
             "where: load < 10",
             "where:",
-            ":6: steps[1]: a step is exactly one of derive, where, window, and this one has none",
+            ":6: steps[1]: a step is exactly one of derive, where, select, drop, window, emit, and this one has none",
         ),
         (
             "where: load < 10",
@@ -522,7 +522,7 @@ def test_an_expression_with_a_comma_in_braces_is_explained() -> None:
 def test_a_pipeline_without_a_window_is_refused() -> None:
     steps = PIPELINE.index("  - window")
     assert problems(PIPELINE[:steps]) == [
-        "health.yaml:4: steps: has no window; expected at least one step 'window: {...}'"
+        "health.yaml:4: steps: has neither a window nor an 'emit'; expected at least one step 'window: {...}' or 'emit: [...]'"
     ]
 
 

@@ -27,6 +27,8 @@ class Account:
     rejected: Counter[str] = field(default_factory=Counter)
     """Reason -> records."""
     latest: LatestEvents = field(default_factory=dict)
+    results: Counter[str] = field(default_factory=Counter)
+    """Stage -> results, of stages of records."""
 
 
 class Part(Protocol):

@@ -29,6 +29,8 @@ from strandline.results.generations import Generation, newer_than
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
 
+RECORDS = "(records)"
+"""Among floors by stage: an event time above all those of slices that can't be audited, where records are emitted."""
 WindowsByStage = Mapping[str, EndRange]
 """Stage -> the ends of its windows. A range up to 0 is empty."""
 
@@ -49,20 +51,25 @@ class VersionSpan:
     """The generation of its documents. From the second on the span is a backfill and counts no records."""
     replaced: Mapping[str, tuple[Generation, ...]] = field(default_factory=dict)
     """Alias -> the newer generations, which replace some of these windows."""
+    records_after_ms: int | None = None
+    """Of emissions of records, those with a later event time are compared; None: all."""
 
     @property
     def events_from_ms(self) -> int:
-        """The earliest event time that a window of the span can hold."""
-        return min(
+        """The earliest event time that a window, or an emission of records, of the span can hold."""
+        found = [
             _first_event(self.windows[stage.name].after_ms, self.pipeline.windows[: at + 1])
             for at, stage in enumerate(self.pipeline.stages)
             if stage.name in self.windows
-        )
+        ]
+        if self.pipeline.record_stages and self.generation == 1:
+            found.append(0 if self.records_after_ms is None else self.records_after_ms)
+        return min(found, default=0)
 
     @property
     def events_before_ms(self) -> int:
         """Every window of the span ends at or before it."""
-        return max(ends.up_to_ms or 0 for ends in self.windows.values())
+        return max((ends.up_to_ms or 0 for ends in self.windows.values()), default=0)
 
 
 @dataclass(frozen=True)
@@ -139,6 +146,9 @@ def plan_audit(
     slice_of_results = _first_slice_with_results(ledger, job, slice_last, result_starts or {})
     slice_whole = max(slice_of_letters, slice_of_results, ledger.floor(job) + 1)
     floors = dict(ledger.checkpoint(job, slice_whole - 1).emitted) if slice_whole > 1 else {}
+    emits_records = any(one.pipeline.record_stages for one in versions)
+    if emits_records and slice_whole > 1:
+        floors[RECORDS] = (ledger.checkpoint(job, slice_whole - 1).latest_event_ms or 0) + 1
     stores = {store: tuple(shown) for store, shown in generations_by_store(backfills).items()}
 
     def spans_above(floors: Mapping[str, int]) -> list[VersionSpan]:
@@ -151,6 +161,8 @@ def plan_audit(
     if any(span.slice_first < slice_held for span in spans):
         # Every record before that slice has an event time of at most this.
         lost_up_to_ms = ledger.checkpoint(job, slice_held - 1).latest_event_ms or 0
+        if emits_records:
+            floors[RECORDS] = max(floors.get(RECORDS, 0), lost_up_to_ms + 1)
         for pipeline in [one.pipeline for one in versions] + [one.pipeline for one in backfills]:
             # A window that ends later than these holds no record up to then.
             for stage, end_ms in zip(pipeline.stages, last_ends(pipeline.windows, lost_up_to_ms), strict=True):
@@ -183,7 +195,7 @@ def _incomplete(floor_ms: int) -> str:
 def _with_facts(ledger: Ledger, plan: AuditPlan, slice_of_letters: int) -> AuditPlan:
     """Return the plan with its totals, offsets and windows from the ledger."""
     job, spans = plan.job, plan.spans
-    names = dict.fromkeys(stage.name for span in spans for stage in span.pipeline.stages)
+    names = dict.fromkeys(stage.name for span in spans for stage in span.pipeline.stages if stage.name in span.windows)
     before = ledger.totals(job, plan.slice_first - 1)
     slice_letters = max(plan.slice_first, min(slice_of_letters, plan.slice_last))
     offsets = ledger.slices(job, plan.slice_last, plan.slice_last)[0].offsets
@@ -271,6 +283,7 @@ def _meaning(pipeline: CheckedPipeline) -> tuple[object, ...]:
     """What results and dead letters depend on, besides the slices."""
     return (
         pipeline.stages,
+        pipeline.record_stages,
         pipeline.columns_needed,
         pipeline.event_time_source,
         pipeline.spec.late,
@@ -295,12 +308,23 @@ def _span_of_versions(
             max((known for known in after_ms if known is not None), default=None),
             min(known for known in up_to_ms if known is not None),
         )
-    span = VersionSpan(versions.version, versions.pipeline, versions.first, versions.first, versions.last, windows)
+    span = VersionSpan(
+        versions.version,
+        versions.pipeline,
+        versions.first,
+        versions.first,
+        versions.last,
+        windows,
+        records_after_ms=max(
+            (known for known in (asked.after_ms, floors.get(RECORDS)) if known is not None), default=None
+        ),
+    )
     slice_reaching = ledger.first_slice_reaching(job, span.events_from_ms)
     if asked.after_ms is None and not floors:
         # Every slice counts in the totals, whether a window needs it or not.
         return replace(span, slice_first=min(slice_reaching or versions.first, versions.first))
-    if slice_reaching is None or slice_reaching > versions.last or not any(map(_holds_a_window, windows.values())):
+    is_empty = not any(map(_holds_a_window, windows.values())) and not versions.pipeline.record_stages
+    if slice_reaching is None or slice_reaching > versions.last or is_empty:
         return None
     return replace(span, slice_first=slice_reaching, slice_own=max(versions.first, slice_reaching))
 
@@ -364,7 +388,7 @@ def _least(values: list[int | None]) -> int | None:
 
 def streams_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
     """Stage -> the streams that it emits to."""
-    return {stage.name: stage.streams for stage in pipeline.stages}
+    return {stage.name: stage.streams for stage in pipeline.all_stages}
 
 
 def stores_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:

@@ -158,7 +158,7 @@ class Audit:
         account = _run("reading the log", [part for one in spans for part in one.parts])
         database = Database(directory / "spilled", self._settings.audit_memory_mb)
         try:
-            results: Counter[str] = Counter()
+            results = Counter(account.results)
             progress = Progress("computing the windows", len(spans))
             for one in spans:
                 counts = one.compute(database)
@@ -210,7 +210,9 @@ class Audit:
     ) -> list[Recomputation]:
         bootstrap = self._settings.kafka_bootstrap
         return [
-            Recomputation(span, decoding_of(span.pipeline, bootstrap), own, directory / f"span-{number}", compared)
+            Recomputation(
+                span, decoding_of(span.pipeline, bootstrap), own, directory / f"span-{number}", compared, self._asked
+            )
             for number, (span, own) in enumerate(zip(plan.spans, tasks, strict=True))
         ]
 
@@ -222,6 +224,7 @@ def _run(step: str, parts: Sequence[Part]) -> Account:
         whole.records += one.records
         whole.rejected.update(one.rejected)
         whole.latest.update(one.latest)
+        whole.results.update(one.results)
         progress.advance()
     return whole
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,13 +26,14 @@ from strandline.processing.audit.table import Database, Table
 from strandline.processing.audit.window_query import WindowQuery
 from strandline.processing.emission.document_shapes import document_shape, letter_shape
 from strandline.processing.operators.blobs import batch_of
+from strandline.processing.operators.cascade import results_behind_steps
 from strandline.processing.operators.row_steps import RowSteps
-from strandline.processing.pipelines.stages import Emit, Stage
-from strandline.processing.source.decoding import decode_pieces, decoder_of
+from strandline.processing.pipelines.stages import Emit, RowStep, Stage
+from strandline.processing.source.decoding import DecodedChunk, decode_pieces, decoder_of
 from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.source_config import DecodingConfig
 from strandline.results.document import Document, DocumentShape
-from strandline.results.writer import PROBLEM, WINDOW_END
+from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, PROBLEM, WINDOW_END, Refused
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,10 @@ class RecordsPart:
 
     name: str
     decoding: DecodingConfig
-    stage: Stage
+    stage: Stage | None
+    """The first window; None: there is none."""
+    steps: tuple[RowStep, ...]
+    """All that is done to records."""
     types: Mapping[str, str]
     """The stream's fields."""
     events_from_ms: int
@@ -49,9 +53,11 @@ class RecordsPart:
     """Only records from the one time to before the other are needed for the span's windows."""
     has_late_letters: bool
     task: LogTask
-    records: Table
+    records: Table | None
     compared: Table
     """The rows to compare."""
+    emissions: tuple[RecordsToCompare, ...] = ()
+    """The emissions of records, of whose documents those of own slices are compared."""
 
     @property
     def rows(self) -> int:
@@ -59,10 +65,13 @@ class RecordsPart:
 
     def run(self) -> Account:
         account = Account()
-        steps = RowSteps(self.stage.pre_steps, self.types)
-        query = WindowQuery(self.stage, steps.types)
+        steps = RowSteps(self.steps, self.types)
+        query = WindowQuery(self.stage, steps.types) if self.stage is not None else None
+        emissions = [(one, RowSteps(one.steps, self.types)) for one in self.emissions if self.task.own]
         ends = np.array([piece.offsets.offset_next for piece in self.task.pieces])
-        with self.records.writer(self.name) as records, self.compared.writer(self.name) as letters:
+        with ExitStack() as tables:
+            records = tables.enter_context(self.records.writer(self.name)) if self.records is not None else None
+            letters = tables.enter_context(self.compared.writer(self.name))
             for chunk in decode_pieces(self.decoding, decoder_of(self.decoding), self.task.pieces):
                 offsets, decoded = chunk.offsets, chunk.decoded
                 rejected = {reject.index: reject.reason for reject in decoded.rejects}
@@ -77,6 +86,15 @@ class RecordsPart:
                 if self.task.own:
                     places = np.searchsorted(ends, np.array(offsets, np.int64)[accepted], "right")
                     self._note_latest(account, places, event_us // 1000)
+                for emission, steps_before in emissions:
+                    came = steps_before.apply(decoded.arrays, len(accepted))
+                    compared, results = emission.rows_of(
+                        chunk, np.array(accepted)[came.rows], event_us[came.rows], came.columns
+                    )
+                    letters.append(compared)
+                    account.results[emission.stage] += results
+                if query is None or records is None:
+                    continue
                 event_ms = event_us[stepped.rows] // 1000
                 wanted = pa.array(
                     np.flatnonzero((event_ms >= self.events_from_ms) & (event_ms < self.events_before_ms))
@@ -103,6 +121,43 @@ class RecordsPart:
 
 
 @dataclass(frozen=True)
+class RecordsToCompare:
+    """One emission of records: the documents that its stores must show. Travels pickled."""
+
+    stage: str
+    steps: tuple[RowStep, ...]
+    """All steps before it."""
+    shapes: tuple[DocumentShape, ...]
+    asked: EndRange
+    """Only documents with an event time in it are compared."""
+
+    def rows_of(
+        self, chunk: DecodedChunk, places: np.ndarray, event_us: np.ndarray, columns: Mapping[str, pa.Array]
+    ) -> tuple[pa.RecordBatch, int]:
+        """The rows to compare of these rows of a chunk, and how many results the stage has of them. `places`: of each row in the
+        chunk."""
+        offsets = np.asarray(chunk.offsets, np.int64)[places]
+        elements = [None] * len(places) if chunk.elements is None else [chunk.elements[at] for at in places]
+        batch = pa.RecordBatch.from_pydict(
+            {
+                EVENT_US: pa.array(event_us, pa.int64()),
+                PARTITION: pa.array(np.full(len(places), chunk.partition, np.int32)),
+                OFFSET: pa.array(offsets),
+                ELEMENT: pa.array(elements, pa.int32()),
+                **columns,
+            }
+        )
+        times_ms = (event_us // 1000).tolist()
+        rows = [
+            _row_of(shape, one, time_ms, is_good=True)
+            for shape in self.shapes
+            for one, time_ms in zip(shape.documents(batch, 0, 0), times_ms, strict=True)
+            if self.asked.holds(time_ms)
+        ]
+        return batch_of(rows, ROWS_SCHEMA), len(places)
+
+
+@dataclass(frozen=True)
 class Results:
     """Some results of one stage."""
 
@@ -115,9 +170,15 @@ class Recomputation:
     """One span. `parts` are run first, in any process; then `compute` in this one."""
 
     def __init__(
-        self, span: VersionSpan, decoding: DecodingConfig, tasks: Sequence[LogTask], directory: Path, compared: Table
+        self,
+        span: VersionSpan,
+        decoding: DecodingConfig,
+        tasks: Sequence[LogTask],
+        directory: Path,
+        compared: Table,
+        asked: EndRange = EndRange(),  # noqa: B008
     ) -> None:
-        """`directory`: for the span's tables. `compared`: the table of rows to compare."""
+        """`directory`: for the span's tables. `compared`: the table of rows to compare. `asked`: the times that are audited."""
         self.span = span
         self._compared = compared
         self._stages: list[tuple[RowSteps, WindowQuery, Table]] = []
@@ -129,18 +190,30 @@ class Recomputation:
             table.create()
             self._stages.append((steps, query, table))
             types = stage.field_types
+        emissions = tuple(
+            RecordsToCompare(
+                one.name,
+                one.pre_steps,
+                tuple(document_shape(pipeline, one, emit, span.version) for emit in one.emits),
+                asked,
+            )
+            for one in pipeline.record_stages
+            if span.generation == 1
+        )
         self.parts = [
             RecordsPart(
                 name=f"{directory.name}-{number}",
                 decoding=decoding,
-                stage=pipeline.stages[0],
+                stage=pipeline.stages[0] if pipeline.stages else None,
+                steps=pipeline.record_steps,
                 types=pipeline.stream.types,
                 events_from_ms=span.events_from_ms,
                 events_before_ms=span.events_before_ms,
                 has_late_letters=pipeline.spec.late != "drop",
                 task=task,
-                records=self._stages[0][2],
+                records=self._stages[0][2] if self._stages else None,
                 compared=compared,
+                emissions=emissions,
             )
             for number, task in enumerate(tasks)
         ]
@@ -148,6 +221,8 @@ class Recomputation:
     def compute(self, database: Database) -> Counter[str]:
         """Compute the span's windows, stage by stage, and write the documents that they lead to. Returns stage -> results."""
         counts: Counter[str] = Counter()
+        if not self._stages:
+            return counts
         with self._compared.writer(f"{self._stages[0][2].directory.parent.name}-documents") as documents:
             for at, stage in enumerate(self.span.pipeline.stages):
                 shapes = self._shapes(stage)
@@ -162,10 +237,12 @@ class Recomputation:
     def results(self, database: Database, at: int) -> Iterator[Results]:
         """The results of the stage at this place that lie in the span, in no order; all of them become rows of the next."""
         _, query, table = self._stages[at]
+        post_steps = RowSteps(query.stage.post_steps, query.stage.window_types)
         ends = self.span.windows.get(query.stage.name)
         is_last = at == len(self._stages) - 1
         with nullcontext() if is_last else self._stages[at + 1][2].writer("results") as following:
-            for batch in query.results(database, table):
+            for given in query.results(database, table):
+                batch = results_behind_steps(post_steps, given, query.stage) if query.stage.post_steps else given
                 bad = batch.filter(pc.is_valid(batch.column(PROBLEM)))
                 if following is not None:
                     rows, failed = self._rows_of_next(at + 1, batch)
@@ -223,20 +300,22 @@ def _ends_in(results: pa.RecordBatch, ends: EndRange) -> pa.Array:
 
 def _documents(shape: DocumentShape, results: pa.RecordBatch) -> pa.RecordBatch:
     """The documents that the index or the stream must show, as rows to compare."""
-    store = STREAM_STORE + shape.emit_name if shape.is_stream else shape.emit_name
-    rows = []
     columns = zip(
         shape.documents(results.drop_columns([PROBLEM]), 0, 0),
         results.column(WINDOW_END).to_pylist(),
         results.column(PROBLEM).is_null().to_pylist(),
         strict=True,
     )
-    for one, end_ms, is_good in columns:
-        if not is_good:
-            rows.append(Row(store, one.id, Side.UNUSABLE, "", end_ms, None, None))
-        elif isinstance(one, Document):
-            body = encode_result(msgspec.json.decode(one.source))
-            rows.append(Row(store, one.id, Side.COMPUTED, one.index, end_ms, None, body))
-        else:
-            rows.append(Row(store, one.id, Side.COMPUTED, "", end_ms, None, None))
+    rows = [_row_of(shape, one, end_ms, is_good=is_good) for one, end_ms, is_good in columns]
     return batch_of(rows, ROWS_SCHEMA)
+
+
+def _row_of(shape: DocumentShape, one: Document | Refused, time_ms: int, *, is_good: bool) -> Row:
+    """What the store must show of one result. `is_good`: whether it can have a document."""
+    store = STREAM_STORE + shape.emit_name if shape.is_stream else shape.emit_name
+    if not is_good:
+        return Row(store, one.id, Side.UNUSABLE, "", time_ms, None, None)
+    if isinstance(one, Document):
+        body = encode_result(msgspec.json.decode(one.source))
+        return Row(store, one.id, Side.COMPUTED, one.index, time_ms, None, body)
+    return Row(store, one.id, Side.COMPUTED, "", time_ms, None, None)

@@ -117,6 +117,24 @@ class StoreScope:
 
 
 @dataclass(frozen=True)
+class RecordScope(StoreScope):
+    """The documents of records in one store that are compared: those of the audited slices. A record is emitted by the slice that
+    holds it."""
+
+    slice_first: int = field(kw_only=True)
+    slice_last: int = field(kw_only=True)
+
+    def kind_of_unexpected(self, row: Row) -> Kind:
+        if row.emission is not None and row.emission < self.slice_first:
+            return Kind.OUTSIDE
+        if row.emission is not None and row.emission > self.slice_last:
+            is_of_the_job = row.emission <= self.slice_planned
+            is_known_later = self.slice_last < self.slice_committed or row.emission > self.slice_committed
+            return Kind.LATER if is_of_the_job and is_known_later else Kind.EXTRA
+        return Kind.EXTRA
+
+
+@dataclass(frozen=True)
 class LetterScope:
     """The dead letters that are compared, by the coordinates of their records: partition -> offset."""
 

@@ -22,6 +22,7 @@ from strandline.processing.audit.reconciliation import (
     Kind,
     LetterScope,
     Reconciler,
+    RecordScope,
     StoreScope,
 )
 
@@ -77,6 +78,18 @@ def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
     """Which documents of each store are compared. `last` is a slice that was in the ledger after the stores were looked at."""
     scopes: dict[str, StoreScope] = {}
     for span in plan.spans:
+        if span.generation == 1:
+            for records in span.pipeline.record_stages:
+                for store in stores_of(span.pipeline)[records.name]:
+                    scopes[store] = RecordScope(
+                        records.name,
+                        plan.asked.after_ms,
+                        plan.asked.up_to_ms,
+                        plan.slice_committed,
+                        last.number,
+                        slice_first=plan.slice_first,
+                        slice_last=plan.slice_last,
+                    )
         for stage, stores in stores_of(span.pipeline).items():
             if stage not in span.windows:
                 continue

@@ -102,6 +102,11 @@ def plan_backfill(
         window = WindowRange(from_ms // step_ms * step_ms, stage.shape.last_end(up_to_ms))
         if window.after_ms < window.up_to_ms:
             windows[stage.name] = window
+    if not windows and pipeline.record_stages and not any(aliases_of(pipeline)[one.name] for one in pipeline.stages):
+        raise Conflict(
+            f"job {job} emits no windows to an index, and records that are emitted are not computed anew by a backfill; give "
+            "the emission another name, and a new job reads the log from its start"
+        )
     if not windows:
         raise Conflict(
             f"job {job} has emitted no window yet that ends after {_time(from_ms)}"
@@ -163,6 +168,7 @@ def stores_of(row: BackfillRow, pipeline: CheckedPipeline) -> list[str]:
 def _steps(ledger: Ledger, job: str, load: Load, pipeline: CheckedPipeline, slice_last: int) -> dict[str, int]:
     """Stage -> how far apart the times are at which windows of every version begin that has written to its aliases."""
     every_ms: dict[str, set[int]] = defaultdict(set)
+    windows = {stage.name for stage in pipeline.stages}
     for _, version in ledger.version_changes(job, slice_last):
         past = load(version)
         aliases = aliases_of(past)
@@ -172,7 +178,7 @@ def _steps(ledger: Ledger, job: str, load: Load, pipeline: CheckedPipeline, slic
     return {
         stage: math.lcm(*(one_ms for alias in aliases for one_ms in every_ms[alias]))
         for stage, aliases in aliases_of(pipeline).items()
-        if aliases
+        if aliases and stage in windows
     }
 
 

@@ -105,7 +105,7 @@ class SliceCommitter:
         """
         job = self._run.job
         before = self._ledger.last_checkpoint(job)
-        results = {stage.name: 0 for stage in self._pipeline.stages if stage.emits}
+        results = {stage.name: 0 for stage in self._pipeline.all_stages if stage.emits}
         refused = Counter[str]()
         for outcome in outcomes:
             for name, count in outcome.results.items():
@@ -149,7 +149,7 @@ class SliceCommitter:
         """Where each stream of results ends now. Streams to which the slice emitted nothing are only looked up in the run's first
         slice, because fencing older runs may have appended transaction markers."""
         offsets = dict(before.result_offsets) if before else {}
-        for stage in self._pipeline.stages:
+        for stage in self._pipeline.all_stages:
             for stream in stage.streams:
                 if results[stage.name] or stream not in self._streams_seen:
                     self._streams_seen.add(stream)

@@ -91,7 +91,7 @@ def _topics_of_task(job: str, pipeline: PipelineSpec, task: int) -> dict[str, st
     """Transactional id -> topic, of all that the task of this number may write to."""
     from strandline.processing.pipelines.result_streams import emissions_to_streams
 
-    stages = [step.window.name for step in pipeline.steps if step.window is not None]
+    stages = pipeline.stage_names()
     ids = [id_of_rejected_records(job, task), *(id_of_refused_results(job, stage, task) for stage in stages)]
     topics = dict.fromkeys(ids, dead_letter_topic(job))
     streams = emissions_to_streams(pipeline)

@@ -18,14 +18,16 @@ import msgspec
 from strandline.core.failpoints import failpoint
 from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter
 from strandline.processing.emission.fencing import require_current_epoch
-from strandline.processing.emission.stage_emission import StageEmission
+from strandline.processing.emission.stage_emission import RecordEmission, StageEmission
 from strandline.processing.emission.transactional_ids import id_of_rejected_records
 from strandline.processing.operators.blobs import unpack
 from strandline.processing.operators.cascade import Cascade, Chunk, StageResults, cascade_of
+from strandline.processing.operators.record_rows import unpack_record_rows
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.stages import Stage
 from strandline.processing.source.slice_rows import (
     FACTS,
+    RECORD_ROWS,
     RECORDS,
     REJECTED,
     WORK,
@@ -113,6 +115,8 @@ class KeyedTask:
     emissions: tuple[StageEmission, ...]
     """One for each stage."""
     letters: RecordLetters
+    record_emissions: tuple[RecordEmission, ...] = ()
+    """One for each emission of records."""
 
     @property
     def cascade(self) -> Cascade:
@@ -156,17 +160,20 @@ class KeyedTask:
 
         1. Take in the rows, in whatever order they come.
         2. Step the operators, and write rejected records as dead letters at the same time.
-        3. Emit, if the slice is new.
+        3. Emit, if the slice is new: records, then the windows that it closes.
 
         Raises StrandlineError.
         """
         chunks: list[Chunk] = []
         facts: list[SourceFacts] = []
         rejected = _RejectedRecords(self.letters, bucket)
+        record_rows: list[tuple[int, int, bytes]] = []
         work: SliceWork | None = None
         for kind, partition, sequence, blob in rows:
             if kind == RECORDS:
                 chunks.append(Chunk(partition, sequence, blob))
+            elif kind == RECORD_ROWS:
+                record_rows.append((partition, sequence, blob))
             elif kind == WORK:
                 work = decode_work(blob)
             elif kind == FACTS:
@@ -181,6 +188,12 @@ class KeyedTask:
         outcome = BucketOutcome(letters=rejected.written, facts=facts if bucket == 0 else [])
         if not work.emits:
             return BucketDone(stepped.state, outcome, [], work)
+        if record_rows:
+            rows_of_stage = unpack_record_rows(record_rows)
+            record_rows.clear()
+            for one in self.record_emissions:
+                if (found := rows_of_stage.pop(one.stage, None)) is not None:
+                    self._emit(one, StageResults(one.stage, found, found.slice(0, 0)), work, bucket, outcome)
         # A last stage that is split has no results yet: `merge` emits them.
         for emission, results in zip(self.emissions, stepped.results, strict=False):
             self._emit(emission, results, work, bucket, outcome)

@@ -86,8 +86,9 @@ class ResultStreamWriter:
                     report.refused.append(Refused(row.id, row.index, None, RecordTooLarge.code, reason, row.source))
                 else:
                     documents.append((row, self._find_key(row.source)))
-        # In one order, whatever order Spark has them in: by the window's end, then by key.
-        documents.sort(key=lambda one: (one[0].source[:_END_BYTES], one[1] or b"", one[0].id))
+        # In one order, whatever order Spark has them in: by the window's end, then by key. Records come in that of the log.
+        if self._stream.shape.has_window:
+            documents.sort(key=lambda one: (one[0].source[:_END_BYTES], one[1] or b"", one[0].id))
         for start in range(0, len(documents), RESULTS_A_TRANSACTION):
             chunk = documents[start : start + RESULTS_A_TRANSACTION]
             created = slot.write([self._entry(document, key, epoch, emission) for document, key in chunk])

@@ -144,6 +144,20 @@ class StageEmission:
 
 
 @dataclass(frozen=True)
+class RecordEmission(StageEmission):
+    """Emits the records of one stage: those of a new slice, all of them. A record belongs to one slice, and slices that are
+    replayed send none. `emitted_ms`: an earlier event time than this can't come any more."""
+
+    def prepare_for_records(self) -> None:
+        """Set up, in the driver, what the stage writes to. Raises StrandlineError."""
+        for writer in self.writers:
+            writer.prepare(self.emitted_ms)
+
+    def _new(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        return rows
+
+
+@dataclass(frozen=True)
 class BackfillEmission(StageEmission):
     """Emits the windows of one chunk of a backfill."""
 

@@ -19,13 +19,15 @@ from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from strandline.processing.operators.blobs import pack, unpack
+from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.keys import Codes, virtual_buckets_of
 from strandline.processing.operators.row_steps import RowProblem, RowSteps
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.stages import Stage
-from strandline.results.writer import PROBLEM, WINDOW_END
+from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
 _ARGUMENT = "argument_{}"
 
@@ -70,11 +72,13 @@ class Cascade:
         self.buckets = buckets
         self.operators: list[WindowOperator] = []
         self._steps: list[RowSteps] = []
+        self._post_steps: list[RowSteps | None] = []
         types = dict(types)
         for stage in stages:
             steps = RowSteps(stage.pre_steps, types)
             self._steps.append(steps)
             self.operators.append(WindowOperator(stage, steps.types))
+            self._post_steps.append(RowSteps(stage.post_steps, stage.window_types) if stage.post_steps else None)
             types = stage.field_types
         self._is_wide = False
         self._bucket_by = _common_fields(stages)
@@ -96,6 +100,8 @@ class Cascade:
 
         `event_us`: the event time of each, in whole microseconds.
         """
+        if not self.operators:
+            return
         first = self.operators[0]
         rows = first.rows(partition, event_us.to_numpy(zero_copy_only=False), columns)
         if not len(rows.panes):
@@ -131,7 +137,7 @@ class Cascade:
             if self.is_split and at + 1 == len(self.operators):
                 parts = [part for one in windows for part in self._cut_windows(one)]
                 break
-            closed = operator.finish(windows)
+            closed = self._behind_steps(at, operator.finish(windows))
             failed = closed.slice(0, 0)
             if at + 1 < len(self.operators):
                 rows, failed = self._rows_of_results(at + 1, closed)
@@ -141,8 +147,14 @@ class Cascade:
     def merge(self, parts: Sequence[bytes]) -> StageResults:
         """The results of a last stage that is split, from the parts that all buckets have cut for one bucket, in any order."""
         operator = self.operators[-1]
-        closed = operator.finish_parts([ClosedWindows(*unpack(part)) for part in parts])
+        closed = self._behind_steps(-1, operator.finish_parts([ClosedWindows(*unpack(part)) for part in parts]))
         return StageResults(operator.stage.name, closed, closed.slice(0, 0))
+
+    def _behind_steps(self, at: int, closed: pa.RecordBatch) -> pa.RecordBatch:
+        """One stage's results behind the steps that stand before its emission. One that fails there stays, with the problem; so
+        does one that had a problem before, which no step can use."""
+        steps = self._post_steps[at]
+        return closed if steps is None else results_behind_steps(steps, closed, self.operators[at].stage)
 
     def _cut_windows(self, closed: ClosedWindows) -> Iterator[tuple[int, bytes]]:
         """(bucket that merges, part) of closed windows."""
@@ -202,6 +214,36 @@ class Cascade:
 
 def _common_fields(stages: Sequence[Stage]) -> list[str]:
     return [name for name in stages[-1].by if all(name in stage.by for stage in stages)] if stages else []
+
+
+def results_behind_steps(steps: RowSteps, results: pa.RecordBatch, stage: Stage) -> pa.RecordBatch:
+    """A window's results behind the stage's `post_steps`: WINDOW_START, WINDOW_END, the stage's fields, PROBLEM. Those that have
+    a problem, before or by a step, stay: their dead letters show what is known of them, and null for the rest."""
+    names = [WINDOW_START, WINDOW_END, *stage.field_types, PROBLEM]
+    schema = pa.schema(
+        [
+            results.schema.field(0),
+            results.schema.field(1),
+            *((name, arrow_type(kind)) for name, kind in stage.field_types.items()),
+            (PROBLEM, pa.string()),
+        ]
+    )
+    is_good = results.column(PROBLEM).is_null()
+    good, bad = results.filter(is_good), results.filter(pc.invert(is_good))
+    columns = dict(zip(good.schema.names, good.columns, strict=True))
+    stepped = steps.apply(columns, good.num_rows)
+    kept = pa.RecordBatch.from_arrays([stepped.columns[name] for name in names], schema=schema)
+    bad = pa.concat_batches([bad, _failed(good, stepped.problems)])
+    if not bad.num_rows:
+        return kept
+    known = set(bad.schema.names)
+    shown = [
+        bad.column(one.name)
+        if one.name in known and bad.column(one.name).type == one.type
+        else pa.nulls(bad.num_rows, one.type)
+        for one in schema
+    ]
+    return pa.concat_batches([kept, pa.RecordBatch.from_arrays(shown, schema=schema)])
 
 
 def _failed(results: pa.RecordBatch, problems: Sequence[RowProblem]) -> pa.RecordBatch:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from strandline.processing.operators.casting import cast
 from strandline.processing.operators.evaluation import ColumnExpression
-from strandline.processing.pipelines.stages import Derive, Where
+from strandline.processing.pipelines.stages import Derive, RowStep, Select, Where
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,18 @@ class SteppedRows:
 
 
 class RowSteps:
-    """The steps of one stage, compiled for columns of known types. Holds nothing that changes."""
+    """The steps of one stage, compiled for columns of known types. Holds nothing that changes. Columns whose names begin with `@`
+    are the platform's own, and stay whatever is selected."""
 
-    def __init__(self, steps: Sequence[Derive | Where], types: Mapping[str, str]) -> None:
+    def __init__(self, steps: Sequence[RowStep], types: Mapping[str, str]) -> None:
         known = dict(types)
-        self._steps: list[tuple[Derive | Where, list[ColumnExpression]]] = []
+        self._steps: list[tuple[RowStep, list[ColumnExpression]]] = []
         for step in steps:
             if isinstance(step, Where):
                 self._steps.append((step, [ColumnExpression(step.sql, known)]))
+            elif isinstance(step, Select):
+                self._steps.append((step, []))
+                known = {name: known[name] for name in step.names}
             else:
                 self._steps.append((step, [ColumnExpression(column.sql, known) for column in step.columns]))
                 known |= {column.name: column.type for column in step.columns}
@@ -62,6 +66,11 @@ class RowSteps:
         kept, places = dict(columns), np.arange(rows)
         problems: list[RowProblem] = []
         for step, expressions in self._steps:
+            if isinstance(step, Select):
+                # Fields that nothing reads are not decoded.
+                names = [*(name for name in kept if name.startswith("@")), *step.names]
+                kept = {name: kept[name] for name in names if name in kept}
+                continue
             if isinstance(step, Where):
                 keep = self._filter(step, expressions[0], kept, places, problems)
             else:

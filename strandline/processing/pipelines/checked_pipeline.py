@@ -8,7 +8,7 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.event_time import EventTimeSource, WindowShape
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.pipelines.stages import Stage
+from strandline.processing.pipelines.stages import RecordStage, RowStep, Stage
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,23 @@ class CheckedPipeline:
     event_time_source: EventTimeSource
     event_time_rule: EventTimeRule
     """How event time is treated."""
+    record_stages: tuple[RecordStage, ...] = ()
+    """The emissions of records, in their order; all stand before the first window."""
 
     @property
     def job(self) -> str:
         """The job's name."""
         return self.spec.pipeline
+
+    @property
+    def all_stages(self) -> tuple[RecordStage | Stage, ...]:
+        """All that may emit, in order."""
+        return (*self.record_stages, *self.stages)
+
+    @property
+    def record_steps(self) -> tuple[RowStep, ...]:
+        """All steps that are done to records."""
+        return (self.stages or self.record_stages[-1:])[0].pre_steps
 
     @property
     def reach_ms(self) -> int:
@@ -44,5 +56,5 @@ def aliases_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
     """Stage -> the aliases that it emits to."""
     return {
         stage.name: tuple(emit.name for emit in stage.emits if emit.kind == "elasticsearch")
-        for stage in pipeline.stages
+        for stage in pipeline.all_stages
     }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from strandline.core.documents import COLUMNS_MAX, Path, YamlDocument, did_you_mean, path_text
 from strandline.core.durations import FOREVER_MS, format_duration
 from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
@@ -11,7 +14,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
 from strandline.processing.pipelines.model import EmitSpec, PipelineSpec, StepSpec, WindowSpec
-from strandline.processing.pipelines.stages import Column, Derive, Emit, Stage, Where
+from strandline.processing.pipelines.stages import Column, Derive, Emit, RecordStage, RowStep, Select, Stage, Where
 from strandline.results.names import WINDOW_FIELDS
 
 
@@ -34,8 +37,13 @@ class _Check:
         self.problems: list[Problem] = []
         self.columns: dict[str, str | None] = dict(stream.types)
         """The usable columns and their types; None where an error was reported already."""
-        self.pending: list[Derive | Where] = []
+        self.pending: list[RowStep] = []
+        """The steps since the last window or emission: since the stream, before the first window."""
+        self.untaken: list[int] = []
+        """The numbers of those that no window or emission has taken up yet."""
+        self.last_taker = "emit"
         self.stages: list[Stage] = []
+        self.record_stages: list[RecordStage] = []
         self.columns_read: set[str] = set()
 
     def run(self) -> CheckedPipeline:
@@ -48,8 +56,16 @@ class _Check:
                 self._derive(path, step.derive)
             elif step.where is not None:
                 self._where((*path, "where"), step.where)
+            elif step.select is not None:
+                self._select((*path, "select"), step.select)
+            elif step.drop is not None:
+                self._drop((*path, "drop"), step.drop)
             elif step.window is not None:
                 self._window(path, step.window, step.emit or [])
+            elif step.emit is not None:
+                self._emission(path, step)
+            self.untaken = [] if step.window or step.emit else [*self.untaken, number]
+            self.last_taker = "window" if step.window else "emit" if step.emit else self.last_taker
             if len(self.columns) > COLUMNS_MAX:
                 self._add(path, f"leads to {len(self.columns):,} columns; expected at most {COLUMNS_MAX:,} at once")
             if len(self.columns) > COLUMNS_MAX or len(self.problems) > PROBLEMS_MAX:
@@ -61,6 +77,7 @@ class _Check:
             spec=self.pipeline,
             stream=self.stream,
             stages=tuple(self.stages),
+            record_stages=tuple(self.record_stages),
             columns_needed=tuple(name for name in self.stream.fields if name in self.columns_read),
             event_time_source=event_time.source,
             event_time_rule=EventTimeRule(
@@ -134,6 +151,61 @@ class _Check:
         elif column:
             self.pending.append(Where(path_text(path), column.sql))
 
+    def _select(self, path: Path, names: Sequence[str]) -> None:
+        for number, name in enumerate(names):
+            if name not in self.columns:
+                self._add((*path, number), f"unknown column '{name}'{did_you_mean(name, self.columns)}")
+            elif name in names[:number]:
+                self._add((*path, number), f"'{name}' stands twice")
+        self._keep(path, [name for name in dict.fromkeys(names) if name in self.columns])
+
+    def _drop(self, path: Path, names: Sequence[str]) -> None:
+        for number, name in enumerate(names):
+            if name not in self.columns:
+                self._add((*path, number), f"unknown column '{name}'{did_you_mean(name, self.columns)}")
+        self._keep(path, [name for name in self.columns if name not in names])
+
+    def _keep(self, path: Path, names: Sequence[str]) -> None:
+        """Go on with these columns alone. Behind a window its `by` fields are among them: they say which result it is."""
+        lost = [name for name in self.stages[-1].by if name not in names] if self.stages else []
+        if lost:
+            self._add(path, f"leaves out {', '.join(lost)}, by which window '{self.stages[-1].name}' groups; keep them")
+            names = [*lost, *names]
+        if not names:
+            self._add(path, "leaves no field; expected at least one")
+        self.columns = {name: self.columns[name] for name in names if name in self.columns}
+        self.pending.append(Select(path_text(path), tuple(self.columns)))
+
+    def _emission(self, path: Path, step: StepSpec) -> None:
+        """An `emit` in a step of its own: behind a window of what that gives, before the first one of records."""
+        emits = tuple(Emit(emit.kind, emit.name, emit.index_settings) for emit in step.emit or [])
+        fields = tuple((name, kind) for name, kind in self.columns.items() if kind is not None)
+        for name in self.columns:
+            if name.startswith("_"):
+                self._add(
+                    path, f"'{name}' begins with '_', and no field of a result may; leave it out with 'drop: [{name}]'"
+                )
+        if not self.stages:
+            self.columns_read.update(name for name in self.columns if name in self.stream.fields)
+            self.record_stages.append(
+                RecordStage(step.record_stage_name, fields, emits, tuple(self.pending), path_text(path))
+            )
+            self._not_to_its_input(path, step.emit or [])
+            return
+        window = self.stages[-1]
+        if step.name is not None:
+            self._add((*path, "name"), f"results behind a window are of stage '{window.name}'; remove the name")
+        if window.emits:
+            self._add(
+                (*path, "emit"), f"window '{window.name}' emits already; it has one place that says where results go"
+            )
+            return
+        self.stages[-1] = replace(
+            window, emits=emits, post_steps=tuple(self.pending), emitted=fields, emit_step=path_text(path)
+        )
+        self.pending = []
+        self._emits(path, step.emit or [], [(name, ()) for name in self.columns])
+
     def _window(self, path: Path, window: WindowSpec, emits: list[EmitSpec]) -> None:
         inner: Path = (*path, "window")
         for number, name in enumerate(window.by):
@@ -158,24 +230,27 @@ class _Check:
             )
         )
         self.pending = []
-        self._emits(path, window, emits)
+        places: list[tuple[str, Path]] = [(name, ("window", "by", number)) for number, name in enumerate(window.by)]
+        places += [(name, ("window", "aggregate", name)) for name in window.aggregate]
+        self._emits(path, emits, places)
 
-    def _emits(self, path: Path, window: WindowSpec, emits: list[EmitSpec]) -> None:
-        """The rules for a stage that emits to a stream."""
+    def _not_to_its_input(self, path: Path, emits: list[EmitSpec]) -> None:
         for position, emit in enumerate(emits):
             if emit.stream is not None and emit.stream == self.pipeline.input.stream:
                 self._add(
                     (*path, "emit", position, "stream"),
                     f"'{emit.stream}' is what this pipeline reads; it would read its own results. Choose another name",
                 )
+
+    def _emits(self, path: Path, emits: list[EmitSpec], places: list[tuple[str, Path]]) -> None:
+        """The rules for a window's results that go to a stream. `places`: the fields, and where each stands in the step."""
+        self._not_to_its_input(path, emits)
         if not any(emit.stream is not None for emit in emits):
             return
-        places: list[tuple[str, Path]] = [(name, ("by", number)) for number, name in enumerate(window.by)]
-        places += [(name, ("aggregate", name)) for name in window.aggregate]
         for name, inner in places:
             if name.lower() in WINDOW_FIELDS:
                 self._add(
-                    (*path, "window", *inner),
+                    (*path, *inner),
                     f"'{name}' is what the window's times are called in a stream of results; choose another name",
                 )
 
@@ -197,37 +272,45 @@ class _Check:
     def _windows_together(self) -> None:
         """The rules between windows: names, sizes, keys, sinks, and the retention that they need together."""
         windows = [(number, step) for number, step in enumerate(self.pipeline.steps) if step.window is not None]
-        if not windows:
-            self._add(("steps",), "has no window; expected at least one step 'window: {...}'")
-            return
-        last, last_step = windows[-1]
-        if not last_step.emit:
+        if not windows and not self.record_stages:
             self._add(
-                ("steps", last),
+                ("steps",),
+                "has neither a window nor an 'emit'; expected at least one step 'window: {...}' or 'emit: [...]'",
+            )
+            return
+        if windows and not self.stages[-1].emits:
+            self._add(
+                ("steps", windows[-1][0]),
                 "the last window must emit; write 'emit: [{elasticsearch: NAME}]' or '[{stream: NAME}]' beside 'window'",
             )
-        for number in range(last + 1, len(self.pipeline.steps)):
+        for number in self.untaken:
             self._add(
-                ("steps", number), "stands after the last window, where it changes nothing; move it before or remove"
+                ("steps", number),
+                f"stands after the last {self.last_taker}, where it changes nothing; move it before or remove",
             )
-        self._names_distinct(windows)
+        self._names_distinct()
         for (number, step), (_, before) in zip(windows[1:], windows, strict=False):
             assert step.window is not None
             assert before.window is not None
             self._cascade(("steps", number, "window"), step.window, before.window)
         self._retention()
 
-    def _names_distinct(self, windows: list[tuple[int, StepSpec]]) -> None:
+    def _names_distinct(self) -> None:
         stages: dict[str, str] = {}
         sinks: set[tuple[str, str]] = set()
-        for number, step in windows:
-            assert step.window is not None
-            name = step.window.name
-            if other := stages.get(name.lower()):
-                self._add(
-                    ("steps", number, "window", "name"), f"there is a window '{other}' already; choose another name"
-                )
-            stages.setdefault(name.lower(), name)
+        for number, step in enumerate(self.pipeline.steps):
+            is_record_stage = (
+                step.window is None
+                and step.emit is not None
+                and any(stage.step == path_text(("steps", number)) for stage in self.record_stages)
+            )
+            if step.window is not None or is_record_stage:
+                name = step.window.name if step.window is not None else step.record_stage_name
+                kind, path = ("window", ("window", "name")) if step.window is not None else ("stage", ("name",))
+                if other := stages.get(name.lower()):
+                    what = "choose another name" if step.window is not None else "say another with 'name:'"
+                    self._add(("steps", number, *path), f"there is a {kind} '{other}' already; {what}")
+                stages.setdefault(name.lower(), name)
             for position, emit in enumerate(step.emit or []):
                 if (emit.kind, emit.name) in sinks:
                     self._add(

@@ -65,10 +65,10 @@ def open_until(windows: Iterable[WindowShape], latest_event_ms: int | None) -> i
 
 
 def closes_a_window(
-    windows: Iterable[WindowShape], from_ms: int | None, to_ms: int | None, open_until_ms: int | None
+    windows: Sequence[WindowShape], from_ms: int | None, to_ms: int | None, open_until_ms: int | None
 ) -> bool:
     """Whether a window ends in (`from_ms`, `to_ms`] and, as far as `open_until` knows, can hold something."""
-    if to_ms is None or open_until_ms is None:
+    if to_ms is None or open_until_ms is None or not windows:
         return False
     last_ms = min(to_ms, open_until_ms)
     return from_ms is None or any(shape.last_end(last_ms) > from_ms for shape in windows)

@@ -276,14 +276,18 @@ class EmitSpec(DocumentModel):
 
 
 class StepSpec(DocumentModel):
-    """One step: `derive`, `where`, or `window` with `emit` beside it."""
+    """One step: `derive`, `where`, `select`, `drop`, `window` with or without `emit` beside it, or `emit` alone."""
 
+    VERBS: ClassVar[tuple[str, ...]] = ("derive", "where", "select", "drop", "window")
     model_config = ConfigDict(
-        json_schema_extra={"oneOf": [{"required": [verb]} for verb in ("derive", "where", "window")]},
+        json_schema_extra={
+            "oneOf": [{"required": [verb]} for verb in VERBS]
+            + [{"required": ["emit"], "not": {"required": ["window"]}}]  # type: ignore[dict-item]
+        },
     )
 
     NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {
-        verb: f"'{verb}' is not supported yet; only derive, where and window are"
+        verb: f"'{verb}' is not supported yet; only derive, where, select, drop, window and emit are"
         for verb in ("enrich", "dedupe", "join", "lookup", "sort", "distinct")
     }
     derive: dict[FieldName, ExpressionText] | None = Field(
@@ -292,18 +296,34 @@ class StepSpec(DocumentModel):
     """New fields: name -> expression over the fields before this step."""
     where: ExpressionText | None = None
     """Keeps the records for which this is true."""
+    select: list[str] | None = Field(default=None, min_length=1)
+    """Keeps these fields alone, in this order."""
+    drop: list[str] | None = Field(default=None, min_length=1)
+    """Leaves these fields out."""
     window: WindowSpec | None = None
     """Collects records by time and key."""
     emit: list[EmitSpec] | None = Field(default=None, min_length=1)
-    """Where the window's results go; beside `window`."""
+    """Where results go: beside `window` or behind it those of the window; before the first window one for each record."""
+    name: FieldName | None = None
+    """Of an `emit` before the first window: the stage's name; else it is called like the first place, with `_` for what no name
+    may hold."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        verbs = [verb for verb in ("derive", "where", "window") if getattr(self, verb) is not None]
-        if len(verbs) != 1:
+        verbs = [verb for verb in self.VERBS if getattr(self, verb) is not None]
+        if self.emit is not None and verbs and verbs != ["window"]:
+            yield ("emit",), f"'emit' stands beside 'window' or in a step of its own, not beside '{verbs[0]}'"
+        elif len(verbs) != 1 and not (self.emit is not None and not verbs):
             found = f"has {' and '.join(verbs)}" if verbs else "has none"
-            yield (), f"a step is exactly one of derive, where, window, and this one {found}"
-        elif self.emit is not None and self.window is None:
-            yield ("emit",), f"'emit' stands beside 'window', not beside '{verbs[0]}'"
+            yield (), f"a step is exactly one of {', '.join(self.VERBS)}, emit, and this one {found}"
+        elif self.name is not None and (verbs or self.emit is None):
+            yield ("name",), "belongs to an 'emit' in a step of its own; a window's name stands inside 'window'"
+
+    @property
+    def record_stage_name(self) -> str:
+        """The name of the stage, if this step is an emission of records."""
+        assert self.emit, "asked of an emission"
+        name = self.name or re.sub(r"[^A-Za-z0-9_]", "_", self.emit[0].name)
+        return f"emit_{name}" if name[0].isdigit() else name
 
 
 class CheckpointSpec(DocumentModel):
@@ -362,6 +382,24 @@ class PipelineSpec(DocumentModel):
         if isinstance(event_time, dict):
             data = {**data, "event_time": {"idle_timeout": None, **event_time}}
         return super().from_document(data)
+
+    def emissions(self) -> Iterator[tuple[str, EmitSpec]]:
+        """(stage, place) of each emission. An `emit` behind a window is of that window's stage."""
+        stage: str | None = None
+        for step in self.steps:
+            stage = step.window.name if step.window is not None else stage
+            for emit in step.emit or []:
+                yield stage or step.record_stage_name, emit
+
+    def stage_names(self) -> list[str]:
+        """Of all windows, and of all emissions of records."""
+        windows = [step.window.name for step in self.steps if step.window is not None]
+        return list(dict.fromkeys([*windows, *(stage for stage, _ in self.emissions())]))
+
+    def emits_records_to(self, stream: str) -> bool:
+        """Whether it emits records to this stream, not results of windows."""
+        windows = {step.window.name for step in self.steps if step.window is not None}
+        return any(emit.stream == stream and stage not in windows for stage, emit in self.emissions())
 
     def reading_results(self) -> Self:
         """The pipeline with the defaults of one that reads another job's results, where the document doesn't say: `watermark:

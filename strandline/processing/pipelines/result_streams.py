@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from strandline.core.stream import StreamSpec
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.pipelines.stages import Stage
-from strandline.results.names import WINDOW_FIELDS
+from strandline.processing.pipelines.stages import RecordStage, Stage
+from strandline.results.names import EVENT_TIME_FIELD, WINDOW_FIELDS
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
@@ -18,10 +18,16 @@ if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
 
 def emissions_to_streams(pipeline: PipelineSpec) -> Iterator[tuple[str, str]]:
     """(stage, stream) of each emission to a stream."""
-    for step in pipeline.steps:
-        for emit in step.emit or []:
-            if step.window is not None and emit.stream is not None:
-                yield step.window.name, emit.stream
+    for stage, emit in pipeline.emissions():
+        if emit.stream is not None:
+            yield stage, emit.stream
+
+
+def streams_of_windows(pipeline: PipelineSpec) -> Iterator[str]:
+    """Each stream to which it emits results of windows. Records that are emitted come as they came in: late ones among them."""
+    for _, stream in emissions_to_streams(pipeline):
+        if not pipeline.emits_records_to(stream):
+            yield stream
 
 
 def present_pipelines(ledger: Ledger) -> dict[str, PipelineSpec]:
@@ -40,26 +46,34 @@ def emitter_of(ledger: Ledger, stream: str) -> str | None:
     return None
 
 
-def stream_of_results(pipeline: CheckedPipeline, stage: Stage, name: str) -> StreamSpec:
+def stream_of_results(pipeline: CheckedPipeline, stage: Stage | RecordStage, name: str) -> StreamSpec:
     """The stream of a stage's results, made where no document describes it.
 
-    Required are the fields of every result: the window's times, and `by` fields that every record has. Its key is the first
-    `by` field.
+    Required are the fields of every result: the times, and `by` fields that every record has. Its key is the first `by` field; of
+    records the key of the stream that they come from, where they still have that field.
     """
     schema: dict[str, object] = {}
+    by = stage.by if isinstance(stage, Stage) else ()
     for field, kind in stage.field_types.items():
-        of_input = pipeline.stream.fields.get(field) if field in stage.by else None
+        of_input = pipeline.stream.fields.get(field) if field in by else None
         schema[field] = {"type": kind, "required": of_input is not None and of_input.required}
-    schema |= dict.fromkeys(WINDOW_FIELDS, "timestamp")
+    for field, kind in _times(stage).items():
+        schema.setdefault(field, {"type": kind, "required": True})
     document: dict[str, object] = {"stream": name, "schema": schema}
-    if stage.by:
-        document["key"] = stage.by[0]
+    if by:
+        document["key"] = by[0]
+    elif isinstance(stage, RecordStage) and pipeline.stream.key in stage.field_types:
+        document["key"] = pipeline.stream.key
     return StreamSpec.from_document(document)
 
 
-def schema_mismatches(stream: StreamSpec, stage: Stage) -> list[str]:
+def _times(stage: Stage | RecordStage) -> dict[str, str]:
+    return dict.fromkeys(WINDOW_FIELDS if isinstance(stage, Stage) else (EVENT_TIME_FIELD,), "timestamp")
+
+
+def schema_mismatches(stream: StreamSpec, stage: Stage | RecordStage) -> list[str]:
     """Why the stage's results don't fit the stream's schema, as sentences; empty when they do."""
-    results = stage.field_types | dict.fromkeys(WINDOW_FIELDS, "timestamp")
+    results = _times(stage) | stage.field_types
     found = [
         f"its field {name} is a {field.type}, and in the results a {results[name]}"
         for name, field in stream.fields.items()

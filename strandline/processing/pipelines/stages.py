@@ -1,4 +1,5 @@
-"""The windows of a checked pipeline, and the steps between them, as plain data. Light to import: every Python worker needs it."""
+"""The stages of a checked pipeline (its windows, and its emissions of records) and the steps between them, as plain data. Light
+to import: every Python worker needs it."""
 
 from __future__ import annotations
 
@@ -37,6 +38,17 @@ class Where:
 
 
 @dataclass(frozen=True)
+class Select:
+    """Keeps these columns alone, in this order: what `select` and `drop` do."""
+
+    step: str
+    names: tuple[str, ...]
+
+
+RowStep = Derive | Where | Select
+
+
+@dataclass(frozen=True)
 class Emit:
     """One sink of a stage. Two are the same sink when kind and name are."""
 
@@ -47,8 +59,32 @@ class Emit:
 
 
 @dataclass(frozen=True)
+class RecordStage:
+    """An emission of records, which needs no window: one result for each record that comes so far."""
+
+    name: str
+    fields: tuple[tuple[str, str], ...]
+    """(name, type) of each column at its place, in their order."""
+    emits: tuple[Emit, ...]
+    pre_steps: tuple[RowStep, ...]
+    """All steps before it, from the stream on."""
+    step: str
+    """Where it stands in the document, as `steps[1]`."""
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that it emits to."""
+        return _streams(self.emits)
+
+    @property
+    def field_types(self) -> dict[str, str]:
+        """Field of the result -> type."""
+        return dict(self.fields)
+
+
+@dataclass(frozen=True)
 class Stage:
-    """One window, with the steps between the stage before it and itself."""
+    """One window, with the steps between the emission before it and itself."""
 
     name: str
     size_ms: int
@@ -56,11 +92,18 @@ class Stage:
     by_types: tuple[str, ...]
     aggregates: tuple[Column, ...]
     emits: tuple[Emit, ...]
-    pre_steps: tuple[Derive | Where, ...]
+    pre_steps: tuple[RowStep, ...]
+    """Of a first stage all steps from the stream on; else those behind the emission of the stage before."""
     step: str
     """Where it stands in the document, as `steps[1]`."""
     slide_ms: int | None = None
     """How far apart sliding windows begin; None for tumbling ones."""
+    post_steps: tuple[RowStep, ...] = ()
+    """Those between the window and an `emit` behind it. A further stage takes up what they leave."""
+    emitted: tuple[tuple[str, str], ...] | None = None
+    """(name, type) of each field behind these steps; None: there are none."""
+    emit_step: str | None = None
+    """Where its `emit` stands in the document, if not beside the window."""
 
     @property
     def every_ms(self) -> int:
@@ -75,10 +118,24 @@ class Stage:
     @property
     def streams(self) -> tuple[str, ...]:
         """The streams that it emits to."""
-        return tuple(emit.name for emit in self.emits if emit.kind == "stream")
+        return _streams(self.emits)
+
+    @property
+    def window_types(self) -> dict[str, str]:
+        """Field -> type, as the window gives them: the by fields, then the aggregates."""
+        fields = dict(zip(self.by, self.by_types, strict=True))
+        return fields | {column.name: column.type for column in self.aggregates}
 
     @property
     def field_types(self) -> dict[str, str]:
-        """Field of the result -> type: the by fields, then the aggregates."""
-        fields = dict(zip(self.by, self.by_types, strict=True))
-        return fields | {column.name: column.type for column in self.aggregates}
+        """Field of the result -> type, behind the steps that stand before its emission. All by fields are among them."""
+        return self.window_types if self.emitted is None else dict(self.emitted)
+
+    @property
+    def value_types(self) -> dict[str, str]:
+        """Those of its fields that are no by fields."""
+        return {name: kind for name, kind in self.field_types.items() if name not in self.by}
+
+
+def _streams(emits: tuple[Emit, ...]) -> tuple[str, ...]:
+    return tuple(emit.name for emit in emits if emit.kind == "stream")

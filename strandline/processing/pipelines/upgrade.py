@@ -14,7 +14,7 @@ from enum import StrEnum
 from strandline.core.described import Described
 from strandline.core.durations import format_duration, format_windows
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.stages import Emit, Stage
+from strandline.processing.pipelines.stages import Emit, RecordStage, Stage
 from strandline.results.index_settings import IndexSettings
 
 
@@ -95,6 +95,16 @@ def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chan
         yield Change(f"window {name} is new", Effect.REWIND, "its first result is of the first window not yet closed")
     for name in sorted(old_stages.keys() & new_stages.keys()):
         yield from _of_stage(old_stages[name], new_stages[name])
+    old_records = {stage.name: stage for stage in before.record_stages}
+    new_records = {stage.name: stage for stage in after.record_stages}
+    for name in old_records.keys() - new_records.keys():
+        yield Change(f"emission {name} of records is gone", Effect.SAFE, "its results stay, and no more come")
+    for name in new_records.keys() - old_records.keys():
+        yield Change(f"emission {name} of records is new", Effect.SAFE, "it begins with the records of the next slice")
+    for name in sorted(old_records.keys() & new_records.keys()):
+        old, new = old_records[name], new_records[name]
+        if (old.pre_steps, old.fields) != (new.pre_steps, new.fields):
+            yield Change(f"the steps before emission {name} of records", Effect.SAFE, "counts from the next slice on")
 
 
 def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
@@ -110,16 +120,18 @@ def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
         yield Change(f"the aggregates of window {old.name}", Effect.REWIND, "open windows are computed in the new way")
     if old.pre_steps != new.pre_steps:
         yield Change(f"the steps before window {old.name}", Effect.REWIND, "open windows are computed in the new way")
+    if old.post_steps != new.post_steps:
+        yield Change(f"the steps behind window {old.name}", Effect.REWIND, "open windows are computed in the new way")
 
 
 def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Change]:
     """Two versions write into one index: a field keeps its type, and a document its meaning."""
-    old_places = {emit: stage for stage in before.stages for emit in stage.emits}
-    new_places = {emit: stage for stage in after.stages for emit in stage.emits}
+    old_places = {emit: stage for stage in before.all_stages for emit in stage.emits}
+    new_places = {emit: stage for stage in after.all_stages for emit in stage.emits}
     for emit in old_places.keys() - new_places.keys():
         yield Change(f"no more results to {emit.kind} {emit.name}", Effect.SAFE, "what is there stays")
     for emit in new_places.keys() - old_places.keys():
-        yield Change(f"results to {emit.kind} {emit.name}", Effect.SAFE, "from the first window not yet closed on")
+        yield Change(f"results to {emit.kind} {emit.name}", Effect.SAFE, _begins_with(new_places[emit]))
     for emit in old_places.keys() & new_places.keys():
         old, new = old_places[emit].field_types, new_places[emit].field_types
         for name in sorted(old.keys() & new.keys()):
@@ -129,6 +141,13 @@ def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[C
                     Effect.FORBIDDEN,
                     "existing results have the old type; rename the field, or emit under another name",
                 )
+        if isinstance(old_places[emit], Stage) != isinstance(new_places[emit], Stage):
+            yield Change(
+                f"{emit.kind} {emit.name} from results of windows to records, or the other way",
+                Effect.FORBIDDEN,
+                "what is there has other fields and another meaning; emit under another name",
+            )
+            continue
         if _settings_of(old_places[emit], emit) != _settings_of(new_places[emit], emit):
             yield Change(
                 f"the settings of the indices of {emit.name}",
@@ -139,12 +158,16 @@ def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[C
             yield from _of_stream(emit.name, old_places[emit], new_places[emit])
 
 
-def _settings_of(stage: Stage, emit: Emit) -> IndexSettings:
+def _begins_with(stage: Stage | RecordStage) -> str:
+    return "from the first window not yet closed on" if isinstance(stage, Stage) else "from the next slice on"
+
+
+def _settings_of(stage: Stage | RecordStage, emit: Emit) -> IndexSettings:
     """Of two equal sinks each stage has its own settings."""
     return next(one.index for one in stage.emits if one == emit)
 
 
-def _of_stream(name: str, before: Stage, after: Stage) -> Iterator[Change]:
+def _of_stream(name: str, before: Stage | RecordStage, after: Stage | RecordStage) -> Iterator[Change]:
     """Jobs that read a stream of results rely on its fields, and on no result being late."""
     for field in sorted(before.field_types.keys() - after.field_types.keys()):
         yield Change(
@@ -152,7 +175,7 @@ def _of_stream(name: str, before: Stage, after: Stage) -> Iterator[Change]:
             Effect.FORBIDDEN,
             "the stream's schema has it, and jobs may read it; emit to another stream",
         )
-    if after.size_ms > before.size_ms:
+    if isinstance(before, Stage) and isinstance(after, Stage) and after.size_ms > before.size_ms:
         yield Change(
             f"longer windows in stream {name}, from {format_duration(before.size_ms)} to {format_duration(after.size_ms)}",
             Effect.FORBIDDEN,

@@ -45,7 +45,7 @@ def _known(run: JobRun, last: SliceRow | None) -> str:
 
 def _newer_result(run: JobRun, checkpoint: CheckpointRow | None, last: SliceRow | None) -> str | None:
     before = checkpoint.result_offsets if checkpoint else {}
-    for stream in sorted({stream for stage in run.pipeline.stages for stream in stage.streams}):
+    for stream in sorted({stream for stage in run.pipeline.all_stages for stream in stage.streams}):
         for message in last_records(
             run.settings.kafka_bootstrap,
             run.index,
@@ -76,7 +76,10 @@ def _is_of_record(message: Message) -> bool:
 
 
 def _newer_document(run: JobRun, checkpoint: CheckpointRow | None, last: SliceRow | None, index_url: str) -> str | None:
-    emitted = checkpoint.emitted if checkpoint else {}
+    emitted = dict(checkpoint.emitted) if checkpoint else {}
+    if checkpoint is not None and checkpoint.closes_ms is not None:
+        # Of records, those below the watermark are late.
+        emitted |= {stage.name: checkpoint.closes_ms - 1 for stage in run.pipeline.record_stages}
     for stage, aliases in aliases_of(run.pipeline).items():
         for alias in aliases:
             origin = newer_document(

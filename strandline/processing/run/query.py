@@ -15,7 +15,7 @@ from strandline.core.failpoints import failpoint
 from strandline.core.stream import StreamSpec
 from strandline.ledger.database import without_secrets
 from strandline.processing.emission.commit import SliceCommitter
-from strandline.processing.emission.document_shapes import stage_emissions
+from strandline.processing.emission.document_shapes import EmissionsOfRun
 from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters
 from strandline.processing.emission.made_indices import WriterFactory
 from strandline.processing.pipelines.job_run import JobRun
@@ -62,6 +62,8 @@ class RunQuery:
             task = self._keyed_task(plan, config.task)
             for stage, emission in zip(run.pipeline.stages, task.emissions, strict=True):
                 emission.prepare(stage.shape)
+            for records in task.record_emissions:
+                records.prepare_for_records()
             outcomes = keyed_query(rows, task)
             failpoint("run.before_query")
             query = (
@@ -79,11 +81,14 @@ class RunQuery:
 
     def _keyed_task(self, plan: RewindPlan, source: TaskConfig) -> KeyedTask:
         run, settings = self.run, self.run.settings
+        emissions = EmissionsOfRun(run, self._stream_keys(), self.writer_of)
+        last = run.ledger.last_checkpoint(run.job)
         return KeyedTask(
             stages=source.stages,
             types=source.types,
             bucket_keys=source.bucket_keys,
-            emissions=stage_emissions(run, plan.emitted, self._stream_keys(), self.writer_of),
+            emissions=emissions.of_windows(plan.emitted),
+            record_emissions=emissions.of_records(last.closes_ms if last is not None else None),
             letters=RecordLetters(
                 settings.kafka_bootstrap,
                 without_secrets(settings.ledger_url),
@@ -99,5 +104,5 @@ class RunQuery:
 
     def _stream_keys(self) -> dict[str, str | None]:
         """Stream that is emitted to -> the field that is its key."""
-        names = [name for stage in self.run.pipeline.stages for name in stage.streams]
+        names = [name for stage in self.run.pipeline.all_stages for name in stage.streams]
         return {name: StreamSpec.from_document(self.run.ledger.stream(name).document).key for name in names}

@@ -66,7 +66,7 @@ def _first_emission(
     log_starts: Callable[[str], Mapping[int, int]],
 ) -> int:
     """The first slice whose emission to a stream is still there. Without such streams, the slice after the last."""
-    streams = {stream for pipeline in pipelines for stage in pipeline.stages for stream in stage.streams}
+    streams = {stream for pipeline in pipelines for stage in pipeline.all_stages for stream in stage.streams}
     if not streams:
         return last.slice + 1
     starts = {stream: log_starts(stream) for stream in streams}

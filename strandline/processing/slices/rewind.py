@@ -56,7 +56,8 @@ def plan_rewind(
 ) -> RewindPlan:
     """Plan a run from the last checkpoint. `stages`: their windows, in their order.
 
-    1. If nothing is committed, start at slice 1 and leave nothing out.
+    1. If nothing is committed, start at slice 1 and leave nothing out. Where there is no window, nothing is replayed: records are
+       emitted by the slice that holds them.
     2. For each stage, take the end up to which the last checkpoint says that it has emitted, rounded down to the end of
        a window of its present shape. It emits all later windows whole. A stage with a new name begins with the first window
        that was not closed.
@@ -67,6 +68,8 @@ def plan_rewind(
     if checkpoint is None:
         return RewindPlan(slice_first=1, slice_committed=0)
     closes_ms = checkpoint.closes_ms
+    if not stages:
+        return RewindPlan(slice_first=checkpoint.slice + 1, slice_committed=checkpoint.slice)
     if closes_ms is None:
         return RewindPlan(slice_first=1, slice_committed=checkpoint.slice)
     emitted = {

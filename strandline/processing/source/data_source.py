@@ -111,6 +111,7 @@ def task_config(
         late_is_dropped=pipeline.spec.late == "drop",
         crashes=pipeline.spec.on_error == "crash",
         events_ms=events_ms,
+        record_stages=pipeline.record_stages,
     )
 
 

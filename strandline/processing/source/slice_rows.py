@@ -5,6 +5,8 @@ A row is (bucket key, kind, partition, sequence, blob):
 - `RECORDS`: accepted records of one partition, cut for the bucket; see `operators.cascade.Chunk`.
 - `REJECTED`: rejected records of one partition with their bytes. They go to one bucket a partition.
 - `FACTS`: what a task counted. A copy goes to each bucket.
+- `RECORD_ROWS`: accepted records of one partition for one emission of records; see `operators.record_rows`. They go to one
+  bucket a partition, and only where the slice is new.
 - `WORK`: what the slice is, and what becomes final in it. A copy goes to each bucket, so every bucket has a row in each slice.
 """
 
@@ -21,7 +23,7 @@ from strandline.ledger.states import Offsets, SliceRow
 from strandline.processing.operators.blobs import batch_of
 from strandline.processing.slices.watermark import closes_after, greatest, reached_after
 
-RECORDS, REJECTED, FACTS, WORK = range(4)
+RECORDS, REJECTED, FACTS, WORK, RECORD_ROWS = range(5)
 ROWS_SCHEMA = pa.schema(
     [
         pa.field("bucket", pa.int32()),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from strandline.ledger.states import SliceRow
 from strandline.log.reader import OffsetRange
 from strandline.processing.pipelines.event_time import EventTimeSource
-from strandline.processing.pipelines.stages import Stage
+from strandline.processing.pipelines.stages import RecordStage, RowStep, Stage
 
 if TYPE_CHECKING:
     from strandline.processing.formats.record_rows import RecordFormat
@@ -42,6 +42,13 @@ class TaskConfig:
     """Whether a bad record of a new slice ends the run."""
     events_ms: tuple[int, int] | None = None
     """Only records with an event time from the first to before the second are computed; None: all."""
+    record_stages: tuple[RecordStage, ...] = ()
+    """The emissions of records."""
+
+    @property
+    def record_steps(self) -> tuple[RowStep, ...]:
+        """All steps that are done to records."""
+        return (self.stages or self.record_stages[-1:])[0].pre_steps
 
     @property
     def cascade(self) -> Cascade:

@@ -6,15 +6,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.errors import BadRecord
 from strandline.core.record_headers import REASON_EXPRESSION, REASON_LATE
 from strandline.processing.operators.blobs import batch_of, pack
+from strandline.processing.operators.record_chain import RecordsAtStage, record_chain_of
+from strandline.processing.operators.record_rows import pack_record_rows
 from strandline.processing.source.decoding import DecodedChunk, decode_pieces, decoder_of
 from strandline.processing.source.slice_rows import (
     FACTS,
+    RECORD_ROWS,
     RECORDS,
     REJECTED,
     REJECTED_SCHEMA,
@@ -50,6 +54,7 @@ class SourceTask:
     def __init__(self, config: TaskConfig) -> None:
         self._config = config
         self._cascade = config.cascade
+        self._chain = record_chain_of(config.record_stages, config.record_steps, config.types)
 
     def read(self, pieces: Sequence[Piece], *, is_new: bool, work: bytes | None) -> Iterator[pa.RecordBatch]:
         """The task's rows of ROWS_SCHEMA, with `work` for every bucket if it is given.
@@ -70,7 +75,7 @@ class SourceTask:
         for chunk in chunks:
             decoded, partition, sequence = chunk.decoded, chunk.partition, chunk.offsets[0]
             rejects = [Reject(one.index, one.reason, one.message, "decode") for one in decoded.rejects]
-            stepped = self._cascade.record_steps.apply(decoded.arrays, len(decoded.event_time))
+            stepped, at_stages = self._chain.apply(decoded.arrays, len(decoded.event_time))
             if stepped.problems:
                 places = chunk.accepted_places()
                 rejects += [
@@ -79,6 +84,8 @@ class SourceTask:
                 rejects.sort(key=lambda reject: reject.index)
             facts.append(_facts_of(chunk, rejects))
             event_us, columns = decoded.event_time.cast(pa.int64()), stepped.columns
+            if is_new and at_stages:
+                yield from self._record_rows(chunk, at_stages, event_us)
             if len(stepped.rows) < len(event_us):
                 event_us = event_us.take(pa.array(stepped.rows))
             if config.events_ms is not None:
@@ -91,6 +98,21 @@ class SourceTask:
             if is_new and rejects:
                 yield from self._rejected(chunk, rejects)
         yield from to_every_bucket(keys, FACTS, encode(add_facts(facts)))
+
+    def _record_rows(
+        self, chunk: DecodedChunk, at_stages: Sequence[RecordsAtStage], event_us: pa.Array
+    ) -> Iterator[SliceRowBlob]:
+        """The records of a chunk that are emitted as such. All of a partition go to one bucket, in their order."""
+        offsets, elements = np.asarray(chunk.offsets, np.int64), chunk.elements
+        if chunk.decoded.rejects:
+            places = chunk.accepted_places()
+            offsets = offsets[places]
+            elements = None if elements is None else [elements[at] for at in places]
+        keys = self._config.bucket_keys
+        for records in at_stages:
+            if len(records.rows):
+                blob = pack_record_rows(records, chunk.partition, event_us, offsets, elements)
+                yield keys[chunk.partition % len(keys)], RECORD_ROWS, chunk.partition, chunk.offsets[0], blob
 
     def _rejected(self, chunk: DecodedChunk, rejects: list[Reject]) -> Iterator[SliceRowBlob]:
         """The rejected records of a chunk, for their dead letters."""

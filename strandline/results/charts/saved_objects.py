@@ -28,6 +28,9 @@ from strandline.results.names import dead_letter_index
 SavedObject = dict[str, Any]
 
 WINDOW_START = Field("window.start", "date", "window start")
+EVENT_TIME = Field("@timestamp", "date", "event time")
+RECORDS_SIZE_MS = 1_000
+"""Of records, so much time is one point."""
 _CORE_VERSION = "8.8.0"
 _VERSIONS = {"index-pattern": "8.0.0", "search": "8.0.0", "dashboard": "8.9.0"}
 _GRID_COLUMNS = 48
@@ -68,6 +71,18 @@ class ResultView:
     by: tuple[tuple[str, str], ...]
     """(name, type) of each key field."""
     measures: tuple[Measure, ...]
+    has_window: bool = True
+    """Whether its documents are of windows; else each is of a record."""
+
+    @property
+    def time(self) -> Field:
+        """The time of a document."""
+        return WINDOW_START if self.has_window else EVENT_TIME
+
+    @property
+    def about(self) -> str:
+        """What a document tells of."""
+        return _size_text(self.size_ms) if self.has_window else "records"
 
     @property
     def id(self) -> str:
@@ -135,11 +150,13 @@ def _saved(kind: str, id_: str, attributes: dict[str, Any], references: Sequence
 
 def _view_of_results(view: ResultView, links: str) -> SavedObject:
     labels = {"window.start": "window start", "window.end": "window end", "@timestamp": "window end (@timestamp)"}
+    if not view.has_window:
+        labels = {"@timestamp": "event time"}
     formats = {field.name: _NUMBER_FORMATS[field.type] for _, field in view.numbers}
     if links:
         labels["_id"] = "records in the log"
         formats["_id"] = _link(f"{links}/v1/results/{view.alias}/{_VALUE}/records", "offsets")
-    return _data_view(view.id, view.alias, f"{view.alias} ({_size_text(view.size_ms)})", WINDOW_START, labels, formats)
+    return _data_view(view.id, view.alias, f"{view.alias} ({view.about})", view.time, labels, formats)
 
 
 def _view_of_dead_letters(job: str, links: str) -> SavedObject:
@@ -193,7 +210,7 @@ def _search_of_results(view: ResultView, links: str) -> SavedObject:
         f"Every result of stage {view.stage}",
         view.id,
         columns,
-        WINDOW_START,
+        view.time,
     )
 
 
@@ -258,10 +275,10 @@ def _dashboard(job: str, rows: Sequence[_Row], window_ms: int) -> SavedObject:
 
 def _rows_of_results(view: ResultView) -> Iterator[_Row]:
     key = view.keys[-1] if view.keys else None
-    size = _size_text(view.size_ms)
     results = count("results")
-    title = f"{view.alias}: results of {size} by {key.name}" if key else f"{view.alias}: results of {size}"
-    chart = over_time(title, view.id, WINDOW_START, key, results, as_bars=True, top=_SERIES_MAX)
+    what = f"results of {view.about}" if view.has_window else "records"
+    title = f"{view.alias}: {what} by {key.name}" if key else f"{view.alias}: {what}"
+    chart = over_time(title, view.id, view.time, key, results, as_bars=True, top=_SERIES_MAX)
     yield _Row(view.alias, 10, [(8, number(f"{view.alias}: results", view.id, results)), (40, chart)])
     drawn = view.numbers[:_CHARTS_MAX]
     charts = [_chart(view, measure, field, key) for measure, field in drawn]
@@ -277,9 +294,9 @@ def _rows_of_results(view: ResultView) -> Iterator[_Row]:
 
 def _chart(view: ResultView, measure: Measure, field: Field, key: Field | None) -> Chart:
     operation = operation_of(measure, view)
-    title = f"{view.alias}: {measure.name} ({operation} of {_size_text(view.size_ms)} windows)"
+    title = f"{view.alias}: {measure.name} ({operation} of {view.about}{' windows' if view.has_window else ''})"
     column = field.measure(operation)
-    return over_time(title, view.id, WINDOW_START, key, column, as_bars=operation == "sum", top=_SERIES_MAX)
+    return over_time(title, view.id, view.time, key, column, as_bars=operation == "sum", top=_SERIES_MAX)
 
 
 def _rows_of_dead_letters(job: str) -> Iterator[_Row]:

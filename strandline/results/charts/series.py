@@ -31,6 +31,8 @@ class SeriesQuery:
     """One series for each of its values; None: one series."""
     series_max: int
     points_max: int
+    time: Field = WINDOW_START
+    """Of a document."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def read_series(url: str, query: SeriesQuery, from_ms: int | None, to_ms: int | 
     Without `to_ms` up to the youngest result; without `from_ms` so many windows back. An alias without an index has no results.
     Raises IndexUnavailable and RequestRefused.
     """
-    to_ms = _youngest(url, query.alias, to_ms)
+    to_ms = _youngest(url, query, to_ms)
     if to_ms is None:
         return Drawn()
     from_ms = from_ms if from_ms is not None else to_ms - (windows - 1) * query.every_ms
@@ -72,13 +74,13 @@ def read_series(url: str, query: SeriesQuery, from_ms: int | None, to_ms: int | 
     return Drawn(from_ms, to_ms, step_ms, int(answer["hits"]["total"]["value"]), _series(answer["aggregations"], query))
 
 
-def _youngest(url: str, alias: str, up_to_ms: int | None) -> int | None:
+def _youngest(url: str, query: SeriesQuery, up_to_ms: int | None) -> int | None:
     """When the youngest window starts that starts no later than this."""
-    body: dict[str, Any] = {"size": 0, "aggs": {"start": {"max": {"field": WINDOW_START.name}}}}
+    body: dict[str, Any] = {"size": 0, "aggs": {"start": {"max": {"field": query.time.name}}}}
     if up_to_ms is not None:
-        body["query"] = {"range": {WINDOW_START.name: {"lte": up_to_ms, "format": "epoch_millis"}}}
+        body["query"] = {"range": {query.time.name: {"lte": up_to_ms, "format": "epoch_millis"}}}
     try:
-        value = _search(url, alias, body)["aggregations"]["start"]["value"]
+        value = _search(url, query.alias, body)["aggregations"]["start"]["value"]
     except RequestRefused as error:
         if error.error_type == "index_not_found_exception":
             return None  # no window has closed yet
@@ -95,7 +97,7 @@ def _body(query: SeriesQuery, from_ms: int, to_ms: int, step_ms: int) -> dict[st
     value = {_METRICS[query.operation]: {"field": query.value.name}}
     offset_ms = from_ms % step_ms
     buckets = {
-        "field": WINDOW_START.name,
+        "field": query.time.name,
         "fixed_interval": f"{step_ms}ms",
         "offset": f"{offset_ms}ms",
         "min_doc_count": 1,
@@ -106,7 +108,7 @@ def _body(query: SeriesQuery, from_ms: int, to_ms: int, step_ms: int) -> dict[st
         terms = {"field": query.by.name, "size": query.series_max, "order": [{"_count": "desc"}, {"_key": "asc"}]}
         aggregations = {"key": {"terms": terms, "aggs": aggregations}}
     between = {"gte": from_ms, "lte": to_ms, "format": "epoch_millis"}
-    return {"size": 0, "track_total_hits": True, "query": {"range": {WINDOW_START.name: between}}, "aggs": aggregations}
+    return {"size": 0, "track_total_hits": True, "query": {"range": {query.time.name: between}}, "aggs": aggregations}
 
 
 def _series(aggregations: dict[str, Any], query: SeriesQuery) -> list[Series]:

@@ -203,7 +203,7 @@ def stages_table(stages: list[Answer]) -> Table:
         (
             (
                 stage["name"],
-                format_windows(stage["size_ms"], stage["every_ms"]),
+                format_windows(stage["size_ms"], stage["every_ms"]) if stage["size_ms"] else "records",
                 _typed(stage["by"]),
                 _typed(stage["aggregates"]),
                 ", ".join(stage["emits"]) or "-",

@@ -17,6 +17,7 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobBase, JobRow, Place
 from strandline.log.admin import TopicDescription
+from strandline.processing.emission.document_shapes import document_shape
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
@@ -25,10 +26,11 @@ from strandline.processing.pipelines.result_streams import (
     present_pipelines,
     schema_mismatches,
     stream_of_results,
+    streams_of_windows,
 )
+from strandline.processing.pipelines.stages import Stage
 from strandline.processing.pipelines.upgrade import Change, Effect, changes_between
 from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds, require_log_holds, rewind_cost
-from strandline.results.document import DocumentShape
 from strandline.results.mapping import build_mapping, ensure_index_template
 from strandline.services.rest.job_status import input_stream, rewind_view
 from strandline.services.rest.views import Applied, JobPlan
@@ -55,8 +57,8 @@ def check_documents(
     text: bytes | str, source: str, registered: Mapping[str, dict[str, Any]], emitted: Collection[str] = ()
 ) -> Batch:
     """Read and check documents without changing anything. A stream may come from the same text, or from `registered`; `emitted`
-    are those of them that jobs emit to. A pipeline that reads one of these, or what another pipeline of the text emits, gets the
-    defaults of one that reads results.
+    are those of them to which jobs emit results of windows. A pipeline that reads one of these, or what another pipeline of the
+    text emits, gets the defaults of one that reads results.
 
     Raises InvalidDocument with the problems of all documents.
     """
@@ -77,7 +79,7 @@ def check_documents(
     problems.extend(_shared_entrances(documents, streams, registered))
     broken = {document.name for document in documents if document.kind == "stream"} - set(streams)
     checked: list[CheckedPipeline] = []
-    emitted = {stream for _, pipeline in pipelines for _, stream in emissions_to_streams(pipeline)}.union(emitted)
+    emitted = {stream for _, pipeline in pipelines for stream in streams_of_windows(pipeline)}.union(emitted)
     for document, spec in _emitters_first(pipelines):
         name = spec.input.stream
         pipeline = spec.reading_results() if name in emitted else spec
@@ -119,7 +121,7 @@ def _fit_streams(
     broken: set[str],
 ) -> Iterator[Problem]:
     """Check that the streams that a pipeline emits to can hold its results; add unregistered ones to `streams`."""
-    for stage in pipeline.stages:
+    for stage in pipeline.all_stages:
         for position, emit in enumerate(stage.emits):
             if emit.kind != "stream" or emit.name in broken:
                 continue
@@ -128,7 +130,13 @@ def _fit_streams(
                 continue
             stream = streams.get(emit.name) or StreamSpec.from_document(registered[emit.name])
             for reason in schema_mismatches(stream, stage):
-                path: Path = ("steps", *_step_number(stage.step), "emit", position, "stream")
+                path: Path = (
+                    "steps",
+                    *_step_number(stage.emit_step if isinstance(stage, Stage) and stage.emit_step else stage.step),
+                    "emit",
+                    position,
+                    "stream",
+                )
                 yield document.problem(path, f"stream '{emit.name}' can't hold the results of '{stage.name}': {reason}")
 
 
@@ -151,9 +159,7 @@ class Applier:
     def check(self, text: bytes | str, source: str) -> Batch:
         """Check documents against each other and the ledger. Raises InvalidDocument."""
         registered = {row.name: row.document for row in self._ledger.streams()}
-        emitted = {
-            stream for spec in present_pipelines(self._ledger).values() for _, stream in emissions_to_streams(spec)
-        }
+        emitted = {stream for spec in present_pipelines(self._ledger).values() for stream in streams_of_windows(spec)}
         return check_documents(text, source, registered, emitted)
 
     def plan(self, text: bytes, source: str) -> list[JobPlan]:
@@ -346,14 +352,12 @@ class Applier:
 
 def ensure_templates(elasticsearch_url: str, pipeline: CheckedPipeline) -> None:
     """Make the index template of every emission to Elasticsearch. Raises Conflict, IndexUnavailable."""
-    for stage in pipeline.stages:
-        by = tuple(zip(stage.by, stage.by_types, strict=True))
-        aggregates = tuple((column.name, column.type) for column in stage.aggregates)
+    for stage in pipeline.all_stages:
         for emit in stage.emits:
             if emit.kind == "elasticsearch":
                 # The mapping is the same for every version of the job.
-                shape = DocumentShape(emit.name, pipeline.job, stage.name, 1, by, aggregates)
-                ensure_index_template(elasticsearch_url, emit.name, build_mapping(shape), settings=emit.index)
+                mapping = build_mapping(document_shape(pipeline, stage, emit, 1))
+                ensure_index_template(elasticsearch_url, emit.name, mapping, settings=emit.index)
 
 
 def _shared_entrances(
@@ -382,10 +386,8 @@ def _repeated(documents: list[YamlDocument]) -> Iterator[Problem]:
 
 def _places(pipeline: PipelineSpec) -> Iterator[tuple[str, tuple[str, str]]]:
     """(stage, (kind, name)) of each emission that writes to an index or a stream."""
-    for step in pipeline.steps:
-        for emit in step.emit or []:
-            if step.window:
-                yield step.window.name, (emit.kind, emit.name)
+    for stage, emit in pipeline.emissions():
+        yield stage, (emit.kind, emit.name)
 
 
 def _step_number(step: str) -> tuple[int, ...]:

@@ -50,13 +50,24 @@ def _emitted(pipeline: dict[str, object]) -> Iterator[object]:
 
 
 def _stages(pipeline: CheckedPipeline) -> list[StageView]:
-    return [
+    records = [
+        StageView(
+            name=stage.name,
+            size_ms=0,
+            every_ms=0,
+            by={},
+            aggregates=stage.field_types,
+            emits=[f"{emit.kind}: {emit.name}" for emit in stage.emits],
+        )
+        for stage in pipeline.record_stages
+    ]
+    return records + [
         StageView(
             name=stage.name,
             size_ms=stage.size_ms,
             every_ms=stage.every_ms,
             by=dict(zip(stage.by, stage.by_types, strict=True)),
-            aggregates={column.name: column.type for column in stage.aggregates},
+            aggregates=stage.value_types,
             emits=[f"{emit.kind}: {emit.name}" for emit in stage.emits],
         )
         for stage in pipeline.stages

@@ -114,6 +114,13 @@ def _of_results(facts: JobFacts) -> _Answer | None:
     if refused and refused * 2 > results:
         sentence = f"{refused} of {results} results were refused by the store"
         return "refused", sentence, f"strandline dead-letters list {facts.job.name} has what the store said"
+    if not facts.pipeline.stages:
+        if not results and totals.accepted:
+            sentence = (
+                f"{totals.accepted} records were accepted, and no result came of them: a 'where' leaves every one out"
+            )
+            return "filtered", sentence, "look at the steps before the emissions, and at a record beside them"
+        return None
     first = facts.pipeline.stages[0]
     early_ms = [at_ms for partitions in facts.reached_early.values() for at_ms in partitions.values()]
     # A record that was accepted so early is in no window that is still open.
@@ -129,8 +136,14 @@ def _of_event_time(facts: JobFacts) -> _Answer:
     """Which window closes next, and who holds it open."""
     checkpoint, row = facts.checkpoint, facts.last_slice
     assert checkpoint is not None and row is not None, "asked once there is a checkpoint"
-    rule, first = facts.pipeline.event_time_rule, facts.pipeline.stages[0]
     results = sum(facts.totals.results.values())
+    if not facts.pipeline.stages:
+        last = ", ".join(f"{stage} {count}" for stage, count in facts.totals.results.items())
+        if not facts.totals.accepted:
+            return "no_input", "no record has been accepted yet", f"strandline dead-letters list {facts.job.name}"
+        step = "nothing is wrong; results stand in the index or stream that the stage emits to"
+        return "results", f"results come with each slice ({last})", step
+    rule, first = facts.pipeline.event_time_rule, facts.pipeline.stages[0]
     reached = {
         (stream, partition): at_ms
         for stream, partitions in checkpoint.reached.items()

@@ -26,6 +26,8 @@ def result_records(ledger: Ledger, elasticsearch_url: str, job: str, alias: str,
     Raises NotFound where there is no such result, or its slices were removed from the ledger; IndexUnavailable, RequestRefused.
     """
     found = _find(elasticsearch_url, alias, document)
+    if "window" not in found:
+        return _of_record(job, alias, document, found)
     origin, window = found["strandline"], {name: _ms(text) for name, text in found["window"].items()}
     pipeline = load_pipeline(ledger, job, origin["version"])
     number = [stage.name for stage in pipeline.stages].index(origin["stage"])
@@ -61,8 +63,33 @@ def result_records(ledger: Ledger, elasticsearch_url: str, job: str, alias: str,
     )
 
 
+def _of_record(job: str, alias: str, document: str, found: dict[str, Any]) -> ResultRecordsView:
+    """A record's own document says where the record stands."""
+    origin, at_ms = found["strandline"], _ms(found["@timestamp"])
+    return ResultRecordsView(
+        alias=alias,
+        document=document,
+        job=job,
+        stage=origin["stage"],
+        version=origin["version"],
+        window_start_ms=at_ms,
+        window_end_ms=at_ms,
+        from_ms=at_ms,
+        slice_first=origin["emission"],
+        slice_last=origin["emission"],
+        ranges=[
+            OffsetRangeView(
+                stream=origin["stream"],
+                partition=origin["partition"],
+                offset_first=origin["offset"],
+                offset_next=origin["offset"] + 1,
+            )
+        ],
+    )
+
+
 def _find(url: str, alias: str, document: str) -> dict[str, Any]:
-    body = {"size": 1, "query": {"ids": {"values": [document]}}, "_source": ["window", "strandline"]}
+    body = {"size": 1, "query": {"ids": {"values": [document]}}, "_source": ["@timestamp", "window", "strandline"]}
     hits: list[dict[str, Any]] = []
     try:
         hits = request(url, "POST", f"/{alias}/_search", timeout_s=_TIMEOUT_S, body=body)["hits"]["hits"]

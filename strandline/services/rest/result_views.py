@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.results.charts.saved_objects import Measure, ResultView, SavedObject, saved_objects
+from strandline.processing.pipelines.stages import Emit, RecordStage, Stage
+from strandline.results.charts.saved_objects import RECORDS_SIZE_MS, Measure, ResultView, SavedObject, saved_objects
 
 
 def result_views(pipeline: CheckedPipeline) -> list[ResultView]:
     """One for each alias that the pipeline emits to, in the order of its stages."""
-    return [
+    return [_of_records(stage, emit) for stage in pipeline.record_stages for emit in _aliases(stage)] + [
         ResultView(
             alias=emit.name,
             stage=stage.name,
             size_ms=stage.size_ms,
             every_ms=stage.every_ms,
             by=tuple(zip(stage.by, stage.by_types, strict=True)),
-            measures=tuple(Measure(column.name, column.type, column.sql) for column in stage.aggregates),
+            measures=_measures(stage),
         )
         for stage in pipeline.stages
-        for emit in stage.emits
-        if emit.kind == "elasticsearch"
+        for emit in _aliases(stage)
     ]
+
+
+def _aliases(stage: Stage | RecordStage) -> list[Emit]:
+    return [emit for emit in stage.emits if emit.kind == "elasticsearch"]
+
+
+def _measures(stage: Stage) -> tuple[Measure, ...]:
+    sql = {column.name: column.sql for column in stage.aggregates}
+    return tuple(Measure(name, kind, sql.get(name, name)) for name, kind in stage.value_types.items())
+
+
+def _of_records(stage: RecordStage, emit: Emit) -> ResultView:
+    """Texts and booleans make the series, numbers are drawn. A point is a second, until there are too many."""
+    is_key = {name: kind in ("string", "boolean") for name, kind in stage.fields}
+    return ResultView(
+        alias=emit.name,
+        stage=stage.name,
+        size_ms=RECORDS_SIZE_MS,
+        every_ms=RECORDS_SIZE_MS,
+        by=tuple(one for one in stage.fields if is_key[one[0]]),
+        measures=tuple(Measure(name, kind, name) for name, kind in stage.fields if not is_key[name]),
+        has_window=False,
+    )
 
 
 def kibana_objects(pipeline: CheckedPipeline, links: str = "") -> list[SavedObject]:

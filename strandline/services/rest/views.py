@@ -130,7 +130,7 @@ class StageView(View):
 
     name: str
     size_ms: int
-    """How long its windows are."""
+    """How long its windows are; 0 where it emits records."""
     every_ms: int
     """How far apart they begin: less than `size_ms` where they slide."""
     by: dict[str, str]

@@ -42,7 +42,7 @@ def show_results(
     measure, drawn = _value(view, value)
     key = _key(view, by)
     operation = operation_of(measure, view)
-    query = SeriesQuery(alias, view.every_ms, drawn, operation, key, series, points)
+    query = SeriesQuery(alias, view.every_ms, drawn, operation, key, series, points, view.time)
     found = read_series(control.elasticsearch_url, query, from_ms, to_ms, windows)
     return ResultsView(
         alias=alias,

@@ -1,0 +1,53 @@
+"""Records for an emission of records, as they cross Spark's exchange: one blob for each chunk and stage. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from strandline.processing.operators.blobs import pack, unpack
+from strandline.processing.operators.record_chain import RecordsAtStage
+from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, PROBLEM
+
+_STAGE = b"stage"
+
+RecordRowsByStage = dict[str, list[pa.RecordBatch]]
+
+
+def pack_record_rows(
+    records: RecordsAtStage,
+    partition: int,
+    event_us: pa.Array,
+    offsets: npt.NDArray[np.int64],
+    elements: Sequence[int | None] | None,
+) -> bytes:
+    """The records of one chunk that come to one stage. `event_us`, `offsets` and `elements` are of all accepted rows of the
+    chunk."""
+    rows = records.rows
+    columns = {
+        EVENT_US: event_us.take(pa.array(rows)),
+        PARTITION: pa.array(np.full(len(rows), partition, np.int32)),
+        OFFSET: pa.array(offsets[rows]),
+        ELEMENT: pa.nulls(len(rows), pa.int32())
+        if elements is None
+        else pa.array(elements, pa.int32()).take(pa.array(rows)),
+        **records.columns,
+    }
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+    return pack([batch.replace_schema_metadata({_STAGE: records.stage.name.encode()})])
+
+
+def unpack_record_rows(blobs: Sequence[tuple[int, int, bytes]]) -> dict[str, pa.RecordBatch]:
+    """Stage -> its rows, as ResultWriter takes records, with PROBLEM. `blobs`: (partition, sequence, blob), in any order. The
+    rows stand in the order of the log, partition by partition."""
+    found: RecordRowsByStage = {}
+    for _, _, blob in sorted(blobs, key=lambda one: one[:2]):
+        (batch,) = unpack(blob)
+        found.setdefault(batch.schema.metadata[_STAGE].decode(), []).append(batch)
+    return {
+        stage: (one := pa.concat_batches(batches)).append_column(PROBLEM, pa.nulls(one.num_rows, pa.string()))
+        for stage, batches in found.items()
+    }

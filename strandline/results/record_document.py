@@ -1,0 +1,111 @@
+"""A record becomes a document, where a stage emits records: as `document.py` does it for windows, from the row and nothing else.
+
+    {"@timestamp": "2024-05-01T12:00:07.250Z",                     the record's event time
+     "device": "t-17", "load": 0.83,                               the columns at the stage's place, by their names
+     "strandline": {"job": "turbine-health", "stage": "raw", "version": 1, "epoch": 4, "emission": 1234,
+                    "stream": "turbines", "partition": 2, "offset": 88213}}
+
+Where the record was exploded, `strandline.element` says which element of its array the row is, from 0. In a stream the document
+also has `event_time`, behind `@timestamp`, unless a column has that name: a stream's schema is flat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.results.document import DocumentColumns, DocumentShape, digest_of, hashed_ids, id_of_digest
+from strandline.results.names import EVENT_TIME_FIELD, index_name, index_stem
+from strandline.results.text_columns import (
+    TIME_OUT_OF_RANGE,
+    id_parts,
+    is_time_in_range,
+    iso_texts,
+    join_texts,
+    read_column,
+)
+from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION
+
+_encode = msgspec.json.Encoder().encode
+_NO_INDEX = np.int64(-(10**9))
+"""The month of a time that no index has."""
+
+
+def record_document_id(
+    job: str, stage: str, stream: str, partition: int, offset: int, element: int | None = None
+) -> str:
+    """Return the id of a record's document, as `document_id` does of these parts in a row: `s` job, `s` stage, `s` stream,
+    `i` partition, `i` offset, and `i` element, or `n` where the whole record is the row."""
+    return id_of_digest(digest_of((job, stage, stream, partition, offset, element)))
+
+
+@dataclass(frozen=True)
+class RecordShape(DocumentShape):
+    """What the documents of one emission of records have in common. `by` is empty; `aggregates` are the columns."""
+
+    input_stream: str = field(kw_only=True)
+    """The stream that the records stand in."""
+
+    @property
+    def has_window(self) -> bool:
+        return False
+
+    def columns(self, batch: pa.RecordBatch, epoch: int, emission: int) -> DocumentColumns:
+        """Return the documents of all rows at once; the caller bounds the batch. It is as ResultWriter tells of records."""
+        times_us = batch.column(EVENT_US)
+        inside = is_time_in_range(times_us)
+        times = pc.if_else(inside, iso_texts(times_us, inside), times_us.cast(pa.string())).cast(pa.binary())
+        columns = [read_column(name, batch.column(name), type_name) for name, type_name in self.fields]
+        pieces: list[pa.BinaryArray | bytes] = [b'{"@timestamp":"', times, b'",']
+        if self.is_stream and EVENT_TIME_FIELD not in dict(self.fields):
+            pieces += [b'"%s":"' % EVENT_TIME_FIELD.encode(), times, b'",']
+        for (name, _), column in zip(self.fields, columns, strict=True):
+            pieces += [_encode(name) + b":", column.texts]
+        origin = self._origin(epoch, emission) | {"stream": self.input_stream}
+        pieces += [b'"strandline":' + _encode(origin)[:-1] + b',"partition":', _digits(batch.column(PARTITION))]
+        pieces += [b',"offset":', _digits(batch.column(OFFSET)), *_element_texts(batch.column(ELEMENT)), b"}}"]
+        places = [id_parts(batch.column(name), "long") for name in (PARTITION, OFFSET, ELEMENT)]
+        begun = digest_of((self.job, self.stage, self.input_stream))
+        ids = hashed_ids([begun], np.zeros(batch.num_rows, np.int64), join_texts(places).to_pylist())
+        names, codes = self._indices(times_us.to_numpy(), inside.to_numpy(zero_copy_only=False))
+        problems = {
+            row: (TIME_OUT_OF_RANGE, f"the event time {times_us[row].as_py()} us lies outside the years 1 to 9999")
+            for row in pc.indices_nonzero(pc.invert(inside)).to_pylist()
+        }
+        for column in columns:
+            problems = column.problems | problems
+        return DocumentColumns(self._of_run(ids, epoch), pieces, problems, names, codes)
+
+    def _indices(
+        self, times_us: npt.NDArray[np.int64], inside: npt.NDArray[np.bool_]
+    ) -> tuple[list[str | None], npt.NDArray[np.int64]]:
+        """The distinct indices, by the months of event times, and which is each row's."""
+        months = times_us.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
+        found, codes = np.unique(np.where(inside, months, _NO_INDEX), return_inverse=True)
+        stem = index_stem(self.emit_name, self.generation)
+        names: list[str | None] = []
+        for month in found:
+            start_ms = (
+                int(month.astype("datetime64[M]").astype("datetime64[ms]").astype(np.int64))
+                if month != _NO_INDEX
+                else 0
+            )
+            named = self.emit_name if self.is_stream else index_name(stem, start_ms)
+            names.append(None if month == _NO_INDEX else named)
+        return names, codes.astype(np.int64)
+
+
+def _digits(numbers: pa.Array) -> pa.BinaryArray:
+    return numbers.cast(pa.string()).cast(pa.binary())
+
+
+def _element_texts(elements: pa.Array) -> list[pa.BinaryArray]:
+    if elements.null_count == len(elements):
+        return []
+    texts = pc.binary_join_element_wise(',"element":', elements.cast(pa.string()), "")
+    return [texts.fill_null("").cast(pa.binary())]

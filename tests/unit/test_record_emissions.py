@@ -1,0 +1,342 @@
+"""Emissions of records: the document's form, the source task, the keyed task. No server."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from strandline.core.errors import InvalidDocument
+from strandline.core.stream import StreamSpec
+from strandline.ledger.states import CheckpointRow
+from strandline.processing.emission import keyed_task
+from strandline.processing.emission.document_shapes import document_shape, letter_shape
+from strandline.processing.emission.keyed_task import BucketDone, KeyedTask, RecordLetters
+from strandline.processing.emission.stage_emission import RecordEmission
+from strandline.processing.operators.cascade import Cascade
+from strandline.processing.operators.windows import Closing
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.upgrade import Effect, changes_between
+from strandline.processing.slices.rewind import RewindPlan, plan_rewind
+from strandline.processing.source.data_source import task_config
+from strandline.processing.source.decoding import DecodedChunk, decoder_of
+from strandline.processing.source.slice_rows import RECORD_ROWS, SliceRowBlob, SliceWork, bucket_keys, encode
+from strandline.processing.source.source_task import SourceTask
+from strandline.results.document import Document, Refused
+from strandline.results.mapping import build_mapping
+from strandline.results.record_document import RecordShape, record_document_id
+from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, WriteReport
+from tests.support.ledgers import a_checkpoint
+
+STREAM = StreamSpec.from_document(
+    {
+        "stream": "farm",
+        "schema": {"device": "string", "ts": "timestamp", "power": "double", "note": "string?"},
+        "key": "device",
+    }
+)
+STEPS: list[dict[str, Any]] = [
+    {"derive": {"twice": "power * 2"}},
+    {"where": "power < 100"},
+    {"drop": ["note"]},
+    {"emit": [{"elasticsearch": "farm-raw"}]},
+    {"derive": {"inverse": "1 / power"}},
+    {"select": ["inverse", "device"]},
+    {"emit": [{"elasticsearch": "farm-inverse"}, {"stream": "inverse"}], "name": "inverse"},
+]
+
+
+def pipeline_of(steps: list[dict[str, Any]]) -> CheckedPipeline:
+    document: dict[str, object] = {
+        "pipeline": "power",
+        "input": {"stream": "farm"},
+        "event_time": {"field": "ts", "delay": "0s", "max_ahead": None},
+        "steps": steps,
+    }
+    return check(PipelineSpec.from_document(document), STREAM)
+
+
+PIPELINE = pipeline_of(STEPS)
+
+
+def shape_of(**changes: Any) -> RecordShape:
+    shape = document_shape(PIPELINE, PIPELINE.record_stages[1], PIPELINE.record_stages[1].emits[0], 3)
+    assert isinstance(shape, RecordShape)
+    return replace(shape, **changes)
+
+
+def batch_of(times_us: list[int], elements: list[int | None] | None = None, **columns: pa.Array) -> pa.RecordBatch:
+    count = len(times_us)
+    return pa.RecordBatch.from_pydict(
+        {
+            EVENT_US: pa.array(times_us, pa.int64()),
+            PARTITION: pa.array([2] * count, pa.int32()),
+            OFFSET: pa.array(range(10, 10 + count), pa.int64()),
+            ELEMENT: pa.array(elements or [None] * count, pa.int32()),
+            "inverse": pa.array([0.5] * count),
+            "device": pa.array(["d1"] * count),
+            **columns,
+        }
+    )
+
+
+def test_a_document_is_a_function_of_the_record() -> None:
+    """Its index is of the month of its event time, its id of where the record stands."""
+    march, april = 1_711_929_599_999_000, 1_711_929_600_000_500
+    found = list(shape_of().documents(batch_of([march, april], [None, 4]), 7, 12))
+    assert all(isinstance(one, Document) for one in found)
+    assert [one.index for one in found] == ["farm-inverse-2024.03", "farm-inverse-2024.04"]
+    assert found[0].id == record_document_id("power", "inverse", "farm", 2, 10)
+    assert found[1].id == record_document_id("power", "inverse", "farm", 2, 11, 4)
+    assert [json.loads(one.source) for one in found] == [
+        {
+            "@timestamp": "2024-03-31T23:59:59.999Z",
+            "inverse": 0.5,
+            "device": "d1",
+            "strandline": {
+                "job": "power", "stage": "inverse", "version": 3, "epoch": 7, "emission": 12, "stream": "farm",
+                "partition": 2, "offset": 10,
+            },
+        },
+        {
+            "@timestamp": "2024-04-01T00:00:00.000500Z",
+            "inverse": 0.5,
+            "device": "d1",
+            "strandline": {
+                "job": "power", "stage": "inverse", "version": 3, "epoch": 7, "emission": 12, "stream": "farm",
+                "partition": 2, "offset": 11, "element": 4,
+            },
+        },
+    ]  # fmt: skip
+
+
+def test_ids_never_meet() -> None:
+    places = [("farm", 1, 11), ("farm", 11, 1), ("farm", 1, 1, 1), ("farm1", 1, 1), ("farm", 1, 1), ("farm", 1, 1, 0)]
+    assert len({record_document_id("power", "raw", *place) for place in places}) == len(places)
+
+
+def test_a_stream_has_the_event_time_in_a_field_of_its_own_unless_a_column_is_called_so() -> None:
+    (one,) = shape_of(is_stream=True).documents(batch_of([1_500_000]), 1, 1)
+    assert list(json.loads(one.source))[:2] == ["@timestamp", "event_time"]
+    named = shape_of(is_stream=True, aggregates=(("event_time", "string"),))
+    (one,) = named.documents(batch_of([1_500_000], event_time=pa.array(["own"])), 1, 1)
+    assert json.loads(one.source)["event_time"] == "own"
+
+
+def test_what_no_document_can_hold_is_refused() -> None:
+    found = list(shape_of().documents(batch_of([0, 2**62], inverse=pa.array([float("nan"), 1.0])), 1, 1))
+    assert [(one.type, one.index) for one in found if isinstance(one, Refused)] == [
+        ("non_finite_number", "farm-inverse-1970.01"),
+        ("timestamp_out_of_range", None),
+    ]
+
+
+def test_with_at_least_once_the_epoch_is_part_of_the_id() -> None:
+    (one,) = shape_of(is_once=False).documents(batch_of([0]), 9, 1)
+    assert one.id == record_document_id("power", "inverse", "farm", 2, 10) + ".9"
+
+
+def test_the_mapping_knows_where_a_record_stands_and_no_window() -> None:
+    properties = build_mapping(shape_of())["properties"]
+    assert "window" not in properties
+    origin = properties["strandline"]["properties"]
+    assert {origin[name]["type"] for name in ("partition", "element")} == {"integer"}
+    assert (origin["offset"]["type"], origin["stream"]["type"]) == ("long", "keyword")
+
+
+@dataclass
+class KeptRows:
+    """Keeps the documents that it is to write."""
+
+    shape: RecordShape
+    documents: list[dict[str, Any]] = field(default_factory=list)
+    prepared: list[int | None] = field(default_factory=list)
+
+    def prepare(self, next_end_ms: int | None) -> None:
+        self.prepared.append(next_end_ms)
+
+    def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
+        rows = [json.loads(one.source) for batch in batches for one in self.shape.documents(batch, epoch, emission)]
+        self.documents += rows
+        return WriteReport(created=len(rows))
+
+
+class Engine:
+    """One job over some buckets."""
+
+    def __init__(self, pipeline: CheckedPipeline, buckets: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.source = task_config(pipeline, "nowhere", bucket_keys(buckets, 2))
+        self.written: dict[str, KeptRows] = {}
+        emissions = []
+        for stage in pipeline.record_stages:
+            shape = document_shape(pipeline, stage, stage.emits[0], 1)
+            assert isinstance(shape, RecordShape)
+            self.written[stage.name] = KeptRows(shape)
+            emissions.append(
+                RecordEmission(
+                    (self.written[stage.name],),
+                    (),
+                    letter_shape(pipeline, stage, 1),
+                    "power",
+                    stage.name,
+                    1,
+                    5,
+                    "",
+                    "",
+                    0,
+                )
+            )
+        monkeypatch.setattr(keyed_task.RecordLetters, "writer", lambda _self, _bucket: None)
+        letters = RecordLetters("", "", "power", 1, 0)
+        self.keyed = KeyedTask(
+            self.source.stages, self.source.types, self.source.bucket_keys, (), letters, tuple(emissions)
+        )
+
+    def rows(self, partition: int, powers: list[float], *, is_new: bool = True) -> list[SliceRowBlob]:
+        values: list[bytes | None] = [
+            json.dumps({"device": f"d{at}", "ts": 1000 * at, "power": power}).encode()
+            for at, power in enumerate(powers)
+        ]
+        times = [0] * len(values)
+        decoded = decoder_of(self.source.decoding).decode(values, times, None)
+        chunk = DecodedChunk("farm", partition, range(len(values)), times, decoded, values.__getitem__)
+        return list(SourceTask(self.source).rows([chunk], is_new=is_new, work=None))
+
+    def step(self, rows: list[SliceRowBlob], *, emits: bool = True) -> Iterator[BucketDone]:
+        work = encode(SliceWork(4, emits, None, None, {}, {}))
+        for bucket, key in enumerate(self.source.bucket_keys):
+            own = [one[1:] for one in rows if one[0] == key]
+            yield self.keyed.process(bucket, [*own, (3, 0, 0, work)], None)
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 3])
+def test_every_record_that_comes_so_far_is_emitted(buckets: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that fails behind an emission was emitted there, and not at the next one. Order is that of the log."""
+    engine = Engine(PIPELINE, buckets, monkeypatch)
+    rows = engine.rows(1, [4.0, 0.0, 500.0, 8.0]) + engine.rows(0, [2.0])
+    outcomes = [done.outcome for done in engine.step([one for one in rows if one[1] != 1])]
+    raw, inverse = (engine.written[name].documents for name in ("farm_raw", "inverse"))
+    of_place = {(one["strandline"]["partition"], one["strandline"]["offset"]): one for one in raw}
+    assert {place: one["power"] for place, one in of_place.items()} == {
+        (1, 0): 4.0,
+        (1, 1): 0.0,
+        (1, 3): 8.0,
+        (0, 0): 2.0,
+    }
+    assert of_place[1, 3] == {
+        "@timestamp": "1970-01-01T00:00:03.000Z", "device": "d3", "ts": "1970-01-01T00:00:03.000Z", "power": 8.0,
+        "twice": 16.0, "strandline": of_place[1, 3]["strandline"],
+    }  # fmt: skip
+    assert [one["inverse"] for one in inverse if one["strandline"]["partition"] == 1] == [0.25, 0.125]
+    assert all(list(one) == ["@timestamp", "inverse", "device", "strandline"] for one in inverse)
+    assert sum(one.results.get("farm_raw", 0) for one in outcomes) == 4
+    assert sum(one.results.get("inverse", 0) for one in outcomes) == 3
+
+
+def test_a_replayed_slice_does_not_even_build_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(PIPELINE, 2, monkeypatch)
+    kinds = {one[1] for one in engine.rows(0, [1.0, 2.0], is_new=False)}
+    assert RECORD_ROWS not in kinds
+    assert RECORD_ROWS in {one[1] for one in engine.rows(0, [1.0, 2.0])}
+
+
+def test_a_writer_is_prepared_for_what_may_still_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(PIPELINE, 1, monkeypatch)
+    for emission in engine.keyed.record_emissions:
+        emission.prepare_for_records()
+    assert engine.written["inverse"].prepared == [5]
+
+
+def test_without_a_window_nothing_is_replayed() -> None:
+    def never(_event_ms: int) -> int | None:
+        raise AssertionError("nothing needs a record of before")
+
+    checkpoints: list[CheckpointRow] = [a_checkpoint(7, closes_ms=1000), a_checkpoint(7, closes_ms=None)]
+    for checkpoint in checkpoints:
+        assert plan_rewind(checkpoint, never, {}) == RewindPlan(slice_first=8, slice_committed=7)
+
+
+def test_what_an_upgrade_means_for_emissions_of_records() -> None:
+    fewer = pipeline_of(STEPS[:4])
+    window = {"window": {"name": "all", "tumbling": "1m", "aggregate": {"n": "count(*)"}}}
+    moved = pipeline_of([window, {"emit": [{"elasticsearch": "farm-raw"}]}])
+    added = {(one.what, one.effect) for one in changes_between(fewer, PIPELINE)}
+    assert ("emission inverse of records is new", Effect.SAFE) in added
+    assert {one.effect for one in changes_between(PIPELINE, fewer)} == {Effect.SAFE}
+    assert Effect.FORBIDDEN in {one.effect for one in changes_between(fewer, moved)}
+
+
+def test_steps_behind_a_window_change_its_results() -> None:
+    """A result that a `where` leaves out is no result; one without a value is a dead letter, with null for what is not known; and
+    a further window takes up what is left."""
+    checked = pipeline_of(
+        [
+            {
+                "window": {
+                    "name": "tens",
+                    "tumbling": "10s",
+                    "by": ["device"],
+                    "aggregate": {"n": "count(*)", "sum": "sum(power)"},
+                }
+            },
+            {"derive": {"mean": "sum / (n - 1)"}},
+            {"where": "n <> 3"},
+            {"drop": ["sum"]},
+            {"emit": [{"elasticsearch": "tens"}]},
+            {"where": "mean > 1"},
+            {
+                "window": {"name": "minute", "tumbling": "1m", "aggregate": {"n": "sum(n)"}},
+                "emit": [{"elasticsearch": "minute"}],
+            },
+        ]
+    )
+    assert checked.stages[0].field_types == {"device": "string", "n": "long", "mean": "double"}
+    cascade = Cascade(checked.stages, checked.stream.types, 1)
+    devices = ["one", *["two"] * 2, *["three"] * 3, *["four"] * 4]
+    columns = {"device": pa.array(devices), "power": pa.array([1.0] * len(devices))}
+    stepped = cascade.record_steps.apply(columns, len(devices))
+    chunks = [cut for _, cut in cascade.cut(0, 0, pa.array([1] * len(devices)), stepped.columns)]
+    results = cascade.step(None, chunks, Closing(None, 60_000)).results
+    rows = {row["device"]: row for row in results[0].rows.to_pylist()}
+    assert set(rows) == {"one", "two", "four"}
+    assert (rows["two"]["mean"], rows["two"]["@problem"], "sum" in rows["two"]) == (2.0, None, False)
+    assert rows["one"]["mean"] is None
+    assert "steps[1].derive.mean" in rows["one"]["@problem"]
+    assert [row["n"] for row in results[1].rows.to_pylist()] == [6]
+
+
+MISTAKES: list[tuple[list[dict[str, Any]], str]] = [
+    ([{"select": ["devise"]}, STEPS[3]], "unknown column 'devise'; did you mean 'device'?"),
+    ([{"select": ["device", "device"]}, STEPS[3]], "'device' stands twice"),
+    ([{"drop": ["device", "ts", "power", "note"]}, STEPS[3]], "leaves no field"),
+    ([STEPS[3], {"where": "power > 1"}], "stands after the last emit, where it changes nothing"),
+    ([STEPS[3], {"emit": [{"elasticsearch": "farm-raw"}]}], "'farm-raw' is emitted to already"),
+    (
+        [{**STEPS[3], "name": "x"}, {"emit": [{"stream": "y"}], "name": "X"}],
+        "there is a stage 'x' already; say another with",
+    ),
+    ([{"emit": [{"stream": "farm"}]}], "'farm' is what this pipeline reads"),
+    ([{"where": "power > 1", "emit": [{"stream": "y"}]}], "'emit' stands beside 'window' or in a step of its own"),
+    ([{"where": "power > 1", "name": "x"}, STEPS[3]], "belongs to an 'emit' in a step of its own"),
+    ([{"where": "power > 1"}], "has neither a window nor an 'emit'"),
+]
+WINDOW = {"window": {"name": "all", "tumbling": "1m", "by": ["device"], "aggregate": {"n": "count(*)"}}}
+MISTAKES += [
+    ([WINDOW, {"drop": ["device"]}, STEPS[3]], "leaves out device, by which window 'all' groups"),
+    ([WINDOW, {**STEPS[3], "name": "x"}], "results behind a window are of stage 'all'; remove the name"),
+    ([{**WINDOW, "emit": [{"stream": "y"}]}, STEPS[3]], "window 'all' emits already"),
+    ([WINDOW, STEPS[3], {"where": "n > 1"}], "stands after the last emit"),
+]
+
+
+@pytest.mark.parametrize(("steps", "told"), MISTAKES)
+def test_mistakes_are_told(steps: list[dict[str, Any]], told: str) -> None:
+    with pytest.raises(InvalidDocument, match=re.escape(told)):
+        pipeline_of(steps)
