@@ -91,6 +91,7 @@ def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
                     plan.slice_committed,
                     last.number,
                     {**known, **{name: plan.stores.get(name, ()) for name in shown}},
+                    plan.generation,
                 )
     return scopes
 

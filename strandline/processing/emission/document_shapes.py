@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from strandline.core.errors import Fenced
 from strandline.ledger.database import without_secrets
 from strandline.processing.emission.made_indices import WriterFactory
 from strandline.processing.emission.result_stream_writer import ResultStream
@@ -22,10 +23,12 @@ def stage_emissions(
     `emitted`: the end of the last window that each stage has emitted. `stream_keys`: the key field of each stream that is
     emitted to. `writer_of` makes the writer for an index.
     """
-    settings = run.settings
+    settings, generation = run.settings, own_generation(run)
     found = []
     for stage in run.pipeline.stages:
-        shapes = [(document_shape(run.pipeline, stage, emit, run.version), emit.index) for emit in stage.emits]
+        shapes = [
+            (document_shape(run.pipeline, stage, emit, run.version, generation), emit.index) for emit in stage.emits
+        ]
         streams = (
             ResultStream(settings.kafka_bootstrap, shape, stream_keys[shape.emit_name], settings.record_bytes_max)
             for shape, _ in shapes
@@ -35,7 +38,7 @@ def stage_emissions(
             StageEmission(
                 writers=tuple(writer_of(shape, index) for shape, index in shapes if not shape.is_stream),
                 streams=tuple(streams),
-                shape=letter_shape(run.pipeline, stage, run.version),
+                shape=letter_shape(run.pipeline, stage, run.version, generation),
                 job=run.job,
                 stage=stage.name,
                 epoch=run.epoch,
@@ -48,15 +51,27 @@ def stage_emissions(
     return tuple(found)
 
 
-def letter_shape(pipeline: CheckedPipeline, stage: Stage, version: int, generation: int = 1) -> DocumentShape:
+def own_generation(run: JobRun) -> int:
+    """The generation of what the run writes itself. Raises Fenced when a newer run has begun: the job may have been reset, and
+    nothing of an earlier life may get into a later one's generation."""
+    job = run.ledger.job(run.job)
+    if job.epoch != run.epoch:
+        raise Fenced(f"Run {run.epoch} of job {run.job} no longer owns it, run {job.epoch} does: stop this run now.")
+    return job.generation
+
+
+def letter_shape(
+    pipeline: CheckedPipeline, stage: Stage, version: int, generation: int = 1, *, is_backfill: bool = False
+) -> DocumentShape:
     """What the documents in dead letters of a stage's results have in common: as of the first place that the stage emits to. It
     may emit to nothing; a backfill emits to indices only."""
-    places = [emit for emit in stage.emits if generation == 1 or emit.kind == "elasticsearch"]
-    return document_shape(pipeline, stage, (*places, Emit("stream", stage.name))[0], version, generation)
+    places = [emit for emit in stage.emits if not is_backfill or emit.kind == "elasticsearch"]
+    place = (*places, Emit("stream", stage.name))[0]
+    return document_shape(pipeline, stage, place, version, generation, is_backfill=is_backfill)
 
 
 def document_shape(
-    pipeline: CheckedPipeline, stage: Stage, emit: Emit, version: int, generation: int = 1
+    pipeline: CheckedPipeline, stage: Stage, emit: Emit, version: int, generation: int = 1, *, is_backfill: bool = False
 ) -> DocumentShape:
     """What the documents of one emission have in common. A backfill's documents always have ids from the data, whatever the job's
     guarantee: every attempt computes the same."""
@@ -68,6 +83,7 @@ def document_shape(
         by=tuple(zip(stage.by, stage.by_types, strict=True)),
         aggregates=tuple((column.name, column.type) for column in stage.aggregates),
         is_stream=emit.kind == "stream",
-        is_once=generation > 1 or pipeline.spec.guarantee == "exactly_once",
+        is_once=is_backfill or pipeline.spec.guarantee == "exactly_once",
         generation=generation,
+        is_shown=not is_backfill,
     )

@@ -76,7 +76,7 @@ def _is_of_record(message: Message) -> bool:
 
 
 def _newer_document(run: JobRun, checkpoint: CheckpointRow | None, last: SliceRow | None, index_url: str) -> str | None:
-    emitted = checkpoint.emitted if checkpoint else {}
+    emitted, generation = checkpoint.emitted if checkpoint else {}, run.ledger.job(run.job).generation
     for stage, aliases in aliases_of(run.pipeline).items():
         for alias in aliases:
             origin = newer_document(
@@ -86,6 +86,7 @@ def _newer_document(run: JobRun, checkpoint: CheckpointRow | None, last: SliceRo
                 epoch=run.epoch,
                 emission=last.number if last else 0,
                 after_ms=emitted.get(stage, 0),
+                generation=generation,
             )
             if origin:
                 return f"the index holds results of emission {origin['emission']} by run {origin['epoch']}"
