@@ -57,6 +57,9 @@ BACKFILL_FAILPOINTS = (
 )
 """Those of a backfill, likewise. Its writing meets `emit.before_write` and `emit.written`, too."""
 
+LIFE_FAILPOINTS = ("life.runs_ended", "life.fenced", "reset.begun", "delete.recorded")
+"""Those of a reset and a deletion, in the control service."""
+
 _VARIABLE = "STRANDLINE_FAILPOINTS"
 _FAMILY_VARIABLE = "STRANDLINE_RUNNER_OF"
 """What marks the processes of one runner, as services/processes/process_tree.py sets it; nothing here may import that."""
@@ -71,7 +74,7 @@ def failpoint(name: str) -> None:
 
 
 def _reach(name: str) -> None:
-    assert name in FAILPOINTS + BACKFILL_FAILPOINTS, f"{name} is not in the list of failpoints"
+    assert name in FAILPOINTS + BACKFILL_FAILPOINTS + LIFE_FAILPOINTS, f"{name} is not in the list of failpoints"
     file = Path(_armed[1:]) if _armed.startswith("@") else None
     try:
         text = file.read_text(encoding="utf-8") if file else _armed

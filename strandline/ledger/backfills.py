@@ -1,7 +1,8 @@
 """Backfills in the ledger: which windows are to be recomputed, and how far that is.
 
 Invariants, each kept by a transaction that holds the job's row:
-- generations of a job are numbered from 2 without gaps; 1 is what the job itself writes;
+- generations of a job are numbered from 2; 1 is what the job itself writes, and after a reset (`lives.py`) a later one, which
+  `jobs.generation` names; those below it belong to earlier lives of the job;
 - a job has one open backfill at most;
 - only the newest attempt at a backfill may change its row; older attempts are Fenced;
 - the row of an ended backfill never changes.
@@ -45,7 +46,7 @@ class Backfills(Part):
         Requesting the same again while it is open changes nothing. Raises Conflict while another one is open; NotFound.
         """
         with self._database.writing(f"ask for a backfill of job {job}") as connection:
-            lock_job(connection, job)
+            own = lock_job(connection, job).generation
             known = _read(connection, backfills.c.job == job)
             for row in known:
                 if row.state in OPEN_BACKFILLS:
@@ -58,7 +59,7 @@ class Backfills(Part):
             now_ms = self._clock_ms()
             fresh = BackfillRow(
                 job=job,
-                generation=known[-1].generation + 1 if known else GENERATION_FIRST,
+                generation=max(own, *(row.generation for row in known), GENERATION_FIRST - 1) + 1,
                 version=version,
                 from_ms=asked[0],
                 to_ms=asked[1],

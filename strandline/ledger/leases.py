@@ -66,6 +66,7 @@ class Leases(Part):
         wanted = (
             sa.select(jobs.c.name, now_ms - free_since_ms)
             .select_from(jobs.outerjoin(leases, leases.c.job == jobs.c.name))
+            .where(jobs.c.deleted_ms.is_(None))
             .where(leases.c.job.is_(None) | (leases.c.holder == holder) | _has_run_out(now_ms))
             .order_by(jobs.c.name)
         )
@@ -142,7 +143,7 @@ class Leases(Part):
             jobs.outerjoin(leases, leases.c.job == jobs.c.name)
         )
         with self._database.reading(f"read who runs and who leads job {job}") as connection:
-            row = connection.execute(wanted.where(jobs.c.name == job)).first()
+            row = connection.execute(wanted.where(jobs.c.name == job, jobs.c.deleted_ms.is_(None))).first()
         if row is None:
             raise NotFound(f"There is no job {job} any more.")
         return row[0], row[1]

@@ -6,12 +6,13 @@ from strandline.ledger.backfills import Backfills
 from strandline.ledger.database import Database
 from strandline.ledger.journal import Journal
 from strandline.ledger.leases import Leases
+from strandline.ledger.lives import Lives
 from strandline.ledger.progress import Progress
 from strandline.ledger.registry import Registry
 from strandline.ledger.schema import migrate
 
 
-class Ledger(Registry, Leases, Progress, Backfills, Journal):
+class Ledger(Registry, Leases, Progress, Backfills, Lives, Journal):
     """The ledger's database, SQLite or PostgreSQL. Synchronous; may be shared by the threads of one process.
 
     Every method may raise LedgerUnavailable: then it is unknown whether a write was done, and it may be repeated.

@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import fields
 from typing import Any
 
 import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, Fenced, NotFound
 from strandline.ledger.database import Part
-from strandline.ledger.models import inputs, job_versions, jobs, leases, places, result_indices, slices, streams
-from strandline.ledger.states import JOB_MOVES, Desired, JobBase, JobRow, JobState, JobVersionRow, Place, StreamRow
+from strandline.ledger.models import (
+    checkpoints,
+    inputs,
+    job_versions,
+    jobs,
+    leases,
+    places,
+    result_indices,
+    slices,
+    streams,
+)
+from strandline.ledger.states import (
+    JOB_MOVES,
+    Desired,
+    JobBase,
+    JobRow,
+    JobState,
+    JobVersionRow,
+    Offsets,
+    Place,
+    StreamRow,
+)
+
+_JOB = [jobs.c[field.name] for field in fields(JobRow)]
+_IS_THERE = jobs.c.deleted_ms.is_(None)
 
 
 class Registry(Part):
@@ -57,32 +81,42 @@ class Registry(Part):
         emits_to: Collection[Place] = (),
         together: Collection[str] = (),
         base: JobBase | None = None,
+        origin: Offsets | None = None,
     ) -> JobRow:
         """Register a job (version 1, wanted running), or give it a new version. From then on it alone emits to `emits_to`, and to
         no other place.
 
         The same document as the present version changes nothing; what is desired of a known job is left as it is. `together`:
-        jobs that are submitted after this one and may give it a place. `base`: what the new version was checked against. Raises
-        Conflict when any other job emits to a place, or when the job is not as in `base` any more.
+        jobs that are submitted after this one and may give it a place. `base`: what the new version was checked against.
+        `origin`: where the job begins to read, if an earlier job of this name was deleted: its epochs, slices, versions and
+        generations are followed by those of this one. Raises Conflict when any other job emits to a place, when the job is not
+        as in `base` any more, or when it was deleted and `origin` isn't given.
         """
         with self._database.writing(f"submit job {name}") as connection:
             now_ms = self._clock_ms()
-            known = connection.execute(sa.select(jobs).where(jobs.c.name == name).with_for_update()).first()
+            known = connection.execute(
+                sa.select(*_JOB, jobs.c.deleted_ms).where(jobs.c.name == name).with_for_update()
+            ).first()
+            is_deleted = known is not None and known.deleted_ms is not None
             if known is None:
                 fresh = JobRow(name, 1, Desired.RUNNING, JobState.CREATED, "", 0, now_ms, now_ms, 0)
                 connection.execute(sa.insert(jobs).values(vars(fresh)))
             self._take_places(connection, name, emits_to, together)
             version = 1 if known is None else known.version + 1
-            if known is not None and _version(connection, name, known.version).document == document:
-                return JobRow(*known)
+            if known is not None and not is_deleted and _version(connection, name, known.version).document == document:
+                return read_job(connection, name)
             if base is not None:
-                _refuse_other_base(connection, name, version - 1, base)
+                _refuse_other_base(connection, name, 0 if is_deleted else version - 1, base)
+            if is_deleted and origin is None:
+                raise Conflict(f"Job {name} was deleted a moment ago; apply the documents again.")
             if known is not None:
                 connection.execute(
                     sa.update(jobs).where(jobs.c.name == name).values(version=version, updated_ms=now_ms)
                 )
             row = JobVersionRow(name, version, text, document, now_ms)
             connection.execute(sa.insert(job_versions).values(vars(row)))
+            if is_deleted and origin is not None:
+                _revive(connection, name, version, origin, now_ms)
             return read_job(connection, name)
 
     def places(self, job: str) -> list[Place]:
@@ -121,7 +155,7 @@ class Registry(Part):
     def jobs(self) -> list[JobRow]:
         """All jobs, by name."""
         with self._database.reading("list the jobs") as connection:
-            return [JobRow(*row) for row in connection.execute(sa.select(jobs).order_by(jobs.c.name))]
+            return [JobRow(*row) for row in connection.execute(sa.select(*_JOB).where(_IS_THERE).order_by(jobs.c.name))]
 
     def add_result_index(self, job: str, name: str) -> None:
         """Record that the job made an index for results; doing it again changes nothing. Raises NotFound."""
@@ -206,7 +240,7 @@ class Registry(Part):
 
 
 def read_job(connection: sa.Connection, name: str) -> JobRow:
-    row = connection.execute(sa.select(jobs).where(jobs.c.name == name)).first()
+    row = connection.execute(sa.select(*_JOB).where(jobs.c.name == name, _IS_THERE)).first()
     if row is None:
         raise _no_job(name)
     return JobRow(*row)
@@ -214,7 +248,8 @@ def read_job(connection: sa.Connection, name: str) -> JobRow:
 
 def lock_job(connection: sa.Connection, name: str) -> JobRow:
     """Lock and return the job's row until the transaction ends. Every writer of a job locks it first, so they take turns."""
-    row = connection.execute(sa.select(jobs).where(jobs.c.name == name).with_for_update(key_share=True)).first()
+    of_job = (jobs.c.name == name) & _IS_THERE
+    row = connection.execute(sa.select(*_JOB).where(of_job).with_for_update(key_share=True)).first()
     if row is None:
         raise _no_job(name)
     return JobRow(*row)
@@ -240,6 +275,16 @@ def read_floor(connection: sa.Connection, job: str) -> int:
     """The number of the last slice of the job that can't be replayed any more; 0 while all can be."""
     oldest = connection.execute(sa.select(sa.func.min(slices.c.number)).where(slices.c.job == job)).scalar() or 1
     return int(oldest) if oldest > 1 else 0
+
+
+def _revive(connection: sa.Connection, job: str, version: int, origin: Offsets, now_ms: int) -> None:
+    """Let a deleted job be there again, as a new one: it begins behind the slice that the deletion left, which ends at
+    `origin`."""
+    fresh = {"desired": Desired.RUNNING, "state": JobState.CREATED, "message": "", "created_ms": now_ms}
+    connection.execute(sa.update(jobs).where(jobs.c.name == job).values(fresh | {"deleted_ms": None}))
+    there = {"offsets_first": origin, "offsets": origin, "version": version}
+    connection.execute(sa.update(slices).where(slices.c.job == job).values(there))
+    connection.execute(sa.update(checkpoints).where(checkpoints.c.job == job).values(version=version))
 
 
 def _refuse_other_base(connection: sa.Connection, job: str, version: int, base: JobBase) -> None:

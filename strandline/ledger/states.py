@@ -57,6 +57,8 @@ class JobState(StrEnum):
     FAILED = "failed"
 
 
+RESTING = frozenset({JobState.CREATED, JobState.STOPPED, JobState.DRAINED, JobState.FAILED})
+"""The states in which a job has no runner that may write."""
 JOB_MOVES: dict[JobState, frozenset[JobState]] = {
     JobState.CREATED: frozenset({JobState.STARTING, JobState.STOPPED, JobState.FAILED}),
     JobState.STARTING: frozenset({JobState.RUNNING, JobState.STOPPING, JobState.DRAINING, JobState.FAILED}),
@@ -144,6 +146,10 @@ class JobRow:
     updated_ms: int
     restarts: int
     """How many restarts were requested. The leader replaces a runner that started before the last request."""
+    generation: int = 1
+    """Of the results that the job writes itself: it rises when the job is reset, and when its name is used anew."""
+    letters_first: int = 0
+    """The number of the first dead letter of its present life."""
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,11 @@ class KafkaAdmin:
             raise
         return True
 
+    def delete(self, topic: str) -> None:
+        """Delete the topic with all that it holds. Raises NotFound when there is none."""
+        future = self._client.delete_topics([topic], request_timeout=self.timeout_s)[topic]
+        self._result(future, topic, f"topic {topic} could not be deleted")
+
     def config(self, topic: str) -> dict[str, str]:
         """Return all settings of the topic by name."""
         resource = ConfigResource(ResourceType.TOPIC, topic)

@@ -117,7 +117,9 @@ class DocumentShape:
     """Whether a result has one id, whichever run writes it. Else the run's epoch is a part of it, `ID.EPOCH`, and what two
     runs emit is there twice."""
     generation: int = 1
-    """1 is what the job itself writes; a backfill writes into indices of its own."""
+    """1 is what the job itself writes in its first life; a backfill, or a later life, writes into indices of its own."""
+    is_shown: bool = True
+    """Whether the alias shows an index from its beginning. Not of a backfill: it is shown when it is complete."""
 
     def __post_init__(self) -> None:
         problems = list(self._problems())

@@ -1,6 +1,7 @@
 """Generations of results: which indices an alias shows, and which windows of each.
 
-The job itself writes generation 1, whose indices join the alias when they are made. A backfill recomputes windows of the
+The job itself writes generation 1, whose indices join the alias when they are made. After a reset, or when the name of a deleted
+job is used anew, it is a later one (its *own*): then the alias shows nothing of those below. A backfill recomputes windows of the
 past into indices of a later generation, which are hidden at first. When it is complete, one request adds them to the
 alias, and filters out the windows that they replace in older generations. What the alias shows follows from the list of
 complete backfills alone, so the request can be repeated.
@@ -35,9 +36,9 @@ class Generation:
         return self.after_ms < end_ms <= self.up_to_ms
 
 
-def generation_shown(generations: Sequence[Generation], end_ms: int) -> int:
-    """The generation that the alias shows for a window with this end: the newest that holds it."""
-    return max((one.number for one in generations if one.holds(end_ms)), default=1)
+def generation_shown(generations: Sequence[Generation], end_ms: int, own: int = 1) -> int:
+    """The generation that the alias shows for a window with this end: the newest that holds it, or the job's own."""
+    return max((one.number for one in generations if one.holds(end_ms)), default=own)
 
 
 def newer_than(generations: Sequence[Generation], number: int) -> tuple[Generation, ...]:
@@ -56,8 +57,9 @@ def filter_of(generations: Sequence[Generation], number: int) -> dict[str, Any] 
     return {"bool": {"must_not": ranges}}
 
 
-def swap_aliases(url: str, stores: Mapping[str, Sequence[Generation]]) -> None:
-    """Let each alias (store -> its complete backfills) show the newest generation of every window, in one request.
+def swap_aliases(url: str, stores: Mapping[str, Sequence[Generation]], own: int = 1) -> None:
+    """Let each alias (store -> its complete backfills) show the newest generation of every window, in one request. `own`: the
+    generation that the job itself writes.
 
     1. Refresh the new indices, so that searches find all their documents right after the swap.
     2. Find the mark of each store: an alias on one of its indices, which finds nothing and whose name holds the newest
@@ -70,32 +72,48 @@ def swap_aliases(url: str, stores: Mapping[str, Sequence[Generation]]) -> None:
     """
     actions: list[dict[str, Any]] = []
     for store, generations in sorted(stores.items()):
-        held = _marked(url, store)
-        shown = {1, *(one.number for one in generations)}
+        held = _marked(url, store, own)
+        shown = {own, *(one.number for one in generations)}
         numbers = {index: generation_of(store, index) for index in held}
         for index, number in numbers.items():
             if number is not None and number in shown:
-                if number > 1:
+                if number > own:
                     request(url, "POST", f"/{index}/_refresh", timeout_s=_TIMEOUT_S)
                 hidden = filter_of(generations, number)
                 action: dict[str, Any] = {"index": index, "alias": store}
                 actions.append({"add": action if hidden is None else {**action, "filter": hidden}})
-        actions += _move_marks(store, held, max(shown))
+        actions += _move_marks(store, held, max(shown), own)
     if actions:
         request(url, "POST", "/_aliases", timeout_s=_TIMEOUT_S, body={"actions": actions})
 
 
-def _marked(url: str, store: str) -> dict[str, set[str]]:
+def hide_older(url: str, store: str, own: int) -> None:
+    """Let the alias show nothing of generations below `own`, and take their marks away: a swap that was held up then finds its
+    mark gone, and is refused. Doing it again changes nothing. Raises IndexUnavailable, RequestRefused."""
+    if own == 1:
+        return
+    actions = [
+        {"remove": {"index": index, "alias": alias}}
+        for index, aliases in indices_of(url, store).items()
+        if (generation_of(store, index) or own) < own
+        for alias in sorted(aliases)
+        if alias == store or alias.startswith(_mark_name(store, 0).removesuffix("0"))
+    ]
+    if actions:
+        request(url, "POST", "/_aliases", timeout_s=_TIMEOUT_S, body={"actions": actions})
+
+
+def _marked(url: str, store: str, own: int) -> dict[str, set[str]]:
     """Index -> its aliases, for each index of the store. Sets a first mark if the store has none."""
     held = indices_of(url, store)
     if held and not _marks(store, held):
-        first = {"actions": [{"add": _mark(store, _newest(store, held), 1)}]}
+        first = {"actions": [{"add": _mark(store, _newest(store, held, own), own)}]}
         request(url, "POST", "/_aliases", timeout_s=_TIMEOUT_S, body=first)
         held = indices_of(url, store)
     return held
 
 
-def _move_marks(store: str, held: Mapping[str, set[str]], newest: int) -> list[dict[str, Any]]:
+def _move_marks(store: str, held: Mapping[str, set[str]], newest: int, own: int) -> list[dict[str, Any]]:
     """The actions that replace the marks by one of generation `newest`. They fail unless all present marks still exist."""
     marks = _marks(store, held)
     if not marks:
@@ -106,12 +124,12 @@ def _move_marks(store: str, held: Mapping[str, set[str]], newest: int) -> list[d
             f"alias {store} shows generation {present} already; this swap, to generation {newest}, is overtaken"
         )
     removed = [{"remove": {"index": i, "alias": _mark_name(store, n), "must_exist": True}} for i, n in marks]
-    return [*removed, {"add": _mark(store, _newest(store, held), newest)}]
+    return [*removed, {"add": _mark(store, _newest(store, held, own), newest)}]
 
 
-def _newest(store: str, held: Iterable[str]) -> str:
+def _newest(store: str, held: Iterable[str], own: int) -> str:
     """The index for a mark: the last that a lifecycle policy deletes, and none of a backfill that may be discarded."""
-    return max(held, key=lambda index: (generation_of(store, index) == 1, index))
+    return max(held, key=lambda index: (generation_of(store, index) == own, index))
 
 
 def _marks(store: str, held: Mapping[str, set[str]]) -> list[tuple[str, int]]:

@@ -73,6 +73,7 @@ def ensure_index_template(
     mapping: dict[str, Any],
     *,
     generation: int = 1,
+    is_shown: bool = True,
     settings: IndexSettings = INDEX_SETTINGS_DEFAULT,
     first: str | None = None,
 ) -> list[str]:
@@ -82,7 +83,7 @@ def ensure_index_template(
     `first`: the first index to which anything may still be written (None: the newest that is there). An older one may be
     read-only, and then gets no new fields.
 
-    The indices of a later generation than the first get no alias: nobody sees them before they are complete.
+    Unless `is_shown`, the indices get no alias: nobody sees those of a backfill before they are complete.
 
     1. Look at the indices, the alias and the template of these names: one that is not Strandline's is a Conflict. So is a field
        that has another type there. Nothing is changed then.
@@ -95,19 +96,19 @@ def ensure_index_template(
     held = _held(url, stem, emit_name)
     _require_own_template(url, stem)
     lacking = _find_lacking(held, mapping)
-    _put(url, template_path(stem), _build_template(stem, emit_name, generation, mapping, settings))
+    _put(url, template_path(stem), _build_template(stem, emit_name, is_shown, mapping, settings))
     first = first if first is not None else max(held, default="")
     for index in lacking:
         meta = {**held[index]["mappings"].get("_meta", {}), **_MARK}
         _add_fields(url, index, {**mapping, "_meta": meta}, is_written=index >= first)
-    actions = list(_lacking_aliases(held, emit_name, generation, first))
+    actions = list(_lacking_aliases(held, emit_name, is_shown, first))
     if actions:
         _put(url, "/_aliases", {"actions": actions}, method="POST")
     return sorted(held)
 
 
 def make_index(
-    url: str, index: str, emit_name: str, mapping: dict[str, Any], *, generation: int, settings: IndexSettings
+    url: str, index: str, emit_name: str, mapping: dict[str, Any], *, is_shown: bool, settings: IndexSettings
 ) -> None:
     """Make the index of a month, by no template but by what this says: another template could win over ours.
 
@@ -116,7 +117,7 @@ def make_index(
     # Elasticsearch puts the name of the index here only where it makes an index from a template.
     aliases = {
         name.replace(_INDEX_PLACEHOLDER, index): settings
-        for name, settings in _aliases_of_each(emit_name, generation).items()
+        for name, settings in _aliases_of_each(emit_name, is_shown).items()
     }
     body = {"settings": settings.as_settings(), "mappings": mapping, "aliases": aliases}
     try:
@@ -132,7 +133,7 @@ def template_path(stem: str) -> str:
 
 
 def _build_template(
-    stem: str, emit_name: str, generation: int, mapping: dict[str, Any], settings: IndexSettings
+    stem: str, emit_name: str, is_shown: bool, mapping: dict[str, Any], settings: IndexSettings
 ) -> dict[str, Any]:
     return {
         "index_patterns": [f"{stem}-*"],
@@ -141,15 +142,15 @@ def _build_template(
         "template": {
             "settings": settings.as_settings(),
             "mappings": mapping,
-            "aliases": _aliases_of_each(emit_name, generation),
+            "aliases": _aliases_of_each(emit_name, is_shown),
         },
         "_meta": {"description": f"Results emitted as {stem}", **_MARK},
     }
 
 
-def _aliases_of_each(emit_name: str, generation: int) -> dict[str, Any]:
+def _aliases_of_each(emit_name: str, is_shown: bool) -> dict[str, Any]:
     """The aliases of an index from its beginning, as a template says them."""
-    shown: dict[str, Any] = {emit_name: {}} if generation == 1 else {}
+    shown: dict[str, Any] = {emit_name: {}} if is_shown else {}
     return shown | {write_alias(_INDEX_PLACEHOLDER): _HIDDEN}
 
 
@@ -220,13 +221,13 @@ def _add_fields(url: str, index: str, mapping: dict[str, Any], *, is_written: bo
             raise Conflict(str(error)) from error
 
 
-def _lacking_aliases(held: dict[str, Any], emit_name: str, generation: int, first: str) -> Iterator[dict[str, Any]]:
+def _lacking_aliases(held: dict[str, Any], emit_name: str, is_shown: bool, first: str) -> Iterator[dict[str, Any]]:
     """The actions that give existing indices the aliases that they lack, for writing from `first` on. Raises Conflict."""
     is_filtered = any(_is_of_backfill(emit_name, *alias) for one in held.values() for alias in one["aliases"].items())
     for index, one in held.items():
         if index >= first and write_alias(index) not in one["aliases"]:
             yield {"add": {"index": index, "alias": write_alias(index), **_HIDDEN}}
-        if generation > 1 or emit_name in one["aliases"]:
+        if not is_shown or emit_name in one["aliases"]:
             continue
         if is_filtered:
             raise Conflict(

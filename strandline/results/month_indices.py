@@ -12,6 +12,7 @@ from typing import Protocol
 from strandline.core.errors import IndexMisconfigured
 from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_client import RequestRefused
+from strandline.results.generations import hide_older
 from strandline.results.index_settings import IndexSettings
 from strandline.results.mapping import build_mapping, ensure_index_template, make_index
 from strandline.results.names import index_name, index_stem
@@ -43,12 +44,16 @@ class MonthIndices:
         """Make sure, before a run's first write, of template, mappings and aliases, and that the newest index made is there, if
         results may still go to it or to an earlier one: of windows that end at `next_end_ms` or later, or of any (None).
 
+        Before that, the alias no longer shows what earlier lives of the job wrote.
+
         Others may have been deleted, by hand or by a lifecycle policy: nothing is written to them any more. Indices that
         an earlier release made are remembered from now on. Raises IndexMisconfigured, Conflict, IndexUnavailable,
         LedgerUnavailable.
         """
         # Before the store is looked at: meanwhile another process may make an index and remember it.
         made = self.made.names()
+        if self.shape.is_shown:
+            hide_older(self.url, self.shape.emit_name, self.shape.generation)
         stem = index_stem(self.shape.emit_name, self.shape.generation)
         first = None if next_end_ms is None else index_name(stem, next_end_ms)
         held = self._ensure_template(first)
@@ -70,7 +75,7 @@ class MonthIndices:
             raise self._lost(index)
         shape, mapping = self.shape, build_mapping(self.shape)
         try:
-            make_index(self.url, index, shape.emit_name, mapping, generation=shape.generation, settings=self.settings)
+            make_index(self.url, index, shape.emit_name, mapping, is_shown=shape.is_shown, settings=self.settings)
         except RequestRefused as error:
             raise stopped_by_request(error, index, shape.emit_name) from error
         self.made.add(index)
@@ -79,7 +84,13 @@ class MonthIndices:
         shape, mapping = self.shape, build_mapping(self.shape)
         try:
             return ensure_index_template(
-                self.url, shape.emit_name, mapping, generation=shape.generation, settings=self.settings, first=first
+                self.url,
+                shape.emit_name,
+                mapping,
+                generation=shape.generation,
+                is_shown=shape.is_shown,
+                settings=self.settings,
+                first=first,
             )
         except RequestRefused as error:
             raise stopped_by_request(error, f"{shape.emit_name}-*", shape.emit_name) from error

@@ -7,23 +7,23 @@ from typing import Any
 
 from strandline.results.elasticsearch_client import request
 from strandline.results.generations import indices_of
-from strandline.results.names import generation_of, index_name
+from strandline.results.names import generation_of, index_name, index_stem
 
 _TIMEOUT_S = 60.0
 _PLACE_LENGTH_MAX = 3_000
 
 
 def newer_document(
-    url: str, alias: str, job: str, *, epoch: int, emission: int, after_ms: int
+    url: str, alias: str, job: str, *, epoch: int, emission: int, after_ms: int, generation: int = 1
 ) -> dict[str, Any] | None:
     """The origin (`strandline`) of a document of the job that was written by a run after `epoch`, or is of an emission after
     `emission`; None if there is none.
 
-    Looks only at what the job itself wrote, and at windows that end after `after_ms`, so at the indices of few months. Raises
-    IndexUnavailable, RequestRefused.
+    Looks only at what the job itself wrote (its own `generation`), and at windows that end after `after_ms`, so at the indices
+    of few months. Raises IndexUnavailable, RequestRefused.
     """
-    first = index_name(alias, after_ms)
-    names = [index for index in indices_of(url, alias) if generation_of(alias, index) == 1 and index >= first]
+    first = index_name(index_stem(alias, generation), after_ms)
+    names = [index for index in indices_of(url, alias) if generation_of(alias, index) == generation and index >= first]
     newer = [
         {"range": {"strandline.epoch": {"gt": epoch}}},
         {"range": {"strandline.emission": {"gt": emission}}},

@@ -85,6 +85,20 @@ class ControlClient:
         """Order `start`, `stop`, `drain` or `restart`; returns at once. Raises NotFound, Conflict."""
         return self._ask("POST", f"{_job_path(name)}/{verb}")
 
+    def delete_job(self, name: str, *, results: bool = False, dead_letters: bool = False) -> Answer:
+        """Delete a stopped job. Raises NotFound, Conflict."""
+        asked = {"results": str(results).lower(), "dead_letters": str(dead_letters).lower()}
+        return self._ask("DELETE", _job_path(name), params=asked)
+
+    def reset_job(self, name: str, to: str) -> Answer:
+        """Let a stopped job begin anew at `earliest`, `latest` or a log time in ms. Raises NotFound, Conflict."""
+        return self._ask("POST", f"{_job_path(name)}/reset", params={"to": to})
+
+    def delete_stream(self, name: str, *, keep_topic: bool = False) -> Answer:
+        """Delete a stream that no job needs. Raises NotFound, Conflict."""
+        query = {"keep_topic": str(keep_topic).lower()}
+        return self._ask("DELETE", f"/v1/streams/{quote(name, safe='')}", params=query)
+
     def start_audit(self, name: str, after_ms: int | None = None, up_to_ms: int | None = None) -> Answer:
         """Start an audit; returns at once. Raises NotFound, Conflict while another one runs."""
         asked = {"after_ms": after_ms, "up_to_ms": up_to_ms}

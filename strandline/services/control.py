@@ -37,6 +37,7 @@ from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
 from strandline.services.supervision.housekeeping import Housekeeping
+from strandline.services.supervision.job_lives import JobLives
 from strandline.services.supervision.leadership import ServiceIdentity
 from strandline.services.supervision.old_slices import OldSlices
 from strandline.services.supervision.outside import TIMEOUT_S, Outside
@@ -45,6 +46,8 @@ from strandline.services.supervision.supervisor import SupervisionTimes, Supervi
 logger = structlog.get_logger()
 
 LOCK_FILE = "control.lock"
+CHANGES_TIMEOUT_S = 30.0
+"""How long Kafka may take to delete a topic."""
 REQUESTS_END_S = 3
 """How long running requests may take when the service ends."""
 
@@ -100,11 +103,14 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
     def log_starts(stream: str) -> dict[int, int]:
         return log.range(stream).offset_first
 
+    changing = KafkaAdmin(settings.kafka_bootstrap, timeout_s=CHANGES_TIMEOUT_S, changes_topics=True)
+    lives = JobLives(ledger, changing, settings.elasticsearch_url)
     applier = Applier(
         ledger,
         topics,
-        lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline),
+        lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline, ledger.generation_of(pipeline.job)),
         log_starts,
+        lives.origin,
     )
     service = ServiceIdentity(name, _address(settings), str(settings.data_dir.resolve()))
     outside = Outside(KafkaAdmin(settings.kafka_bootstrap, timeout_s=TIMEOUT_S), settings.elasticsearch_url)
@@ -129,7 +135,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
     copies = DeadLetterCopies(ledger, supervisor.leads, log, settings.elasticsearch_url)
     audits = AuditJobs(ledger, settings.data_dir)
     return Dependencies(
-        ledger, log, applier, supervisor, audits, backfills, old_slices, copies, settings.elasticsearch_url
+        ledger, log, applier, supervisor, audits, backfills, old_slices, copies, lives, settings.elasticsearch_url
     )
 
 

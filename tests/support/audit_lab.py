@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import BackfillRow, Desired, SliceRow
+from strandline.log.admin import KafkaAdmin
 from strandline.log.index import LogIndex
 from strandline.log.topics import Topics
 from strandline.processing.audit.index_reader import EndRange, open_snapshot, read_documents
@@ -31,6 +32,7 @@ from strandline.processing.backfill.process import Backfill
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.runner import Runner
 from strandline.services.rest.apply_documents import Applier, ensure_templates
+from strandline.services.supervision.job_lives import JobLives
 
 
 class AuditLab:
@@ -43,11 +45,14 @@ class AuditLab:
         self.index = httpx.Client(base_url=settings.elasticsearch_url, timeout=60, trust_env=False)
         self.producer = Producer({"bootstrap.servers": settings.kafka_bootstrap, "linger.ms": 5})
         topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=settings.record_bytes_max)
+        admin = KafkaAdmin(settings.kafka_bootstrap, timeout_s=30, changes_topics=True)
+        self.lives = JobLives(ledger, admin, settings.elasticsearch_url)
         self._applier = Applier(
             ledger,
             topics,
-            lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline),
+            lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline, ledger.generation_of(pipeline.job)),
             LogIndex(settings.kafka_bootstrap).starts,
+            self.lives.origin,
         )
 
     def close(self) -> None:

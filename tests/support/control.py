@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from strandline.core.errors import IndexUnavailable, LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
+from strandline.log.admin import KafkaAdmin, TopicDescription
 from strandline.log.kafka_status import KafkaStatus, LogRange, StoredDeadLetter
 from strandline.log.topics import require_log_of_arrivals
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -29,6 +30,7 @@ from strandline.services.rest.dependencies import Dependencies
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
+from strandline.services.supervision.job_lives import JobLives
 from strandline.services.supervision.old_slices import OldSlices
 from strandline.services.supervision.supervisor import Supervisor
 from tests.support.waiting import wait_until
@@ -117,6 +119,40 @@ class Log(KafkaStatus):
         return [letter for letter in self.letters if letter.offset > after][:limit]
 
 
+class Admin(KafkaAdmin):
+    """Changes what `Log` stands for."""
+
+    def __init__(self, log: Log) -> None:
+        self.bootstrap = "127.0.0.1:1"
+        self._log = log
+        self.deleted: list[str] = []
+
+    def describe(self, topic: str) -> TopicDescription:
+        return TopicDescription(topic, "id-1", len(self._log.range(topic).offset_first))
+
+    def starts(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        return dict(self._log.range(topic).offset_first)
+
+    def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        return dict(self._log.range(topic).offset_next)
+
+    def ends_with_open(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        return self.ends(topic, partitions)
+
+    def offsets_at(self, topic: str, partitions: Iterable[int], log_time_ms: int) -> dict[int, int]:
+        """A record an offset, one every millisecond."""
+        held = self._log.range(topic)
+        return {
+            p: max(log_time_ms, held.offset_first[p]) if log_time_ms < end else -1
+            for p, end in held.offset_next.items()
+        }
+
+    def delete(self, topic: str) -> None:
+        if topic not in self._log.ranges:
+            raise NotFound(f"no topic {topic}")
+        self.deleted.append(topic)
+
+
 class IdleSupervisor(Supervisor):
     """Starts nothing; keeps what it was asked."""
 
@@ -156,6 +192,7 @@ class Api:
             self.topics,
             ensure_templates or self._ensure_templates,
             lambda stream: self.log.range(stream).offset_first,
+            lambda pipeline: {pipeline.input.stream: self.log.range(pipeline.input.stream).offset_first},
         )
         self.discarded: list[tuple[str, int]] = []
         self.backfills = backfills or BackfillJobs(
@@ -177,6 +214,7 @@ class Api:
             self.backfills,
             old_slices,
             DeadLetterCopies(ledger, lambda job: False, self.log, elasticsearch_url),
+            JobLives(ledger, Admin(self.log), elasticsearch_url),
             elasticsearch_url,
         )
         self.app = create_app(dependencies, names)

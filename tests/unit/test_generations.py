@@ -44,7 +44,7 @@ def test_no_emission_may_be_named_like_a_generation(name: str) -> None:
 
 def test_the_indices_of_a_later_generation_get_no_alias_by_themselves() -> None:
     mapping = build_mapping(DocumentShape("farm", "power", "minute", 1, (), (("n", "long"),)))
-    template = _build_template("farm.g2", "farm", 2, mapping, IndexSettings())
+    template = _build_template("farm.g2", "farm", False, mapping, IndexSettings())
     assert template["index_patterns"] == ["farm.g2-*"]
     assert template["template"]["aliases"].keys() == {"{index}.write"}
     first = _build_template("farm", "farm", 1, mapping, IndexSettings())

@@ -112,7 +112,7 @@ def test_what_an_interrupted_slice_has_written_is_no_sign(lab: Lab) -> None:
     lab.records["power.dead-letter"] = [letter(0, 29), letter(1, 59), Written(index="watts-2026.01", document="x")]
     require_newest_ledger(lab.run, "http://index")
     assert lab.since == {"minutes": {0: 7}, "power.dead-letter": {0: 4}}
-    expected = {"alias": "watts", "job": "power", "epoch": 3, "emission": 3, "after_ms": 120_000}
+    expected = {"alias": "watts", "job": "power", "epoch": 3, "emission": 3, "after_ms": 120_000, "generation": 1}
     assert lab.asked == [expected], "only what a later slice can have emitted"
 
 

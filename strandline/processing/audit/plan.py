@@ -48,7 +48,9 @@ class VersionSpan:
     slice_last: int
     windows: WindowsByStage
     generation: int = 1
-    """The generation of its documents. From the second on the span is a backfill and counts no records."""
+    """The generation of its documents."""
+    is_backfill: bool = False
+    """A backfill counts no records."""
     replaced: Mapping[str, tuple[Generation, ...]] = field(default_factory=dict)
     """Alias -> the newer generations, which replace some of these windows."""
     records_after_ms: int | None = None
@@ -62,7 +64,7 @@ class VersionSpan:
             for at, stage in enumerate(self.pipeline.stages)
             if stage.name in self.windows
         ]
-        if self.pipeline.record_stages and self.generation == 1:
+        if self.pipeline.record_stages and not self.is_backfill:
             found.append(0 if self.records_after_ms is None else self.records_after_ms)
         return min(found, default=0)
 
@@ -99,6 +101,8 @@ class AuditPlan:
     """Where to start reading the dead letters: partition -> offset."""
     stores: Mapping[str, tuple[Generation, ...]] = field(default_factory=dict)
     """Alias -> the backfilled generations that it shows."""
+    generation: int = 1
+    """What the job itself writes."""
     incomplete: str = ""
     """What can no longer be audited, in sentences; empty when all can."""
 
@@ -122,10 +126,11 @@ def plan_audit(
     asked: EndRange,
     result_starts: Offsets | None = None,
     backfills: Sequence[Backfilled] = (),
+    generation: int = 1,
 ) -> AuditPlan:
     """Plan the audit of `job` up to its last checkpoint. `load` gives the pipeline of a version. The starts are the first
     offsets that Kafka still holds: of the input, the dead letters and each stream of results. `backfills` are the complete
-    ones, the oldest first.
+    ones, the oldest first; `generation` is what the job itself writes.
 
     1. Find the last slice: that of the last checkpoint, or the first one that closes all the windows asked for.
     2. Cut the slices up to it into spans by version, and add the backfills; for each find its windows, and the slices that
@@ -153,7 +158,8 @@ def plan_audit(
 
     def spans_above(floors: Mapping[str, int]) -> list[VersionSpan]:
         again = [_span_of_backfill(ledger, job, one, asked, floors) for one in backfills]
-        own = [_span_of_versions(ledger, job, one, asked, floors) for one in versions]
+        spans = (_span_of_versions(ledger, job, one, asked, floors) for one in versions)
+        own = [replace(span, generation=generation) for span in spans if span is not None]
         return [_without_replaced(span, stores) for span in (*again, *own) if span is not None]
 
     spans = spans_above(floors)
@@ -174,11 +180,12 @@ def plan_audit(
         job=job,
         asked=asked,
         spans=tuple(spans),
-        slice_first=min((one.slice_own for one in spans if one.generation == 1), default=slice_last + 1),
+        slice_first=min((one.slice_own for one in spans if not one.is_backfill), default=slice_last + 1),
         slice_last=slice_last,
         slice_committed=last.slice,
         is_whole=asked == EndRange() and not is_cut,
         stores=stores,
+        generation=generation,
         incomplete=_incomplete(floor_ms) if is_cut else "",
     )
     return _with_facts(ledger, plan, slice_of_letters) if spans else plan
@@ -341,7 +348,7 @@ def _span_of_backfill(
             windows[stage] = EndRange(after, up_to)
     if not windows:
         return None
-    found = VersionSpan(backfill.version, backfill.pipeline, 1, 1, 1, windows, backfill.generation)
+    found = VersionSpan(backfill.version, backfill.pipeline, 1, 1, 1, windows, backfill.generation, True)
     slice_first = ledger.first_slice_reaching(job, found.events_from_ms)
     slice_last = ledger.first_slice_closing(job, found.events_before_ms)
     if slice_first is None or slice_last is None:

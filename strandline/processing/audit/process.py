@@ -124,6 +124,7 @@ class Audit:
             self._asked,
             {name: self._index.starts(name) for name in self._emitted_streams()},
             backfills,
+            job.generation,
         )
 
     def _emitted_streams(self) -> list[str]:
@@ -162,7 +163,7 @@ class Audit:
             progress = Progress("computing the windows", len(spans))
             for one in spans:
                 counts = one.compute(database)
-                if one.span.generation == 1:  # a backfill's results are in no slice's totals
+                if not one.span.is_backfill:  # a backfill's results are in no slice's totals
                     results.update(counts)
                 progress.advance()
             Progress("comparing")
@@ -181,7 +182,7 @@ class Audit:
             return [
                 sentence
                 for span in plan.spans
-                if span.generation == 1
+                if not span.is_backfill
                 for sentence in self._event_times_above(floor, span, latest)
             ], floor + 1
 

@@ -194,11 +194,11 @@ class Recomputation:
             RecordsToCompare(
                 one.name,
                 one.pre_steps,
-                tuple(document_shape(pipeline, one, emit, span.version) for emit in one.emits),
+                tuple(document_shape(pipeline, one, emit, span.version, span.generation) for emit in one.emits),
                 asked,
             )
             for one in pipeline.record_stages
-            if span.generation == 1
+            if not span.is_backfill
         )
         self.parts = [
             RecordsPart(
@@ -264,7 +264,7 @@ class Recomputation:
     def _result_letters(self, stage: Stage, results: pa.RecordBatch) -> pa.RecordBatch:
         """The dead letters that these results must have; a backfill has them for the windows that it shows."""
         span = self.span
-        shape = letter_shape(span.pipeline, stage, span.version, span.generation)
+        shape = letter_shape(span.pipeline, stage, span.version, span.generation, is_backfill=span.is_backfill)
         results = self._without_replaced(
             Emit("stream" if shape.is_stream else "elasticsearch", shape.emit_name), results
         )
@@ -281,9 +281,12 @@ class Recomputation:
         """A backfill writes to no stream."""
         span = self.span
         return [
-            (emit, document_shape(span.pipeline, stage, emit, span.version, span.generation))
+            (
+                emit,
+                document_shape(span.pipeline, stage, emit, span.version, span.generation, is_backfill=span.is_backfill),
+            )
             for emit in stage.emits
-            if emit.kind == "elasticsearch" or (emit.kind == "stream" and span.generation == 1)
+            if emit.kind == "elasticsearch" or (emit.kind == "stream" and not span.is_backfill)
         ]
 
     def _without_replaced(self, emit: Emit, results: pa.RecordBatch) -> pa.RecordBatch:

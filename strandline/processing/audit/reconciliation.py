@@ -92,6 +92,8 @@ class StoreScope:
     """The last slice that may have written something: which windows, only its records say."""
     generations: Mapping[str, tuple[Generation, ...]] = field(default_factory=dict)
     """Alias -> the backfilled generations that it shows: of the store's own, for dead letters of each that the stage emits to."""
+    generation: int = 1
+    """What the job itself writes."""
 
     def is_shown(self, row: Row) -> bool:
         """Whether an alias would show the document of this dead letter: it must be of the generation that is shown for its
@@ -99,7 +101,7 @@ class StoreScope:
         for alias, generations in self.generations.items():
             number = generation_of(alias, row.place)
             if number is not None:
-                return row.end_ms is None or number == generation_shown(generations, row.end_ms)
+                return row.end_ms is None or number == generation_shown(generations, row.end_ms, self.generation)
         return True
 
     def kind_of_unexpected(self, row: Row) -> Kind:

@@ -78,7 +78,7 @@ def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
     """Which documents of each store are compared. `last` is a slice that was in the ledger after the stores were looked at."""
     scopes: dict[str, StoreScope] = {}
     for span in plan.spans:
-        if span.generation == 1:
+        if not span.is_backfill:
             for records in span.pipeline.record_stages:
                 for store in stores_of(span.pipeline)[records.name]:
                     scopes[store] = RecordScope(
@@ -104,6 +104,7 @@ def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
                     plan.slice_committed,
                     last.number,
                     {**known, **{name: plan.stores.get(name, ()) for name in shown}},
+                    plan.generation,
                 )
     return scopes
 

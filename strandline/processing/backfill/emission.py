@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def shapes_of(row: BackfillRow, pipeline: CheckedPipeline, stage: Stage) -> list[tuple[DocumentShape, IndexSettings]]:
     """The shape of a stage's documents and what their indices are like, for each alias that it emits to."""
     return [
-        (document_shape(pipeline, stage, emit, row.version, row.generation), emit.index)
+        (document_shape(pipeline, stage, emit, row.version, row.generation, is_backfill=True), emit.index)
         for emit in stage.emits
         if emit.kind == "elasticsearch"
     ]
@@ -87,7 +87,7 @@ def chunk_task(
             BackfillEmission(
                 writers=tuple(writer_of(shape, index) for shape, index in shapes),
                 streams=(),
-                shape=letter_shape(pipeline, stage, row.version, row.generation),
+                shape=letter_shape(pipeline, stage, row.version, row.generation, is_backfill=True),
                 job=row.job,
                 stage=stage.name,
                 epoch=row.epoch,

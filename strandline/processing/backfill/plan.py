@@ -254,7 +254,10 @@ def complete_backfills(ledger: Ledger, job: str, load: Load, swapping: int | Non
     Raises Conflict while another backfill swaps the aliases: what they show is unknown then.
     """
     found = []
+    own = ledger.job(job).generation
     for row in ledger.backfills(job):
+        if row.generation <= own:
+            continue  # of an earlier life of the job
         if row.state is BackfillState.SWAPPING and row.generation != swapping:
             raise Conflict(
                 f"backfill {row.generation} of job {job} is just being shown in place of what was; ask again"

@@ -103,7 +103,8 @@ class Backfill:
             self._compute(row, pipeline)
             row = self._ledger.move_backfill(self._job, row.generation, BackfillState.SWAPPING, epoch=row.epoch)
         failpoint("backfill.before_swap")
-        swap_aliases(self._settings.elasticsearch_url, generations_by_store(self._shown(row, pipeline)))
+        own = self._ledger.job(self._job).generation
+        swap_aliases(self._settings.elasticsearch_url, generations_by_store(self._shown(row, pipeline)), own)
         failpoint("backfill.swapped")
         row = self._ledger.move_backfill(self._job, row.generation, BackfillState.COMPLETE, epoch=row.epoch)
         message = f"backfill {row.generation} of job {self._job} is complete: the aliases show it"
@@ -208,7 +209,9 @@ class Backfill:
         for stage in pipeline.stages:
             for shape, index in shapes_of(row, pipeline, stage) if stage.name in row.windows else ():
                 mapping = build_mapping(shape)
-                ensure_index_template(url, shape.emit_name, mapping, generation=row.generation, settings=index)
+                ensure_index_template(
+                    url, shape.emit_name, mapping, generation=row.generation, is_shown=False, settings=index
+                )
 
     def _load(self, version: int) -> CheckedPipeline:
         return load_pipeline(self._ledger, self._job, version)

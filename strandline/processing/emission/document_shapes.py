@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from strandline.core.errors import Fenced
 from strandline.ledger.database import without_secrets
 from strandline.processing.emission.made_indices import WriterFactory
 from strandline.processing.emission.result_stream_writer import ResultStream
@@ -43,8 +44,10 @@ class EmissionsOfRun:
         )
 
     def _places(self, stage: Stage | RecordStage) -> tuple[tuple[StoreWriter, ...], tuple[ResultStream, ...]]:
-        run, settings = self.run, self.run.settings
-        shapes = [(document_shape(run.pipeline, stage, emit, run.version), emit.index) for emit in stage.emits]
+        run, settings, generation = self.run, self.run.settings, own_generation(self.run)
+        shapes = [
+            (document_shape(run.pipeline, stage, emit, run.version, generation), emit.index) for emit in stage.emits
+        ]
         streams = (
             ResultStream(settings.kafka_bootstrap, shape, self.stream_keys[shape.emit_name], settings.record_bytes_max)
             for shape, _ in shapes
@@ -55,7 +58,7 @@ class EmissionsOfRun:
     def _common(self, stage: Stage | RecordStage) -> dict[str, Any]:
         run, settings = self.run, self.run.settings
         return {
-            "shape": letter_shape(run.pipeline, stage, run.version),
+            "shape": letter_shape(run.pipeline, stage, run.version, own_generation(run)),
             "job": run.job,
             "stage": stage.name,
             "epoch": run.epoch,
@@ -65,21 +68,42 @@ class EmissionsOfRun:
         }
 
 
+def own_generation(run: JobRun) -> int:
+    """The generation of what the run writes itself. Raises Fenced when a newer run has begun: the job may have been reset, and
+    nothing of an earlier life may get into a later one's generation."""
+    job = run.ledger.job(run.job)
+    if job.epoch != run.epoch:
+        raise Fenced(f"Run {run.epoch} of job {run.job} no longer owns it, run {job.epoch} does: stop this run now.")
+    return job.generation
+
+
 def letter_shape(
-    pipeline: CheckedPipeline, stage: Stage | RecordStage, version: int, generation: int = 1
+    pipeline: CheckedPipeline,
+    stage: Stage | RecordStage,
+    version: int,
+    generation: int = 1,
+    *,
+    is_backfill: bool = False,
 ) -> DocumentShape:
     """What the documents in dead letters of a stage's results have in common: as of the first place that the stage emits to. It
     may emit to nothing; a backfill emits to indices only."""
-    places = [emit for emit in stage.emits if generation == 1 or emit.kind == "elasticsearch"]
-    return document_shape(pipeline, stage, (*places, Emit("stream", stage.name))[0], version, generation)
+    places = [emit for emit in stage.emits if not is_backfill or emit.kind == "elasticsearch"]
+    place = (*places, Emit("stream", stage.name))[0]
+    return document_shape(pipeline, stage, place, version, generation, is_backfill=is_backfill)
 
 
 def document_shape(
-    pipeline: CheckedPipeline, stage: Stage | RecordStage, emit: Emit, version: int, generation: int = 1
+    pipeline: CheckedPipeline,
+    stage: Stage | RecordStage,
+    emit: Emit,
+    version: int,
+    generation: int = 1,
+    *,
+    is_backfill: bool = False,
 ) -> DocumentShape:
     """What the documents of one emission have in common. A backfill's documents always have ids from the data, whatever the job's
     guarantee: every attempt computes the same."""
-    is_once = generation > 1 or pipeline.spec.guarantee == "exactly_once"
+    is_once = is_backfill or pipeline.spec.guarantee == "exactly_once"
     if isinstance(stage, RecordStage):
         return RecordShape(
             emit_name=emit.name,
@@ -90,6 +114,8 @@ def document_shape(
             aggregates=stage.fields,
             is_stream=emit.kind == "stream",
             is_once=is_once,
+            generation=generation,
+            is_shown=not is_backfill,
             input_stream=pipeline.stream.stream,
         )
     return DocumentShape(
@@ -102,4 +128,5 @@ def document_shape(
         is_stream=emit.kind == "stream",
         is_once=is_once,
         generation=generation,
+        is_shown=not is_backfill,
     )

@@ -80,6 +80,7 @@ def _newer_document(run: JobRun, checkpoint: CheckpointRow | None, last: SliceRo
     if checkpoint is not None and checkpoint.closes_ms is not None:
         # Of records, those below the watermark are late.
         emitted |= {stage.name: checkpoint.closes_ms - 1 for stage in run.pipeline.record_stages}
+    generation = run.ledger.job(run.job).generation
     for stage, aliases in aliases_of(run.pipeline).items():
         for alias in aliases:
             origin = newer_document(
@@ -89,6 +90,7 @@ def _newer_document(run: JobRun, checkpoint: CheckpointRow | None, last: SliceRo
                 epoch=run.epoch,
                 emission=last.number if last else 0,
                 after_ms=emitted.get(stage, 0),
+                generation=generation,
             )
             if origin:
                 return f"the index holds results of emission {origin['emission']} by run {origin['epoch']}"

@@ -53,8 +53,10 @@ def plan_rewind(
     checkpoint: CheckpointRow | None,
     first_slice_reaching: Callable[[int], int | None],
     stages: Mapping[str, WindowShape],
+    floor: int = 0,
 ) -> RewindPlan:
-    """Plan a run from the last checkpoint. `stages`: their windows, in their order.
+    """Plan a run from the last checkpoint. `stages`: their windows, in their order. `floor`: the last slice that can't be
+    replayed, 0 if all can; while nothing is closed it is the origin of the job's life, before which is nothing of it.
 
     1. If nothing is committed, start at slice 1 and leave nothing out. Where there is no window, nothing is replayed: records are
        emitted by the slice that holds them.
@@ -71,7 +73,7 @@ def plan_rewind(
     if not stages:
         return RewindPlan(slice_first=checkpoint.slice + 1, slice_committed=checkpoint.slice)
     if closes_ms is None:
-        return RewindPlan(slice_first=1, slice_committed=checkpoint.slice)
+        return RewindPlan(slice_first=floor + 1, slice_committed=checkpoint.slice)
     emitted = {
         stage: shape.last_end(min(closes_ms, checkpoint.emitted.get(stage, closes_ms)))
         for stage, shape in stages.items()
@@ -105,6 +107,7 @@ def whole_plan_of_job(ledger: Ledger, pipeline: CheckedPipeline) -> RewindPlan:
         ledger.last_checkpoint(pipeline.job),
         lambda event_ms: ledger.first_slice_reaching(pipeline.job, event_ms),
         {stage.name: stage.shape for stage in pipeline.stages},
+        ledger.floor(pipeline.job),
     )
 
 

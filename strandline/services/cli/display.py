@@ -340,3 +340,12 @@ def _typed(fields: dict[str, str]) -> str:
 
 def _or_dash(value: object) -> str:
     return "-" if value is None else str(value)
+
+
+def deleted_job_sentence(answer: Answer) -> str:
+    """What became of a deleted job and of what it had written."""
+    indices = ", ".join(answer["indices"]) or "none"
+    return (
+        f"job {answer['job']} is deleted; its results ({indices}) are {answer['results']}, its dead letters "
+        f"{answer['dead_letters']}"
+    )

@@ -88,6 +88,47 @@ def restart_job(
     _show_job(job, as_json)
 
 
+@job_app.command("delete", epilog="Example: strandline job delete nab --results")
+def delete_job(
+    name: Name,
+    results: Annotated[bool, typer.Option("--results", help="Delete its indices of results, too.")] = False,
+    dead_letters: Annotated[bool, typer.Option("--dead-letters", help="Delete its dead letters, too.")] = False,
+    data_dir: DataDir = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a job that is stopped. Its results and dead letters stay unless asked; given for a job that was deleted before, the
+    options delete them now."""
+    with connect(data_dir, url) as client:
+        answer = client.delete_job(name, results=results, dead_letters=dead_letters)
+    show(answer, as_json, lambda: [Text(display.deleted_job_sentence(answer))])
+
+
+@job_app.command("reset", epilog="Example: strandline job reset nab --to earliest")
+def reset_job(
+    name: Name,
+    to: Annotated[str, typer.Option(help="earliest, latest, or a time of arrival: ISO 8601, UTC unless it says.")],
+    data_dir: DataDir = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a stopped job begin anew at a place of its stream, under a new generation of results. Start it afterwards."""
+    place = to if to in ("earliest", "latest") else str(max(0, parse_time(to, "--to") or 0))
+    with connect(data_dir, url) as client:
+        answer = client.reset_job(name, place)
+    show(
+        answer,
+        as_json,
+        lambda: [
+            Text(
+                f"job {name} begins anew at {to}, with generation {answer['generation']} of results; start it with: "
+                "strandline job "
+                f"start {name}"
+            )
+        ],
+    )
+
+
 @audit_app.command("audit", epilog=AUDIT_EXAMPLE)
 @job_app.command("audit", epilog=AUDIT_EXAMPLE)
 def audit_job(

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 import yaml
+from rich.text import Text
 
 from strandline.core.stream import check_name
 from strandline.services.cli import display
@@ -35,6 +36,22 @@ def show_stream(
     with connect(data_dir, url) as client:
         answer = client.stream(name)
     show(answer, as_json, lambda: display.stream_tables(answer))
+
+
+@stream_app.command("delete", epilog="Example: strandline stream delete machines")
+def delete_stream(
+    name: Annotated[str, typer.Argument(help="The stream's name.")],
+    keep_topic: Annotated[
+        bool, typer.Option("--keep-topic", help="Leave the topic, and its records, in Kafka.")
+    ] = False,
+    data_dir: DataDir = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a stream that no job reads or emits to, with all its records."""
+    with connect(data_dir, url) as client:
+        answer = client.delete_stream(name, keep_topic=keep_topic)
+    show(answer, as_json, lambda: [Text(f"stream {name} is deleted; its topic is {answer['topic']}")])
 
 
 @stream_app.command("infer", epilog="Example: strandline stream infer --sample examples/readings.ndjson")

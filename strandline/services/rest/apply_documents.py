@@ -15,7 +15,7 @@ from strandline.core.documents import Path, YamlDocument, did_you_mean, read_doc
 from strandline.core.errors import Conflict, InvalidDocument, LogTruncated, NotFound, Problem
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import JobBase, JobRow, Place
+from strandline.ledger.states import JobBase, JobRow, Offsets, Place
 from strandline.log.admin import TopicDescription
 from strandline.processing.emission.document_shapes import document_shape
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -32,6 +32,7 @@ from strandline.processing.pipelines.stages import Stage
 from strandline.processing.pipelines.upgrade import Change, Effect, changes_between
 from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds, require_log_holds, rewind_cost
 from strandline.results.mapping import build_mapping, ensure_index_template
+from strandline.results.names import generation_of
 from strandline.services.rest.job_status import input_stream, rewind_view
 from strandline.services.rest.views import Applied, JobPlan
 
@@ -149,12 +150,15 @@ class Applier:
         topics: TopicMaker,
         ensure_templates: Callable[[CheckedPipeline], None],
         log_starts: Callable[[str], Mapping[int, int]],
+        origin: Callable[[PipelineSpec], Offsets] | None = None,
     ) -> None:
-        """`log_starts(topic)` returns the first offset that each partition of it still holds."""
+        """`log_starts(topic)` returns the first offset that each partition of it still holds; `origin(pipeline)` where a new job
+        begins to read: needed for the name of a deleted job, which is refused without."""
         self._ledger = ledger
         self._topics = topics
         self._ensure_templates = ensure_templates
         self._log_starts = log_starts
+        self._origin = origin
 
     def check(self, text: bytes | str, source: str) -> Batch:
         """Check documents against each other and the ledger. Raises InvalidDocument."""
@@ -186,6 +190,7 @@ class Applier:
         bases = {pipeline.job: self._check_job(pipeline) for pipeline in batch.pipelines}
         self._refuse_shared_places(batch.pipelines)
         self._refuse_circles(batch.pipelines)
+        self._refuse_left_results(batch.pipelines)
         applied = [self._apply_stream(stream) for stream in batch.streams]
         written = text.decode("utf-8")
         return applied + [self._apply_pipeline(pipeline, written, bases) for pipeline in batch.pipelines]
@@ -209,7 +214,13 @@ class Applier:
         self._ensure_templates(pipeline)
         emits_to = [Place(kind, name, stage) for stage, (kind, name) in _places(pipeline.spec)]
         row = self._ledger.submit_job(
-            pipeline.job, written, pipeline.spec.as_document(), emits_to, bases.keys(), bases[pipeline.job]
+            pipeline.job,
+            written,
+            pipeline.spec.as_document(),
+            emits_to,
+            bases.keys(),
+            bases[pipeline.job],
+            self._origin_of_life(pipeline) if before is None else None,
         )
         outcome = _outcome(before.version if before else None, row.version)
         if outcome != "unchanged":
@@ -217,6 +228,12 @@ class Applier:
             self._ledger.record_event(f"job_{outcome}", message, row.name, facts={"version": row.version})
         self._restart_readers(streams_before ^ self._emitted_streams(row))
         return Applied(kind="pipeline", name=row.name, outcome=outcome, version=row.version)
+
+    def _origin_of_life(self, pipeline: CheckedPipeline) -> Offsets | None:
+        """Where a new job begins that has the name of a deleted one."""
+        if self._origin is None or not self._ledger.deleted_job(pipeline.job):
+            return None
+        return self._origin(pipeline.spec)
 
     def _refuse_other_topic(self, name: str, topic: TopicDescription) -> None:
         try:
@@ -316,6 +333,32 @@ class Applier:
                     "one of them read, or emit to, another stream"
                 )
 
+    def _refuse_left_results(self, pipelines: list[CheckedPipeline]) -> None:
+        """What a deleted job left under an alias would be counted together with the results of another job. (A job of the same
+        name writes a generation of its own, and the alias shows that alone.) In a stream, that holds for its own results, too."""
+        left = self._ledger.stores_left()
+        for pipeline in pipelines:
+            aliases = {name for _, (kind, name) in _places(pipeline.spec) if kind == "elasticsearch"}
+            for index, job in left.items():
+                found = next((alias for alias in aliases if generation_of(alias, index) is not None), None)
+                if found is not None and job != pipeline.job:
+                    raise Conflict(
+                        f"alias {found} still shows results of job {job}, which was deleted; delete them, too "
+                        f"(strandline job delete {job} --results), or have {pipeline.job} emit under another name"
+                    )
+            if self._job(pipeline.job) is None and self._ledger.deleted_job(pipeline.job):
+                self._refuse_emitted_streams(pipeline)
+
+    def _refuse_emitted_streams(self, pipeline: CheckedPipeline) -> None:
+        emitted = self._ledger.streams_emitted(pipeline.job)
+        for _, stream in emissions_to_streams(pipeline.spec):
+            if stream in emitted and self._registered(stream) is not None:
+                raise Conflict(
+                    f"stream {stream} holds results of the job {pipeline.job} that was deleted, and the new one would emit "
+                    "the same "
+                    f"once more; delete the stream first (strandline stream delete {stream}), or choose another name for it"
+                )
+
     def _emitted_streams(self, job: JobRow | None) -> set[str]:
         if job is None:
             return set()
@@ -350,14 +393,15 @@ class Applier:
             return None
 
 
-def ensure_templates(elasticsearch_url: str, pipeline: CheckedPipeline) -> None:
-    """Make the index template of every emission to Elasticsearch. Raises Conflict, IndexUnavailable."""
+def ensure_templates(elasticsearch_url: str, pipeline: CheckedPipeline, generation: int = 1) -> None:
+    """Make the index template of every emission to Elasticsearch, in the job's own generation. Raises Conflict,
+    IndexUnavailable."""
     for stage in pipeline.all_stages:
         for emit in stage.emits:
             if emit.kind == "elasticsearch":
                 # The mapping is the same for every version of the job.
                 mapping = build_mapping(document_shape(pipeline, stage, emit, 1))
-                ensure_index_template(elasticsearch_url, emit.name, mapping, settings=emit.index)
+                ensure_index_template(elasticsearch_url, emit.name, mapping, generation=generation, settings=emit.index)
 
 
 def _shared_entrances(

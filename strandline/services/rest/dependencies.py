@@ -13,6 +13,7 @@ from strandline.services.rest.apply_documents import Applier
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
+from strandline.services.supervision.job_lives import JobLives
 from strandline.services.supervision.old_slices import OldSlices
 from strandline.services.supervision.supervisor import Supervisor
 
@@ -29,6 +30,7 @@ class Dependencies:
     backfills: BackfillJobs
     old_slices: OldSlices
     dead_letter_copies: DeadLetterCopies
+    lives: JobLives
     elasticsearch_url: str
     """Of the results store; may hold a password."""
 

@@ -229,6 +229,8 @@ class JobView(View):
     """Why it is in this state; empty when there is nothing to say."""
     epoch: int
     """The newest run; 0 before the first."""
+    generation: int
+    """Of the results that it writes itself: higher after a reset."""
     leader: LeaderView | None
     """Null while no control service leads the job."""
     created_ms: int
@@ -252,6 +254,21 @@ class JobView(View):
     """The backfill that is requested or runs."""
     links: list[Link]
     """The requests that would change something now."""
+
+
+class DeletedJobView(View):
+    """A deleted job, and what became of what it had written."""
+
+    job: str
+    indices: list[str]
+    """Its indices of results."""
+    results: Literal["kept", "deleted"]
+    dead_letters: Literal["kept", "deleted"]
+
+
+class DeletedStreamView(View):
+    stream: str
+    topic: Literal["kept", "deleted"]
 
 
 class JobList(View):

@@ -198,6 +198,7 @@ class Supervisor:
         self._errors.worked("the jobs are looked at again", action="look")
         for lease, before in claimed:
             self._take_over(lease, before)
+        self._forget_deleted({job.name for job in jobs})
         for job in jobs:
             if self._leadership.lease_of(job.name) is None:
                 continue
@@ -254,6 +255,14 @@ class Supervisor:
                 logger.error("the runner of a lost job did not end", action="lose", job=name, error=str(error))
                 continue
             logger.warning("the job is no longer led here", action="lose", job=name, lease=runner.lease)
+
+    def _forget_deleted(self, present: set[str]) -> None:
+        """End what runs for a job that was deleted: it was being started meanwhile, and finds no job."""
+        for name in self._runners.keys() - present:
+            try:
+                self._reap(name, self._runners[name])
+            except StackError as error:
+                logger.error("the runner of a deleted job did not end", action="lose", job=name, error=str(error))
 
     def _end_at_once(self, job: str, why: str) -> None:
         """Called by the leadership's threads. It does not ask the ledger, which may hang."""

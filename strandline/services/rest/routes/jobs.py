@@ -21,6 +21,7 @@ from strandline.services.rest.views import (
     DeadLetterFull,
     DeadLetterList,
     DeadLetterView,
+    DeletedJobView,
     EventList,
     ExplanationView,
     JobList,
@@ -28,6 +29,7 @@ from strandline.services.rest.views import (
     KibanaView,
     SliceList,
 )
+from strandline.services.supervision.job_lives import Place
 
 router = APIRouter(tags=["jobs"])
 
@@ -101,6 +103,31 @@ def restart_job(control: Control, name: str, response: Response) -> JobView:
     """End the job's run after its current slice and start a new one, with a higher epoch."""
     control.ledger.ask_restart(name)
     return _order(control, name, Desired.RUNNING, response)
+
+
+@router.delete("/v1/jobs/{name}")
+def delete_job(control: Control, name: str, results: bool = False, dead_letters: bool = False) -> DeletedJobView:
+    """Delete a job that doesn't run. Its results and dead letters stay unless asked; of a job that was deleted before, they are
+    deleted if asked now."""
+    deleted = control.lives.delete(name, results=results, dead_letters=dead_letters)
+    control.supervisor.wake()
+    return DeletedJobView(**vars(deleted))
+
+
+@router.post("/v1/jobs/{name}/reset")
+def reset_job(
+    control: Control,
+    name: str,
+    to: Annotated[
+        str, Query(pattern=r"^(earliest|latest|\d{1,15})$", description="An end of the log, or a log time (ms).")
+    ],
+) -> JobView:
+    """Let a stopped job begin anew at a place of its stream, under a new generation of results: its aliases show no older
+    ones."""
+    place: Place = int(to) if to.isdecimal() else "earliest" if to == "earliest" else "latest"
+    job = control.lives.reset(name, place)
+    control.supervisor.wake()
+    return job_view(control.ledger, control.log, job)
 
 
 @router.get("/v1/jobs/{name}/slices")

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.services.rest.dependencies import Control
-from strandline.services.rest.views import PartitionView, StreamList, StreamView
+from strandline.services.rest.views import DeletedStreamView, PartitionView, StreamList, StreamView
 
 router = APIRouter(tags=["streams"])
 
@@ -33,3 +33,11 @@ def show_stream(control: Control, name: str) -> StreamView:
         records=sum(one.offset_next - one.offset_first for one in partitions),
         partitions=partitions,
     )
+
+
+@router.delete("/v1/streams/{name}")
+def delete_stream(control: Control, name: str, keep_topic: bool = False) -> DeletedStreamView:
+    """Delete a stream that no job reads or emits to, with its topic unless that is to stay. Gateways take nothing for it from
+    their next look at the ledger on."""
+    control.lives.delete_stream(name, keep_topic=keep_topic)
+    return DeletedStreamView(stream=name, topic="kept" if keep_topic else "deleted")

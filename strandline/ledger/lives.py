@@ -1,0 +1,233 @@
+"""The lives of a job, and the end of a stream.
+
+A *life* begins when a job's name is first used, when a deleted job's name is used anew, and when a job is reset. Nothing is ever
+numbered anew: epochs, leases, versions, slices and generations of results of a later life are above those of all lives before.
+So whatever an earlier life left behind, or still tries to write, is told from what the present one writes.
+
+A life after the first begins with a committed slice without records, its *origin*: it ends where the life begins to read, and its
+checkpoint says that nothing is emitted, and where the dead letters of earlier lives end. It is the job's floor.
+
+How a life ends, each step repeatable, whatever is killed in between:
+
+1. `end_runs`: a new epoch fences all runs before; it is that of a run that has ended already.
+2. The caller fences what these runs may write to Kafka, and reads where the dead letters end then.
+3. `reset_job` or `delete_job`, under that epoch: a start in between has a newer one, and is not undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from strandline.core.errors import Conflict, NotFound
+from strandline.ledger.database import Part
+from strandline.ledger.models import (
+    backfills,
+    checkpoints,
+    inputs,
+    job_versions,
+    jobs,
+    places,
+    result_indices,
+    runs,
+    slices,
+    streams,
+)
+from strandline.ledger.registry import lock_job, read_job, refuse_old_epoch
+from strandline.ledger.states import (
+    OPEN_BACKFILLS,
+    RESTING,
+    Desired,
+    EventTimeRule,
+    JobRow,
+    Offsets,
+    RunRow,
+    SliceKind,
+    SliceStatus,
+)
+
+ORIGIN_FIRST = 2
+"""The lowest number of an origin: the job's floor is at 2 or above, or there is none."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a life begins."""
+
+    offsets: Offsets
+    """The first record of each partition that it reads."""
+    letter_offsets: Mapping[int, int]
+    """Where the dead letters of the lives before end: partition -> offset."""
+
+
+class Lives(Part):
+    """Each method is one transaction."""
+
+    def end_runs(self, job: str, verb: str) -> RunRow:
+        """Fence all runs of a job that has none at work, before it is reset or deleted (`verb`), and let it stay stopped;
+        return the run that fences them, which has ended.
+
+        Raises Conflict, with what to do first, while the job has a runner or an open backfill; NotFound.
+        """
+        with self._database.writing(f"{verb} job {job}") as connection:
+            known, now_ms = lock_job(connection, job), self._clock_ms()
+            if known.state not in RESTING:
+                raise Conflict(
+                    f"job {job} is {known.state.value}, and only a job that doesn't run can be {verb}: first "
+                    f"strandline job stop {job}, then strandline job {verb.removesuffix('d')} {job}"
+                )
+            is_open = (backfills.c.job == job) & backfills.c.state.in_(OPEN_BACKFILLS)
+            generation = connection.execute(sa.select(backfills.c.generation).where(is_open)).scalar()
+            if generation is not None:
+                raise Conflict(
+                    f"backfill {generation} of job {job} is under way; wait for its end, or cancel it with "
+                    f"strandline job backfill {job} --cancel"
+                )
+            epoch = known.epoch + 1
+            ended = {"ended_ms": now_ms, "outcome": "superseded", "message": f"the job was {verb}"}
+            connection.execute(sa.update(runs).where(runs.c.job == job, runs.c.ended_ms.is_(None)).values(ended))
+            fence = RunRow(job, epoch, known.version, 0, now_ms, now_ms, verb, f"no run: the job was {verb}")
+            connection.execute(sa.insert(runs).values(vars(fence)))
+            connection.execute(
+                sa.update(jobs)
+                .where(jobs.c.name == job)
+                .values(epoch=epoch, desired=Desired.STOPPED, updated_ms=now_ms)
+            )
+            return fence
+
+    def reset_job(self, fence: RunRow, origin: Origin) -> JobRow:
+        """Begin a new life of the job at `origin`, under a new generation of results. `fence` is the answer of `end_runs`.
+
+        Raises Fenced when the job was started in between; NotFound.
+        """
+        with self._database.writing(f"reset job {fence.job}") as connection:
+            self._begin_life(connection, fence, origin)
+            return read_job(connection, fence.job)
+
+    def delete_job(self, fence: RunRow, letter_offsets: Mapping[int, int]) -> None:
+        """Delete the job: from now on there is none of this name, and its places are free. `letter_offsets`: where its dead
+        letters end. Raises as `reset_job` does."""
+        with self._database.writing(f"delete job {fence.job}") as connection:
+            self._begin_life(connection, fence, Origin({}, letter_offsets))
+            connection.execute(sa.delete(places).where(places.c.job == fence.job))
+            gone = sa.update(jobs).where(jobs.c.name == fence.job)
+            connection.execute(gone.values(deleted_ms=self._clock_ms()))
+
+    def _begin_life(self, connection: sa.Connection, fence: RunRow, origin: Origin) -> None:
+        """Replace all slices and checkpoints by the origin, in a transaction that holds the job's row."""
+        job, now_ms = fence.job, self._clock_ms()
+        known = lock_job(connection, job)
+        refuse_old_epoch(known, fence.epoch)
+        if known.state not in RESTING:
+            raise Conflict(
+                f"job {job} was just started, and is {known.state.value}; stop it first: strandline job stop {job}"
+            )
+        last = connection.execute(sa.select(sa.func.max(slices.c.number)).where(slices.c.job == job)).scalar() or 0
+        newest = sa.select(sa.func.max(backfills.c.generation)).where(backfills.c.job == job)
+        generation = max(known.generation, connection.execute(newest).scalar() or 0) + 1
+        for table in (checkpoints, slices, inputs):
+            connection.execute(sa.delete(table).where(table.c.job == job))
+        number = max(ORIGIN_FIRST, last + 1)
+        of_origin = {"job": job, "epoch": fence.epoch, "version": known.version}
+        cut = {
+            "number": number,
+            "offsets_first": origin.offsets,
+            "offsets": origin.offsets,
+            "cut_time_ms": now_ms,
+            "watermark_ms": None,
+            "rule": EventTimeRule(delay_ms=0, idle_timeout_ms=None),
+            "kind": SliceKind.IDLE,
+            "status": SliceStatus.COMMITTED,
+            "planned_ms": now_ms,
+        }
+        connection.execute(sa.insert(slices).values(of_origin | cut))
+        nothing: dict[str, dict[str, int]] = {
+            name: {} for name in ("emitted", "rejected", "results", "rejected_total", "results_total")
+        }
+        zeros = dict.fromkeys(("records", "accepted", "records_total", "accepted_total"), 0)
+        done = {
+            "slice": number,
+            "dead_letter_offsets": dict(origin.letter_offsets),
+            "committed_ms": now_ms,
+            "refused_total": {},
+        }
+        connection.execute(sa.insert(checkpoints).values(of_origin | nothing | zeros | done))
+        letters_first = origin.letter_offsets.get(0, 0)
+        begun = {"generation": generation, "letters_first": letters_first, "message": "", "updated_ms": now_ms}
+        connection.execute(sa.update(jobs).where(jobs.c.name == job).values(begun))
+
+    def deleted_job(self, job: str) -> bool:
+        """Whether a job of this name was deleted, and its name not used since."""
+        of_job = (jobs.c.name == job) & jobs.c.deleted_ms.is_not(None)
+        with self._database.reading(f"look for a deleted job {job}") as connection:
+            return connection.execute(sa.select(jobs.c.name).where(of_job)).first() is not None
+
+    def generation_of(self, job: str) -> int:
+        """The generation of what a job of this name writes itself, or would write if its name were used anew."""
+        wanted = sa.select(jobs.c.generation).where(jobs.c.name == job)
+        with self._database.reading(f"read the generation of job {job}") as connection:
+            return int(connection.execute(wanted).scalar() or 1)
+
+    def indices_left(self, job: str) -> list[str]:
+        """The indices that a deleted job made, without those that another job has written to, too. Raises NotFound."""
+        if not self.deleted_job(job):
+            raise NotFound(f"There is no deleted job {job}.")
+        others = sa.select(result_indices.c.name).where(result_indices.c.job != job)
+        wanted = sa.select(result_indices.c.name).where(
+            result_indices.c.job == job, result_indices.c.name.not_in(others)
+        )
+        with self._database.reading(f"list the indices of deleted job {job}") as connection:
+            return list(connection.execute(wanted.order_by(result_indices.c.name)).scalars())
+
+    def stores_left(self) -> dict[str, str]:
+        """Index -> the deleted job that made it, of all that are not known to be deleted."""
+        wanted = (
+            sa.select(result_indices.c.name, result_indices.c.job)
+            .join(jobs, jobs.c.name == result_indices.c.job)
+            .where(jobs.c.deleted_ms.is_not(None))
+        )
+        with self._database.reading("list the indices of deleted jobs") as connection:
+            return {row.name: row.job for row in connection.execute(wanted)}
+
+    def streams_emitted(self, job: str) -> set[str]:
+        """The streams to which a version of this job, deleted or not, emitted."""
+        wanted = sa.select(job_versions.c.document).where(job_versions.c.job == job)
+        with self._database.reading(f"read where job {job} emitted to") as connection:
+            documents = list(connection.execute(wanted).scalars())
+        emits = (emit for one in documents for step in one.get("steps", []) for emit in step.get("emit") or [])
+        return {emit["stream"] for emit in emits if emit.get("stream")}
+
+    def forget_indices(self, job: str, names: list[str]) -> None:
+        """Record that these indices of a deleted job are deleted."""
+        of_job = (result_indices.c.job == job) & result_indices.c.name.in_(names)
+        with self._database.writing(f"note that indices of deleted job {job} are deleted") as connection:
+            connection.execute(sa.delete(result_indices).where(of_job))
+
+    def forget_letters(self, job: str) -> None:
+        """Record that the dead letters of a deleted job are deleted: a later job of its name begins them at 0."""
+        deleted = sa.select(jobs.c.name).where(jobs.c.name == job, jobs.c.deleted_ms.is_not(None))
+        with self._database.writing(f"note that the dead letters of deleted job {job} are deleted") as connection:
+            of_job = sa.update(checkpoints).where(checkpoints.c.job.in_(deleted))
+            connection.execute(of_job.values(dead_letter_offsets={}))
+            connection.execute(sa.update(jobs).where(jobs.c.name.in_(deleted)).values(letters_first=0))
+
+    def delete_stream(self, name: str, checked: Mapping[str, int]) -> None:
+        """Delete the registration of a stream. `checked`: the present version of each job, none of which needs the stream.
+
+        Raises Conflict when there is another job or version by now; NotFound.
+        """
+        with self._database.writing(f"delete stream {name}") as connection:
+            known = connection.execute(
+                sa.select(streams.c.name).where(streams.c.name == name).with_for_update()
+            ).first()
+            if known is None:
+                raise NotFound(f"There is no stream {name}.")
+            present = sa.select(jobs.c.name, jobs.c.version).where(jobs.c.deleted_ms.is_(None))
+            if {row.name: row.version for row in connection.execute(present)} != dict(checked):
+                raise Conflict("A job has just been submitted or deleted, which may need the stream; try again.")
+            used = sa.select(inputs.c.job).where(inputs.c.stream == name)
+            if reader := connection.execute(used).scalar():
+                raise Conflict(f"Job {reader} has read stream {name}; delete or reset the job first.")
+            connection.execute(sa.delete(streams).where(streams.c.name == name))

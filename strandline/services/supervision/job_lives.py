@@ -1,0 +1,224 @@
+"""Resetting and deleting jobs, deleting streams. What a life of a job is, and why nothing of an earlier one is taken for the
+present one's, says `ledger/lives.py`.
+
+Every method may be killed anywhere and called again. What it leaves in the middle is a stopped job of the life before, or what
+was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import structlog
+
+from strandline.core.errors import Conflict, Fenced, IndexUnavailable, NotFound
+from strandline.core.failpoints import failpoint
+from strandline.core.record_headers import dead_letter_topic
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.lives import Origin
+from strandline.ledger.states import JobRow, Offsets, RunRow
+from strandline.log.admin import KafkaAdmin
+from strandline.processing.emission.fencing import fence_older_runs
+from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.result_streams import emissions_to_streams, emitter_of, present_pipelines
+from strandline.results.elasticsearch_client import RequestRefused, request
+from strandline.results.generations import hide_older
+from strandline.results.mapping import template_path
+from strandline.results.names import dead_letter_index
+
+log = structlog.get_logger()
+
+Place = Literal["earliest", "latest"] | int
+"""A place of the log: an end of it, or a log time (ms)."""
+_TIMEOUT_S = 60.0
+_LETTERS = 0
+"""The partition of dead letters."""
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """What became of what a deleted job had written."""
+
+    job: str
+    indices: list[str] = field(default_factory=list)
+    """Its indices, which are kept or deleted as asked."""
+    results: Literal["kept", "deleted"] = "kept"
+    dead_letters: Literal["kept", "deleted"] = "kept"
+
+
+class JobLives:
+    """Blocking; safe for several threads and several control services."""
+
+    def __init__(self, ledger: Ledger, admin: KafkaAdmin, elasticsearch_url: str) -> None:
+        """`admin` may change topics."""
+        self._ledger = ledger
+        self._admin = admin
+        self._elasticsearch_url = elasticsearch_url
+
+    def reset(self, job: str, to: Place) -> JobRow:
+        """Let a stopped job begin anew at a place of its stream, under a new generation of results.
+
+        1. Refuse what can't be: a job that runs, one that emits to streams, a time in a stream of results.
+        2. Fence its runs: in the ledger, and in Kafka.
+        3. Begin the new life in the ledger, in one transaction.
+        4. Take the results of earlier lives out of its aliases. If the index doesn't answer, the next run does it before it
+        writes.
+
+        Raises Conflict, NotFound, LogUnavailable, LedgerUnavailable.
+        """
+        row = self._ledger.job(job)
+        spec = self._spec(row)
+        if streams := sorted({stream for _, stream in emissions_to_streams(spec)}):
+            raise Conflict(
+                f"job {job} emits to stream {', '.join(streams)}, and a reset would emit the same results there once more, which "
+                "its readers would count twice. Apply the pipeline under another name, with other names of its streams; or take "
+                "the stream out of the pipeline first"
+            )
+        origin = self.origin(spec, to)
+        fence = self._end_runs(job, "reset")
+        try:
+            row = self._ledger.reset_job(fence, Origin(origin, self._letters_end(job)))
+        except Fenced as error:
+            raise _started(job, "reset") from error
+        failpoint("reset.begun")
+        message = f"job {job} was reset to {to if isinstance(to, str) else f'log time {to} ms'}"
+        facts = {"generation": row.generation, "epoch": row.epoch, "offsets": origin}
+        self._ledger.record_event("job_reset", message, job, row.epoch, facts)
+        self._hide(spec, row)
+        return row
+
+    def delete(self, job: str, *, results: bool, dead_letters: bool) -> Deleted:
+        """Delete a job that doesn't run; its results and dead letters only if asked. Of a job that was deleted before, delete
+        these.
+
+        Raises Conflict, with what depends on it; NotFound, LogUnavailable, IndexUnavailable, LedgerUnavailable.
+        """
+        if not self._ledger.deleted_job(job):
+            spec = self._spec(self._ledger.job(job))
+            self._refuse_readers(job, spec)
+            fence = self._end_runs(job, "deleted")
+            try:
+                self._ledger.delete_job(fence, self._letters_end(job))
+            except Fenced as error:
+                raise _started(job, "delete") from error
+            failpoint("delete.recorded")
+            self._ledger.record_event("job_deleted", f"job {job} was deleted", job, fence.epoch)
+        indices = self._ledger.indices_left(job)
+        if results:
+            self._delete_indices(job, indices)
+        if dead_letters:
+            self._delete_letters(job)
+        return Deleted(job, indices, "deleted" if results else "kept", "deleted" if dead_letters else "kept")
+
+    def delete_stream(self, name: str, *, keep_topic: bool) -> None:
+        """Delete a stream that no job reads or emits to; gateways take nothing for it from their next look at the ledger on.
+
+        Raises Conflict, with the jobs; NotFound, LogUnavailable, LedgerUnavailable.
+        """
+        jobs = self._ledger.jobs()
+        pipelines = present_pipelines(self._ledger)
+        readers = sorted(job for job, spec in pipelines.items() if spec.input.stream == name)
+        emitters = sorted(
+            job for job, spec in pipelines.items() if any(stream == name for _, stream in emissions_to_streams(spec))
+        )
+        needs = [f"job {job} reads it" for job in readers] + [f"job {job} emits to it" for job in emitters]
+        if needs:
+            first = [*readers, *emitters][0]
+            raise Conflict(
+                f"stream {name} can't be deleted, because {', '.join(needs)}; delete the jobs first: strandline job delete "
+                f"{first}"
+            )
+        self._ledger.delete_stream(name, {job.name: job.version for job in jobs})
+        self._ledger.record_event("stream_deleted", f"stream {name} was deleted", facts={"stream": name})
+        if not keep_topic:
+            self._admin.delete(name)
+
+    def origin(self, spec: PipelineSpec, to: Place | None = None) -> Offsets:
+        """The offsets of a place in the stream that the pipeline reads; without `to`, of the place where it says that it begins.
+
+        Raises Conflict for a time in a stream of results, which is read by whole emissions; NotFound, LogUnavailable.
+        """
+        stream, to = spec.input.stream, spec.input.start if to is None else to
+        partitions = range(self._admin.describe(stream).partitions)
+        starts = self._admin.starts(stream, partitions)
+        if to == "earliest":
+            return {stream: starts}
+        emitter = emitter_of(self._ledger, stream)
+        if isinstance(to, int):
+            if emitter is not None:
+                raise Conflict(
+                    f"stream {stream} holds the results of job {emitter}, which are read by whole emissions: reset to "
+                    "earliest or "
+                    "latest"
+                )
+            ends, found = self._admin.ends(stream, partitions), self._admin.offsets_at(stream, partitions, to)
+            return {stream: {p: min(found[p], ends[p]) if found[p] >= 0 else ends[p] for p in partitions}}
+        ends = self._admin.ends(stream, partitions)
+        if emitter is not None:
+            last = self._ledger.last_checkpoint(emitter)
+            emitted: Mapping[int, int] = last.result_offsets.get(stream, {}) if last else {}
+            ends = {p: max(starts[p], min(end, emitted.get(p, 0))) for p, end in ends.items()}
+        return {stream: ends}
+
+    def _end_runs(self, job: str, verb: str) -> RunRow:
+        """Fence all runs of the job, in the ledger and in Kafka: nothing of them is written afterwards."""
+        fence = self._ledger.end_runs(job, verb)
+        failpoint("life.runs_ended")
+        fence_older_runs(self._ledger, self._admin.bootstrap, fence)
+        failpoint("life.fenced")
+        return fence
+
+    def _letters_end(self, job: str) -> dict[int, int]:
+        """Where the dead letters end; no run of the job can write another."""
+        try:
+            return self._admin.ends_with_open(dead_letter_topic(job), [_LETTERS])
+        except NotFound:
+            return {}
+
+    def _spec(self, job: JobRow) -> PipelineSpec:
+        return PipelineSpec.from_document(self._ledger.job_version(job.name, job.version).document)
+
+    def _refuse_readers(self, job: str, spec: PipelineSpec) -> None:
+        """A reader of results is cut where the checkpoints of the job say that emissions end."""
+        emitted = {stream for _, stream in emissions_to_streams(spec)}
+        for other, reading in present_pipelines(self._ledger).items():
+            if reading.input.stream in emitted:
+                raise Conflict(
+                    f"job {job} can't be deleted, because job {other} reads its results from stream {reading.input.stream}; "
+                    f"delete that first: strandline job delete {other}"
+                )
+
+    def _hide(self, spec: PipelineSpec, row: JobRow) -> None:
+        try:
+            for alias in sorted({emit.name for step in spec.steps for emit in step.emit or [] if emit.elasticsearch}):
+                hide_older(self._elasticsearch_url, alias, row.generation)
+        except (IndexUnavailable, RequestRefused) as error:
+            log.warning("the next run hides what earlier lives wrote", job=row.name, why=str(error))
+
+    def _delete_indices(self, job: str, indices: list[str]) -> None:
+        for index in indices:
+            for path in (f"/{index}", template_path(index.rpartition("-")[0])):
+                _delete(self._elasticsearch_url, path)
+        self._ledger.forget_indices(job, indices)
+
+    def _delete_letters(self, job: str) -> None:
+        try:
+            self._admin.delete(dead_letter_topic(job))
+        except NotFound:
+            log.info("there are no dead letters to delete", job=job)
+        _delete(self._elasticsearch_url, f"/{dead_letter_index(job)}")
+        self._ledger.forget_letters(job)
+
+
+def _delete(url: str, path: str) -> None:
+    try:
+        request(url, "DELETE", path, timeout_s=_TIMEOUT_S)
+    except RequestRefused as error:
+        if error.status != 404:
+            raise
+
+
+def _started(job: str, verb: str) -> Conflict:
+    return Conflict(f"job {job} was started in between; stop it, then strandline job {verb} {job} again")

@@ -1,0 +1,237 @@
+"""Jobs that are deleted, whose names are used anew, and that are reset; streams that are deleted: through the REST API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.core.errors import Conflict, Fenced, NotFound
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.lives import Origin
+from strandline.ledger.states import Desired, JobState
+from strandline.log.kafka_status import LogRange
+from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds, rewind_cost
+from strandline.services.rest.job_status import present_pipeline
+from tests.support.control import BOTH, PIPELINE, Api
+from tests.support.ledgers import a_checkpoint, a_slice
+
+READER = """\
+pipeline: daily
+input: {stream: turbine-minutes}
+event_time: {field: window_end, delay: 0s}
+steps:
+  - window: {name: per_day, tumbling: 1d, by: [turbine], aggregate: {n: sum(n)}}
+    emit: [{elasticsearch: turbine-day}]
+"""
+TO_STREAM = BOTH.replace("elasticsearch: turbine-minute", "stream: turbine-minutes")
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    yield Api(ledger)
+    ledger.close()
+
+
+def run_and_stop(api: Api, slices: int = 2) -> None:
+    """Have the job commit slices, and plan one more, which it leaves."""
+    ledger = api.ledger
+    number = ledger.slice_count("power")
+    epoch = ledger.begin_run("power", 1).epoch
+    version = ledger.job("power").version
+    last = ledger.last_slice("power")
+    offsets = last.offsets if last else {"turbines": {0: 0, 1: 0}}
+    for at in range(number + 1, number + slices + 2):
+        row = a_slice(at, epoch, version=version, offsets_first=offsets, offsets=offsets)
+        ledger.plan_slice(row)
+        if at <= number + slices:
+            ledger.commit_checkpoint(a_checkpoint(at, epoch, version=version))
+    ledger.end_run("power", epoch, "died")
+    ledger.set_desired("power", Desired.STOPPED)
+    ledger.move_job("power", JobState.STOPPED)
+
+
+def detail(api: Api, method: str, path: str, status: int = 409) -> str:
+    answer = api.ask(method, path)
+    assert answer.status_code == status, answer.text
+    return str(answer.json()["detail"])
+
+
+def test_a_reset_begins_at_a_place_of_the_log_and_numbers_nothing_anew(api: Api) -> None:
+    api.apply(BOTH)
+    run_and_stop(api)
+    answer = api.ask("POST", "/v1/jobs/power/reset?to=earliest")
+    assert answer.status_code == 200, answer.text
+    view = answer.json()
+    assert (view["generation"], view["epoch"], view["slice"], view["lag_records"]) == (2, 2, 4, 300)
+    assert view["counts"]["records"] == 0 and view["last_emission"] == {}
+    origin = api.ledger.last_slice("power")
+    assert origin is not None and origin.offsets == {"turbines": {0: 0, 1: 5}}
+    pipeline = present_pipeline(api.ledger, api.ledger.job("power"), "turbines")
+    plan = plan_of_job(api.ledger, pipeline)
+    assert (plan.slice_first, plan.slice_committed, plan.emitted) == (5, 4, {})
+    require_ledger_holds(api.ledger, "power", plan)
+    assert rewind_cost(api.ledger, plan, "power").needed == origin.offsets
+    assert api.ledger.input_document("power", "turbines") is None
+    run_and_stop(api)  # the next slices follow
+    again = api.ask("POST", "/v1/jobs/power/reset?to=latest").json()
+    assert (again["generation"], again["epoch"], again["slice"], again["lag_records"]) == (3, 4, 8, 0)
+    assert [event.kind for event in api.ledger.events("power")].count("job_reset") == 2
+
+
+def test_a_reset_to_a_time_begins_at_the_first_record_that_arrived_then(api: Api) -> None:
+    api.apply(BOTH)
+    run_and_stop(api)
+    api.ask("POST", "/v1/jobs/power/reset?to=150")
+    origin = api.ledger.last_slice("power")
+    assert origin is not None and origin.offsets == {"turbines": {0: 100, 1: 150}}
+
+
+def test_where_the_dead_letters_of_earlier_lives_end_stands_in_the_origin(api: Api) -> None:
+    api.apply(BOTH)
+    run_and_stop(api)
+    api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
+    api.ask("POST", "/v1/jobs/power/reset?to=earliest")
+    checkpoint = api.ledger.last_checkpoint("power")
+    assert checkpoint is not None and checkpoint.dead_letter_offsets == {0: 17}
+
+
+@pytest.mark.parametrize("state", [JobState.STARTING, JobState.RUNNING])
+def test_a_job_that_runs_is_neither_reset_nor_deleted(api: Api, state: JobState) -> None:
+    api.apply(BOTH)
+    for one in (JobState.STARTING, JobState.RUNNING)[: 1 + (state is JobState.RUNNING)]:
+        api.ledger.move_job("power", one)
+    assert "strandline job stop power" in detail(api, "DELETE", "/v1/jobs/power")
+    assert "strandline job stop power" in detail(api, "POST", "/v1/jobs/power/reset?to=earliest")
+    assert api.ledger.job("power").epoch == 0
+
+
+def test_a_place_that_is_none_is_refused(api: Api) -> None:
+    api.apply(BOTH)
+    assert api.ask("POST", "/v1/jobs/power/reset?to=yesterday").status_code == 422
+
+
+def test_a_job_that_emits_to_a_stream_is_not_reset(api: Api) -> None:
+    api.apply(TO_STREAM)
+    assert "twice" in detail(api, "POST", "/v1/jobs/power/reset?to=earliest")
+
+
+def test_a_start_in_between_is_not_undone(api: Api) -> None:
+    api.apply(BOTH)
+    run_and_stop(api)
+    fence = api.ledger.end_runs("power", "reset")
+    run = api.ledger.begin_run("power", 2)
+    with pytest.raises(Fenced):
+        api.ledger.reset_job(fence, Origin({"turbines": {0: 0, 1: 5}}, {}))
+    with pytest.raises(Fenced):
+        api.ledger.delete_job(fence, {})
+    assert api.ledger.job("power").epoch == run.epoch
+    assert api.ledger.slice_count("power") == 3
+
+
+def test_an_older_run_can_commit_nothing_once_a_reset_has_begun(api: Api) -> None:
+    """A reset that is killed here leaves the job as it was, and may be repeated."""
+    api.apply(BOTH)
+    run_and_stop(api)
+    api.ledger.end_runs("power", "reset")
+    with pytest.raises(Fenced):
+        api.ledger.commit_checkpoint(a_checkpoint(3, 1))
+    assert api.ledger.slice_count("power") == 3
+    assert api.ask("POST", "/v1/jobs/power/reset?to=earliest").json()["generation"] == 2
+
+
+def test_a_deleted_job_is_not_there_and_its_name_is_used_anew_above_all_that_was(api: Api) -> None:
+    api.apply(BOTH)
+    run_and_stop(api)
+    api.ledger.add_result_index("power", "turbine-minute-2026.11")
+    api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
+    answer = api.ask("DELETE", "/v1/jobs/power").json()
+    assert answer == {
+        "job": "power",
+        "indices": ["turbine-minute-2026.11"],
+        "results": "kept",
+        "dead_letters": "kept",
+    }
+    assert api.ask("GET", "/v1/jobs").json() == {"jobs": []}
+    assert detail(api, "GET", "/v1/jobs/power", 404)
+    with pytest.raises(NotFound):
+        api.ledger.begin_run("power", 3)
+    assert api.ledger.free_jobs("control") == []
+    assert api.outcomes(PIPELINE) == ["created"]
+    job = api.ledger.job("power")
+    assert (job.version, job.epoch, job.generation, job.state) == (2, 2, 2, JobState.CREATED)
+    origin, checkpoint = api.ledger.last_slice("power"), api.ledger.last_checkpoint("power")
+    assert origin is not None and checkpoint is not None
+    assert (origin.number, origin.offsets, origin.version) == (4, {"turbines": {0: 0, 1: 5}}, 2)
+    assert (checkpoint.dead_letter_offsets, checkpoint.emitted) == ({0: 17}, {})
+    assert api.ledger.begin_run("power", 4).epoch == 3
+
+
+def test_a_new_job_of_a_deleted_ones_name_may_be_quite_another(api: Api) -> None:
+    api.apply(BOTH)
+    run_and_stop(api)
+    api.ask("DELETE", "/v1/jobs/power")
+    other = PIPELINE.replace("{field: ts, delay: 10s}", "{from: log}").replace("per_minute", "minutes")
+    assert api.outcomes(other) == ["created"]
+
+
+def test_what_depends_on_a_job_is_named(api: Api) -> None:
+    api.apply(f"{TO_STREAM}---\n{READER}")
+    api.log.ranges["turbine-minutes"] = LogRange({0: 0}, {0: 0})
+    assert "job daily reads its results" in detail(api, "DELETE", "/v1/jobs/power")
+    assert api.ask("DELETE", "/v1/jobs/daily").status_code == 200
+    assert api.ask("DELETE", "/v1/jobs/power").status_code == 200
+    assert "strandline stream delete turbine-minutes" in api.apply(TO_STREAM).json()["detail"]
+    assert api.ask("DELETE", "/v1/streams/turbine-minutes").json() == {"stream": "turbine-minutes", "topic": "deleted"}
+    assert api.apply(TO_STREAM).status_code == 200
+
+
+def test_a_stream_is_deleted_only_when_no_job_needs_it(api: Api) -> None:
+    api.apply(TO_STREAM)
+    assert "job power reads it" in detail(api, "DELETE", "/v1/streams/turbines")
+    assert "job power emits to it" in detail(api, "DELETE", "/v1/streams/turbine-minutes")
+    api.ask("DELETE", "/v1/jobs/power")
+    assert api.ask("DELETE", "/v1/streams/turbines?keep_topic=true").json()["topic"] == "kept"
+    assert detail(api, "GET", "/v1/streams/turbines", 404)
+    assert detail(api, "DELETE", "/v1/streams/turbines", 404)
+
+
+def test_a_job_that_is_submitted_meanwhile_keeps_its_stream(api: Api) -> None:
+    api.apply(BOTH)
+    with pytest.raises(Conflict):
+        api.ledger.delete_stream("turbines", {})
+
+
+def test_another_job_does_not_mix_its_results_with_those_that_a_deleted_one_left(api: Api) -> None:
+    api.apply(BOTH)
+    api.ledger.add_result_index("power", "turbine-minute-2026.11")
+    api.ask("DELETE", "/v1/jobs/power")
+    other = PIPELINE.replace("pipeline: power", "pipeline: watts")
+    assert "strandline job delete power --results" in api.apply(other).json()["detail"]
+    api.ledger.forget_indices("power", ["turbine-minute-2026.11"])
+    assert api.outcomes(other) == ["created"]
+
+
+def test_dead_letters_of_a_deleted_job_are_deleted_if_asked(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths: list[str] = []
+
+    def request(url: str, method: str, path: str, **options: object) -> None:
+        paths.append(f"{method} {path}")
+
+    monkeypatch.setattr("strandline.services.supervision.job_lives.request", request)
+    api.apply(BOTH)
+    api.ledger.add_result_index("power", "turbine-minute-2026.11")
+    api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
+    api.ask("DELETE", "/v1/jobs/power")
+    answer = api.ask("DELETE", "/v1/jobs/power?results=true&dead_letters=true").json()
+    assert (answer["results"], answer["dead_letters"]) == ("deleted", "deleted")
+    assert paths == [
+        "DELETE /turbine-minute-2026.11",
+        "DELETE /_index_template/strandline-turbine-minute",
+        "DELETE /power.dead-letters",
+    ]
+    api.apply(PIPELINE)
+    checkpoint = api.ledger.last_checkpoint("power")
+    assert checkpoint is not None and checkpoint.dead_letter_offsets == {}
