@@ -19,11 +19,13 @@ from strandline.ledger.states import (
     SliceKind,
     SliceRow,
     SliceStatus,
+    StreamVersions,
     offset_count,
 )
 from strandline.log.index import LogIndex
 from strandline.processing.pipelines.event_time import WindowShape, closes_a_window, open_until
 from strandline.processing.slices.continuity import LogContinuity
+from strandline.processing.slices.schema_in_force import SchemaInForce
 from strandline.processing.slices.silence import SilenceMeter, Vector
 from strandline.processing.slices.watermark import brings_first_records, greatest, watermark_after
 
@@ -47,6 +49,8 @@ class PlannerSettings:
     """The job that emits to the stream, if any: the stream is then cut only at that job's checkpoints."""
     topic_id: str | None = None
     """Of the registered stream: the log is read only while its topic is this one. None: it is not known."""
+    stream_version: int | None = None
+    """Of the stream's document by which the run's pipeline is compiled. None: slices don't say by which one they are decoded."""
 
 
 FILLING_MS = 1_000
@@ -75,6 +79,11 @@ class SlicePlanner:
         self._filling_ms = filling_ms
         self._filling_since_ms: int | None = None
         """When the run first saw records in a stream that has no slice yet."""
+        self._schema: SchemaInForce | None = None
+        if settings.stream_version is not None:
+            self._schema = SchemaInForce(
+                ledger, settings.job, settings.version, settings.stream, settings.stream_version
+            )
         self._continuity = continuity or LogContinuity(settings.job, settings.stream, settings.topic_id, index)
         self._drain_ends: Vector | None = None
 
@@ -87,7 +96,8 @@ class SlicePlanner:
         settings = self._settings
         if settings.start == "latest" and self._ledger.last_slice(settings.job) is None:
             ends = self._readable(self._index.ends(settings.stream))
-            self._ledger.plan_slice(self._empty_slice(None, None, ends, {}))
+            origin = self._empty_slice(None, None, ends, {})
+            self._ledger.plan_slice(replace(origin, stream_versions=self._going_by(settings.stream_version)))
 
     def next_slice(self) -> SliceRow | None:
         """Plan, record and return the next slice; None when there is nothing to do now.
@@ -99,6 +109,8 @@ class SlicePlanner:
            emission, or of an earlier one. Seal the slice with the checksums of its last records.
         4. Without new records, plan an empty slice if silence closes a window.
         5. When draining and all is read, plan an empty slice that closes every open window.
+        6. Record with it which version of the stream's document is in force: it is asked for after the log's ends, so a record
+           that comes when a version is applied is decoded by that one or a later one. Plan nothing when this run can't take it.
 
         Plans nothing either at a look that missed a partition which was just added, nor while it is in doubt whether the log is
         still there and the one that the job has read. Raises Conflict when it is not. Raises Fenced when a newer run has planned
@@ -130,11 +142,22 @@ class SlicePlanner:
             self._continuity.doubt(error)
             return None
         self._continuity.trust()
-        if planned is not None:
-            failpoint("plan.before_record")
-            self._ledger.plan_slice(planned)
-            failpoint("plan.recorded")
+        return None if planned is None else self._plan(planned)
+
+    def _plan(self, planned: SliceRow) -> SliceRow | None:
+        """Record the slice with the schema in force, and return it; None when another run has to."""
+        if self._schema is not None:
+            version = self._schema.version()
+            if version is None:
+                return None
+            planned = replace(planned, stream_versions=self._going_by(version))
+        failpoint("plan.before_record")
+        self._ledger.plan_slice(planned)
+        failpoint("plan.recorded")
         return planned
+
+    def _going_by(self, version: int | None) -> StreamVersions:
+        return {} if version is None else {self._settings.stream: version}
 
     def _lacks_a_partition(self, planned: SliceRow) -> bool:
         """Whether the topic has a partition that the slice, which is not recorded yet, doesn't know of. Asked after the ends: so

@@ -110,7 +110,11 @@ def job_table(job: Answer) -> Table:
 
 def applied_lines(applied: list[Answer]) -> list[Text]:
     """What became of each document, one a line."""
-    return [Text(f"{one['kind']} {one['name']}: {one['outcome']} (version {one['version']})") for one in applied]
+    lines = []
+    for one in applied:
+        lines.append(Text(f"{one['kind']} {one['name']}: {one['outcome']} (version {one['version']})"))
+        lines += [Text(f"  {note}") for note in one.get("notes", [])]
+    return lines
 
 
 def plan_tables(jobs: list[Answer]) -> list[Table]:

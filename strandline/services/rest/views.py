@@ -42,6 +42,8 @@ class Applied(View):
     name: str
     outcome: Literal["created", "changed", "unchanged"]
     version: int
+    notes: list[str] = []
+    """What else is to be known: what the change of a stream means for each job that reads it."""
 
 
 class AppliedList(View):
