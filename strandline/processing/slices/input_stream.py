@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from strandline.core.stream import StreamSpec
-from strandline.log.topics import require_log_of_arrivals
+from strandline.log.topics import require_whole_log
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
@@ -15,10 +15,10 @@ if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
 def require_same_stream(ledger: Ledger, index: LogIndex, job: str, stream: StreamSpec) -> None:
     """Make sure that the records of the job's stream can be read again as they were read before.
 
-    1. The topic is a log of arrivals: compaction would take records out of its middle.
+    1. The topic is whole: compaction would take records out of its middle.
     2. The document by which the job's first run decodes records is in the ledger. Later ones are known by the slices.
 
     Raises Conflict, NotFound, LogUnavailable, LedgerUnavailable.
     """
-    require_log_of_arrivals(stream.stream, index.settings(stream.stream))
+    require_whole_log(stream.stream, index.settings(stream.stream))
     ledger.record_input(job, stream.stream, stream.as_document())

@@ -49,6 +49,8 @@ class PlannerSettings:
     """The job that emits to the stream, if any: the stream is then cut only at that job's checkpoints."""
     topic_id: str | None = None
     """Of the registered stream: the log is read only while its topic is this one. None: it is not known."""
+    has_senders_times: bool = False
+    """Whether the stream's log times are what producers say: in any order, and perhaps one of them years ahead of all others."""
     stream_version: int | None = None
     """Of the stream's document by which the run's pipeline is compiled. None: slices don't say by which one they are decoded."""
 
@@ -295,6 +297,10 @@ class SlicePlanner:
         """The latest cut at one log time that holds at most `rows_max` records, and its time. If the first millisecond alone
         holds more, the slice takes all of it. No partition runs ahead of another in log time.
 
+        Where producers say the times, they may be in any order. The first offset with a time from t on never falls with t, so the cut
+        is found all the same, and always moves on; but one record far ahead of its time may stand before all others. Then the cut
+        is by offsets, the same share of each partition.
+
         But `newcomers` come first, up to their ends whatever their log times, and if a slice can't hold that, the others wait.
         For brokers' clocks may jump: then log time lets the others run ahead of records that were there before theirs, and a
         partition that holds nobody back would lose them.
@@ -331,7 +337,18 @@ class SlicePlanner:
                 fitting = (cut, middle_ms)
             if (rows - rows_least) * 2 >= rows_max - rows_least:
                 break
+        if fitting is None and self._settings.has_senders_times:
+            return self._share(firsts, too_large[0]), too_large[1]
         return fitting or too_large
+
+    def _share(self, firsts: Vector, ends: Vector) -> Vector:
+        """The first `rows_max` records up to `ends`, about: of each partition the same share, and one at least."""
+        rows_max, rows = self._settings.rows_max, offset_count({"": firsts}, {"": ends})
+        return {
+            partition: begin + -((begin - end) * rows_max // rows)
+            for partition, end in ends.items()
+            for begin in (firsts.get(partition, 0),)
+        }
 
     def _empty_slice(
         self, done: SliceRow | None, checkpoint: CheckpointRow | None, firsts: Vector, silence_ms: Offsets

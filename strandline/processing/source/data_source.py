@@ -79,6 +79,8 @@ def source_of_run(
 
 def planner_settings(run: JobRun, emitter: str | None) -> PlannerSettings:
     """How this run cuts the log."""
+    from strandline.log.topics import has_senders_times
+
     pipeline = run.pipeline
     checkpoint = pipeline.spec.checkpoint
     return PlannerSettings(
@@ -92,6 +94,7 @@ def planner_settings(run: JobRun, emitter: str | None) -> PlannerSettings:
         windows=pipeline.windows,
         emitter=emitter,
         topic_id=run.ledger.stream(run.stream).topic_id,
+        has_senders_times=has_senders_times(run.index.settings(run.stream)),
         stream_version=run.row.stream_versions.get(run.stream),
     )
 

@@ -174,7 +174,12 @@ def stream_tables(stream: Answer) -> list[Table]:
         ("#PARTITION", "#OFFSET FIRST", "#OFFSET NEXT"),
         ((str(one["partition"]), str(one["offset_first"]), str(one["offset_next"])) for one in stream["partitions"]),
     )
-    return [facts, partitions]
+    undeclared = stream["undeclared"]
+    fields = table_of(
+        ("UNDECLARED FIELD", "TYPES", f"#SHARE OF THE NEWEST {undeclared['records']:,} RECORDS"),
+        ((one["path"], ", ".join(one["types"]), f"{one['share']:.1%}") for one in undeclared["fields"]),
+    )
+    return [facts, partitions, *([fields] if undeclared["fields"] else [])]
 
 
 def dead_letters_table(letters: list[Answer]) -> Table:

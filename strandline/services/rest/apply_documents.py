@@ -35,13 +35,20 @@ from strandline.services.rest.job_status import input_stream, rewind_view
 from strandline.services.rest.views import Applied, JobPlan
 
 
+_SENDERS_TIMES = (
+    "the topic has message.timestamp.type=CreateTime: log time is what its producers say, so max_ahead and 'from: log' go by their "
+    "clocks. Kafka goes by it too when it deletes: records that are sent with old times may be gone before they are read, and one "
+    "with a time in the future keeps its segment. With message.timestamp.type=LogAppendTime new records would go by arrival"
+)
+
+
 class TopicMaker(Protocol):
     """What applying needs of `ingest.topics.Topics`."""
 
     def ensure_stream_topic(self, spec: StreamSpec) -> TopicDescription: ...
     def ensure_dead_letter_topic(self, job: str) -> TopicDescription: ...
     def ensure_room_for_records(self, topic: str) -> None: ...
-    def require_log_of_arrivals(self, topic: str) -> None: ...
+    def require_whole_log(self, topic: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -193,6 +200,7 @@ class Applier:
         if row.topic_id is None:
             self._ledger.set_topic_id(stream.stream, topic.topic_id)
         outcome = _outcome(base or None, row.version)
+        notes = notes + [_SENDERS_TIMES] * topic.has_senders_times
         if outcome == "changed":
             message = f"stream {row.name} changed: version {row.version}"
             self._ledger.record_event("stream_changed", message, facts={"stream": row.name, "version": row.version})
@@ -282,7 +290,7 @@ class Applier:
         """A job can't read a topic that is compacted. Of the streams in the batch, making the topics tells."""
         in_batch = {stream.stream for stream in batch.streams}
         for stream in sorted({pipeline.stream.stream for pipeline in batch.pipelines} - in_batch):
-            self._topics.require_log_of_arrivals(stream)
+            self._topics.require_whole_log(stream)
 
     def _plan_job(self, pipeline: CheckedPipeline) -> JobPlan:
         job = self._job(pipeline.job)
