@@ -317,6 +317,10 @@ class StreamSpec(DocumentModel):
         changes += [f"schema.{name}" for name in _differing(self.fields, other.fields)]
         return changes + [f"mqtt.fields.{name}" for name in _differing(own_levels, other_levels)]
 
+    def reading_changes(self, other: StreamSpec) -> list[str]:
+        """`decoding_changes`, and whether a key's records lie elsewhere."""
+        return self.decoding_changes(other) + ["key"] * (self.key != other.key)
+
     def entrances(self) -> Iterator[tuple[Path, str]]:
         """Yield what only one stream may have, because it decides where a record goes: path, and what it is."""
         for number, topic in enumerate(self.mqtt.topics if self.mqtt else ()):

@@ -33,6 +33,7 @@ from strandline.ledger.models import (
     result_indices,
     runs,
     slices,
+    stream_versions,
     streams,
 )
 from strandline.ledger.registry import lock_job, read_job, refuse_old_epoch
@@ -230,4 +231,5 @@ class Lives(Part):
             used = sa.select(inputs.c.job).where(inputs.c.stream == name)
             if reader := connection.execute(used).scalar():
                 raise Conflict(f"Job {reader} has read stream {name}; delete or reset the job first.")
+            connection.execute(sa.delete(stream_versions).where(stream_versions.c.stream == name))
             connection.execute(sa.delete(streams).where(streams.c.name == name))

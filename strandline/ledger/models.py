@@ -108,6 +108,7 @@ class NumberMap(sa.types.TypeDecorator[dict[Any, Any]]):
 
 
 _OFFSETS = NumberMap(Offsets)
+_STREAM_VERSIONS = NumberMap(dict[str, int])
 _OF_PARTITIONS = NumberMap(dict[int, int])
 
 
@@ -171,6 +172,16 @@ streams = sa.Table(
     _number("version"),
     _text("topic_id", nullable=True),
     _number("created_ms"),
+    sa.CheckConstraint("version >= 1", name="version"),
+)
+
+stream_versions = sa.Table(
+    "stream_versions",
+    metadata,
+    sa.Column("stream", PlainText, sa.ForeignKey("streams.name"), primary_key=True),
+    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
+    _json("document"),
+    _number("applied_ms"),
     sa.CheckConstraint("version >= 1", name="version"),
 )
 
@@ -258,6 +269,7 @@ runs = sa.Table(
     _text("outcome", nullable=True),
     _text("message"),
     sa.Column("slots", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("stream_versions", _STREAM_VERSIONS, nullable=False, server_default="{}"),
     sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),
     sa.CheckConstraint("epoch >= 1", name="epoch"),
     sa.CheckConstraint("(ended_ms IS NULL) = (outcome IS NULL)", name="ended"),
@@ -288,6 +300,7 @@ slices = sa.Table(
     sa.Column("status", ChoiceText(SliceStatus), nullable=False),
     _number("planned_ms"),
     sa.Column("checksums", _OFFSETS, nullable=False, server_default="{}"),
+    sa.Column("stream_versions", _STREAM_VERSIONS, nullable=False, server_default="{}"),
     sa.ForeignKeyConstraint(["job", "epoch"], ["runs.job", "runs.epoch"]),
     sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),
     sa.CheckConstraint("number >= 1", name="number"),
@@ -356,6 +369,7 @@ backfills = sa.Table(
     _number("requested_ms"),
     _number("updated_ms"),
     _number("ended_ms", nullable=True),
+    sa.Column("stream_versions", _STREAM_VERSIONS, nullable=False, server_default="{}"),
     sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),
     sa.CheckConstraint("generation >= 2", name="generation"),
     sa.CheckConstraint("epoch >= 0", name="epoch"),

@@ -21,7 +21,16 @@ from strandline.core.failpoints import failpoint
 from strandline.ledger.compaction import Compaction
 from strandline.ledger.models import checkpoints, jobs, runs, slices
 from strandline.ledger.registry import lock_job, refuse_old_epoch, refuse_old_lease
-from strandline.ledger.states import CheckpointRow, Offsets, RunRow, SliceRow, SliceStatus, Totals
+from strandline.ledger.states import (
+    CheckpointRow,
+    Compiled,
+    Offsets,
+    RunRow,
+    SliceRow,
+    SliceStatus,
+    StreamVersions,
+    Totals,
+)
 
 _CHECKPOINT = [checkpoints.c[field.name] for field in fields(CheckpointRow)]
 _TOTALS = [checkpoints.c[f"{field.name}_total"] for field in fields(Totals)]
@@ -85,6 +94,16 @@ class Progress(Compaction):
             refuse_old_epoch(lock_job(connection, job), epoch)
             of_run = (runs.c.job == job) & (runs.c.epoch == epoch)
             connection.execute(sa.update(runs).where(of_run).values(slots=slots))
+
+    def set_run_streams(self, job: str, epoch: int, versions: StreamVersions) -> None:
+        """Record by which versions of its streams' documents the run's pipeline is compiled, before its first slice.
+
+        Raises Fenced when a newer run owns the job; NotFound.
+        """
+        with self._database.writing(f"note the streams of run {epoch} of job {job}") as connection:
+            refuse_old_epoch(lock_job(connection, job), epoch)
+            of_run = (runs.c.job == job) & (runs.c.epoch == epoch)
+            connection.execute(sa.update(runs).where(of_run).values(stream_versions=versions))
 
     def runs(self, job: str) -> list[RunRow]:
         """All runs of a job, the oldest first."""
@@ -243,6 +262,23 @@ class Progress(Compaction):
                 sa.select(all_of_them.c.slice, all_of_them.c.version).where(changed).order_by(all_of_them.c.slice)
             )
             return [(int(row.slice), int(row.version)) for row in rows]
+
+    def compiled_changes(self, job: str, up_to: int) -> list[Compiled]:
+        """As `version_changes`, with the versions of the streams' documents that the committing runs were compiled by."""
+        of_job = (checkpoints.c.job == job) & checkpoints.c.slice.between(self.floor(job) + 1, up_to)
+        by_run = (
+            sa.select(checkpoints.c.epoch, checkpoints.c.version, sa.func.min(checkpoints.c.slice).label("first"))
+            .where(of_job)
+            .group_by(checkpoints.c.epoch, checkpoints.c.version)
+        ).subquery()
+        wanted = sa.select(by_run.c.first, by_run.c.version, runs.c.stream_versions).where(
+            runs.c.job == job, runs.c.epoch == by_run.c.epoch
+        )
+        with self._database.reading(f"read the documents that job {job} was run by") as connection:
+            rows = [Compiled(*row) for row in connection.execute(wanted.order_by(by_run.c.first))]
+        return [
+            row for before, row in zip([None, *rows], rows, strict=False) if before is None or before[1:] != row[1:]
+        ]
 
     def totals(self, job: str, up_to: int | None = None) -> Totals:
         """The sums over all committed slices, or those up to number `up_to`, in constant time; zeros if there are none.

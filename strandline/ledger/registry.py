@@ -19,6 +19,7 @@ from strandline.ledger.models import (
     places,
     result_indices,
     slices,
+    stream_versions,
     streams,
 )
 from strandline.ledger.states import (
@@ -40,20 +41,48 @@ _IS_THERE = jobs.c.deleted_ms.is_(None)
 class Registry(Part):
     """Streams, jobs and versions. Each method is one transaction."""
 
-    def put_stream(self, name: str, document: dict[str, Any]) -> StreamRow:
-        """Register a stream, or give it a new version. The same document again changes nothing."""
+    def put_stream(self, name: str, document: dict[str, Any], base: int | None = None) -> StreamRow:
+        """Register a stream, or give it a new version; each version stays. The same document again changes nothing.
+
+        `base`: the version that the document was checked against, 0 for none. Raises Conflict when the stream has another one now.
+        """
         with self._database.writing(f"register stream {name}") as connection:
             known = connection.execute(sa.select(streams).where(streams.c.name == name).with_for_update()).first()
-            if known is None:
-                found = StreamRow(name, document, version=1, topic_id=None, created_ms=self._clock_ms())
-                connection.execute(sa.insert(streams).values(vars(found)))
-            elif known.document != document:
-                connection.execute(
-                    sa.update(streams)
-                    .where(streams.c.name == name)
-                    .values(document=document, version=known.version + 1)
+            if known is not None and known.document == document:
+                return StreamRow(*known)
+            present = 0 if known is None else known.version
+            if base is not None and base != present:
+                raise Conflict(
+                    f"Stream {name} has just got version {present} by another application; apply the documents again."
                 )
-            return _stream(connection, name)
+            now_ms = self._clock_ms()
+            if known is None:
+                found = StreamRow(name, document, version=1, topic_id=None, created_ms=now_ms)
+                connection.execute(sa.insert(streams).values(vars(found)))
+            else:
+                _keep_version(connection, StreamRow(*known), now_ms)
+                changed = sa.update(streams).where(streams.c.name == name)
+                connection.execute(changed.values(document=document, version=present + 1))
+            row = _stream(connection, name)
+            _keep_version(connection, row, now_ms)
+            return row
+
+    def stream_version(self, name: str) -> int:
+        """The number of the stream's present version. Raises NotFound."""
+        with self._database.reading(f"read the version of stream {name}") as connection:
+            found = connection.execute(sa.select(streams.c.version).where(streams.c.name == name)).scalar()
+            if found is None:
+                raise _no_stream(name)
+            return int(found)
+
+    def stream_documents(self, name: str) -> dict[int, dict[str, Any]]:
+        """Version -> document, of each version that the ledger has, the oldest first. Raises NotFound."""
+        with self._database.reading(f"read the versions of stream {name}") as connection:
+            row = _stream(connection, name)
+            kept = sa.select(stream_versions.c.version, stream_versions.c.document)
+            found = connection.execute(kept.where(stream_versions.c.stream == name).order_by(stream_versions.c.version))
+            # A release that keeps no versions may have made the present one.
+            return {number: document for number, document in found} | {row.version: row.document}
 
     def stream(self, name: str) -> StreamRow:
         """Raises NotFound."""
@@ -304,6 +333,13 @@ def _stream(connection: sa.Connection, name: str) -> StreamRow:
     if row is None:
         raise _no_stream(name)
     return StreamRow(*row)
+
+
+def _keep_version(connection: sa.Connection, row: StreamRow, now_ms: int) -> None:
+    of_version = (stream_versions.c.stream == row.name) & (stream_versions.c.version == row.version)
+    if connection.execute(sa.select(stream_versions.c.version).where(of_version)).first() is None:
+        kept = {"stream": row.name, "version": row.version, "document": row.document, "applied_ms": now_ms}
+        connection.execute(sa.insert(stream_versions).values(kept))
 
 
 def _version(connection: sa.Connection, name: str, version: int) -> JobVersionRow:

@@ -16,6 +16,10 @@ from strandline.core.described import Described
 Offsets = dict[str, dict[int, int]]
 """stream -> partition -> offset, or milliseconds."""
 
+StreamVersions = dict[str, int]
+"""stream -> version of its document. A stream that is not in it goes by the oldest version that the ledger has: the row is of a
+release that knew no others."""
+
 
 def offset_count(firsts: Mapping[str, Mapping[int, int]], ends: Mapping[str, Mapping[int, int]]) -> int:
     """How many offsets there are from `firsts` to before `ends`. A partition that `firsts` lacks begins at 0."""
@@ -189,6 +193,15 @@ class JobVersionRow:
     created_ms: int
 
 
+class Compiled(NamedTuple):
+    """From which committed slice on results were computed by which documents."""
+
+    slice_first: int
+    version: int
+    """Of the pipeline."""
+    stream_versions: StreamVersions
+
+
 class JobBase(NamedTuple):
     """What a new version of a job was checked against."""
 
@@ -220,6 +233,8 @@ class RunRow:
     message: str
     slots: int = 0
     """How many buckets it has; each writes to Kafka under slots (transactional ids) of its own. 0 before they may write."""
+    stream_versions: StreamVersions = field(default_factory=dict)
+    """By which version of each stream's document the run's pipeline was compiled."""
 
 
 WatermarkPolicy = Literal["partitions", "newest"]
@@ -267,6 +282,8 @@ class SliceRow(Described):
     planned_ms: int
     checksums: Offsets = field(default_factory=dict)
     """stream -> partition -> the checksum of the record batch that holds the last record before `offsets`, where there is one."""
+    stream_versions: StreamVersions = field(default_factory=dict)
+    """By which version of its stream's document each record is decoded, wherever and however often the slice is replayed."""
 
 
 @dataclass(frozen=True)
@@ -342,6 +359,8 @@ class BackfillRow:
     requested_ms: int
     updated_ms: int
     ended_ms: int | None
+    stream_versions: StreamVersions = field(default_factory=dict)
+    """By which version of each stream's document its pipeline is compiled."""
 
 
 @dataclass(frozen=True)

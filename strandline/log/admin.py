@@ -59,6 +59,8 @@ class TopicDescription:
     name: str
     topic_id: str
     partitions: int
+    has_senders_times: bool = False
+    """Whether the log time of its records is what their producers say, as far as this was asked for."""
 
 
 class _NotTold(LogUnavailable):

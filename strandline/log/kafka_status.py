@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -47,6 +47,21 @@ class StoredDeadLetter:
     value: bytes
 
 
+SAMPLE_BYTES_MAX = 16 << 20
+"""A sample of records holds about so many bytes at most."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some of the newest records of a topic."""
+
+    values: list[bytes]
+    partitions: int
+    """Of the topic."""
+    retention_ms: int
+    """Of the topic; -1 is for ever."""
+
+
 class KafkaStatus:
     """Reads Kafka for status answers; blocking, safe for several threads.
 
@@ -68,6 +83,32 @@ class KafkaStatus:
     def retention_ms(self, topic: str) -> int:
         """How long the topic keeps its records; -1 is for ever."""
         return int(self._admin.config(topic)["retention.ms"])
+
+    def newest_records(self, topic: str, count: int) -> Sample:
+        """About the `count` newest records, evenly from all partitions; fewer where they are large. Tombstones are left out.
+
+        Raises NotFound when there is no such topic.
+        """
+        partitions = range(self._admin.describe(topic).partitions)
+        starts, ends = self._admin.starts(topic, partitions), self._admin.ends(topic, partitions)
+        each = -(-count // len(partitions))
+        values: list[bytes] = []
+        reader = LogReader(
+            self._admin.bootstrap, self._admin.timeout_s, messages_a_fetch=_LETTERS_A_FETCH, queue_kb=_LETTERS_QUEUE_KB
+        )
+        try:
+            for partition in partitions:
+                room = SAMPLE_BYTES_MAX // len(partitions)
+                tail = OffsetRange(topic, partition, max(starts[partition], ends[partition] - each), ends[partition])
+                with closing(_values(reader.read(tail))) as found:
+                    for value in found:
+                        values.append(value)
+                        room -= len(value)
+                        if room < 0:
+                            break
+        finally:
+            reader.close()
+        return Sample(values, len(partitions), self.retention_ms(topic))
 
     def dead_letters(self, job: str, after: int, limit: int) -> list[StoredDeadLetter]:
         """Up to `limit` dead letters with an offset above `after`, the oldest first; empty when there are none."""
@@ -120,6 +161,11 @@ def lag_records(held: LogRange, position: Mapping[int, int]) -> int:
         max(0, offset_next - max(position.get(partition, 0), held.offset_first[partition]))
         for partition, offset_next in held.offset_next.items()
     )
+
+
+def _values(lists: Iterator[list[Message]]) -> Generator[bytes]:
+    for messages in lists:
+        yield from (_bytes(message.value()) for message in messages if message.value() is not None)
 
 
 def _dead_letter(message: Message) -> StoredDeadLetter:

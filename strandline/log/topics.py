@@ -1,7 +1,8 @@
 """The Kafka topics behind streams: created when a stream or a job needs them, and never changed so that records are lost.
 
 Invariants of a topic that Strandline created:
-- `LogAppendTime`: retention and slices go by the time of arrival; event time stays in the payload.
+- `LogAppendTime`: retention and slices go by the time of arrival; event time stays in the payload. A topic that was there before may
+  have `CreateTime`: its log time is then the producers'.
 - `cleanup.policy=delete`: compaction would remove records from the middle of the log, and no rewind could be repeated.
 - The number of partitions stays: else a key would move to another partition, and lose the order of its records.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from strandline.core.durations import FOREVER_MS, format_retention
 from strandline.core.errors import Conflict, LogUnavailable, NotFound
@@ -42,8 +44,8 @@ class Topics:
         """Create the stream's topic, or change the present one to match the spec. When it returns, the topic can be written.
 
         A second call changes nothing. Retention may grow. Raises Conflict, and changes nothing, when the present topic
-        has another number of partitions, would lose records by a shorter retention, or is not a log of arrivals
-        (compacted, or stamped with the senders' time).
+        has another number of partitions, would lose records by a shorter retention, or is
+        compacted.
         """
         made = self._create_unless_present(spec.stream, spec.partitions, spec.retention_ms)
         if made is not None:
@@ -56,26 +58,26 @@ class Topics:
                 f"write partitions: {present.partitions}, or register a stream of another name"
             )
         config = self._admin.config(spec.stream)
-        require_log_of_arrivals(spec.stream, config)
+        require_whole_log(spec.stream, config)
         changes = {}
         if _retention_grows(spec, int(config["retention.ms"])):
             changes["retention.ms"] = str(spec.retention_ms)
         self._change_config(spec.stream, changes | self._room_for_records(config))
-        return present
+        return replace(present, has_senders_times=has_senders_times(config))
 
     def ensure_room_for_records(self, topic: str) -> None:
         """Have a present topic take the largest record, and change nothing else of it. Raises Conflict."""
         self._change_config(topic, self._room_for_records(self._admin.config(topic)))
 
-    def require_log_of_arrivals(self, topic: str) -> None:
-        """Raise Conflict if a present topic is no log of arrivals, NotFound when there is no such topic."""
-        require_log_of_arrivals(topic, self._admin.config(topic))
+    def require_whole_log(self, topic: str) -> None:
+        """Raise Conflict if a present topic is compacted, NotFound when there is no such topic."""
+        require_whole_log(topic, self._admin.config(topic))
 
     def ensure_dead_letter_topic(self, job: str) -> TopicDescription:
         """Create the job's dead-letter topic, or have the present one take the dead letter of the largest record. Its retention
         stays as it is: an operator may have set it.
 
-        Raises Conflict when a topic of that name is no log of arrivals.
+        Raises Conflict when a topic of that name is compacted.
         """
         topic = dead_letter_topic(job)
         made = self._create_unless_present(topic, DEAD_LETTER_PARTITIONS, DEAD_LETTER_RETENTION_MS)
@@ -83,7 +85,7 @@ class Topics:
             return made
         present = self._wait_until_writable(topic)
         config = self._admin.config(topic)
-        require_log_of_arrivals(topic, config)
+        require_whole_log(topic, config)
         self._change_config(topic, self._room_for_records(config))
         return present
 
@@ -145,15 +147,20 @@ class Topics:
             self._admin.change_config(topic, changes)
 
 
-def require_log_of_arrivals(topic: str, config: Mapping[str, str]) -> None:
-    """Raise Conflict if the topic with these settings is compacted, or stamped with the senders' time."""
-    policy, stamp = config["cleanup.policy"], config["message.timestamp.type"]
-    if policy != "delete" or stamp != "LogAppendTime":
+def require_whole_log(topic: str, config: Mapping[str, str]) -> None:
+    """Raise Conflict if the topic with these settings is compacted."""
+    policy = config["cleanup.policy"]
+    if policy != "delete":
         raise Conflict(
-            f"topic {topic} has cleanup.policy={policy} and message.timestamp.type={stamp}, Strandline needs delete and "
-            "LogAppendTime, and what such a topic has lost can't be had back: use another name. If it was changed a moment ago, "
-            "put both settings back and start its jobs again: a replay ends with an error where records are missing"
+            f"topic {topic} has cleanup.policy={policy}, Strandline needs delete, and what such a topic has lost can't be had "
+            "back: use another name. If it was changed a moment ago, put the setting back and start its jobs again: a replay ends "
+            "with an error where records are missing"
         )
+
+
+def has_senders_times(config: Mapping[str, str]) -> bool:
+    """Whether the log time of new records in the topic with these settings is what their producers say."""
+    return config["message.timestamp.type"] != "LogAppendTime"
 
 
 def _retention_grows(spec: StreamSpec, present_ms: int) -> bool:

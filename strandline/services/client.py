@@ -69,6 +69,14 @@ class ControlClient:
         """A stream, and what the log holds of it. Raises NotFound."""
         return self.get(f"/v1/streams/{quote(name, safe='')}")
 
+    def undeclared(self, name: str) -> Answer:
+        """What the stream's newest records hold that its schema doesn't declare. Raises NotFound."""
+        return self.get(f"/v1/streams/{quote(name, safe='')}/undeclared")
+
+    def proposal(self, topic: str) -> Answer:
+        """A stream's document, proposed from the topic's newest records. Raises NotFound."""
+        return self.get(f"/v1/topics/{quote(topic, safe='')}/proposal")
+
     def dead_letters(self, job: str, after: int = -1, limit: int = 100) -> Answer:
         """Dead letters of the job with a number above `after`. Raises NotFound."""
         return self.get(f"{_job_path(job)}/dead-letters", after=after, limit=limit)

@@ -21,7 +21,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
 from strandline.log.admin import KafkaAdmin, TopicDescription
 from strandline.log.kafka_status import KafkaStatus, LogRange, StoredDeadLetter
-from strandline.log.topics import require_log_of_arrivals
+from strandline.log.topics import require_whole_log
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.slices.old_slices import SlicesKept
 from strandline.services.rest.api import create_app
@@ -65,6 +65,7 @@ class MadeTopic:
 
     name: str
     topic_id: str
+    has_senders_times: bool = False
 
 
 class Topics:
@@ -91,8 +92,8 @@ class Topics:
     def ensure_room_for_records(self, topic: str) -> None:
         self.has_room.append(topic)
 
-    def require_log_of_arrivals(self, topic: str) -> None:
-        require_log_of_arrivals(topic, {"cleanup.policy": self.policy, "message.timestamp.type": "LogAppendTime"})
+    def require_whole_log(self, topic: str) -> None:
+        require_whole_log(topic, {"cleanup.policy": self.policy, "message.timestamp.type": "LogAppendTime"})
 
 
 class Log(KafkaStatus):

@@ -32,7 +32,7 @@ VERSIONS = {
 ALL = EndRange()
 
 
-def pipeline(version: int, text: str | None = None) -> CheckedPipeline:
+def pipeline(version: int, _streams: StreamVersions | None = None, text: str | None = None) -> CheckedPipeline:
     stream, document = read_documents(f"{STREAM}---\n{text or VERSIONS[version]}", "test.yaml")
     return check(PipelineSpec.parse(document), StreamSpec.parse(stream), document)
 
@@ -142,7 +142,7 @@ def test_where_the_log_lost_its_beginning_only_windows_without_lost_records_are_
 def test_where_the_log_lost_its_beginning_sliding_windows_lose_as_much_as_they_overlap(ledger: Ledger) -> None:
     """The latest lost event, just before 2:00, is in windows of 50 minutes up to 2:30; the hour of their results ends at 3:00."""
     slides = PIPELINE.replace("tumbling: 1m", "sliding: {size: 50m, every: 20m}") + HOUR
-    found = plan(ledger, starts={0: 31, 1: 0}, by=lambda number: pipeline(number, slides))
+    found = plan(ledger, starts={0: 31, 1: 0}, by=lambda number, _=None: pipeline(number, None, slides))
     assert (found.scope["per_minute"].after_ms, found.scope["per_hour"].after_ms) == (150 * MINUTE_MS, 3 * HOUR_MS)
     assert [(span.events_from_ms, span.slice_first) for span in found.spans] == [(2 * HOUR_MS, 5)]
 

@@ -13,7 +13,7 @@ from strandline.core.documents import read_documents
 from strandline.core.errors import Conflict, LogTruncated
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import BackfillRow, BackfillState, WindowRange
+from strandline.ledger.states import BackfillRow, BackfillState, StreamVersions, WindowRange
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.plan import plan_audit
 from strandline.processing.backfill.plan import (
@@ -45,7 +45,7 @@ VERSIONS = {
 }
 
 
-def load(version: int, text: str | None = None) -> CheckedPipeline:
+def load(version: int, streams: StreamVersions | None = None, text: str | None = None) -> CheckedPipeline:
     stream, document = read_documents(f"{STREAM}---\n{text or VERSIONS[version]}", "test.yaml")
     return check(PipelineSpec.parse(document), StreamSpec.parse(stream), document)
 
@@ -155,7 +155,7 @@ def test_a_log_that_lost_the_beginning_says_from_when_it_could_begin(ledger: Led
 def sliding(size: str, every: str) -> Load:
     """The same versions, but the second one's first windows slide."""
     shape = f"sliding: {{size: {size}, every: {every}}}"
-    return lambda number: load(number, {2: PIPELINE.replace("tumbling: 1m", shape) + HOUR}.get(number))
+    return lambda number, _=None: load(number, None, {2: PIPELINE.replace("tumbling: 1m", shape) + HOUR}.get(number))
 
 
 def test_sliding_windows_are_taken_by_their_ends(ledger: Ledger) -> None:

@@ -83,7 +83,13 @@ class Stage:
         return self.ledger.begin_run(JOB, 1)
 
     def keep(self, run: RunRow) -> None:
-        manifest = SnapshotManifest(JOB, 1, pyspark.__version__, shuffle_partitions(self.settings))
+        manifest = SnapshotManifest(
+            JOB,
+            1,
+            pyspark.__version__,
+            shuffle_partitions(self.settings),
+            types=load_pipeline(self.ledger, JOB, 1).digest,
+        )
         checkpoint = made(self.snapshots, run.epoch, 1, manifest=manifest)
         made_by = checkpoint.parent / "made-by.json"
         made_by.write_text(

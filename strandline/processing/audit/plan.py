@@ -20,7 +20,7 @@ from strandline.core.errors import NotFound
 from strandline.ledger.states import CheckpointRow, Offsets, Totals
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.reconciliation import STREAM_STORE
-from strandline.processing.backfill.plan import Backfilled, generations_by_store
+from strandline.processing.backfill.plan import Backfilled, Load, generations_by_store
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, aliases_of
 from strandline.processing.pipelines.event_time import WindowShape, first_event, last_ends
 from strandline.results.document import format_timestamp
@@ -120,7 +120,7 @@ class AuditPlan:
 def plan_audit(
     ledger: Ledger,
     job: str,
-    load: Callable[[int], CheckedPipeline],
+    load: Load,
     log_starts: Offsets,
     letter_starts: Mapping[int, int],
     asked: EndRange,
@@ -273,12 +273,12 @@ class _Versions:
     last: int
 
 
-def _versions(ledger: Ledger, job: str, load: Callable[[int], CheckedPipeline], slice_last: int) -> list[_Versions]:
+def _versions(ledger: Ledger, job: str, load: Load, slice_last: int) -> list[_Versions]:
     found: list[_Versions] = []
-    changes = ledger.version_changes(job, slice_last)
-    ends = [*(first - 1 for first, _ in changes[1:]), slice_last][: len(changes)]
-    for (first, version), end in zip(changes, ends, strict=True):
-        pipeline = load(version)
+    changes = ledger.compiled_changes(job, slice_last)
+    ends = [*(one.slice_first - 1 for one in changes[1:]), slice_last][: len(changes)]
+    for (first, version, streams), end in zip(changes, ends, strict=True):
+        pipeline = load(version, streams)
         if found and _meaning(found[-1].pipeline) == _meaning(pipeline):
             found[-1] = _Versions(version, pipeline, found[-1].first, end)
         else:
@@ -288,13 +288,7 @@ def _versions(ledger: Ledger, job: str, load: Callable[[int], CheckedPipeline], 
 
 def _meaning(pipeline: CheckedPipeline) -> tuple[object, ...]:
     """What results and dead letters depend on, besides the slices."""
-    return (
-        pipeline.stages,
-        pipeline.record_stages,
-        pipeline.columns_needed,
-        pipeline.event_time_source,
-        pipeline.spec.late,
-    )
+    return pipeline.compiled, pipeline.spec.late
 
 
 def _span_of_versions(

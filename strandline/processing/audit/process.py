@@ -24,7 +24,7 @@ from strandline.core.logs import configure_logs
 from strandline.core.record_headers import dead_letter_topic
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import CheckpointRow, SliceRow, Totals
+from strandline.ledger.states import CheckpointRow, SliceRow, StreamVersions, Totals
 from strandline.log.index import LogIndex
 from strandline.processing.audit.event_times import LatestEvents, event_time_differences
 from strandline.processing.audit.findings import find
@@ -38,6 +38,7 @@ from strandline.processing.audit.report import AuditReport, Outcome, letter_scop
 from strandline.processing.audit.stores import ROWS_SCHEMA, index_parts, letters_parts, results_parts
 from strandline.processing.audit.table import Database, Table
 from strandline.processing.backfill.plan import Backfilled, complete_backfills
+from strandline.processing.formats.record_rows import record_format
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, aliases_of
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices.continuity import require_same_topic
@@ -106,8 +107,8 @@ class Audit:
         finally:
             self._ledger.close()
 
-    def _load(self, version: int) -> CheckedPipeline:
-        return load_pipeline(self._ledger, self._job, version)
+    def _load(self, version: int, streams: StreamVersions | None = None) -> CheckedPipeline:
+        return load_pipeline(self._ledger, self._job, version, streams)
 
     def _plan(self, letter_starts: dict[int, int], backfills: list[Backfilled]) -> tuple[str, AuditPlan]:
         job = self._ledger.job(self._job)
@@ -204,7 +205,8 @@ class Audit:
             yield from zip(slices, reversed(checkpoints), strict=True)
 
     def _tasks(self, span: VersionSpan) -> list[LogTask]:
-        return recorded_tasks(self._ledger, self._job, span.slice_first, span.slice_own, span.slice_last)
+        own_format = record_format(span.pipeline.stream)
+        return recorded_tasks(self._ledger, self._job, span.slice_first, span.slice_own, span.slice_last, own_format)
 
     def _recomputations(
         self, plan: AuditPlan, tasks: list[list[LogTask]], directory: Path, compared: Table

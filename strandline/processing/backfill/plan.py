@@ -11,10 +11,10 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from strandline.core.errors import Conflict, LogTruncated
-from strandline.ledger.states import BackfillRow, BackfillState, Offsets, WindowRange
+from strandline.ledger.states import BackfillRow, BackfillState, Offsets, StreamVersions, WindowRange
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, aliases_of
 from strandline.processing.pipelines.event_time import first_event, last_ends
 from strandline.results.document import format_timestamp
@@ -23,8 +23,12 @@ from strandline.results.generations import Generation
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
 
-Load = Callable[[int], CheckedPipeline]
-"""Gives the pipeline of a version."""
+
+class Load(Protocol):
+    """Gives the pipeline of a version."""
+
+    def __call__(self, version: int, streams: StreamVersions | None = None, /) -> CheckedPipeline:
+        """`streams`: by which versions of its stream's document; None: as the newest run of this version."""
 
 
 @dataclass(frozen=True)
@@ -263,7 +267,7 @@ def complete_backfills(ledger: Ledger, job: str, load: Load, swapping: int | Non
                 f"backfill {row.generation} of job {job} is just being shown in place of what was; ask again"
             )
         if row.state is BackfillState.COMPLETE:
-            found.append(Backfilled(row.generation, row.version, load(row.version), row.windows))
+            found.append(Backfilled(row.generation, row.version, load(row.version, row.stream_versions), row.windows))
     return found
 
 

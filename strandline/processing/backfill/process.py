@@ -29,7 +29,7 @@ from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.ledger.database import without_secrets
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import BackfillRow, BackfillState
+from strandline.ledger.states import BackfillRow, BackfillState, StreamVersions
 from strandline.log.index import LogIndex
 from strandline.processing.backfill.emission import ChunkSource, chunk_source, chunk_task, shapes_of
 from strandline.processing.backfill.plan import (
@@ -98,7 +98,7 @@ class Backfill:
         2. Record that the swap may happen. From here on the backfill can't be cancelled.
         3. Swap the aliases in one request, and close the row.
         """
-        pipeline = self._load(row.version)
+        pipeline = self._load(row.version, row.stream_versions)
         if row.state is not BackfillState.SWAPPING:
             self._compute(row, pipeline)
             row = self._ledger.move_backfill(self._job, row.generation, BackfillState.SWAPPING, epoch=row.epoch)
@@ -184,7 +184,7 @@ class Backfill:
         changes = self._ledger.version_changes(self._job, chunk.slice_last)
         ends = [first for first, _ in changes[1:]] + [slices.stop]
         versions = {version for (_, version), end in zip(changes, ends, strict=True) if end > slices.start}
-        return recorded_counts(self._ledger, self._job, slices, versions, row.version)
+        return recorded_counts(self._ledger, self._job, slices, versions, row.version, row.stream_versions)
 
     def _require_log(self, row: BackfillRow, pipeline: CheckedPipeline) -> None:
         stream = pipeline.spec.input.stream
@@ -201,7 +201,7 @@ class Backfill:
     def _discard_others(self) -> None:
         for other in self._ledger.backfills(self._job):
             if other.state in (BackfillState.FAILED, BackfillState.CANCELLED):
-                for store in stores_of(other, self._load(other.version)):
+                for store in stores_of(other, self._load(other.version, other.stream_versions)):
                     discard_generation(self._settings.elasticsearch_url, store, other.generation)
 
     def _ensure_templates(self, row: BackfillRow, pipeline: CheckedPipeline) -> None:
@@ -213,8 +213,8 @@ class Backfill:
                     url, shape.emit_name, mapping, generation=row.generation, is_shown=False, settings=index
                 )
 
-    def _load(self, version: int) -> CheckedPipeline:
-        return load_pipeline(self._ledger, self._job, version)
+    def _load(self, version: int, streams: StreamVersions | None = None) -> CheckedPipeline:
+        return load_pipeline(self._ledger, self._job, version, streams)
 
     @contextmanager
     def _spark(self, records: int) -> Iterator[SparkSession]:

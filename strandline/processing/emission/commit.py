@@ -92,8 +92,9 @@ class SliceCommitter:
     def _require_same(self, first: int, last: int, facts: SourceFacts) -> None:
         """Raise ReplayMismatch unless the replayed slices hold what they held when they were committed."""
         ledger, job = self._ledger, self._run.job
-        versions = ledger.slice_versions(job, first, last)
-        recorded_counts(ledger, job, range(first, last + 1), versions, self._run.version).require_same(facts)
+        versions, streams = ledger.slice_versions(job, first, last), self._run.row.stream_versions
+        counts = recorded_counts(ledger, job, range(first, last + 1), versions, self._run.version, streams)
+        counts.require_same(facts)
 
     def commit_slice(self, sliced: SliceRow, facts: SourceFacts, outcomes: list[BucketOutcome]) -> None:
         """Make one slice final, so that doing it again changes nothing. Its results and dead letters are already written and

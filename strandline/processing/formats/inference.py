@@ -1,7 +1,8 @@
-"""A stream's document, proposed from a sample of its records."""
+"""A stream's document, proposed from a sample of its records: a file, or what a topic holds."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import re
@@ -16,6 +17,7 @@ from strandline.core.stream import FIELD_NAME, RESERVED_FIELDS, StreamSpec
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.influx_lines import InfluxLines
 from strandline.processing.formats.json_rows import path_text
+from strandline.processing.formats.packed_maps import PackedMaps
 from strandline.processing.formats.record_fields import Rejection
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.text_values import is_number_text
@@ -77,6 +79,55 @@ def infer_stream(name: str, sample: bytes) -> Proposal:
     return proposal
 
 
+def infer_from_topic(name: str, records: Sequence[bytes], partitions: int, retention: str) -> Proposal:
+    """Propose a document for a topic that is there: from some of its records, with its partitions and its retention.
+
+    Raises NoSampleError.
+    """
+    given = [record for record in records if record.strip()][:SAMPLE_RECORDS_MAX]
+    if not given:
+        raise NoSampleError(
+            f"topic {name} holds no record; propose a document from a file: strandline stream infer --sample FILE"
+        )
+    lines = [line for record in given if (line := _as_line(record)) is not None]
+    if 2 * len(lines) >= len(given):
+        proposal = infer_stream(name, b"\n".join(lines))
+    else:
+        proposal = _of_packed(name, given)
+    document, schema = proposal.document, proposal.document.pop("schema")
+    proposal.document = document | {"partitions": partitions, "retention": retention, "schema": schema}
+    return proposal
+
+
+def _as_line(record: bytes) -> bytes | None:
+    """The record as one line of text; None if it is no text."""
+    try:
+        text = record.decode("utf-8-sig").strip()
+    except UnicodeDecodeError:
+        return None
+    if text[:1] in ("{", "["):
+        with contextlib.suppress(ValueError):
+            return json.dumps(json.loads(text)).encode()
+    return text.replace("\r", " ").replace("\n", " ").encode()
+
+
+def _of_packed(name: str, records: list[bytes]) -> Proposal:
+    """Of maps in MessagePack or CBOR."""
+    for packed, reader in (("msgpack", PackedMaps.of_msgpack()), ("cbor", PackedMaps.of_cbor())):
+        objects = [one for one in reader.objects(records, [None] * len(records)) if isinstance(one, bytes)]
+        if 2 * len(objects) >= len(records):
+            proposal = infer_stream(name, b"\n".join(objects))
+            proposal.document["format"] = packed
+            proposal.document.pop("explode", None)
+            proposal.accepted, proposal.rejected = 0, []
+            _try_out(proposal, records)
+            return proposal
+    raise NoSampleError(
+        f"most of {len(records)} records of topic {name} are neither text nor maps in MessagePack or CBOR; write the document by "
+        "hand, see docs/formats.md"
+    )
+
+
 def _try_out(proposal: Proposal, values: list[bytes]) -> None:
     """Decode the sample by the proposed document."""
     reader = RowReader(config := record_format(StreamSpec.from_document(proposal.document)))
@@ -123,7 +174,7 @@ def _of_json(name: str, text: str, lines: list[str]) -> tuple[Proposal, list[byt
         ]
     found: dict[Path, list[Any]] = defaultdict(list)
     for row in rows:
-        for path, value in _leaves(row, ()):
+        for path, value in leaves(row, ()):
             found[path].append(value)
     document["schema"] = _schema(found, len(rows), proposal, is_text=False)
     return proposal, [json.dumps(record).encode() for record in records[:SAMPLE_RECORDS_MAX]]
@@ -194,11 +245,11 @@ def _of_values(name: str, lines: list[str]) -> tuple[Proposal, list[bytes]]:
 # --- What a field is
 
 
-def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+def leaves(value: dict[str, Any], path: Path) -> Iterator[tuple[Path, Any]]:
     """Every value that is no object; lists are one value each."""
     for key, inner in value.items():
         if isinstance(inner, dict):
-            yield from _leaves(inner, (*path, key))
+            yield from leaves(inner, (*path, key))
         else:
             yield (*path, key), inner
 

@@ -70,6 +70,15 @@ _READERS: dict[str, Callable[[RecordFormat, SourceFields], FormatReader]] = {
 """JSON needs none."""
 
 
+def json_objects(config: RecordFormat, values: Sequence[bytes]) -> Sequence[JsonText]:
+    """Each record as a JSON object, or why it is none, before fields are looked for in it."""
+    make_reader = _READERS.get(config.name)
+    if make_reader is None:
+        return values
+    sources = SourceFields({}, {field.name: field.type for field in config.fields})
+    return make_reader(config, sources).objects(values, [None] * len(values))
+
+
 class RowReader:
     """Makes the rows of one stream's records. Keeps no state between calls but what it has read of sources."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from strandline.core.stream import StreamSpec
@@ -45,6 +46,18 @@ class CheckedPipeline:
     def reach_ms(self) -> int:
         """How far back in event time open state can go: the sizes of all windows together."""
         return sum(stage.size_ms for stage in self.stages)
+
+    @property
+    def compiled(self) -> tuple[object, ...]:
+        """All that results depend on, besides what is recorded with the slices: equal of two pipelines that compute the same."""
+        types = self.stream.types
+        columns = tuple((name, types[name]) for name in self.columns_needed)
+        return self.stages, self.record_stages, columns, self.event_time_source
+
+    @property
+    def digest(self) -> str:
+        """`compiled` in a few characters."""
+        return hashlib.sha256(repr(self.compiled).encode()).hexdigest()
 
     @property
     def windows(self) -> tuple[WindowShape, ...]:

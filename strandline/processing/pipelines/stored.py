@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from strandline.core.stream import StreamSpec
+from strandline.ledger.states import RunRow, SliceStatus, StreamVersions
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
@@ -13,8 +15,43 @@ if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
 
 
-def load_pipeline(ledger: Ledger, job: str, version: int) -> CheckedPipeline:
-    """One version of a job's pipeline, checked against its stream. Raises NotFound, InvalidDocument."""
+def load_pipeline(ledger: Ledger, job: str, version: int, streams: StreamVersions | None = None) -> CheckedPipeline:
+    """One version of a job's pipeline, checked against its stream. Raises NotFound, InvalidDocument.
+
+    `streams`: by which version of the stream's document, as the ledger has it of a run; None: as the newest run of this version.
+    """
     spec = PipelineSpec.from_document(ledger.job_version(job, version).document)
-    stream = StreamSpec.from_document(ledger.stream(spec.input.stream).document)
-    return check(spec, stream)
+    documents = ledger.stream_documents(spec.input.stream)
+    if streams is None:
+        streams = streams_of_version(ledger, job, version)
+    return check(spec, StreamSpec.from_document(document_of(documents, streams, spec.input.stream)))
+
+
+def document_of(documents: Mapping[int, dict[str, Any]], versions: StreamVersions, stream: str) -> dict[str, Any]:
+    """The document of the stream by which a row of the ledger goes. `documents`: those that the ledger has, the oldest first."""
+    return documents[versions.get(stream, next(iter(documents)))]
+
+
+def streams_of_version(ledger: Ledger, job: str, version: int) -> StreamVersions:
+    """By which versions of its stream's document this version of the job is compiled: as its newest run, or as a first one would
+    be now."""
+    stream = input_of(ledger, job, version)
+    of_version = [run.stream_versions for run in ledger.runs(job) if run.version == version]
+    recorded = [versions for versions in of_version if stream in versions]
+    if recorded:
+        return recorded[-1]
+    return {} if of_version else {stream: ledger.stream_version(stream)}
+
+
+def streams_of_run(ledger: Ledger, run: RunRow) -> StreamVersions:
+    """By which versions of its stream's document a run that begins now is compiled: by the one of the slice that it has to finish,
+    some of whose results may be out, else by the present one."""
+    last, stream = ledger.last_slice(run.job), input_of(ledger, run.job, run.version)
+    if last is None or last.status is not SliceStatus.PLANNED or last.version != run.version:
+        return {stream: ledger.stream_version(stream)}
+    return {stream: last.stream_versions.get(stream, next(iter(ledger.stream_documents(stream))))}
+
+
+def input_of(ledger: Ledger, job: str, version: int) -> str:
+    """The stream that this version of the job reads. Raises NotFound."""
+    return str(ledger.job_version(job, version).document["input"]["stream"])

@@ -14,6 +14,7 @@ from strandline.ledger.states import Desired, JobState, SliceStatus
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.run.watchdog import Watchdog
 from strandline.processing.slices.planner import is_drained
+from strandline.processing.slices.schema_in_force import SchemaInForce
 from strandline.processing.spark.cluster import ExecutorWatch
 
 log = structlog.get_logger()
@@ -21,7 +22,8 @@ log = structlog.get_logger()
 _LOOK_S = 0.1
 
 Ending = Literal[JobState.STOPPED, JobState.DRAINED, "interrupted", "replaced"]
-"""The state to move the job to, or why its state stays: the process was told to end, or the job has a new version."""
+"""The state to move the job to, or why its state stays: the process was told to end, or the job or the document of its stream
+has a new version, which needs another run."""
 
 
 def watch_query(
@@ -33,6 +35,7 @@ def watch_query(
     SparkUnavailable when a cluster leaves the job without executors.
     """
     run.ledger.move_job(run.job, JobState.RUNNING, epoch=run.epoch)
+    schema = schema_in_force(run)
     while True:
         if not query.isActive:
             raise query.exception() or StrandlineError(f"the Spark query of job {run.job} ended by itself")
@@ -45,7 +48,7 @@ def watch_query(
             raise
         end: Ending | None = None
         try:
-            end = "interrupted" if stop_now.is_set() else wanted_end(run)
+            end = "interrupted" if stop_now.is_set() else wanted_end(run, schema)
         except LedgerUnavailable as error:
             log.warning("could not look what the job should do", job=run.job, error=str(error))
         if watchdog.fenced is not None or end is not None:
@@ -58,7 +61,13 @@ def watch_query(
         time.sleep(_LOOK_S)
 
 
-def wanted_end(run: JobRun) -> Ending | None:
+def schema_in_force(run: JobRun) -> SchemaInForce | None:
+    """The schema that the run's next slice goes by; None where the run's row doesn't say by which one it is compiled."""
+    compiled = run.row.stream_versions.get(run.stream)
+    return None if compiled is None else SchemaInForce(run.ledger, run.job, run.version, run.stream, compiled)
+
+
+def wanted_end(run: JobRun, schema: SchemaInForce | None = None) -> Ending | None:
     """How to end the run now, between two slices; None while it shall go on."""
     job = run.ledger.job(run.job)
     last = run.ledger.last_slice(run.job)
@@ -66,7 +75,7 @@ def wanted_end(run: JobRun) -> Ending | None:
         return None
     if job.desired is Desired.STOPPED:
         return JobState.STOPPED
-    if job.version != run.version:
+    if job.version != run.version or (schema is not None and schema.needs_another_run()):
         return "replaced"
     if job.desired is Desired.DRAINED and is_drained(last, run.ledger.last_checkpoint(run.job), run.pipeline.windows):
         return JobState.DRAINED

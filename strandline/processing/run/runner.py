@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -23,7 +24,7 @@ from strandline.ledger.states import JobState, RunRow
 from strandline.log.index import LogIndex
 from strandline.processing.emission.made_indices import WriterFactory, elasticsearch_writers
 from strandline.processing.pipelines.job_run import JobRun
-from strandline.processing.pipelines.stored import load_pipeline
+from strandline.processing.pipelines.stored import load_pipeline, streams_of_run
 from strandline.processing.run.ending import Ending
 from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
 from strandline.processing.run.preparation import prepare_run
@@ -133,7 +134,10 @@ class Runner:
         """Run one version of the job to its end, from a snapshot or by a rewind. Raises StrandlineError."""
         settings, ledger = self._settings, self._ledger
         ledger.move_job(self._job, JobState.STARTING, epoch=row.epoch)
-        pipeline = load_pipeline(ledger, self._job, row.version)
+        streams = streams_of_run(ledger, row)
+        pipeline = load_pipeline(ledger, self._job, row.version, streams)
+        ledger.set_run_streams(self._job, row.epoch, streams)
+        row = replace(row, stream_versions=streams)
         failpoint("rewind.before_plan")
         run = JobRun(settings, ledger, index, row, pipeline)
         snapshots = SnapshotChoice(run)

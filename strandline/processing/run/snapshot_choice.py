@@ -49,7 +49,13 @@ class SnapshotChoice:
         self._index = run.index
         self._run = run.row
         self._pipeline = run.pipeline
-        manifest = SnapshotManifest(run.job, run.version, pyspark.__version__, shuffle_partitions(run.settings))
+        manifest = SnapshotManifest(
+            job=run.job,
+            version=run.version,
+            spark=pyspark.__version__,
+            shuffle_partitions=shuffle_partitions(run.settings),
+            types=run.pipeline.digest,
+        )
         self._snapshots = Snapshots(snapshot_directory(run.settings), manifest, run.row)
         self._is_wanted = run.pipeline.spec.recovery == "snapshot"
 

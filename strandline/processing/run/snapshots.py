@@ -53,6 +53,8 @@ class SnapshotManifest:
     shuffle_partitions: int
     """Fixed in a checkpoint of Spark: the state is cut by it."""
     format: int = FORMAT
+    types: str = ""
+    """A digest of what the pipeline was compiled to: a wider type in the stream's schema may lay state out otherwise."""
 
 
 @dataclass(frozen=True)

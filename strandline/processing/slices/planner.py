@@ -19,11 +19,13 @@ from strandline.ledger.states import (
     SliceKind,
     SliceRow,
     SliceStatus,
+    StreamVersions,
     offset_count,
 )
 from strandline.log.index import LogIndex
 from strandline.processing.pipelines.event_time import WindowShape, closes_a_window, open_until
 from strandline.processing.slices.continuity import LogContinuity
+from strandline.processing.slices.schema_in_force import SchemaInForce
 from strandline.processing.slices.silence import SilenceMeter, Vector
 from strandline.processing.slices.watermark import brings_first_records, greatest, watermark_after
 
@@ -47,6 +49,10 @@ class PlannerSettings:
     """The job that emits to the stream, if any: the stream is then cut only at that job's checkpoints."""
     topic_id: str | None = None
     """Of the registered stream: the log is read only while its topic is this one. None: it is not known."""
+    has_senders_times: bool = False
+    """Whether the stream's log times are what producers say: in any order, and perhaps one of them years ahead of all others."""
+    stream_version: int | None = None
+    """Of the stream's document by which the run's pipeline is compiled. None: slices don't say by which one they are decoded."""
 
 
 FILLING_MS = 1_000
@@ -75,6 +81,11 @@ class SlicePlanner:
         self._filling_ms = filling_ms
         self._filling_since_ms: int | None = None
         """When the run first saw records in a stream that has no slice yet."""
+        self._schema: SchemaInForce | None = None
+        if settings.stream_version is not None:
+            self._schema = SchemaInForce(
+                ledger, settings.job, settings.version, settings.stream, settings.stream_version
+            )
         self._continuity = continuity or LogContinuity(settings.job, settings.stream, settings.topic_id, index)
         self._drain_ends: Vector | None = None
 
@@ -87,7 +98,8 @@ class SlicePlanner:
         settings = self._settings
         if settings.start == "latest" and self._ledger.last_slice(settings.job) is None:
             ends = self._readable(self._index.ends(settings.stream))
-            self._ledger.plan_slice(self._empty_slice(None, None, ends, {}))
+            origin = self._empty_slice(None, None, ends, {})
+            self._ledger.plan_slice(replace(origin, stream_versions=self._going_by(settings.stream_version)))
 
     def next_slice(self) -> SliceRow | None:
         """Plan, record and return the next slice; None when there is nothing to do now.
@@ -99,6 +111,8 @@ class SlicePlanner:
            emission, or of an earlier one. Seal the slice with the checksums of its last records.
         4. Without new records, plan an empty slice if silence closes a window.
         5. When draining and all is read, plan an empty slice that closes every open window.
+        6. Record with it which version of the stream's document is in force: it is asked for after the log's ends, so a record
+           that comes when a version is applied is decoded by that one or a later one. Plan nothing when this run can't take it.
 
         Plans nothing either at a look that missed a partition which was just added, nor while it is in doubt whether the log is
         still there and the one that the job has read. Raises Conflict when it is not. Raises Fenced when a newer run has planned
@@ -130,11 +144,22 @@ class SlicePlanner:
             self._continuity.doubt(error)
             return None
         self._continuity.trust()
-        if planned is not None:
-            failpoint("plan.before_record")
-            self._ledger.plan_slice(planned)
-            failpoint("plan.recorded")
+        return None if planned is None else self._plan(planned)
+
+    def _plan(self, planned: SliceRow) -> SliceRow | None:
+        """Record the slice with the schema in force, and return it; None when another run has to."""
+        if self._schema is not None:
+            version = self._schema.version()
+            if version is None:
+                return None
+            planned = replace(planned, stream_versions=self._going_by(version))
+        failpoint("plan.before_record")
+        self._ledger.plan_slice(planned)
+        failpoint("plan.recorded")
         return planned
+
+    def _going_by(self, version: int | None) -> StreamVersions:
+        return {} if version is None else {self._settings.stream: version}
 
     def _lacks_a_partition(self, planned: SliceRow) -> bool:
         """Whether the topic has a partition that the slice, which is not recorded yet, doesn't know of. Asked after the ends: so
@@ -272,6 +297,10 @@ class SlicePlanner:
         """The latest cut at one log time that holds at most `rows_max` records, and its time. If the first millisecond alone
         holds more, the slice takes all of it. No partition runs ahead of another in log time.
 
+        Where producers say the times, they may be in any order. The first offset with a time from t on never falls with t, so the cut
+        is found all the same, and always moves on; but one record far ahead of its time may stand before all others. Then the cut
+        is by offsets, the same share of each partition.
+
         But `newcomers` come first, up to their ends whatever their log times, and if a slice can't hold that, the others wait.
         For brokers' clocks may jump: then log time lets the others run ahead of records that were there before theirs, and a
         partition that holds nobody back would lose them.
@@ -308,7 +337,18 @@ class SlicePlanner:
                 fitting = (cut, middle_ms)
             if (rows - rows_least) * 2 >= rows_max - rows_least:
                 break
+        if fitting is None and self._settings.has_senders_times:
+            return self._share(firsts, too_large[0]), too_large[1]
         return fitting or too_large
+
+    def _share(self, firsts: Vector, ends: Vector) -> Vector:
+        """The first `rows_max` records up to `ends`, about: of each partition the same share, and one at least."""
+        rows_max, rows = self._settings.rows_max, offset_count({"": firsts}, {"": ends})
+        return {
+            partition: begin + -((begin - end) * rows_max // rows)
+            for partition, end in ends.items()
+            for begin in (firsts.get(partition, 0),)
+        }
 
     def _empty_slice(
         self, done: SliceRow | None, checkpoint: CheckpointRow | None, firsts: Vector, silence_ms: Offsets

@@ -28,6 +28,7 @@ from strandline.processing.slices.spark_offset import offset_of_slice, slice_of_
 from strandline.processing.source.recorded_slices import Replay
 from strandline.processing.source.slice_rows import ROWS_SCHEMA, SliceWork, encode
 from strandline.processing.source.source_config import Piece, TaskConfig
+from strandline.processing.source.stream_formats import StreamFormats
 
 if TYPE_CHECKING:  # the workers load this module too, and need neither SQL nor pydantic
     from strandline.ledger.ledger import Ledger
@@ -78,6 +79,8 @@ def source_of_run(
 
 def planner_settings(run: JobRun, emitter: str | None) -> PlannerSettings:
     """How this run cuts the log."""
+    from strandline.log.topics import has_senders_times
+
     pipeline = run.pipeline
     checkpoint = pipeline.spec.checkpoint
     return PlannerSettings(
@@ -91,6 +94,8 @@ def planner_settings(run: JobRun, emitter: str | None) -> PlannerSettings:
         windows=pipeline.windows,
         emitter=emitter,
         topic_id=run.ledger.stream(run.stream).topic_id,
+        has_senders_times=has_senders_times(run.index.settings(run.stream)),
+        stream_version=run.row.stream_versions.get(run.stream),
     )
 
 
@@ -167,6 +172,7 @@ class SliceStreamReader(DataSourceStreamReader):
         self._index: LogIndex | None = None
         self._planner: SlicePlanner | None = None
         self._replay: Replay | None = None
+        self._formats: StreamFormats | None = None
         self._planned_at_s = 0.0
 
     def initialOffset(self) -> dict[str, int]:
@@ -213,7 +219,9 @@ class SliceStreamReader(DataSourceStreamReader):
             not slices or slices[-1].number != last
         ):  # a batch that a snapshot's log of offsets asks for is cut as it says
             slices = self._open_ledger().slices(self._config.planner.job, first, last)
-        tasks = [SourceInputPartition(pieces, is_new) for pieces in spread_pieces(slices, self._config.parallelism)]
+        self._formats = self._formats or StreamFormats(self._open_ledger(), self._config.task.decoding.format)
+        spread = spread_pieces(slices, self._config.parallelism, self._formats)
+        tasks = [SourceInputPartition(pieces, is_new) for pieces in spread]
         tasks[0].work = encode(self._work(first, slices[-1], is_new=is_new))
         return tasks
 
@@ -288,7 +296,9 @@ def open_ledger(url: str) -> Ledger:
         ) from error
 
 
-def spread_pieces(slices: Sequence[SliceRow], parallelism: int) -> list[list[Piece]]:
+def spread_pieces(
+    slices: Sequence[SliceRow], parallelism: int, formats: StreamFormats | None = None
+) -> list[list[Piece]]:
     """Spread the slices' partitions over at most `parallelism` tasks, the largest first. There is always one task at least."""
     pieces: dict[tuple[str, int], list[Piece]] = {}
     for row in slices:
@@ -297,7 +307,7 @@ def spread_pieces(slices: Sequence[SliceRow], parallelism: int) -> list[list[Pie
                 offset_first = row.offsets_first[stream].get(partition, 0)
                 if offset_first < offset_next:
                     offsets = OffsetRange(stream, partition, offset_first, offset_next)
-                    pieces.setdefault((stream, partition), []).append(Piece.of_slice(row, offsets))
+                    pieces.setdefault((stream, partition), []).append(Piece.of_slice(row, offsets, formats))
     sizes = {place: sum(piece.offsets.offset_count for piece in parts) for place, parts in pieces.items()}
     enough = 1 + sum(sizes.values()) // _TASK_RECORDS_MIN
     tasks: list[list[Piece]] = [[] for _ in range(max(1, min(parallelism, len(pieces), enough)))]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from strandline.log.range_reader import RangeReader
 from strandline.log.reader import OffsetRange
 from strandline.processing.formats.decoder import NEVER_AHEAD, NEVER_LATE, Decoded, Decoder
-from strandline.processing.formats.record_rows import RowReader, record_format
+from strandline.processing.formats.record_fields import JsonText
+from strandline.processing.formats.record_rows import RecordFormat, RowReader, record_format
+from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.source.slice_rows import row_identity
 from strandline.processing.source.source_config import DecodingConfig, Piece
 
@@ -70,10 +74,50 @@ class DecodedChunk:
 
 
 def decode_pieces(config: DecodingConfig, decoder: Decoder, pieces: Sequence[Piece]) -> Iterator[DecodedChunk]:
-    """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is judged by its own."""
-    reader = _log_reader(config.kafka_bootstrap)
-    row_reader = RowReader(config.format)
-    runs = {_whole(run): run for run in _adjoining(pieces)}
+    """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is decoded and judged by its own.
+
+    `decoder`: `decoder_of` the config. Pieces of another format come as columns of the config's types, too.
+    """
+    for other, runs in groupby(_adjoining(pieces), lambda run: run[0].format):
+        if other is None:
+            yield from _decode_runs(config.kafka_bootstrap, config.format, decoder.decode, runs)
+        else:
+            yield from _decode_runs(config.kafka_bootstrap, other, conforming_decoder(config, other), runs)
+
+
+Decode = Callable[[Sequence[JsonText], Sequence[int], Any, Any], Decoded]
+
+
+def conforming_decoder(config: DecodingConfig, other: RecordFormat) -> Decode:
+    """`Decoder.decode` by another version of the stream's document, with the columns that the config's gives: those that the other
+    doesn't declare are null, and those of a narrower type are cast, which keeps each value."""
+    types = {field.name: arrow_type(field.type) for field in config.format.fields}
+    declared = {field.name for field in other.fields}
+    decoder = Decoder(
+        fields=other.fields,
+        event_time=config.event_time_source,
+        columns_needed=[name for name in config.columns if name in declared],
+    )
+
+    def decode(values: Sequence[JsonText], log_times_ms: Sequence[int], watermarks_ms: Any, ahead_ms: Any) -> Decoded:
+        decoded = decoder.decode(values, log_times_ms, watermarks_ms, ahead_ms)
+        arrays = {
+            name: decoded.arrays[name].cast(types[name])
+            if name in declared
+            else pa.nulls(len(decoded.event_time), types[name])
+            for name in config.columns
+        }
+        return replace(decoded, arrays=arrays)
+
+    return decode
+
+
+def _decode_runs(
+    bootstrap: str, record_format: RecordFormat, decode: Decode, adjoining: Iterable[list[Piece]]
+) -> Iterator[DecodedChunk]:
+    reader = _log_reader(bootstrap)
+    row_reader = RowReader(record_format)
+    runs = {_whole(run): run for run in adjoining}
     for records in reader.read(list(runs), row_reader.headers):
         whole, run = records.offset_range, runs[records.offset_range]
         ends = np.array([piece.offsets.offset_next for piece in run])
@@ -82,7 +126,7 @@ def decode_pieces(config: DecodingConfig, decoder: Decoder, pieces: Sequence[Pie
         for rows in row_reader.parts(records.values, records.header_values):
             offsets, log_times_ms = rows.of_each(records.offsets), rows.of_each(records.log_times_ms)
             of_piece = np.searchsorted(ends, offsets, "right")
-            decoded = decoder.decode(rows.texts, log_times_ms, watermarks_ms[of_piece], ahead_ms[of_piece])
+            decoded = decode(rows.texts, log_times_ms, watermarks_ms[of_piece], ahead_ms[of_piece])
             value_at = partial(row_reader.dead_letter_value, records.values, rows)
             yield DecodedChunk(whole.stream, whole.partition, offsets, log_times_ms, decoded, value_at, rows.elements)
 
@@ -94,15 +138,14 @@ def _whole(run: Sequence[Piece]) -> OffsetRange:
 
 
 def _adjoining(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Group pieces that follow each other in one partition: each group is fetched at once."""
+    """Group pieces that follow each other in one partition and have one format: each group is fetched at once."""
     run: list[Piece] = []
     for piece in pieces:
         before = run[-1].offsets if run else None
         here = piece.offsets
-        if before and (before.stream, before.partition, before.offset_next) != (
-            here.stream,
-            here.partition,
-            here.offset_first,
+        if before and (
+            (before.stream, before.partition, before.offset_next) != (here.stream, here.partition, here.offset_first)
+            or piece.format is not run[-1].format
         ):
             yield run
             run = []

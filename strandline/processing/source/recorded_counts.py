@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from strandline.core.errors import ReplayMismatch
 from strandline.core.record_headers import REASON_EXPRESSION
-from strandline.ledger.states import SliceRow, offset_count
+from strandline.ledger.states import SliceRow, StreamVersions, offset_count
 from strandline.processing.source.slice_rows import SourceFacts
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
@@ -46,15 +46,25 @@ class RecordedCounts:
             )
 
 
-def recorded_counts(ledger: Ledger, job: str, slices: range, versions: Collection[int], version: int) -> RecordedCounts:
+def recorded_counts(
+    ledger: Ledger,
+    job: str,
+    slices: range,
+    versions: Collection[int],
+    version: int,
+    streams: StreamVersions | None = None,
+) -> RecordedCounts:
     """What the checkpoints counted of these slices, all committed, as far as `version` of the job counts alike.
 
-    `versions`: those that committed the slices. What a record is rejected for follows from the stream and the slice; only whether
-    an expression has a value follows from the version, and from the release of Strandline. Raises LedgerUnavailable.
+    `versions`: those that committed the slices. What a record is rejected for follows from the slice and the version of the
+    stream's document that is recorded with it; only whether an expression has a value follows from the version of the job, from the
+    release of Strandline, and from the types of the fields, which are those of `streams`. Raises LedgerUnavailable.
     """
     first, last = slices[0], slices[-1]
     before, after = ledger.totals(job, first - 1), ledger.totals(job, last)
-    is_same = set(versions) == {version} and not _has_of_older_release(ledger.slices(job, first, last))
+    read = ledger.slices(job, first, last)
+    has_same_types = all(row.stream_versions == (streams or {}) for row in read)
+    is_same = set(versions) == {version} and has_same_types and not _has_of_older_release(read)
     rejected = {
         reason: count - before.rejected.get(reason, 0)
         for reason, count in after.rejected.items()

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from strandline.core.errors import NotFound
 from strandline.ledger.states import SliceRow, offset_count
 from strandline.log.reader import OffsetRange
+from strandline.processing.formats.record_rows import RecordFormat
 from strandline.processing.source.source_config import Piece
+from strandline.processing.source.stream_formats import StreamFormats
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
@@ -67,10 +69,13 @@ class Replay:
             yield self._ahead.pop()
 
 
-def recorded_tasks(ledger: Ledger, job: str, slice_first: int, slice_own: int, slice_last: int) -> list[LogTask]:
-    """The tasks for these slices of a job; those before `slice_own` are not its own. Raises LedgerUnavailable, and NotFound when
-    some of them were removed."""
-    return cut_tasks(_recorded(ledger, job, slice_first, slice_last), slice_own, TASK_ROWS)
+def recorded_tasks(
+    ledger: Ledger, job: str, slice_first: int, slice_own: int, slice_last: int, own_format: RecordFormat | None = None
+) -> list[LogTask]:
+    """The tasks for these slices of a job; those before `slice_own` are not its own. `own_format`: that of who reads them.
+    Raises LedgerUnavailable, and NotFound when some of them were removed."""
+    formats = None if own_format is None else StreamFormats(ledger, own_format)
+    return cut_tasks(_recorded(ledger, job, slice_first, slice_last), slice_own, TASK_ROWS, formats)
 
 
 def _recorded(ledger: Ledger, job: str, slice_first: int, slice_last: int) -> Iterator[SliceRow]:
@@ -82,9 +87,11 @@ def _recorded(ledger: Ledger, job: str, slice_first: int, slice_last: int) -> It
         yield from found
 
 
-def cut_tasks(slices: Iterable[SliceRow], slice_own: int, rows_max: int) -> list[LogTask]:
+def cut_tasks(
+    slices: Iterable[SliceRow], slice_own: int, rows_max: int, formats: StreamFormats | None = None
+) -> list[LogTask]:
     """Cut slices, in order, into tasks of one partition and at most `rows_max` offsets each; slices before `slice_own` get tasks
-    of their own. Each offset belongs to exactly one task, and keeps the watermark of its slice."""
+    of their own. Each offset belongs to exactly one task, and keeps the watermark and the format of its slice."""
     tasks: list[LogTask] = []
     open_tasks: dict[tuple[str, int, bool], tuple[LogTask, int]] = {}
     for row in slices:
@@ -98,7 +105,7 @@ def cut_tasks(slices: Iterable[SliceRow], slice_own: int, rows_max: int) -> list
                         task, room = LogTask([], own), rows_max
                         tasks.append(task)
                     upto = min(offset_next, first + room)
-                    task.pieces.append(Piece.of_slice(row, OffsetRange(stream, partition, first, upto)))
+                    task.pieces.append(Piece.of_slice(row, OffsetRange(stream, partition, first, upto), formats))
                     open_tasks[stream, partition, own] = (task, room - (upto - first))
                     first = upto
     return tasks

@@ -13,6 +13,7 @@ from strandline.processing.pipelines.stages import RecordStage, RowStep, Stage
 if TYPE_CHECKING:
     from strandline.processing.formats.record_rows import RecordFormat
     from strandline.processing.operators.cascade import Cascade
+    from strandline.processing.source.stream_formats import StreamFormats
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,14 @@ class Piece:
     offsets: OffsetRange
     watermark_ms: int | None
     max_ahead_ms: int | None
+    format: RecordFormat | None = None
+    """How its records are decoded, where it is not the readers' own way: by another version of the stream's document."""
 
     @staticmethod
-    def of_slice(row: SliceRow, offsets: OffsetRange) -> Piece:
+    def of_slice(row: SliceRow, offsets: OffsetRange, formats: StreamFormats | None = None) -> Piece:
         """The part of this slice. Where it is the last one of its partition, the log must still hold the slice's last record."""
         stream, partition = offsets.stream, offsets.partition
         if offsets.offset_next == row.offsets.get(stream, {}).get(partition):
             offsets = replace(offsets, checksum=row.checksums.get(stream, {}).get(partition))
-        return Piece(offsets, row.watermark_ms, row.rule.max_ahead_ms)
+        other = None if formats is None else formats.of(row, stream)
+        return Piece(offsets, row.watermark_ms, row.rule.max_ahead_ms, other)

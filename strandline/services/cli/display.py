@@ -110,7 +110,11 @@ def job_table(job: Answer) -> Table:
 
 def applied_lines(applied: list[Answer]) -> list[Text]:
     """What became of each document, one a line."""
-    return [Text(f"{one['kind']} {one['name']}: {one['outcome']} (version {one['version']})") for one in applied]
+    lines = []
+    for one in applied:
+        lines.append(Text(f"{one['kind']} {one['name']}: {one['outcome']} (version {one['version']})"))
+        lines += [Text(f"  {note}") for note in one.get("notes", [])]
+    return lines
 
 
 def plan_tables(jobs: list[Answer]) -> list[Table]:
@@ -170,7 +174,12 @@ def stream_tables(stream: Answer) -> list[Table]:
         ("#PARTITION", "#OFFSET FIRST", "#OFFSET NEXT"),
         ((str(one["partition"]), str(one["offset_first"]), str(one["offset_next"])) for one in stream["partitions"]),
     )
-    return [facts, partitions]
+    undeclared = stream["undeclared"]
+    fields = table_of(
+        ("UNDECLARED FIELD", "TYPES", f"#SHARE OF THE NEWEST {undeclared['records']:,} RECORDS"),
+        ((one["path"], ", ".join(one["types"]), f"{one['share']:.1%}") for one in undeclared["fields"]),
+    )
+    return [facts, partitions, *([fields] if undeclared["fields"] else [])]
 
 
 def dead_letters_table(letters: list[Answer]) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import yaml
@@ -32,9 +32,9 @@ def show_stream(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """One stream: fields, partitions, offsets, retention."""
+    """One stream: fields, partitions, offsets, retention, and what its newest records hold that is not declared."""
     with connect(data_dir, url) as client:
-        answer = client.stream(name)
+        answer = client.stream(name) | {"undeclared": client.undeclared(name)}
     show(answer, as_json, lambda: display.stream_tables(answer))
 
 
@@ -57,27 +57,43 @@ def delete_stream(
 @stream_app.command("infer", epilog="Example: strandline stream infer --sample examples/readings.ndjson")
 def infer(
     sample: Annotated[
-        typer.FileBinaryRead,
+        typer.FileBinaryRead | None,
         typer.Option(help="A file with some records, as devices send them; - is stdin.", lazy=True),
-    ],
-    name: Annotated[str, typer.Option(help="The stream's name.")] = "readings",
+    ] = None,
+    from_topic: Annotated[
+        str | None, typer.Option(help="A topic of Kafka, instead of a file: its newest records are the sample.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="The stream's name, where the sample is a file.")] = "readings",
+    data_dir: DataDir = None,
+    url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Propose a stream's document from a sample of its records: format, fields, types, units."""
+    if (sample is None) == (from_topic is None):
+        raise typer.BadParameter("give one of them", param_hint="--sample / --from-topic")
+    if from_topic is not None:
+        with connect(data_dir, url) as client:
+            proposal = client.proposal(from_topic)
+    else:
+        assert sample is not None
+        proposal = _of_file(name, sample.read())
+    if as_json:
+        print_json(proposal)
+        return
+    print(yaml.safe_dump(proposal["document"], sort_keys=False, default_flow_style=None, allow_unicode=True), end="")
+    print(f"# {proposal['records']} records of the sample give {proposal['accepted']} rows by it.")
+    for line in [*proposal["notes"], *(f"rejected: {why}" for why in proposal["rejected"])]:
+        print(f"# {line}")
+
+
+def _of_file(name: str, sample: bytes) -> dict[str, Any]:
     from strandline.processing.formats.inference import infer_stream
 
     try:
         check_name(name)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--name") from error
-    proposal = infer_stream(name, sample.read())
-    if as_json:
-        print_json(vars(proposal))
-        return
-    print(yaml.safe_dump(proposal.document, sort_keys=False, default_flow_style=None, allow_unicode=True), end="")
-    print(f"# {proposal.records} records of the sample give {proposal.accepted} rows by it.")
-    for line in [*proposal.notes, *(f"rejected: {why}" for why in proposal.rejected)]:
-        print(f"# {line}")
+    return vars(infer_stream(name, sample))
 
 
 @dead_letters_app.command("list", epilog="Example: strandline dead-letters list nab --limit 10")

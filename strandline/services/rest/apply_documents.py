@@ -28,6 +28,7 @@ from strandline.processing.pipelines.result_streams import (
     stream_of_results,
     streams_of_windows,
 )
+from strandline.processing.pipelines.schema_changes import refused_changes
 from strandline.processing.pipelines.stages import Stage
 from strandline.processing.pipelines.upgrade import Change, Effect, changes_between
 from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds, require_log_holds, rewind_cost
@@ -37,13 +38,20 @@ from strandline.services.rest.job_status import input_stream, rewind_view
 from strandline.services.rest.views import Applied, JobPlan
 
 
+_SENDERS_TIMES = (
+    "the topic has message.timestamp.type=CreateTime: log time is what its producers say, so max_ahead and 'from: log' go by their "
+    "clocks. Kafka goes by it too when it deletes: records that are sent with old times may be gone before they are read, and one "
+    "with a time in the future keeps its segment. With message.timestamp.type=LogAppendTime new records would go by arrival"
+)
+
+
 class TopicMaker(Protocol):
     """What applying needs of `ingest.topics.Topics`."""
 
     def ensure_stream_topic(self, spec: StreamSpec) -> TopicDescription: ...
     def ensure_dead_letter_topic(self, job: str) -> TopicDescription: ...
     def ensure_room_for_records(self, topic: str) -> None: ...
-    def require_log_of_arrivals(self, topic: str) -> None: ...
+    def require_whole_log(self, topic: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -183,26 +191,31 @@ class Applier:
 
         Raises InvalidDocument, Conflict, LogUnavailable, IndexUnavailable, LedgerUnavailable.
         """
+        versions = {row.name: row.version for row in self._ledger.streams()}
         batch = self.check(text, source)
-        for stream in batch.streams:
-            self._refuse_other_records(stream)
+        notes = {stream.stream: self._check_schema_change(stream, batch) for stream in batch.streams}
         self._refuse_other_logs(batch)
         bases = {pipeline.job: self._check_job(pipeline) for pipeline in batch.pipelines}
         self._refuse_shared_places(batch.pipelines)
         self._refuse_circles(batch.pipelines)
         self._refuse_left_results(batch.pipelines)
-        applied = [self._apply_stream(stream) for stream in batch.streams]
+        applied = [self._apply_stream(one, versions.get(one.stream, 0), notes[one.stream]) for one in batch.streams]
         written = text.decode("utf-8")
         return applied + [self._apply_pipeline(pipeline, written, bases) for pipeline in batch.pipelines]
 
-    def _apply_stream(self, stream: StreamSpec) -> Applied:
-        before = self._stream_version(stream.stream)
+    def _apply_stream(self, stream: StreamSpec, base: int, notes: list[str]) -> Applied:
+        """`base`: the version that the document was checked against, 0 for none."""
         topic = self._topics.ensure_stream_topic(stream)
         self._refuse_other_topic(stream.stream, topic)
-        row = self._ledger.put_stream(stream.stream, stream.as_document())
+        row = self._ledger.put_stream(stream.stream, stream.as_document(), base)
         if row.topic_id is None:
             self._ledger.set_topic_id(stream.stream, topic.topic_id)
-        return Applied(kind="stream", name=stream.stream, outcome=_outcome(before, row.version), version=row.version)
+        outcome = _outcome(base or None, row.version)
+        notes = notes + [_SENDERS_TIMES] * topic.has_senders_times
+        if outcome == "changed":
+            message = f"stream {row.name} changed: version {row.version}"
+            self._ledger.record_event("stream_changed", message, facts={"stream": row.name, "version": row.version})
+        return Applied(kind="stream", name=row.name, outcome=outcome, version=row.version, notes=notes)
 
     def _apply_pipeline(self, pipeline: CheckedPipeline, written: str, bases: Mapping[str, JobBase]) -> Applied:
         """`bases`: what the jobs of the same text were checked against."""
@@ -246,25 +259,66 @@ class Applier:
                 f"records; register the stream under another name"
             )
 
-    def _refuse_other_records(self, stream: StreamSpec) -> None:
-        """A rewind decodes the log again. By another document it would not accept the same records."""
+    def _check_schema_change(self, stream: StreamSpec, batch: Batch) -> list[str]:
+        """Refuse what the jobs that read the stream, or emit to it, can't take; return what the change means for each reader."""
         known = self._registered(stream.stream)
-        if known is None:
-            return
-        for job in (job.name for job in self._ledger.jobs() if input_stream(self._ledger, job) == stream.stream):
-            recorded = self._ledger.input_document(job, stream.stream)
-            before = known if recorded is None else StreamSpec.from_document(recorded)
-            if changes := before.decoding_changes(stream):
+        if known is None or not known.reading_changes(stream):
+            return []
+        readers = [job for job in self._ledger.jobs() if input_stream(self._ledger, job) == stream.stream]
+        if readers:
+            history = [StreamSpec.from_document(one) for one in self._ledger.stream_documents(stream.stream).values()]
+            if refused := refused_changes(history, stream):
+                names = ", ".join(job.name for job in readers)
                 raise Conflict(
-                    f"{', '.join(changes)} of stream {stream.stream} can't change while job {job} reads it: records of open "
-                    "windows would be decoded by the new document; register it under another name"
+                    f"stream {stream.stream} can't change so while job {names} reads it: {'; '.join(refused)}"
                 )
+        self._refuse_other_results(stream, batch)
+        return [self._note_of_reader(job, known, stream, batch) for job in readers]
+
+    def _note_of_reader(self, job: JobRow, known: StreamSpec, stream: StreamSpec, batch: Batch) -> str:
+        spec = PipelineSpec.from_document(self._ledger.job_version(job.name, job.version).document)
+        before = check(spec, known)
+        try:
+            after = next((one for one in batch.pipelines if one.job == job.name), None) or check(spec, stream)
+        except InvalidDocument as error:
+            raise Conflict(
+                f"stream {stream.stream} can't change so while job {job.name} reads it: "
+                f"{'; '.join(f'its {problem.path} {problem.message}' for problem in error.problems)}. Apply a pipeline that fits "
+                "the stream together with it"
+            ) from error
+        forbidden = [f"{c.what} ({c.reason})" for c in changes_between(before, after) if c.effect is Effect.FORBIDDEN]
+        if forbidden:
+            raise Conflict(
+                f"stream {stream.stream} can't change so while job {job.name} reads it, because that changes "
+                f"{'; '.join(forbidden)}. Apply it together with a pipeline whose results stay as they are, for example by a cast"
+            )
+        if after.compiled == before.compiled:
+            return f"job {job.name} goes by it from its next slice on"
+        cost = rewind_cost(self._ledger, plan_of_job(self._ledger, after), job.name)
+        return f"job {job.name} computes its open windows anew for it, which reads {cost.records:,} records again"
+
+    def _refuse_other_results(self, stream: StreamSpec, batch: Batch) -> None:
+        """A stream of results must still hold what is emitted to it."""
+        for job, spec in present_pipelines(self._ledger).items():
+            of_job = {stage for stage, name in emissions_to_streams(spec) if name == stream.stream}
+            if of_job and all(one.job != job for one in batch.pipelines):
+                emitter = check(spec, self._stream(spec.input.stream))
+                reasons = [
+                    why
+                    for stage in emitter.all_stages
+                    if stage.name in of_job
+                    for why in schema_mismatches(stream, stage)
+                ]
+                if reasons:
+                    raise Conflict(
+                        f"stream {stream.stream} can't hold the results of job {job} then: {'; '.join(reasons)}"
+                    )
 
     def _refuse_other_logs(self, batch: Batch) -> None:
         """A job can't read a topic that is compacted. Of the streams in the batch, making the topics tells."""
         in_batch = {stream.stream for stream in batch.streams}
         for stream in sorted({pipeline.stream.stream for pipeline in batch.pipelines} - in_batch):
-            self._topics.require_log_of_arrivals(stream)
+            self._topics.require_whole_log(stream)
 
     def _plan_job(self, pipeline: CheckedPipeline) -> JobPlan:
         job = self._job(pipeline.job)
@@ -274,8 +328,7 @@ class Applier:
         if document == pipeline.spec.as_document():
             return JobPlan(job=job.name, outcome="unchanged", version=job.version, changes=[], rewind=None)
         spec = PipelineSpec.from_document(document)
-        stream = pipeline.stream if spec.input.stream == pipeline.spec.input.stream else self._stream(spec.input.stream)
-        changes = changes_between(check(spec, stream), pipeline)
+        changes = changes_between(check(spec, self._stream(spec.input.stream)), pipeline)
         plan = plan_of_job(self._ledger, pipeline)
         cost = rewind_cost(self._ledger, plan, job.name)
         if not any(change.effect is Effect.FORBIDDEN for change in changes):
@@ -377,12 +430,6 @@ class Applier:
     def _registered(self, name: str) -> StreamSpec | None:
         try:
             return self._stream(name)
-        except NotFound:
-            return None
-
-    def _stream_version(self, name: str) -> int | None:
-        try:
-            return self._ledger.stream(name).version
         except NotFound:
             return None
 

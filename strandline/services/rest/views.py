@@ -42,6 +42,8 @@ class Applied(View):
     name: str
     outcome: Literal["created", "changed", "unchanged"]
     version: int
+    notes: list[str] = []
+    """What else is to be known: what the change of a stream means for each job that reads it."""
 
 
 class AppliedList(View):
@@ -123,6 +125,45 @@ class StreamView(View):
     records: int
     """In the log now, all partitions together."""
     partitions: list[PartitionView]
+
+
+class UndeclaredFieldView(View):
+    """A member of records that no field of the schema takes."""
+
+    path: str
+    """As a field's `from` would name it; `[*]` stands for the place of an exploded element."""
+    types: list[str]
+    """Those seen, the most frequent first."""
+    records: int
+    """How many of the records that were looked at have it."""
+    share: float
+    """Their share of the records that were looked at, 0 to 1."""
+
+
+class UndeclaredView(View):
+    """What a stream's newest records hold that its schema doesn't declare."""
+
+    stream: str
+    version: int
+    """Of the stream's document."""
+    records: int
+    """How many records were looked at: the newest ones, evenly from all partitions."""
+    fields: list[UndeclaredFieldView]
+    """The most frequent first, a thousand at most."""
+
+
+class ProposalView(View):
+    """A stream's document, proposed from the newest records of a topic."""
+
+    document: dict[str, Any]
+    notes: list[str]
+    """What a person should know about it."""
+    records: int
+    """How many records it was proposed from."""
+    accepted: int
+    """How many rows of them it accepts."""
+    rejected: list[str]
+    """Why it rejects the first of the others."""
 
 
 class StageView(View):

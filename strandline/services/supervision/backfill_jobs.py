@@ -24,7 +24,7 @@ from strandline.core.errors import Conflict, LedgerUnavailable, StrandlineError
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import OPEN_BACKFILLS, BackfillRow, BackfillState
 from strandline.processing.backfill.plan import plan_backfill, stores_of
-from strandline.processing.pipelines.stored import load_pipeline
+from strandline.processing.pipelines.stored import load_pipeline, streams_of_version
 from strandline.processing.run.exit_codes import EXIT_AWAY
 from strandline.services.processes.worker_process import WorkerProcess
 from strandline.services.supervision.deaths import DEATHS_MAX, Blame, JobDeaths
@@ -116,7 +116,13 @@ class BackfillJobs:
         load = partial(load_pipeline, self._ledger, job)
         plan = plan_backfill(self._ledger, job, load, self._log_starts, from_ms, to_ms)
         row = self._ledger.request_backfill(
-            job, plan.version, (from_ms, to_ms), plan.windows, plan.slice_committed, plan.records
+            job,
+            plan.version,
+            (from_ms, to_ms),
+            plan.windows,
+            plan.slice_committed,
+            plan.records,
+            streams_of_version(self._ledger, job, plan.version),
         )
         message = f"backfill {row.generation} of job {job} was requested, with version {row.version}"
         self._ledger.record_event("backfill_requested", message, job, facts={"generation": row.generation})
@@ -223,7 +229,7 @@ class BackfillJobs:
     def _clear(self, row: BackfillRow) -> None:
         """Delete the documents of a backfill that will never be shown. The next backfill of the job deletes what is left."""
         try:
-            for store in stores_of(row, load_pipeline(self._ledger, row.job, row.version)):
+            for store in stores_of(row, load_pipeline(self._ledger, row.job, row.version, row.stream_versions)):
                 self._discard(store, row.generation)
         except LedgerUnavailable:
             raise

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
 
+from fastapi import APIRouter, Query
+
+from strandline.core.durations import format_retention
+from strandline.core.errors import Conflict
+from strandline.core.stream import StreamSpec, check_name
+from strandline.processing.formats.inference import infer_from_topic
+from strandline.processing.formats.undeclared import undeclared_fields
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.services.rest.dependencies import Control
-from strandline.services.rest.views import DeletedStreamView, PartitionView, StreamList, StreamView
+from strandline.services.rest.views import (
+    DeletedStreamView,
+    PartitionView,
+    ProposalView,
+    StreamList,
+    StreamView,
+    UndeclaredFieldView,
+    UndeclaredView,
+)
 
 router = APIRouter(tags=["streams"])
 
@@ -15,6 +30,36 @@ router = APIRouter(tags=["streams"])
 def list_streams(control: Control) -> StreamList:
     """All registered streams, by name."""
     return StreamList(streams=control.ledger.streams())
+
+
+SAMPLE_RECORDS = 1_000
+RecordsWanted = Annotated[int, Query(ge=1, le=10_000, description="How many records are looked at, at most.")]
+
+
+@router.get("/v1/topics/{name}/proposal")
+def propose_stream(control: Control, name: str, records: RecordsWanted = SAMPLE_RECORDS) -> ProposalView:
+    """A document for a topic, proposed from its newest records. The topic need not be a stream yet."""
+    try:
+        check_name(name)
+    except ValueError as error:
+        raise Conflict(f"a topic of this name can't be a stream: {error}; copy its records to another topic") from error
+    sample = control.log.newest_records(name, records)
+    retention = format_retention(sample.retention_ms)
+    return ProposalView(**vars(infer_from_topic(name, sample.values, sample.partitions, retention)))
+
+
+@router.get("/v1/streams/{name}/undeclared")
+def undeclared(control: Control, name: str, records: RecordsWanted = SAMPLE_RECORDS) -> UndeclaredView:
+    """What the stream's newest records hold that its schema doesn't declare."""
+    row = control.ledger.stream(name)
+    values = control.log.newest_records(name, records).values
+    fields = undeclared_fields(StreamSpec.from_document(row.document), values)
+    return UndeclaredView(
+        stream=name,
+        version=row.version,
+        records=len(values),
+        fields=[UndeclaredFieldView(**vars(one), share=round(one.records / len(values), 4)) for one in fields],
+    )
 
 
 @router.get("/v1/streams/{name}")

@@ -1,0 +1,74 @@
+"""What a stream's records hold that its schema doesn't declare, counted in a sample. Nothing is counted while records are decoded."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from strandline.core.stream import StreamSpec
+from strandline.processing.formats.inference import Path, leaves
+from strandline.processing.formats.json_rows import path_text
+from strandline.processing.formats.record_rows import RecordFormat, json_objects, record_format
+
+NAMES_MAX = 1_000
+"""So many undeclared fields are told apart: some senders put values into names."""
+_KINDS = {bool: "boolean", int: "long", float: "double", str: "string", list: "array", type(None): "null"}
+
+
+@dataclass(frozen=True)
+class UndeclaredField:
+    """A member that some records have and no field of the schema takes."""
+
+    path: str
+    """As a field's `from` would name it; of an exploded record's elements with `[*]` for the place."""
+    types: list[str]
+    """The types seen, the most frequent first."""
+    records: int
+    """How many of the records have it."""
+
+
+def undeclared_fields(stream: StreamSpec, values: Sequence[bytes]) -> list[UndeclaredField]:
+    """The undeclared fields of these records, the most frequent first. A line of csv and a bare value have none."""
+    config = record_format(stream)
+    if config.name in ("csv", "value"):
+        return []
+    declared = {(field.name,) if field.path is None else field.path for field in config.fields}
+    known = declared | {path[:end] for path in declared for end in range(1, len(path))}
+    types: dict[str, Counter[str]] = defaultdict(Counter)
+    records: Counter[str] = Counter()
+    for value in json_objects(config, values):
+        found: dict[str, str] = {}
+        for name, path, leaf in _members(config, value):
+            is_declared = path in known or any(path[:end] in declared for end in range(1, len(path)))
+            if not is_declared and (name in types or len(types) + len(found) < NAMES_MAX):
+                found[name] = _KINDS[type(leaf)]
+        records.update(found.keys())
+        for name, kind in found.items():
+            types[name][kind] += 1
+    return [
+        UndeclaredField(name, [kind for kind, _ in types[name].most_common()], count)
+        for name, count in records.most_common()
+    ]
+
+
+def _members(config: RecordFormat, value: object) -> Iterator[tuple[str, Path, Any]]:
+    """Each value in a record that is no object: its name for people, its path as fields are looked for, and itself."""
+    try:
+        whole = msgspec.json.decode(value) if isinstance(value, bytes) else None
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return
+    if not isinstance(whole, dict):
+        return
+    array = config.explode
+    for path, leaf in leaves(whole, ()):
+        if path != array:
+            yield path_text(path), path, leaf
+        for element in leaf if path == array and isinstance(leaf, list) else ():
+            if isinstance(element, dict):
+                yield from (
+                    (f"{path_text(path)}[*]{path_text(inner)[1:]}", inner, one) for inner, one in leaves(element, ())
+                )

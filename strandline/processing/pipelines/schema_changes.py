@@ -1,0 +1,87 @@
+"""How a stream's document may change while jobs read the stream. Pure.
+
+Each slice is decoded by the version that was in force when it was cut, in every replay. So a change may concern records to come in
+any way, but what was read before must still be what a pipeline of now can compute with: of the same fields, with values that keep
+their meaning in the types of now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from strandline.core.field_types import digits_of
+from strandline.core.stream import FieldSpec, StreamSpec
+
+_WHOLE_DIGITS = {"integer": 10, "long": 19}
+"""How many digits before the point hold every value."""
+_ANOTHER = "register a stream of another name for it, and a job that reads that one"
+
+
+def is_widening(old: str, new: str) -> bool:
+    """Whether each value of the old type is one of the new type, exactly."""
+    if old == new:
+        return True
+    if old == "integer" and new in ("long", "double"):
+        return True
+    whole, fraction = digits_of(new) or (0, 0)
+    if old in _WHOLE_DIGITS:
+        return whole - fraction >= _WHOLE_DIGITS[old]
+    if (before := digits_of(old)) is None:
+        return False
+    return fraction >= before[1] and whole - fraction >= before[0] - before[1]
+
+
+def refused_changes(history: Sequence[StreamSpec], new: StreamSpec) -> list[str]:
+    """Why the stream's document can't become `new` while jobs read the stream, as sentences that say what to do instead; empty when
+    it can. `history`: every version that slices may go by, the present one last.
+
+    A field that is removed is refused by the check of the pipelines that use it, and nobody else misses it.
+    """
+    return [*_of_records(history[-1], new), *_of_fields(history, new)]
+
+
+def _of_records(old: StreamSpec, new: StreamSpec) -> Iterator[str]:
+    if old.format != new.format:
+        yield f"format from {old.format} to {new.format}: senders don't change all at once; {_ANOTHER}"
+    if old.explode != new.explode:
+        yield f"explode from {old.explode} to {new.explode}: the rows of a record would be others; {_ANOTHER}"
+    if old.key != new.key:
+        yield f"key from {old.key} to {new.key}: one device's records would lie in two partitions, out of order; {_ANOTHER}"
+    if old.format == new.format == "csv":
+        lines = [(one.csv.delimiter if one.csv else ",", _columns(one)) for one in (old, new)]
+        if lines[0] != lines[1]:
+            yield f"what a line of csv is: values are told by their place, and senders don't change all at once; {_ANOTHER}"
+    if old.format == new.format == "value" and old.fields.keys() != new.fields.keys():
+        given = new.mqtt.fields.keys() if new.mqtt else set()
+        is_told = any(field.path == "$" for one in (old, new) for field in one.fields.values())
+        for name in sorted(new.fields.keys() - old.fields.keys() - given):
+            if not is_told:
+                yield (
+                    f"field {name}: which field a bare value is could not be told any more; mark the one that it is with "
+                    "'from: $' first"
+                )
+
+
+def _columns(stream: StreamSpec) -> list[str]:
+    return list(stream.csv.columns if stream.csv and stream.csv.columns else stream.fields)
+
+
+def _of_fields(history: Sequence[StreamSpec], new: StreamSpec) -> Iterator[str]:
+    old = history[-1]
+    for name, field in new.fields.items():
+        before = old.fields.get(name)
+        types = dict.fromkeys(one.fields[name].type for one in history if name in one.fields)
+        if narrower := [kind for kind in types if not is_widening(kind, field.type)]:
+            yield (
+                f"field {name} from {narrower[-1]} to {field.type}: not every value that was read is one of {field.type}; add the "
+                f"new type as another field, as {name}_2: {{type: {field.type}, required: false, from: {_path(name, field)}}}"
+            )
+        elif field.required and (before is None or not before.required):
+            what = "is new and required" if before is None else "becomes required"
+            yield f"field {name} {what}, and records in the log may lack it; write {field.type}? for it"
+        elif before is not None and before.text and not field.text:
+            yield f"field {name} no longer comes as text, and records in the log may hold it so; keep 'text: true'"
+
+
+def _path(name: str, field: FieldSpec) -> str:
+    return field.path or f"$.{name}"

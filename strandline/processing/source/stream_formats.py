@@ -1,0 +1,34 @@
+"""Which version of its stream's document decodes a recorded slice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from strandline.processing.formats.record_rows import RecordFormat, record_format
+
+if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
+    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.states import SliceRow
+
+
+class StreamFormats:
+    """The formats of recorded slices. Asks the ledger only for versions that it has not seen."""
+
+    def __init__(self, ledger: Ledger, own: RecordFormat) -> None:
+        """`own`: the format that readers have anyway."""
+        self._ledger = ledger
+        self._own = own
+        self._known: dict[tuple[str, int | None], RecordFormat | None] = {}
+
+    def of(self, row: SliceRow, stream: str) -> RecordFormat | None:
+        """How the records of this stream in the slice are decoded; None: by the readers' own format."""
+        version = row.stream_versions.get(stream)
+        if (stream, version) not in self._known:
+            from strandline.core.stream import StreamSpec
+
+            documents = self._ledger.stream_documents(stream)
+            found = record_format(StreamSpec.from_document(documents[version or next(iter(documents))]))
+            # Equal ones are one object, so that what adjoins is fetched at once.
+            same = next((one for one in (self._own, *self._known.values()) if one == found), found)
+            self._known[stream, version] = None if same is self._own else same
+        return self._known[stream, version]
