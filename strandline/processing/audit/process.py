@@ -23,6 +23,7 @@ from strandline.core.errors import Conflict, NotFound, PermanentError, Strandlin
 from strandline.core.logs import configure_logs
 from strandline.core.record_headers import dead_letter_topic
 from strandline.core.settings import Settings
+from strandline.ledger.database import without_secrets
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, SliceRow, Totals
 from strandline.log.index import LogIndex
@@ -208,9 +209,11 @@ class Audit:
     def _recomputations(
         self, plan: AuditPlan, tasks: list[list[LogTask]], directory: Path, compared: Table
     ) -> list[Recomputation]:
-        bootstrap = self._settings.kafka_bootstrap
+        bootstrap, ledger_url = self._settings.kafka_bootstrap, without_secrets(self._settings.ledger_url)
         return [
-            Recomputation(span, decoding_of(span.pipeline, bootstrap), own, directory / f"span-{number}", compared)
+            Recomputation(
+                span, decoding_of(span.pipeline, bootstrap, ledger_url), own, directory / f"span-{number}", compared
+            )
             for number, (span, own) in enumerate(zip(plan.spans, tasks, strict=True))
         ]
 

@@ -20,13 +20,14 @@ if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every 
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 
 
-def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str) -> DecodingConfig:
-    """The decoding that the pipeline asks for."""
+def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str, ledger_url: str = "") -> DecodingConfig:
+    """The decoding that the pipeline asks for. `ledger_url`: without its password."""
     return DecodingConfig(
         kafka_bootstrap=kafka_bootstrap,
         format=record_format(pipeline.stream),
         columns=pipeline.columns_needed,
         event_time_source=pipeline.event_time_source,
+        ledger_url=ledger_url,
     )
 
 
@@ -69,10 +70,21 @@ class DecodedChunk:
         return None if self.elements is None else self.elements[at]
 
 
-def decode_pieces(config: DecodingConfig, decoder: Decoder, pieces: Sequence[Piece]) -> Iterator[DecodedChunk]:
-    """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is judged by its own."""
+def decode_pieces(
+    config: DecodingConfig, decoder: Decoder, pieces: Sequence[Piece], *, is_new: bool = False
+) -> Iterator[DecodedChunk]:
+    """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is judged by its own.
+
+    `is_new`: whether they are of a new slice. Where records name schemas of a registry, only a new slice asks whether they are
+    still the same. Raises what the log's reader raises; RegistryUnavailable, LedgerUnavailable, SchemaChanged.
+    """
     reader = _log_reader(config.kafka_bootstrap)
-    row_reader = RowReader(config.format)
+    schemas = None
+    if config.format.uses_registry:
+        from strandline.processing.source.kept_schemas import schemas_of_process  # only where a stream needs it
+
+        schemas = schemas_of_process(config.ledger_url, is_new=is_new)
+    row_reader = RowReader(config.format, schemas)
     runs = {_whole(run): run for run in _adjoining(pieces)}
     for records in reader.read(list(runs), row_reader.headers):
         whole, run = records.offset_range, runs[records.offset_range]
