@@ -5,6 +5,7 @@
     - LogUnavailable       Kafka did not answer or did not confirm
     - IndexUnavailable     Elasticsearch did not answer
     - LedgerUnavailable    the ledger's database did not answer
+    - RegistryUnavailable  the schema registry did not answer, or refused us
     - SparkUnavailable     the Spark cluster's master did not answer, or the job has no executor
   x PermanentError         trying again cannot help
     - InvalidDocument      a stream or pipeline document is wrong; has a list of problems, each with its line
@@ -12,6 +13,7 @@
     - NotFound             no such stream, job or version
     - Conflict             the request contradicts the present state (an illegal move, a change that loses data)
       - LogChanged         the log is not the one that was read
+      - SchemaChanged      the schema registry gives another schema for a number than before
     - BadRecord            becomes a dead letter, with reason and step
     - RecordTooLarge       Kafka answers, and its topic takes no record of this size: raise the topic's limit
     - Fenced               a newer epoch owns this job: stop now
@@ -49,6 +51,10 @@ class IndexUnavailable(TransientError):
 
 class LedgerUnavailable(TransientError):
     code = "ledger_unavailable"
+
+
+class RegistryUnavailable(TransientError):
+    code = "registry_unavailable"
 
 
 class SparkUnavailable(TransientError):
@@ -111,6 +117,12 @@ class Conflict(PermanentError):
 
 class LogChanged(Conflict):
     """The log is not the one that was read: it was cut off, and perhaps grew again, or its topic was made anew."""
+
+
+class SchemaChanged(Conflict):
+    """The schema registry gives another schema for a number than it gave before: new records may mean something else."""
+
+    code = "schema_changed"
 
 
 @dataclass

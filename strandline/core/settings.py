@@ -42,6 +42,12 @@ class Settings(BaseSettings):
     """Replicas of each topic that Strandline makes."""
     elasticsearch_url: str = "http://127.0.0.1:9200"
     """The results store."""
+    schema_registry_url: str | None = None
+    """The schema registry, of Confluent's interface, that the records of streams with `registry: true` name their schemas in."""
+    schema_registry_user: str | None = None
+    """As whom jobs ask it."""
+    schema_registry_password_file: Path | None = None
+    """A file with the password of that user."""
     ledger_url: str = "sqlite:///strandline-ledger.sqlite"
     """SQLAlchemy URL of the ledger's database: `sqlite:///FILE` or `postgresql+psycopg://...`. May hold a password."""
     control_host: str = "127.0.0.1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import types
 import typing
@@ -86,7 +87,11 @@ def _number(value: object) -> object:
 
 
 Number = Annotated[int | float, BeforeValidator(_number)]
-RecordFormatName = Literal["json", "value", "csv", "msgpack", "cbor", "influx"]
+RecordFormatName = Literal["json", "value", "raw", "csv", "msgpack", "cbor", "influx", "avro", "protobuf", "debezium"]
+FORMATS_WITH_MEMBERS = ("json", "msgpack", "cbor", "influx", "avro", "protobuf", "debezium")
+"""The formats whose records have members, to which `from` leads."""
+FORMATS_WITH_ARRAYS = ("json", "avro", "protobuf")
+"""The formats whose records can be exploded: their readers can also write a record with one element alone."""
 FieldName = Annotated[str, BeforeValidator(check_field_name)]
 FIELD_NAMES_SCHEMA: dict[str, JsonValue] = {"propertyNames": {"pattern": f"^{FIELD_NAME.pattern}$"}}
 """For the JSON Schema of a mapping whose keys are field names."""
@@ -269,6 +274,75 @@ class CsvSpec(DocumentModel):
             yield ("columns",), "has a name twice"
 
 
+class RawSpec(DocumentModel):
+    """How a whole record becomes text."""
+
+    encoding: Literal["utf8", "base64"] = "utf8"
+    """`utf8`: the record is text, and one that is none is a dead letter; `base64`: any bytes, written in base64."""
+
+
+def _schema_text(value: object) -> object:
+    """A schema that is written as YAML, as the JSON text that a schema is."""
+    return json.dumps(value) if isinstance(value, dict | list) else value
+
+
+_FROM_BESIDE = (
+    "is replaced by the file's content by `strandline apply`, which reads files beside the document; to another reader of "
+    "documents give the content itself, as '{}'"
+)
+
+
+class AvroSpec(DocumentModel):
+    """By which schema the records of a stream of format avro were written."""
+
+    NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {"schema_file": _FROM_BESIDE.format("schema")}
+    written_by: Annotated[str, BeforeValidator(_schema_text)] | None = Field(
+        default=None, alias="schema", json_schema_extra={"type": ["string", "object"]}
+    )
+    """The schema of all records, as JSON text or written out in YAML."""
+    registry: bool = False
+    """Whether each record begins with the number of its schema in the schema registry (Confluent's wire format)."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if self.registry == (self.written_by is not None):
+            yield (), "expected one of 'schema' (of all records) and 'registry: true' (each record names its schema)"
+        if self.written_by is not None:
+            from strandline.core.schemas.avro_schemas import read_avro_schema  # only where a document has one
+
+            try:
+                read_avro_schema(self.written_by)
+            except ValueError as error:
+                yield ("schema",), str(error)
+
+
+class ProtobufSpec(DocumentModel):
+    """By which message type the records of a stream of format protobuf were written."""
+
+    NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {"descriptor_file": _FROM_BESIDE.format("descriptor")}
+    descriptor: str | None = None
+    """A set of file descriptors in base64, as `protoc --include_imports --descriptor_set_out=FILE` writes it."""
+    message: str | None = None
+    """The full name of the message type, as `acme.plant.Reading`."""
+    registry: bool = False
+    """Whether each record begins with the number of its schema in the schema registry (Confluent's wire format)."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if self.registry == (self.descriptor is not None):
+            yield (
+                (),
+                "expected one of 'descriptor' (of all records) and 'registry: true' (each record names its schema)",
+            )
+        if self.descriptor is not None and self.message is None:
+            yield ("message",), "is missing; expected: the full name of the message type"
+        if self.descriptor is not None and self.message is not None:
+            from strandline.core.schemas.message_types import read_descriptor_set  # only where a document has one
+
+            try:
+                read_descriptor_set(self.descriptor, self.message)
+            except ValueError as error:
+                yield ("descriptor",), str(error)
+
+
 class StreamSpec(DocumentModel):
     """A persistent stream: its topic, its schema, and how records come in."""
 
@@ -277,10 +351,17 @@ class StreamSpec(DocumentModel):
     partitions: int = Field(default=4, ge=1, le=1000)
     """Of the Kafka topic."""
     format: RecordFormatName = "json"
-    """What a record is: a JSON object; a bare `value`, a number or a text; a line of `csv`; a map in `msgpack` or
-    `cbor`; or a line of InfluxDB's protocol, `influx`."""
+    """What a record is: a JSON object; a bare `value`, a number or a text; `raw` bytes or text; a line of `csv`; a map in
+    `msgpack` or `cbor`; a line of InfluxDB's protocol, `influx`; a record of `avro`; a message of `protobuf`; or a change
+    event of `debezium`."""
+    raw: RawSpec | None = None
+    """Of the format raw: how the record becomes text."""
     csv: CsvSpec | None = None
     """Of the format csv: delimiter and columns."""
+    avro: AvroSpec | None = None
+    """Of the format avro: the schema, or that each record names one in the schema registry."""
+    protobuf: ProtobufSpec | None = None
+    """Of the format protobuf: the message type, or that each record names one in the schema registry."""
     explode: PathText | None = None
     """The array in a record, as `$.readings`; each of its elements becomes a row."""
     fields: dict[FieldName, FieldSpec] = Field(
@@ -313,7 +394,7 @@ class StreamSpec(DocumentModel):
     def decoding_changes(self, other: StreamSpec) -> list[str]:
         """What `other` says otherwise of how records become rows. Empty: each record is decoded as by this document."""
         own_levels, other_levels = (dict(one.mqtt.fields) if one.mqtt else {} for one in (self, other))
-        changes = [name for name in ("format", "csv", "explode") if getattr(self, name) != getattr(other, name)]
+        changes = [name for name in ("format", *_OPTIONS, "explode") if getattr(self, name) != getattr(other, name)]
         changes += [f"schema.{name}" for name in _differing(self.fields, other.fields)]
         return changes + [f"mqtt.fields.{name}" for name in _differing(own_levels, other_levels)]
 
@@ -356,22 +437,35 @@ class StreamSpec(DocumentModel):
             )
 
     def _contradictions_of_format(self) -> Iterator[tuple[Path, str]]:
-        has_objects = self.format not in ("value", "csv")
-        if self.csv is not None and self.format != "csv":
-            yield ("csv",), f"is of 'format: csv', and this is {self.format}; remove it"
+        has_objects = self.format in FORMATS_WITH_MEMBERS
+        for name in _OPTIONS:
+            if getattr(self, name) is not None and self.format != name:
+                yield (name,), f"is of 'format: {name}', and this is {self.format}; remove it"
+        if self.format in ("avro", "protobuf") and getattr(self, self.format) is None:
+            yield (self.format,), f"is missing; expected: {type(self).model_fields[self.format].description}"
         for name in self.csv.columns or () if self.csv else ():
             if name not in self.fields:
                 yield ("csv", "columns"), f"'{name}' is not a field of the schema{did_you_mean(name, self.fields)}"
-        if self.explode is not None and self.format != "json":
-            yield ("explode",), f"is of 'format: json', and this is {self.format}; remove it"
+        if self.explode is not None and self.format not in FORMATS_WITH_ARRAYS:
+            yield (
+                ("explode",),
+                f"is of 'format: {' | '.join(FORMATS_WITH_ARRAYS)}', and this is {self.format}; remove it",
+            )
+        is_bare = self.format in ("value", "raw")
         whole = [name for name, field in self.fields.items() if field.path == "$"]
         for name, field in self.fields.items():
-            if field.path is not None and not has_objects and not (self.format == "value" and field.path == "$"):
+            if field.path is not None and not has_objects and not (is_bare and field.path == "$"):
                 yield ("schema", name, "from"), f"a record of format {self.format} has no members; remove it"
             if field.path == "$" and has_objects:
                 yield ("schema", name, "from"), "is the whole record, which is no value; name a member, as '$.temp'"
-        if self.format == "value" and len(whole) > 1:
+        if is_bare and len(whole) > 1:
             yield ("schema", whole[1], "from"), f"the value goes to '{whole[0]}' already; a record has one value"
+        if self.format == "raw" and all(self.fields[name].type != "string" for name in whole or self.fields):
+            yield ("schema", *whole), "a raw record goes into a field of type string, and there is none"
+
+
+_OPTIONS = ("raw", "csv", "avro", "protobuf")
+"""The parts of a document that belong to the format of their name."""
 
 
 def _first(found: Iterable[Any]) -> list[Any]:

@@ -10,9 +10,10 @@ from strandline.ledger.lives import Lives
 from strandline.ledger.progress import Progress
 from strandline.ledger.registry import Registry
 from strandline.ledger.schema import migrate
+from strandline.ledger.schemas import Schemas
 
 
-class Ledger(Registry, Leases, Progress, Backfills, Lives, Journal):
+class Ledger(Registry, Leases, Progress, Backfills, Lives, Journal, Schemas):
     """The ledger's database, SQLite or PostgreSQL. Synchronous; may be shared by the threads of one process.
 
     Every method may raise LedgerUnavailable: then it is unknown whether a write was done, and it may be repeated.

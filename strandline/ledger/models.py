@@ -393,6 +393,15 @@ result_indices = sa.Table(
     _number("made_ms"),
 )
 
+registered_schemas = sa.Table(
+    "registered_schemas",
+    metadata,
+    sa.Column("kind", PlainText, primary_key=True),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("document", PlainText, nullable=True),
+    _number("kept_ms"),
+)
+
 events = sa.Table(
     "events",
     metadata,

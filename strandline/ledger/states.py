@@ -379,6 +379,18 @@ class Totals(Described):
 
 
 @dataclass(frozen=True)
+class RegisteredSchemaRow(Described):
+    """What the schema registry first gave for a number."""
+
+    kind: str
+    """`avro` or `protobuf`."""
+    number: int
+    document: str | None
+    """JSON: the schema with all that it refers to; None: the registry had none."""
+    kept_ms: int
+
+
+@dataclass(frozen=True)
 class EventRow(Described):
     """Something that happened."""
 

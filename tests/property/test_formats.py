@@ -5,10 +5,12 @@ For a longer run: STRANDLINE_FUZZ_S=600 pytest tests/property/test_formats.py -k
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import random
 import time
+from decimal import Decimal
 from typing import Any
 
 import cbor2
@@ -20,7 +22,16 @@ from hypothesis import strategies as st
 from strandline.core.stream import StreamSpec
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.record_rows import RowReader, record_format
+from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchema
 from strandline.processing.pipelines.event_time import EventTimeSource
+from tests.support.messages import (
+    SchemasInMemory,
+    avro_record,
+    descriptor_text,
+    message_class,
+    numbered,
+    proto_file,
+)
 
 SCHEMA: dict[str, Any] = {
     "name": "string",
@@ -35,6 +46,37 @@ PATHS = {
     name: {**(spec if isinstance(spec, dict) else {"type": spec}), "from": f"$.in.{name}"}
     for name, spec in SCHEMA.items()
 }
+AVRO: dict[str, Any] = {
+    "type": "record", "name": "R", "fields": [
+        {"name": "name", "type": "string"},
+        {"name": "n", "type": ["null", "long"]},
+        {"name": "x", "type": ["null", "double", "string"]},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 8, "scale": 2}},
+        {"name": "on", "type": "boolean"},
+        {"name": "time", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "more", "type": {"type": "map", "values": {"type": "enum", "name": "E", "symbols": ["A", "B"]}}},
+        {"name": "days", "type": {"type": "array", "items": {"type": "int", "logicalType": "date"}}},
+    ],
+}  # fmt: skip
+AVRO_OF_ALL = {"type": "record", "name": "W", "fields": [{"name": "all", "type": {"type": "array", "items": AVRO}}]}
+AVRO_FIELDS = {**FIELDS, "price": Decimal("12.50"), "time": 1_764_000_000 * 10**6, "more": {"a": "B"}, "days": [1, 2]}
+PROTO = proto_file(
+    "p",
+    R={
+        "name": "string", "n": "int64", "x": "optional double", "price": "string", "on": "bool",
+        "time": ".google.protobuf.Timestamp", "more": "R", "all": "repeated R",
+    },
+)  # fmt: skip
+PROTO_SET = descriptor_text(PROTO)
+MESSAGE = message_class(PROTO_SET, "p.R")
+PROTO_GOOD = MESSAGE(name="a", n=7, x=1.5, price="12.50", on=True)
+PROTO_GOOD.time.seconds = 1_764_000_000
+PROTO_GOOD.more.more.name = "inner"
+SCHEMAS = SchemasInMemory(
+    avro_7=RegisteredSchema(json.dumps(AVRO)),
+    protobuf_7=RegisteredSchema(base64.b64encode(PROTO.SerializeToString()).decode()),
+)
+EVENT = {"op": "u", "before": {}, "after": FIELDS, "source": {"ts_ms": 1}}
 GOOD: dict[str, tuple[dict[str, Any], bytes]] = {
     "json": ({"schema": SCHEMA}, json.dumps(FIELDS).encode()),
     "paths": ({"schema": PATHS}, json.dumps({"in": FIELDS, "out": [{}, "\u00e4"]}).encode()),
@@ -44,6 +86,32 @@ GOOD: dict[str, tuple[dict[str, Any], bytes]] = {
     "influx": ({"schema": SCHEMA, "format": "influx"}, b'w,name=a\\ b n=7i,x=1.5,on=t,price="12.50" 1764000000000000000'),
     "msgpack": ({"schema": SCHEMA, "format": "msgpack"}, msgspec.msgpack.encode(FIELDS)),
     "cbor": ({"schema": SCHEMA, "format": "cbor"}, cbor2.dumps({**FIELDS, "time": cbor2.CBORTag(1, 1_764_000_000)})),
+    "raw": ({"schema": {"x": "string"}, "format": "raw"}, " \u00e4 \n".encode()),
+    "raw, base64": ({"schema": {"x": "string"}, "format": "raw", "raw": {"encoding": "base64"}}, b"\0\xff"),
+    "avro": ({"schema": SCHEMA, "format": "avro", "avro": {"schema": AVRO}}, avro_record(AVRO, AVRO_FIELDS)),
+    "avro, exploded": (
+        {"schema": SCHEMA, "format": "avro", "avro": {"schema": AVRO_OF_ALL}, "explode": "$.all"},
+        avro_record(AVRO_OF_ALL, {"all": [AVRO_FIELDS, AVRO_FIELDS]}),
+    ),
+    "avro, registry": (
+        {"schema": SCHEMA, "format": "avro", "avro": {"registry": True}}, numbered(7, avro_record(AVRO, AVRO_FIELDS)),
+    ),
+    "protobuf": (
+        {"schema": SCHEMA, "format": "protobuf", "protobuf": {"descriptor": PROTO_SET, "message": "p.R"}},
+        PROTO_GOOD.SerializeToString(),
+    ),
+    "protobuf, exploded": (
+        {
+            "schema": SCHEMA, "explode": "$.all", "format": "protobuf",
+            "protobuf": {"descriptor": PROTO_SET, "message": "p.R"},
+        },
+        MESSAGE(all=[PROTO_GOOD, PROTO_GOOD]).SerializeToString(),
+    ),
+    "protobuf, registry": (
+        {"schema": SCHEMA, "format": "protobuf", "protobuf": {"registry": True}},
+        numbered(7, PROTO_GOOD.SerializeToString(), b"\2\0"),
+    ),
+    "debezium": ({"schema": SCHEMA, "format": "debezium"}, json.dumps({"schema": {}, "payload": EVENT}).encode()),
 }  # fmt: skip
 
 
@@ -52,7 +120,9 @@ class Format:
 
     def __init__(self, name: str) -> None:
         document, self.good = GOOD[name]
-        self._reader = RowReader(config := record_format(StreamSpec.from_document({"stream": "s", **document})))
+        self._reader = RowReader(
+            config := record_format(StreamSpec.from_document({"stream": "s", **document})), SCHEMAS
+        )
         self._names = [field.name for field in config.fields]
         self._decoder = Decoder(config.fields, EventTimeSource(None), self._names)
         self.outcome_of_good = self.outcomes([self.good])

@@ -20,6 +20,7 @@ from strandline.services.embedded.addresses import Ports
 from strandline.services.embedded.preflight import is_free
 from strandline.services.embedded.stack import Stack
 from tests.support.kafka_storage import provide_storage
+from tests.support.messages import RegistryServer
 
 
 def free_port_offset() -> int:
@@ -33,7 +34,15 @@ def free_port_offset() -> int:
 
 
 @pytest.fixture(scope="session")
-def servers() -> Iterator[Stack]:
+def schema_registry() -> Iterator[RegistryServer]:
+    """The schema registry of the stack, of the test's own making."""
+    server = RegistryServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def servers(schema_registry: RegistryServer) -> Iterator[Stack]:
     """A stack of which nothing runs yet; what the tests start of it is stopped at the end.
 
     The class archive is made first, by a process that yields to none: most of what takes long here is JVMs that start. Where that
@@ -42,7 +51,8 @@ def servers() -> Iterator[Stack]:
     with tempfile.TemporaryDirectory(prefix="strandline-test-") as directory:
         environment = {**os.environ, "STRANDLINE_DATA_DIR": directory}
         subprocess.run([sys.executable, "-m", class_archive_maker.__name__], env=environment, check=False)
-        stack = Stack(Settings(standbys=0), Path(directory), free_port_offset(), Console())
+        settings = Settings(standbys=0, schema_registry_url=schema_registry.url)
+        stack = Stack(settings, Path(directory), free_port_offset(), Console())
         try:
             yield stack
         finally:

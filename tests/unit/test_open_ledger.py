@@ -9,7 +9,7 @@ import pytest
 from strandline.core.errors import InvalidSettings, LedgerUnavailable
 from strandline.ledger.database import without_secrets
 from strandline.ledger.ledger import Ledger
-from strandline.processing.source.data_source import open_ledger
+from strandline.processing.source.opened_ledger import open_ledger
 
 ADDRESS = "postgresql+psycopg://strand@db:5432/ledger?sslmode=require"
 WITH_PASSWORD = "postgresql+psycopg://strand:s3%40cret@db:5432/ledger?sslmode=require&sslpassword=other"

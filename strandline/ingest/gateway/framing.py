@@ -29,6 +29,10 @@ RECORD_CONTENT_TYPES = {
     "msgpack": b"application/vnd.msgpack",
     "cbor": b"application/cbor",
     "influx": b"text/plain",
+    "raw": b"application/octet-stream",
+    "avro": b"application/avro",
+    "protobuf": b"application/x-protobuf",
+    "debezium": b"application/json",
 }
 """Format of a stream -> the content type of one record, whatever the form of its request."""
 
@@ -101,6 +105,10 @@ FORM_OF_CONTENT_TYPE = {
     "application/msgpack": Form.WHOLE,
     "application/vnd.msgpack": Form.WHOLE,
     "application/cbor": Form.WHOLE,
+    "application/avro": Form.WHOLE,
+    "avro/binary": Form.WHOLE,
+    "application/x-protobuf": Form.WHOLE,
+    "application/protobuf": Form.WHOLE,
     "application/octet-stream": Form.WHOLE,
 }
 

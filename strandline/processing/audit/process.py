@@ -23,6 +23,7 @@ from strandline.core.errors import Conflict, NotFound, PermanentError, Strandlin
 from strandline.core.logs import configure_logs
 from strandline.core.record_headers import dead_letter_topic
 from strandline.core.settings import Settings
+from strandline.ledger.database import without_secrets
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, SliceRow, StreamVersions, Totals
 from strandline.log.index import LogIndex
@@ -211,10 +212,15 @@ class Audit:
     def _recomputations(
         self, plan: AuditPlan, tasks: list[list[LogTask]], directory: Path, compared: Table
     ) -> list[Recomputation]:
-        bootstrap = self._settings.kafka_bootstrap
+        bootstrap, ledger_url = self._settings.kafka_bootstrap, without_secrets(self._settings.ledger_url)
         return [
             Recomputation(
-                span, decoding_of(span.pipeline, bootstrap), own, directory / f"span-{number}", compared, self._asked
+                span,
+                decoding_of(span.pipeline, bootstrap, ledger_url),
+                own,
+                directory / f"span-{number}",
+                compared,
+                self._asked,
             )
             for number, (span, own) in enumerate(zip(plan.spans, tasks, strict=True))
         ]

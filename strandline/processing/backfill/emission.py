@@ -23,7 +23,8 @@ from strandline.processing.emission.made_indices import elasticsearch_writers
 from strandline.processing.emission.stage_emission import BackfillEmission
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stages import Stage
-from strandline.processing.source.data_source import RowSource, SourceInputPartition, open_ledger
+from strandline.processing.source.data_source import RowSource, SourceInputPartition
+from strandline.processing.source.opened_ledger import open_ledger
 from strandline.processing.source.recorded_counts import RecordedCounts
 from strandline.processing.source.recorded_slices import recorded_tasks
 from strandline.processing.source.slice_rows import FACTS, WORK, SliceWork, add_facts, decode_facts, encode

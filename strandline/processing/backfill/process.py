@@ -168,7 +168,7 @@ class Backfill:
         keys = keys_of_buckets(spark)
         if task_config(pipeline, settings.kafka_bootstrap, keys).cascade.is_split:
             keys = keys[:1]  # one bucket needs no merge, and gives the same results
-        source = task_config(pipeline, settings.kafka_bootstrap, keys, events_ms)
+        source = task_config(pipeline, settings.kafka_bootstrap, keys, events_ms, without_secrets(settings.ledger_url))
         spark.dataSource.register(chunk_source(self._job, without_secrets(settings.ledger_url), chunk, source))
         before = self._ledger.checkpoint(self._job, row.slice).dead_letter_offsets
         task = chunk_task(row, pipeline, chunk, before, self._recorded(row, chunk), source, settings)

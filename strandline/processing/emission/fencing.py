@@ -22,7 +22,7 @@ from strandline.processing.emission.transactional_ids import (
     id_of_rejected_records,
     id_of_result_stream,
 )
-from strandline.processing.source.data_source import open_ledger
+from strandline.processing.source.opened_ledger import open_ledger
 
 if TYPE_CHECKING:
     from strandline.ledger.ledger import Ledger

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strandline.processing.source.data_source import open_ledger
+from strandline.processing.source.opened_ledger import open_ledger
 from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
 from strandline.results.index_settings import IndexSettings

@@ -1,4 +1,5 @@
-"""Records that are one bare value, a number or a text: to JSON objects of one field beside those of the topic or the URL."""
+"""Records that are one value, bare (a number or a text) or raw (any text or bytes): to JSON objects of one field beside those of
+the topic or the URL."""
 
 from __future__ import annotations
 
@@ -41,18 +42,33 @@ class BareValues:
         if isinstance(field, Rejection):
             return field
         try:
-            text = value.decode()
+            content = self._content(value, field)
         except UnicodeDecodeError as error:
             return Rejection(REASON_DECODE, not_utf8(error))
+        given = [name + b":" + content for name, content in members]
+        return b"{" + b",".join([*given, msgspec.json.encode(field.name) + b":" + content]) + b"}"
+
+    def _content(self, value: bytes, field: RecordField) -> bytes:
+        """The value as JSON of the field. Raises UnicodeDecodeError."""
+        text = value.decode()
         if text[:1] == '"':
             with contextlib.suppress(msgspec.DecodeError):  # otherwise it is a text that begins with a quote
                 text = _text_of(value)
         if field.type != "string":
             text = text.strip()
-        given = [name + b":" + content for name, content in members]
-        return (
-            b"{" + b",".join([*given, msgspec.json.encode(field.name) + b":" + json_of_text(text, field.type)]) + b"}"
-        )
+        return json_of_text(text, field.type)
+
+
+class RawValues(BareValues):
+    """Reads whole records into one text field, chosen as for a bare value among those of type string. Nothing of the record is
+    left out."""
+
+    def __init__(self, fields: Sequence[RecordField], source_fields: SourceFields, *, is_base64: bool) -> None:
+        super().__init__([field for field in fields if field.type == "string"], source_fields)
+        self._is_base64 = is_base64
+
+    def _content(self, value: bytes, field: RecordField) -> bytes:
+        return msgspec.json.encode(value if self._is_base64 else value.decode())
 
 
 def _field_for(fields: Sequence[RecordField], members: Members) -> RecordField | Rejection:

@@ -185,7 +185,7 @@ class RecordValidator:
             return error.rejection
         assert value is not None
         names = {field.name for field in self.fields}
-        given = [name for name in _top_level_keys(value) if name in names]
+        given = [name for name in top_level_keys(value) if name in names]
         if len(given) != len(set(given)):
             twice = next(name for name in given if given.count(name) > 1)
             return Rejection(REASON_DECODE, f'duplicate key "{twice}"')
@@ -285,7 +285,7 @@ _PAIRS = json.JSONDecoder(object_pairs_hook=list, parse_int=str, parse_float=str
 """Made once: it costs more to make than to use."""
 
 
-def _top_level_keys(value: bytes) -> list[str]:
+def top_level_keys(value: bytes) -> list[str]:
     """Return the names of an object's members in order, repeated ones too. The text is known to be well formed."""
     pairs: list[Any] = _PAIRS.decode(value.decode())
     return [name for name, _ in pairs]

@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from strandline.core.json_paths import JsonPath, parse_json_path
 from strandline.core.record_headers import HEADER_QUERY, HEADER_SOURCE
-from strandline.processing.formats.bare_values import BareValues
+from strandline.processing.formats.bare_values import BareValues, RawValues
+from strandline.processing.formats.change_events import ChangeEvents, fields_of_changes
 from strandline.processing.formats.delimited_lines import DelimitedLines
 from strandline.processing.formats.influx_lines import InfluxLines
 from strandline.processing.formats.json_rows import ExplodedRows, JsonRows, Rows
 from strandline.processing.formats.packed_maps import PackedMaps
 from strandline.processing.formats.record_fields import JsonText, RecordField, record_fields
 from strandline.processing.formats.source_fields import SourceFields
+from strandline.processing.formats.with_schema.avro_records import AvroRecords, RegisteredAvroRecords
+from strandline.processing.formats.with_schema.protobuf_messages import ProtobufMessages, RegisteredProtobufMessages
+from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchemas
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
     from strandline.core.stream import StreamSpec
@@ -37,18 +41,33 @@ class RecordFormat:
     delimiter: str = ","
     explode: JsonPath | None = None
     """The array whose elements are rows."""
+    is_base64: bool = False
+    """Whether raw records are written in base64."""
+    schema: str | None = None
+    """Of Avro the schema in JSON, of Protobuf the file descriptors in base64; None: each record names its own."""
+    message: str | None = None
+    """The type of Protobuf's messages; None: any."""
+
+    @property
+    def uses_registry(self) -> bool:
+        """Whether each record names its schema in the schema registry."""
+        return self.name in ("avro", "protobuf") and self.schema is None
 
 
 def record_format(stream: StreamSpec) -> RecordFormat:
     """How the records of the stream are read."""
-    csv = stream.csv
+    csv, avro, protobuf = stream.csv, stream.avro, stream.protobuf
+    fields = record_fields(stream)
     return RecordFormat(
         name=stream.format,
-        fields=record_fields(stream),
+        fields=fields_of_changes(fields) if stream.format == "debezium" else fields,
         topic_levels=dict(stream.mqtt.fields) if stream.mqtt else {},
         columns=tuple(csv.columns if csv and csv.columns else stream.fields),
         delimiter=csv.delimiter if csv else ",",
         explode=None if stream.explode is None else parse_json_path(stream.explode),
+        is_base64=stream.raw is not None and stream.raw.encoding == "base64",
+        schema=avro.written_by if avro else protobuf.descriptor if protobuf else None,
+        message=protobuf.message if protobuf else None,
     )
 
 
@@ -60,12 +79,39 @@ class FormatReader(Protocol):
         headers of each record, or None. What becomes of a value depends on it and its source alone."""
 
 
+class ArrayReader(FormatReader, Protocol):
+    """Reads the records of a format that can be exploded, and is not JSON."""
+
+    def with_only(self, value: bytes, element: int) -> bytes:
+        """Return the record with an array of this element alone."""
+
+
+def _avro(config: RecordFormat, schemas: RegisteredSchemas | None) -> ArrayReader:
+    if config.schema is not None:
+        return AvroRecords(config.fields, config.explode, config.schema)
+    assert schemas is not None
+    return RegisteredAvroRecords(config.fields, config.explode, schemas)
+
+
+def _protobuf(config: RecordFormat, schemas: RegisteredSchemas | None) -> ArrayReader:
+    if config.schema is not None and config.message is not None:
+        return ProtobufMessages(config.fields, config.explode, config.schema, config.message)
+    assert schemas is not None
+    return RegisteredProtobufMessages(config.fields, config.explode, config.message, schemas)
+
+
+_ARRAY_READERS: dict[str, Callable[[RecordFormat, RegisteredSchemas | None], ArrayReader]] = {
+    "avro": _avro,
+    "protobuf": _protobuf,
+}
 _READERS: dict[str, Callable[[RecordFormat, SourceFields], FormatReader]] = {
     "value": lambda config, sources: BareValues(config.fields, sources),
+    "raw": lambda config, sources: RawValues(config.fields, sources, is_base64=config.is_base64),
     "csv": lambda config, _: DelimitedLines(config.fields, config.columns, config.delimiter),
     "msgpack": lambda *_: PackedMaps.of_msgpack(),
     "cbor": lambda *_: PackedMaps.of_cbor(),
     "influx": lambda *_: InfluxLines(),
+    "debezium": lambda config, _: ChangeEvents(config.fields),
 }
 """JSON needs none."""
 
@@ -82,11 +128,14 @@ def json_objects(config: RecordFormat, values: Sequence[bytes]) -> Sequence[Json
 class RowReader:
     """Makes the rows of one stream's records. Keeps no state between calls but what it has read of sources."""
 
-    def __init__(self, config: RecordFormat) -> None:
+    def __init__(self, config: RecordFormat, schemas: RegisteredSchemas | None = None) -> None:
+        """`schemas`: for a format that uses the registry."""
         self._source_fields = SourceFields(config.topic_levels, {field.name: field.type for field in config.fields})
+        self._array_reader = _ARRAY_READERS[config.name](config, schemas) if config.name in _ARRAY_READERS else None
         make_reader = _READERS.get(config.name)
-        self._reader = make_reader(config, self._source_fields) if make_reader else None
-        self._is_filled_in = config.name == "value"
+        self._reader = make_reader(config, self._source_fields) if make_reader else self._array_reader
+        self._is_filled_in = config.name in ("value", "raw")
+        self._skips_tombstones = config.name == "debezium"
         is_needed = any(field.text or field.path is not None for field in config.fields) and not self._is_filled_in
         self._json_rows = JsonRows(config.fields) if is_needed else None
         self._exploded = ExplodedRows(config.fields, config.explode) if config.explode is not None else None
@@ -99,6 +148,9 @@ class RowReader:
 
         `sources`: the first of `headers` of each record; empty when no record has one.
         """
+        if self._skips_tombstones and None in values:
+            yield from self._parts_without_tombstones(values, sources)
+            return
         objects: Sequence[JsonText] = values
         if self._reader is not None:
             objects = self._reader.objects(values, sources or [None] * len(values))
@@ -118,7 +170,14 @@ class RowReader:
         if element is None or value is None:
             return value
         assert self._exploded is not None
-        return self._exploded.with_only(value, element)
+        return (self._array_reader or self._exploded).with_only(value, element)
+
+    def _parts_without_tombstones(
+        self, values: Sequence[bytes | None], sources: Sequence[bytes | None]
+    ) -> Iterator[Rows]:
+        kept = [place for place, value in enumerate(values) if value is not None]
+        for rows in self.parts([values[place] for place in kept], [sources[place] for place in kept if sources]):
+            yield rows._replace(places=rows.of_each(kept))
 
     def _filled_in(self, texts: Sequence[JsonText], sources: Sequence[bytes | None]) -> Sequence[JsonText]:
         return texts if self._is_filled_in else self._source_fields.fill_in(texts, sources)

@@ -7,8 +7,6 @@ and yields blobs for the buckets; see `slice_rows`.
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,13 +16,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from strandline.core.errors import InvalidSettings, LedgerUnavailable
 from strandline.ledger.states import SliceRow
 from strandline.log.index import LogIndex
 from strandline.log.reader import OffsetRange
 from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.spark_offset import offset_of_slice, slice_of_offset
+from strandline.processing.source.opened_ledger import open_ledger
 from strandline.processing.source.recorded_slices import Replay
 from strandline.processing.source.slice_rows import ROWS_SCHEMA, SliceWork, encode
 from strandline.processing.source.source_config import Piece, TaskConfig
@@ -67,7 +65,9 @@ def source_of_run(
     settings, pipeline = run.settings, run.pipeline
     checkpoint = pipeline.spec.checkpoint
     return SourceConfig(
-        task=task_config(pipeline, settings.kafka_bootstrap, bucket_keys),
+        task=task_config(
+            pipeline, settings.kafka_bootstrap, bucket_keys, ledger_url=without_secrets(settings.ledger_url)
+        ),
         planner=planner_settings(run, emitter),
         plan=plan,
         replay_rows_max=4 * settings.slice_rows_max,
@@ -104,12 +104,13 @@ def task_config(
     kafka_bootstrap: str,
     bucket_keys: tuple[int, ...],
     events_ms: tuple[int, int] | None = None,
+    ledger_url: str = "",
 ) -> TaskConfig:
     """What the source tasks of a pipeline need."""
     from strandline.processing.source.decoding import decoding_of
 
     return TaskConfig(
-        decoding=decoding_of(pipeline, kafka_bootstrap),
+        decoding=decoding_of(pipeline, kafka_bootstrap, ledger_url),
         stages=pipeline.stages,
         types=tuple(pipeline.stream.types.items()),
         bucket_keys=bucket_keys,
@@ -265,35 +266,6 @@ class SliceStreamReader(DataSourceStreamReader):
             dead_letter_offsets=before.dead_letter_offsets if before else {},
             result_offsets=before.result_offsets if before else {},
         )
-
-
-def open_ledger(url: str) -> Ledger:
-    """Open the ledger that `url` names without its password.
-
-    A password never goes through Spark: it comes from STRANDLINE_LEDGER_URL in this process's environment, where that names the
-    same ledger. The imports are here because a worker that only reads the log starts sooner without SQL.
-
-    Raises LedgerUnavailable, and InvalidSettings when it is a file that this machine hasn't.
-    """
-    from strandline.ledger.database import sqlite_file, without_secrets
-    from strandline.ledger.ledger import Ledger
-
-    own_url = os.environ.get("STRANDLINE_LEDGER_URL", url)
-    is_named = without_secrets(own_url) == url
-    file = sqlite_file(url)
-    if file is not None and not file.exists():
-        raise InvalidSettings(
-            f"There is no ledger {file} on {socket.gethostname()}: on a cluster it must be in PostgreSQL."
-        )
-    try:
-        return Ledger.open(own_url if is_named else url)
-    except LedgerUnavailable as error:
-        if is_named:
-            raise
-        raise LedgerUnavailable(
-            f"{error} STRANDLINE_LEDGER_URL in the environment of this process on {socket.gethostname()} does not name it: if it "
-            "needs a password, set it there, on a cluster for the Spark worker on each machine."
-        ) from error
 
 
 def spread_pieces(

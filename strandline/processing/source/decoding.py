@@ -24,13 +24,14 @@ if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every 
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 
 
-def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str) -> DecodingConfig:
-    """The decoding that the pipeline asks for."""
+def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str, ledger_url: str = "") -> DecodingConfig:
+    """The decoding that the pipeline asks for. `ledger_url`: without its password."""
     return DecodingConfig(
         kafka_bootstrap=kafka_bootstrap,
         format=record_format(pipeline.stream),
         columns=pipeline.columns_needed,
         event_time_source=pipeline.event_time_source,
+        ledger_url=ledger_url,
     )
 
 
@@ -73,16 +74,26 @@ class DecodedChunk:
         return None if self.elements is None else self.elements[at]
 
 
-def decode_pieces(config: DecodingConfig, decoder: Decoder, pieces: Sequence[Piece]) -> Iterator[DecodedChunk]:
+def decode_pieces(
+    config: DecodingConfig, decoder: Decoder, pieces: Sequence[Piece], *, is_new: bool = False
+) -> Iterator[DecodedChunk]:
     """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is decoded and judged by its own.
 
-    `decoder`: `decoder_of` the config. Pieces of another format come as columns of the config's types, too.
+    `decoder`: `decoder_of` the config. Pieces of another format come as columns of the config's types, too. `is_new`: whether they
+    are of a new slice. Where records name schemas of a registry, only a new slice asks whether they are still the same. Raises
+    what the log's reader raises; RegistryUnavailable, LedgerUnavailable, SchemaChanged.
     """
     for other, runs in groupby(_adjoining(pieces), lambda run: run[0].format):
+        schemas = None
+        if (other or config.format).uses_registry:
+            from strandline.processing.source.kept_schemas import schemas_of_process  # only where a stream needs it
+
+            schemas = schemas_of_process(config.ledger_url, is_new=is_new)
         if other is None:
-            yield from _decode_runs(config.kafka_bootstrap, config.format, decoder.decode, runs)
+            yield from _decode_runs(config.kafka_bootstrap, RowReader(config.format, schemas), decoder.decode, runs)
         else:
-            yield from _decode_runs(config.kafka_bootstrap, other, conforming_decoder(config, other), runs)
+            decode = conforming_decoder(config, other)
+            yield from _decode_runs(config.kafka_bootstrap, RowReader(other, schemas), decode, runs)
 
 
 Decode = Callable[[Sequence[JsonText], Sequence[int], Any, Any], Decoded]
@@ -113,10 +124,9 @@ def conforming_decoder(config: DecodingConfig, other: RecordFormat) -> Decode:
 
 
 def _decode_runs(
-    bootstrap: str, record_format: RecordFormat, decode: Decode, adjoining: Iterable[list[Piece]]
+    bootstrap: str, row_reader: RowReader, decode: Decode, adjoining: Iterable[list[Piece]]
 ) -> Iterator[DecodedChunk]:
     reader = _log_reader(bootstrap)
-    row_reader = RowReader(record_format)
     runs = {_whole(run): run for run in adjoining}
     for records in reader.read(list(runs), row_reader.headers):
         whole, run = records.offset_range, runs[records.offset_range]

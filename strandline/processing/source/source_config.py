@@ -25,6 +25,8 @@ class DecodingConfig:
     columns: tuple[str, ...]
     """The fields that the pipeline uses, in order."""
     event_time_source: EventTimeSource
+    ledger_url: str = ""
+    """Without its password. It keeps the schemas of a registry that records name."""
 
 
 @dataclass(frozen=True)

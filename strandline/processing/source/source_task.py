@@ -63,7 +63,7 @@ class SourceTask:
         begins with the buckets when all tasks have read.
         """
         decoding = self._config.decoding
-        chunks = decode_pieces(decoding, decoder_of(decoding), pieces)
+        chunks = decode_pieces(decoding, decoder_of(decoding), pieces, is_new=is_new)
         return batches_of(self.rows(chunks, is_new=is_new, work=work))
 
     def rows(self, chunks: Iterable[DecodedChunk], *, is_new: bool, work: bytes | None) -> Iterator[SliceRowBlob]:

@@ -20,7 +20,9 @@ from strandline.core.errors import (
     NotFound,
     PermanentError,
     RecordTooLarge,
+    RegistryUnavailable,
     ReplayMismatch,
+    SchemaChanged,
     StrandlineError,
 )
 
@@ -47,7 +49,9 @@ _TOLD_AS_TEXT: dict[str, type[StrandlineError]] = {
         IndexMisconfigured,
         LogTruncated,
         RecordTooLarge,
+        RegistryUnavailable,
         ReplayMismatch,
+        SchemaChanged,
     )
 }
 """The errors that planner and executors raise, by the name that Spark passes on."""

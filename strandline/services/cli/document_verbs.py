@@ -10,6 +10,7 @@ import typer
 
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.services.cli import display
+from strandline.services.cli.document_files import with_files
 from strandline.services.cli.options import AsJson, DataDir, Url, connect
 from strandline.services.cli.output import AnsweredError, show, waiting
 
@@ -73,12 +74,13 @@ def check_pipeline(
 
 
 def _join(files: list[Path]) -> tuple[bytes, Callable[[Problem], Problem]]:
-    """The files as one text, so that they are checked together, and a function that gives a problem its own file and line."""
+    """The files as one text, so that they are checked together, with the files that they name in it, and a function that gives a
+    problem its own file and line."""
     parts: list[bytes] = []
     starts: list[tuple[int, Path]] = []
     line = 0
     for file in files:
-        part = file.read_bytes()
+        part = with_files(file.read_bytes(), file)
         if parts:
             parts.append(b"\n---\n")
             line += 2

@@ -1,0 +1,295 @@
+"""Records in Avro's binary encoding to JSON objects: all by one schema, or each by the one that it names (Confluent's wire
+format).
+
+An enum becomes the text of its symbol, bytes become base64, what JSON can't hold (an infinite number) null. A logical type says
+what a declared field means: a `timestamp-*` or a `date` fits a field of type timestamp whatever the field's unit is, a `decimal`
+one of a number, a `uuid` one of text.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from io import BytesIO
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from strandline.core.json_paths import JsonPath
+from strandline.core.record_headers import REASON_DECODE
+from strandline.core.schemas.avro_schemas import AvroType, kind_of, read_avro_schema
+from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, not_utf8
+from strandline.processing.formats.timestamps import PER_SECOND, format_timestamp
+from strandline.processing.formats.with_schema.registered_schemas import PREFIX_BYTES, RegisteredSchemas, number_of
+
+_SECONDS_A_DAY = 86_400
+_EPOCH = date(1970, 1, 1)
+_DECIMAL_BYTES_MAX = 32
+"""More than the longest decimal takes. A longer one stays base64 text, which the decoder rejects."""
+_TIMES = {"timestamp-millis": "ms", "timestamp-micros": "us", "timestamp-nanos": "ns"}
+_TIMES |= {f"local-{name}": unit for name, unit in _TIMES.items()}
+_READ_ERRORS = (EOFError, IndexError, ValueError, OverflowError, TypeError, KeyError, StopIteration)
+"""What fastavro raises of bytes that are no record."""
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+Convert = Callable[[Any], Any]
+
+
+class AvroRecords:
+    """Reads the records of one stream that are all of one schema."""
+
+    prefix_bytes = 0
+
+    def __init__(self, fields: Sequence[RecordField], explode: JsonPath | None, schema: str) -> None:
+        self._type = _record_type(schema, (), tuple(fields), explode)
+
+    def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
+        """Each record as a JSON object."""
+        return [None if value is None else self._type.object(value) for value in values]
+
+    def with_only(self, value: bytes, element: int) -> bytes:
+        """The record with an array of this element alone."""
+        return self._type.with_only(value, element)
+
+
+class RegisteredAvroRecords:
+    """Reads the records of one stream that each name their schema."""
+
+    def __init__(self, fields: Sequence[RecordField], explode: JsonPath | None, schemas: RegisteredSchemas) -> None:
+        self._fields = tuple(fields)
+        self._explode = explode
+        self._schemas = schemas
+        self._types: dict[int, RecordType | Rejection] = {}
+
+    def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
+        """Each record as a JSON object. Raises RegistryUnavailable and SchemaChanged."""
+        return [None if value is None else self._object(value) for value in values]
+
+    def with_only(self, value: bytes, element: int) -> bytes:
+        """The record with an array of this element alone."""
+        found = self._type_of(value)
+        assert isinstance(found, RecordType)
+        return value[:PREFIX_BYTES] + found.with_only(value[PREFIX_BYTES:], element)
+
+    def _object(self, value: bytes) -> JsonText:
+        found = self._type_of(value)
+        return found if isinstance(found, Rejection) else found.object(value, PREFIX_BYTES)
+
+    def _type_of(self, value: bytes) -> RecordType | Rejection:
+        number = number_of(value)
+        if isinstance(number, Rejection):
+            return number
+        found = self._types.get(number)
+        if found is None:
+            found = self._types[number] = self._read_type(number)
+        return found
+
+    def _read_type(self, number: int) -> RecordType | Rejection:
+        schema = self._schemas.schema("avro", number)
+        if isinstance(schema, Rejection):
+            return schema
+        try:
+            return _record_type(schema.text, tuple(text for _, text in schema.references), self._fields, self._explode)
+        except ValueError as error:
+            return Rejection(REASON_DECODE, f"schema {number} of the registry can't be used: {error}")
+
+
+class RecordType:
+    """One schema, ready to read by for the fields of a stream."""
+
+    def __init__(self, schema: AvroType, fields: Sequence[RecordField], explode: JsonPath | None) -> None:
+        """`schema` as `read_avro_schema` returns it."""
+        import fastavro
+
+        self._read = fastavro.schemaless_reader
+        self._write = fastavro.schemaless_writer
+        # Logical types are read as what they stand on, so that none of them can fail where no field asks for it.
+        self._schema: Any = fastavro.parse_schema(_physical(schema, count()))
+        self._array = explode or ()
+        self._conversions = [
+            (path, convert)
+            for field in fields
+            for path in [field.path or (field.name,)]
+            if (convert := _conversion(schema, path, field)) is not None
+        ]
+        self._of_elements: list[tuple[JsonPath, Convert]] = []
+        for element in _reached(schema, (*self._array, 0)) if explode is not None else ():
+            for field in fields:
+                path = field.path or (field.name,)
+                inner = path[len(self._array) :] if path[: len(self._array)] == self._array else path
+                if (convert := _conversion(element, inner, field)) is not None:
+                    self._of_elements.append((inner, convert))
+
+    def object(self, value: bytes, first: int = 0) -> JsonText:
+        """The record that begins at byte `first` as a JSON object."""
+        stream = BytesIO(value)
+        if first:
+            stream.seek(first)
+        try:
+            found: Any = self._read(stream, self._schema, None)
+        except _READ_ERRORS as error:
+            return Rejection(REASON_DECODE, f"not a record of the schema: {_why(error)}")
+        if (end := stream.tell()) != len(value):
+            return Rejection(REASON_DECODE, f"the record ends at byte {end}, but more follows")
+        for path, convert in self._conversions:
+            _convert_at(found, path, convert)
+        if self._of_elements:
+            self._convert_elements(found)
+        try:
+            return _encode(found)
+        except (TypeError, ValueError, RecursionError) as error:
+            return Rejection(REASON_DECODE, f"the record holds what no field can: {error}")
+
+    def with_only(self, value: bytes, element: int) -> bytes:
+        """The record with an array of this element alone. The value is a record."""
+        found: Any = self._read(BytesIO(value), self._schema, None, return_named_type=True)
+        here: Any = found
+        for step in self._array[:-1]:
+            here = (here[1] if isinstance(here, tuple) else here)[step]
+        here = here[1] if isinstance(here, tuple) else here
+        here[self._array[-1]] = [here[self._array[-1]][element]]
+        written = BytesIO()
+        self._write(written, self._schema, found)
+        alone = written.getvalue()
+        # A union of float and double is written by its first branch, whichever it was read from.
+        again: Any = self._read(BytesIO(alone), self._schema, None, return_named_type=True)
+        return alone if again == found else value
+
+    def _convert_elements(self, found: Any) -> None:
+        for step in self._array:
+            try:
+                found = found[step]
+            except (LookupError, TypeError):
+                return
+        if isinstance(found, list):
+            for at in range(len(found)):
+                for path, convert in self._of_elements:
+                    _convert_at(found, (at, *path), convert)
+
+
+def _why(error: Exception) -> str:
+    """What the bytes lack. The library's own words may name places in memory, which differ each time."""
+    if isinstance(error, UnicodeDecodeError):
+        return not_utf8(error)
+    return "it ends too soon" if isinstance(error, EOFError) else "it ends too soon, or a number in it leads nowhere"
+
+
+@lru_cache(maxsize=256)
+def _record_type(
+    schema: str, references: tuple[str, ...], fields: tuple[RecordField, ...], explode: JsonPath | None
+) -> RecordType:
+    """Raises ValueError."""
+    return RecordType(read_avro_schema(schema, references), fields, explode)
+
+
+def _physical(schema: AvroType, numbers: Iterator[int]) -> AvroType:
+    """The schema without logical types, and with a name of its own for each type."""
+    if isinstance(schema, list):
+        return [_physical(one, numbers) for one in schema]
+    if isinstance(schema, str):
+        return schema
+    kind = kind_of(schema)
+    if kind in ("record", "error"):
+        fields = [{"name": one["name"], "type": _physical(one["type"], numbers)} for one in schema["fields"]]
+        return {"type": "record", "name": f"T{next(numbers)}", "fields": fields}
+    if kind == "array":
+        return {"type": kind, "items": _physical(schema["items"], numbers)}
+    if kind == "map":
+        return {"type": kind, "values": _physical(schema["values"], numbers)}
+    if kind == "enum":
+        return {"type": kind, "name": f"T{next(numbers)}", "symbols": schema["symbols"]}
+    if kind == "fixed":
+        return {"type": kind, "name": f"T{next(numbers)}", "size": schema["size"]}
+    return kind
+
+
+def _reached(schema: AvroType, path: JsonPath) -> list[AvroType]:
+    """The types that a value at the path may have, without null."""
+    if isinstance(schema, list):
+        return [found for one in schema for found in _reached(one, path)]
+    kind = kind_of(schema)
+    if not path:
+        return [] if kind == "null" else [schema]
+    step, rest = path[0], path[1:]
+    if kind in ("record", "error"):
+        return [found for one in schema["fields"] if one["name"] == step for found in _reached(one["type"], rest)]
+    if kind == "map" and isinstance(step, str):
+        return _reached(schema["values"], rest)
+    return _reached(schema["items"], rest) if kind == "array" and isinstance(step, int) else []
+
+
+def _conversion(schema: AvroType, path: JsonPath, field: RecordField) -> Convert | None:
+    """How what stands at the path becomes a value of the field; None if it is one as it is read."""
+    for found in _reached(schema, path):
+        if isinstance(found, dict) and (convert := _conversion_of(found, field)) is not None:
+            return convert
+    return None
+
+
+def _conversion_of(schema: dict[str, Any], field: RecordField) -> Convert | None:
+    logical, kind = schema.get("logicalType"), kind_of(schema)
+    if logical in _TIMES and kind == "long" and field.type in ("timestamp", "string"):
+        unit = _TIMES[logical]
+        if field.type == "string":
+            return lambda value: _time_text(value, unit) if isinstance(value, int) else value
+        if unit != field.time_unit:
+            return lambda value: _in_unit(value, unit, field.time_unit) if isinstance(value, int) else value
+    if logical == "date" and kind == "int" and field.type in ("timestamp", "string"):
+        if field.type == "string":
+            return lambda value: _date_text(value) if isinstance(value, int) else value
+        factor = _SECONDS_A_DAY * PER_SECOND[field.time_unit]
+        return lambda value: value * factor if isinstance(value, int) else value
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        scale = schema.get("scale", 0)
+        write: Convert = str if field.type == "string" else lambda number: number
+        return lambda value: write(_decimal(value, scale)) if _is_decimal(value) else value
+    if logical == "uuid" and kind == "fixed" and schema["size"] == len(uuid.UUID(int=0).bytes):
+        return lambda value: str(uuid.UUID(bytes=value)) if isinstance(value, bytes) else value
+    return None
+
+
+def _convert_at(found: Any, path: JsonPath, convert: Convert) -> None:
+    """Convert the value at the path, if there is one."""
+    try:
+        for step in path[:-1]:
+            found = found[step]
+        value = found[path[-1]]
+        if value is not None:
+            found[path[-1]] = convert(value)
+    except (LookupError, TypeError):
+        return
+
+
+def _in_unit(value: int, unit: str, wanted: str) -> int | str:
+    """The time as a whole number in the wanted unit, or as text where it is none."""
+    number, rest = divmod(value * PER_SECOND[wanted], PER_SECOND[unit])
+    return number if rest == 0 else _time_text(value, unit)
+
+
+def _time_text(value: int, unit: str) -> int | str:
+    """The time as ISO 8601 text; a number, which the decoder rejects, where it is outside of years 1 to 9999."""
+    try:
+        return format_timestamp(value * 1_000_000 // PER_SECOND[unit])
+    except (OverflowError, ValueError):
+        return value
+
+
+def _date_text(days: int) -> int | str:
+    try:
+        return (_EPOCH + timedelta(days=days)).isoformat()
+    except OverflowError:
+        return days
+
+
+def _is_decimal(value: object) -> bool:
+    return isinstance(value, bytes) and len(value) <= _DECIMAL_BYTES_MAX
+
+
+def _decimal(value: bytes, scale: int) -> Decimal:
+    # From digits, because arithmetic with decimals rounds.
+    number = int.from_bytes(value, "big", signed=True)
+    return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))

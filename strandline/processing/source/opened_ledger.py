@@ -1,0 +1,41 @@
+"""The ledger, opened by a process that Spark started."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from strandline.core.errors import InvalidSettings, LedgerUnavailable
+
+if TYPE_CHECKING:  # a worker that only reads the log starts sooner without SQL
+    from strandline.ledger.ledger import Ledger
+
+
+def open_ledger(url: str) -> Ledger:
+    """Open the ledger that `url` names without its password.
+
+    A password never goes through Spark: it comes from STRANDLINE_LEDGER_URL in this process's environment, where that names the
+    same ledger.
+
+    Raises LedgerUnavailable, and InvalidSettings when it is a file that this machine hasn't.
+    """
+    from strandline.ledger.database import sqlite_file, without_secrets
+    from strandline.ledger.ledger import Ledger
+
+    own_url = os.environ.get("STRANDLINE_LEDGER_URL", url)
+    is_named = without_secrets(own_url) == url
+    file = sqlite_file(url)
+    if file is not None and not file.exists():
+        raise InvalidSettings(
+            f"There is no ledger {file} on {socket.gethostname()}: on a cluster it must be in PostgreSQL."
+        )
+    try:
+        return Ledger.open(own_url if is_named else url)
+    except LedgerUnavailable as error:
+        if is_named:
+            raise
+        raise LedgerUnavailable(
+            f"{error} STRANDLINE_LEDGER_URL in the environment of this process on {socket.gethostname()} does not name it: if it "
+            "needs a password, set it there, on a cluster for the Spark worker on each machine."
+        ) from error

@@ -1,0 +1,65 @@
+"""A document that names files is registered with their content."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from strandline.core.documents import read_documents
+from strandline.core.errors import InvalidDocument
+from strandline.core.stream import StreamSpec
+from strandline.services.cli.document_files import with_files
+from tests.support.messages import descriptor_text, proto_file
+
+SCHEMA = '{"type": "record", "name": "R",\n "fields": [{"name": "x", "type": "double"}]}'
+TEXT = """\
+# schema_file: of a comment
+stream: a
+format: avro
+avro: {schema_file: "r.avsc"}   # beside this file
+schema: {x: double}
+---
+stream: b
+format: protobuf
+protobuf:
+  descriptor_file: sub/r.desc
+  message: p.R
+schema:
+  x: dubble
+"""
+
+
+def test_the_content_of_files_stands_in_the_document_and_lines_stay(tmp_path: Path) -> None:
+    descriptors = descriptor_text(proto_file("p", R={"x": "double"}))
+    (tmp_path / "r.avsc").write_text(SCHEMA)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "r.desc").write_bytes(base64.b64decode(descriptors))
+    text = with_files(TEXT.encode(), tmp_path / "streams.yaml")
+    first, second = read_documents(text, "streams.yaml")
+    avro = StreamSpec.parse(first).avro
+    assert avro is not None and avro.written_by == SCHEMA
+    with pytest.raises(InvalidDocument, match=r"streams.yaml:13: schema.x: 'dubble' is not a type"):
+        StreamSpec.parse(second)
+    protobuf = StreamSpec.from_document({**second.data, "schema": {"x": "double"}}).protobuf
+    assert protobuf is not None and protobuf.descriptor == descriptors
+
+
+def test_a_file_that_is_missing_is_named_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(InvalidDocument, match=r"s.yaml:4: avro: .*r.avsc can't be read: .*No such file"):
+        with_files(TEXT.encode(), tmp_path / "s.yaml")
+
+
+def test_only_who_reads_for_a_user_opens_files() -> None:
+    with pytest.raises(InvalidDocument, match=r"schema_file: is replaced by the file's content by `strandline apply`"):
+        StreamSpec.from_document(
+            {"stream": "a", "format": "avro", "schema": {"x": "double"}, "avro": {"schema_file": "/etc/x"}}
+        )
+
+
+@pytest.mark.parametrize(
+    "text", [b"stream: [schema_file", b"\xffschema_file: a", b"- schema_file: a", b"schema_file: a"]
+)
+def test_what_can_not_be_read_is_left_to_its_reader(text: bytes, tmp_path: Path) -> None:
+    assert with_files(text, tmp_path / "s.yaml") == text
