@@ -29,9 +29,17 @@ from strandline.core.durations import format_duration, format_retention, parse_d
 from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
 from strandline.core.field_types import TYPE_NAMES, TYPE_PATTERN, WHOLE_RANGES, is_number, normal_type
 from strandline.core.json_paths import parse_json_path
+from strandline.core.record_headers import HEADER_CLOUD_EVENT_PREFIX, HEADER_HTTP_PREFIX
 
 FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 FIELD_NAME_FORM = "letters, digits and '_', not a digit first, at most 200"
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+HEADERS_NOT_FOR_RECORDS = frozenset((
+    "accept", "accept-encoding", "accept-language", "authorization", "cache-control", "connection", "content-encoding",
+    "content-length", "content-type", "cookie", "expect", "host", "idempotency-key", "keep-alive", "origin", "pragma",
+    "proxy-authorization", "referer", "te", "trailer", "transfer-encoding", "upgrade",
+))  # fmt: skip
+"""Of HTTP; lower case."""
 RESERVED_FIELDS = ("window", "strandline")
 RESERVED_PREFIX = "_strandline"
 
@@ -236,6 +244,33 @@ class MqttSpec(DocumentModel):
                     )
 
 
+class HttpSpec(DocumentModel):
+    """What the head of an HTTP request adds to its records."""
+
+    headers: dict[str, str] = Field(default_factory=dict, max_length=50)
+    """Fields taken from a header where a record lacks them: name -> header, as `ce-source` or `x-device`."""
+    event_time: str | None = None
+    """The timestamp that the query's parameter `event_time` fills; by default the schema's only one."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        for name, header in self.headers.items():
+            if not HEADER_NAME.fullmatch(header):
+                yield ("headers", name), f"{header!r} is not the name of an HTTP header, as 'ce-source' or 'x-device'"
+            elif header.lower() in HEADERS_NOT_FOR_RECORDS:
+                yield (
+                    ("headers", name),
+                    f"'{header}' is never kept with records: it belongs to the connection, or is a secret",
+                )
+
+    @property
+    def record_headers(self) -> dict[str, str]:
+        """The fields that a header fills -> that header as the record has it."""
+        return {
+            field: HEADER_CLOUD_EVENT_PREFIX + name[3:] if name.startswith("ce-") else HEADER_HTTP_PREFIX + name
+            for field, name in ((field, header.lower()) for field, header in self.headers.items())
+        }
+
+
 class UdpSpec(DocumentModel):
     """A UDP port that flows into the stream."""
 
@@ -295,6 +330,8 @@ class StreamSpec(DocumentModel):
     """Whether a gateway may acknowledge from its spool while Kafka cannot confirm."""
     mqtt: MqttSpec | None = None
     """MQTT topics that flow into this stream."""
+    http: HttpSpec | None = None
+    """What the head of an HTTP request adds to its records."""
     udp: UdpSpec | None = None
     """A UDP port that flows into this stream."""
     tcp: TcpSpec | None = None
@@ -306,6 +343,14 @@ class StreamSpec(DocumentModel):
         return self.retention
 
     @property
+    def event_time_parameter(self) -> str | None:
+        """The field that the query's parameter `event_time` fills."""
+        if self.http is not None and self.http.event_time is not None:
+            return self.http.event_time
+        times = [name for name, field in self.fields.items() if field.type == "timestamp"]
+        return times[0] if len(times) == 1 else None
+
+    @property
     def types(self) -> dict[str, str]:
         """Field name -> type, in the order of the schema."""
         return {name: field.type for name, field in self.fields.items()}
@@ -315,7 +360,11 @@ class StreamSpec(DocumentModel):
         own_levels, other_levels = (dict(one.mqtt.fields) if one.mqtt else {} for one in (self, other))
         changes = [name for name in ("format", "csv", "explode") if getattr(self, name) != getattr(other, name)]
         changes += [f"schema.{name}" for name in _differing(self.fields, other.fields)]
-        return changes + [f"mqtt.fields.{name}" for name in _differing(own_levels, other_levels)]
+        changes += [f"mqtt.fields.{name}" for name in _differing(own_levels, other_levels)]
+        own_headers, other_headers = (dict(one.http.headers) if one.http else {} for one in (self, other))
+        changes += [f"http.headers.{name}" for name in _differing(own_headers, other_headers)]
+        own_times, other_times = (one.http.event_time if one.http else None for one in (self, other))
+        return changes + ["http.event_time"] * (own_times != other_times)
 
     def entrances(self) -> Iterator[tuple[Path, str]]:
         """Yield what only one stream may have, because it decides where a record goes: path, and what it is."""
@@ -337,18 +386,30 @@ class StreamSpec(DocumentModel):
         for name in self.mqtt.fields if self.mqtt else ():
             if name not in self.fields:
                 yield ("mqtt", "fields", name), f"is not a field of the schema{did_you_mean(name, self.fields)}"
+        if self.http is not None:
+            yield from self._contradictions_of_http(self.http)
+
+    def _contradictions_of_http(self, http: HttpSpec) -> Iterator[tuple[Path, str]]:
+        for name in http.headers:
+            if name not in self.fields:
+                yield ("http", "headers", name), f"is not a field of the schema{did_you_mean(name, self.fields)}"
+        if http.event_time is not None and self.types.get(http.event_time) != "timestamp":
+            times = [name for name, kind in self.types.items() if kind == "timestamp"]
+            yield ("http", "event_time"), f"is not a timestamp of the schema{did_you_mean(http.event_time, times)}"
 
     def _contradictions_of_key(self, key: str) -> Iterator[tuple[Path, str]]:
         """Gateways choose the partition, and only look for a member of a JSON object or a level of the topic."""
         if key not in self.fields:
             yield ("key",), f"'{key}' is not a field of the schema{did_you_mean(key, self.fields)}"
-        elif self.mqtt is not None and key in self.mqtt.fields:
+        elif (self.mqtt is not None and key in self.mqtt.fields) or (
+            self.http is not None and key in self.http.headers
+        ):
             return
         elif self.format != "json" or self.fields[key].path is not None:
             yield (
                 ("key",),
                 f"'{key}' is not a member of a JSON object, where gateways look for the key; take one that is, or one of "
-                "mqtt.fields, or none: results don't depend on it",
+                "mqtt.fields or http.headers, or none: results don't depend on it",
             )
 
     def _contradictions_of_format(self) -> Iterator[tuple[Path, str]]:

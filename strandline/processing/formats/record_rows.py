@@ -37,6 +37,10 @@ class RecordFormat:
     delimiter: str = ","
     explode: JsonPath | None = None
     """The array whose elements are rows."""
+    header_fields: tuple[tuple[str, str], ...] = ()
+    """Fields that a header of the record fills: name and header."""
+    event_time_parameter: str | None = None
+    """The field that the query's parameter `event_time` fills."""
 
 
 def record_format(stream: StreamSpec) -> RecordFormat:
@@ -49,6 +53,8 @@ def record_format(stream: StreamSpec) -> RecordFormat:
         columns=tuple(csv.columns if csv and csv.columns else stream.fields),
         delimiter=csv.delimiter if csv else ",",
         explode=None if stream.explode is None else parse_json_path(stream.explode),
+        header_fields=tuple(stream.http.record_headers.items()) if stream.http else (),
+        event_time_parameter=stream.event_time_parameter,
     )
 
 
@@ -74,7 +80,12 @@ class RowReader:
     """Makes the rows of one stream's records. Keeps no state between calls but what it has read of sources."""
 
     def __init__(self, config: RecordFormat) -> None:
-        self._source_fields = SourceFields(config.topic_levels, {field.name: field.type for field in config.fields})
+        self._source_fields = SourceFields(
+            config.topic_levels,
+            {field.name: field.type for field in config.fields},
+            dict(config.header_fields),
+            config.event_time_parameter,
+        )
         make_reader = _READERS.get(config.name)
         self._reader = make_reader(config, self._source_fields) if make_reader else None
         self._is_filled_in = config.name == "value"
@@ -83,12 +94,15 @@ class RowReader:
         self._exploded = ExplodedRows(config.fields, config.explode) if config.explode is not None else None
         self.headers = (HEADER_QUERY, *((HEADER_SOURCE,) if config.topic_levels else ()))
         """Those that rows depend on: the first of them that a record has."""
+        self.headers_beside = tuple(sorted({header for _, header in config.header_fields}))
+        """Those that rows depend on beside the first."""
 
     def parts(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> Iterator[Rows]:
         """The rows of the records, in order: all at once, or, where a record may be many rows, in parts of whole records. No part
         is without rows.
 
-        `sources`: the first of `headers` of each record; empty when no record has one.
+        `sources`: the first of `headers` of each record, packed with those of `headers_beside` that it has; empty when no record
+        has one.
         """
         objects: Sequence[JsonText] = values
         if self._reader is not None:
