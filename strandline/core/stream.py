@@ -8,6 +8,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -19,6 +20,7 @@ from pydantic import (
     PlainSerializer,
     ValidationError,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
@@ -40,6 +42,11 @@ HEADERS_NOT_FOR_RECORDS = frozenset((
     "proxy-authorization", "referer", "te", "trailer", "transfer-encoding", "upgrade",
 ))  # fmt: skip
 """Of HTTP; lower case."""
+SECRET_HEADERS = frozenset(("authorization", "cookie", "proxy-authorization", "x-api-key", "api-key", "x-auth-token"))
+POLL_HEADERS_OWN = frozenset((
+    "accept-encoding", "connection", "content-length", "expect", "host", "if-modified-since", "if-none-match", "range", "te",
+    "transfer-encoding", "upgrade",
+))  # fmt: skip
 RESERVED_FIELDS = ("window", "strandline")
 RESERVED_PREFIX = "_strandline"
 
@@ -289,6 +296,78 @@ class TcpSpec(DocumentModel):
     """Whether the gateway answers with a line when records are confirmed."""
 
 
+class SecretSpec(DocumentModel):
+    """A value that stands in the gateway's settings and in no document."""
+
+    secret: str = Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")
+    """Its name there."""
+
+
+class PollSpec(DocumentModel):
+    """A URL that is asked again and again; each answer flows into the stream."""
+
+    url: str
+    """Of http or https. The gateway's setting STRANDLINE_POLL_HOSTS says which hosts may be asked."""
+    every: Duration = Field(default=60_000, json_schema_extra={"default": "60s"})
+    """How often, from 100ms to 1 day."""
+    timeout: Duration = Field(default=10_000, json_schema_extra={"default": "10s"})
+    """How long the whole answer may take, up to 5 minutes."""
+    framing: Literal["body", "json", "lines"] = "body"
+    """Whether an answer is one record, a JSON object or an array of records, or one record a line."""
+    headers: dict[str, str | SecretSpec] = Field(default_factory=dict, max_length=20)
+    """Headers of the request: name -> value, or `{secret: NAME}`."""
+    fields: dict[str, str] = Field(default_factory=dict, max_length=50)
+    """What the records lack: field -> text."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if problem := _problem_of_url(self.url):
+            yield ("url",), problem
+        if not 100 <= self.every <= 86_400_000:
+            yield ("every",), f"is {format_duration(self.every)}; expected 100ms to 1d"
+        if not 1 <= self.timeout <= 300_000:
+            yield ("timeout",), f"is {format_duration(self.timeout)}; expected up to 5m"
+        for name, value in self.headers.items():
+            if not HEADER_NAME.fullmatch(name):
+                yield ("headers", name), f"{name!r} is not the name of an HTTP header"
+            elif name.lower() in POLL_HEADERS_OWN:
+                yield ("headers", name), f"'{name}' is what the gateway itself sends; remove it"
+            elif isinstance(value, SecretSpec):
+                continue
+            elif name.lower() in SECRET_HEADERS:
+                yield (
+                    ("headers", name),
+                    "is a secret, and documents are shown to many; write {secret: NAME}",
+                )
+            elif not value.isascii() or not value.isprintable() or len(value) > 2_000:
+                yield (
+                    ("headers", name),
+                    "has a value that no header can have; expected at most 2,000 printable characters",
+                )
+
+
+def _problem_of_url(url: str) -> str | None:
+    """Why the URL can't be asked."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        return f"is not a URL: {error}"
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return "is not a URL of http or https, as http://10.0.0.5/status"
+    if parts.username is not None or parts.password is not None:
+        return "holds a user or a password, and documents are shown to many; send them in headers, as {secret: NAME}"
+    if (
+        parts.fragment
+        or not url.isascii()
+        or any(not " " < character < "\x7f" for character in url)
+        or len(url) > 2_000
+    ):
+        return (
+            "holds a fragment, spaces or other characters that must be percent-encoded, or more than 2,000 characters"
+        )
+    return None
+
+
 class CsvSpec(DocumentModel):
     """How the lines of a stream of format csv are read."""
 
@@ -334,6 +413,8 @@ class StreamSpec(DocumentModel):
     """What the head of an HTTP request adds to its records."""
     udp: UdpSpec | None = None
     """A UDP port that flows into this stream."""
+    poll: list[PollSpec] | None = Field(default=None, min_length=1, max_length=COLUMNS_MAX)
+    """URLs that are asked again and again; one alone may stand there without the list."""
     tcp: TcpSpec | None = None
     """A TCP port that flows into this stream, one record a line."""
 
@@ -375,6 +456,11 @@ class StreamSpec(DocumentModel):
         if self.tcp is not None:
             yield ("tcp", "port"), f"TCP port {self.tcp.port}"
 
+    @field_validator("poll", mode="before")
+    @classmethod
+    def _one_poll_is_a_list(cls, value: object) -> object:
+        return [value] if isinstance(value, dict) else value
+
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if self.stream.endswith(".dead-letter"):
             yield ("stream",), "names that end in '.dead-letter' belong to the jobs; choose another"
@@ -388,6 +474,16 @@ class StreamSpec(DocumentModel):
                 yield ("mqtt", "fields", name), f"is not a field of the schema{did_you_mean(name, self.fields)}"
         if self.http is not None:
             yield from self._contradictions_of_http(self.http)
+        for number, poll in enumerate(self.poll or ()):
+            for name in poll.fields:
+                if name not in self.fields:
+                    yield (
+                        ("poll", number, "fields", name),
+                        f"is not a field of the schema{did_you_mean(name, self.fields)}",
+                    )
+        for number, url in enumerate(poll.url for poll in self.poll or ()):
+            if url in [poll.url for poll in (self.poll or ())[:number]]:
+                yield ("poll", number, "url"), "stands there twice; each answer would be two records"
 
     def _contradictions_of_http(self, http: HttpSpec) -> Iterator[tuple[Path, str]]:
         for name in http.headers:
@@ -401,15 +497,17 @@ class StreamSpec(DocumentModel):
         """Gateways choose the partition, and only look for a member of a JSON object or a level of the topic."""
         if key not in self.fields:
             yield ("key",), f"'{key}' is not a field of the schema{did_you_mean(key, self.fields)}"
-        elif (self.mqtt is not None and key in self.mqtt.fields) or (
-            self.http is not None and key in self.http.headers
+        elif (
+            (self.mqtt is not None and key in self.mqtt.fields)
+            or (self.http is not None and key in self.http.headers)
+            or (self.poll is not None and all(key in poll.fields for poll in self.poll))
         ):
             return
         elif self.format != "json" or self.fields[key].path is not None:
             yield (
                 ("key",),
                 f"'{key}' is not a member of a JSON object, where gateways look for the key; take one that is, or one of "
-                "mqtt.fields or http.headers, or none: results don't depend on it",
+                "mqtt.fields, http.headers or poll.fields, or none: results don't depend on it",
             )
 
     def _contradictions_of_format(self) -> Iterator[tuple[Path, str]]:
