@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import msgspec
+
 HEADER_WRITER = "strandline-writer"
 """Writer id: names one gateway process's producer."""
 HEADER_EPOCH = "strandline-epoch"
@@ -17,6 +21,10 @@ SOURCE_MQTT = b"mqtt:"
 HEADER_QUERY = "strandline-query"
 """The query of the URL that a record was sent to, with its mark: `?device=a7`. Absent without one."""
 QUERY_MARK = b"?"
+HEADER_HTTP_PREFIX = "http-"
+"""Before the name of each HTTP header, in lower case, that the stream's document names in `http.headers`."""
+HEADER_CLOUD_EVENT_PREFIX = "ce_"
+"""Before the name of each attribute of a CloudEvent that came in HTTP's binary mode, as CloudEvents' binding for Kafka has it."""
 HEADER_CONTENT_TYPE = "content-type"
 HEADER_MESSAGE_ID = "message-id"
 """The sender's own id for the record, where it gave one. MQTT: the user property of this name."""
@@ -52,3 +60,20 @@ HEADER_PAYLOAD_SHA256 = "payload-sha256"
 def dead_letter_topic(job: str) -> str:
     """The dead-letter stream of a job."""
     return f"{job}.dead-letter"
+
+
+_PACKED_MARK = b"\0"
+"""No query and no source begins so."""
+_write = msgspec.msgpack.encode
+_read = msgspec.msgpack.Decoder(tuple[bytes | None, dict[str, bytes]]).decode
+
+
+def pack_header_values(first: bytes | None, named: Mapping[str, bytes]) -> bytes:
+    """Several headers of a record as one value, for what reads the log: `first` stands alone, `named` are header -> value."""
+    return _PACKED_MARK + _write((first, dict(named)))
+
+
+def unpack_header_values(value: bytes | None) -> tuple[bytes | None, Mapping[str, bytes]]:
+    """What was packed; a value that never was is `first`, with nothing named."""
+    is_packed = value is not None and value.startswith(_PACKED_MARK)
+    return _read(value[len(_PACKED_MARK) :]) if value is not None and is_packed else (value, {})

@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -20,6 +21,7 @@ from pydantic import (
     PlainSerializer,
     ValidationError,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
@@ -30,9 +32,22 @@ from strandline.core.durations import format_duration, format_retention, parse_d
 from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
 from strandline.core.field_types import TYPE_NAMES, TYPE_PATTERN, WHOLE_RANGES, is_number, normal_type
 from strandline.core.json_paths import parse_json_path
+from strandline.core.record_headers import HEADER_CLOUD_EVENT_PREFIX, HEADER_HTTP_PREFIX
 
 FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 FIELD_NAME_FORM = "letters, digits and '_', not a digit first, at most 200"
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+HEADERS_NOT_FOR_RECORDS = frozenset((
+    "accept", "accept-encoding", "accept-language", "authorization", "cache-control", "connection", "content-encoding",
+    "content-length", "content-type", "cookie", "expect", "host", "idempotency-key", "keep-alive", "origin", "pragma",
+    "proxy-authorization", "referer", "te", "trailer", "transfer-encoding", "upgrade",
+))  # fmt: skip
+"""Of HTTP; lower case."""
+SECRET_HEADERS = frozenset(("authorization", "cookie", "proxy-authorization", "x-api-key", "api-key", "x-auth-token"))
+POLL_HEADERS_OWN = frozenset((
+    "accept-encoding", "connection", "content-length", "expect", "host", "if-modified-since", "if-none-match", "range", "te",
+    "transfer-encoding", "upgrade",
+))  # fmt: skip
 RESERVED_FIELDS = ("window", "strandline")
 RESERVED_PREFIX = "_strandline"
 
@@ -241,6 +256,33 @@ class MqttSpec(DocumentModel):
                     )
 
 
+class HttpSpec(DocumentModel):
+    """What the head of an HTTP request adds to its records."""
+
+    headers: dict[str, str] = Field(default_factory=dict, max_length=50)
+    """Fields taken from a header where a record lacks them: name -> header, as `ce-source` or `x-device`."""
+    event_time: str | None = None
+    """The timestamp that the query's parameter `event_time` fills; by default the schema's only one."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        for name, header in self.headers.items():
+            if not HEADER_NAME.fullmatch(header):
+                yield ("headers", name), f"{header!r} is not the name of an HTTP header, as 'ce-source' or 'x-device'"
+            elif header.lower() in HEADERS_NOT_FOR_RECORDS:
+                yield (
+                    ("headers", name),
+                    f"'{header}' is never kept with records: it belongs to the connection, or is a secret",
+                )
+
+    @property
+    def record_headers(self) -> dict[str, str]:
+        """The fields that a header fills -> that header as the record has it."""
+        return {
+            field: HEADER_CLOUD_EVENT_PREFIX + name[3:] if name.startswith("ce-") else HEADER_HTTP_PREFIX + name
+            for field, name in ((field, header.lower()) for field, header in self.headers.items())
+        }
+
+
 class UdpSpec(DocumentModel):
     """A UDP port that flows into the stream."""
 
@@ -257,6 +299,78 @@ class TcpSpec(DocumentModel):
     """Moves with the stack's port offset."""
     ack: bool = False
     """Whether the gateway answers with a line when records are confirmed."""
+
+
+class SecretSpec(DocumentModel):
+    """A value that stands in the gateway's settings and in no document."""
+
+    secret: str = Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")
+    """Its name there."""
+
+
+class PollSpec(DocumentModel):
+    """A URL that is asked again and again; each answer flows into the stream."""
+
+    url: str
+    """Of http or https. The gateway's setting STRANDLINE_POLL_HOSTS says which hosts may be asked."""
+    every: Duration = Field(default=60_000, json_schema_extra={"default": "60s"})
+    """How often, from 100ms to 1 day."""
+    timeout: Duration = Field(default=10_000, json_schema_extra={"default": "10s"})
+    """How long the whole answer may take, up to 5 minutes."""
+    framing: Literal["body", "json", "lines"] = "body"
+    """Whether an answer is one record, a JSON object or an array of records, or one record a line."""
+    headers: dict[str, str | SecretSpec] = Field(default_factory=dict, max_length=20)
+    """Headers of the request: name -> value, or `{secret: NAME}`."""
+    fields: dict[str, str] = Field(default_factory=dict, max_length=50)
+    """What the records lack: field -> text."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if problem := _problem_of_url(self.url):
+            yield ("url",), problem
+        if not 100 <= self.every <= 86_400_000:
+            yield ("every",), f"is {format_duration(self.every)}; expected 100ms to 1d"
+        if not 1 <= self.timeout <= 300_000:
+            yield ("timeout",), f"is {format_duration(self.timeout)}; expected up to 5m"
+        for name, value in self.headers.items():
+            if not HEADER_NAME.fullmatch(name):
+                yield ("headers", name), f"{name!r} is not the name of an HTTP header"
+            elif name.lower() in POLL_HEADERS_OWN:
+                yield ("headers", name), f"'{name}' is what the gateway itself sends; remove it"
+            elif isinstance(value, SecretSpec):
+                continue
+            elif name.lower() in SECRET_HEADERS:
+                yield (
+                    ("headers", name),
+                    "is a secret, and documents are shown to many; write {secret: NAME}",
+                )
+            elif not value.isascii() or not value.isprintable() or len(value) > 2_000:
+                yield (
+                    ("headers", name),
+                    "has a value that no header can have; expected at most 2,000 printable characters",
+                )
+
+
+def _problem_of_url(url: str) -> str | None:
+    """Why the URL can't be asked."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        return f"is not a URL: {error}"
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return "is not a URL of http or https, as http://10.0.0.5/status"
+    if parts.username is not None or parts.password is not None:
+        return "holds a user or a password, and documents are shown to many; send them in headers, as {secret: NAME}"
+    if (
+        parts.fragment
+        or not url.isascii()
+        or any(not " " < character < "\x7f" for character in url)
+        or len(url) > 2_000
+    ):
+        return (
+            "holds a fragment, spaces or other characters that must be percent-encoded, or more than 2,000 characters"
+        )
+    return None
 
 
 class CsvSpec(DocumentModel):
@@ -376,8 +490,12 @@ class StreamSpec(DocumentModel):
     """Whether a gateway may acknowledge from its spool while Kafka cannot confirm."""
     mqtt: MqttSpec | None = None
     """MQTT topics that flow into this stream."""
+    http: HttpSpec | None = None
+    """What the head of an HTTP request adds to its records."""
     udp: UdpSpec | None = None
     """A UDP port that flows into this stream."""
+    poll: list[PollSpec] | None = Field(default=None, min_length=1, max_length=COLUMNS_MAX)
+    """URLs that are asked again and again; one alone may stand there without the list."""
     tcp: TcpSpec | None = None
     """A TCP port that flows into this stream, one record a line."""
 
@@ -385,6 +503,14 @@ class StreamSpec(DocumentModel):
     def retention_ms(self) -> int:
         """The retention in milliseconds; FOREVER_MS is without end."""
         return self.retention
+
+    @property
+    def event_time_parameter(self) -> str | None:
+        """The field that the query's parameter `event_time` fills."""
+        if self.http is not None and self.http.event_time is not None:
+            return self.http.event_time
+        times = [name for name, field in self.fields.items() if field.type == "timestamp"]
+        return times[0] if len(times) == 1 else None
 
     @property
     def types(self) -> dict[str, str]:
@@ -396,7 +522,11 @@ class StreamSpec(DocumentModel):
         own_levels, other_levels = (dict(one.mqtt.fields) if one.mqtt else {} for one in (self, other))
         changes = [name for name in ("format", *_OPTIONS, "explode") if getattr(self, name) != getattr(other, name)]
         changes += [f"schema.{name}" for name in _differing(self.fields, other.fields)]
-        return changes + [f"mqtt.fields.{name}" for name in _differing(own_levels, other_levels)]
+        changes += [f"mqtt.fields.{name}" for name in _differing(own_levels, other_levels)]
+        own_headers, other_headers = (dict(one.http.headers) if one.http else {} for one in (self, other))
+        changes += [f"http.headers.{name}" for name in _differing(own_headers, other_headers)]
+        own_times, other_times = (one.http.event_time if one.http else None for one in (self, other))
+        return changes + ["http.event_time"] * (own_times != other_times)
 
     def reading_changes(self, other: StreamSpec) -> list[str]:
         """`decoding_changes`, and whether a key's records lie elsewhere."""
@@ -411,6 +541,11 @@ class StreamSpec(DocumentModel):
         if self.tcp is not None:
             yield ("tcp", "port"), f"TCP port {self.tcp.port}"
 
+    @field_validator("poll", mode="before")
+    @classmethod
+    def _one_poll_is_a_list(cls, value: object) -> object:
+        return [value] if isinstance(value, dict) else value
+
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if self.stream.endswith(".dead-letter"):
             yield ("stream",), "names that end in '.dead-letter' belong to the jobs; choose another"
@@ -422,18 +557,42 @@ class StreamSpec(DocumentModel):
         for name in self.mqtt.fields if self.mqtt else ():
             if name not in self.fields:
                 yield ("mqtt", "fields", name), f"is not a field of the schema{did_you_mean(name, self.fields)}"
+        if self.http is not None:
+            yield from self._contradictions_of_http(self.http)
+        for number, poll in enumerate(self.poll or ()):
+            for name in poll.fields:
+                if name not in self.fields:
+                    yield (
+                        ("poll", number, "fields", name),
+                        f"is not a field of the schema{did_you_mean(name, self.fields)}",
+                    )
+        for number, url in enumerate(poll.url for poll in self.poll or ()):
+            if url in [poll.url for poll in (self.poll or ())[:number]]:
+                yield ("poll", number, "url"), "stands there twice; each answer would be two records"
+
+    def _contradictions_of_http(self, http: HttpSpec) -> Iterator[tuple[Path, str]]:
+        for name in http.headers:
+            if name not in self.fields:
+                yield ("http", "headers", name), f"is not a field of the schema{did_you_mean(name, self.fields)}"
+        if http.event_time is not None and self.types.get(http.event_time) != "timestamp":
+            times = [name for name, kind in self.types.items() if kind == "timestamp"]
+            yield ("http", "event_time"), f"is not a timestamp of the schema{did_you_mean(http.event_time, times)}"
 
     def _contradictions_of_key(self, key: str) -> Iterator[tuple[Path, str]]:
         """Gateways choose the partition, and only look for a member of a JSON object or a level of the topic."""
         if key not in self.fields:
             yield ("key",), f"'{key}' is not a field of the schema{did_you_mean(key, self.fields)}"
-        elif self.mqtt is not None and key in self.mqtt.fields:
+        elif (
+            (self.mqtt is not None and key in self.mqtt.fields)
+            or (self.http is not None and key in self.http.headers)
+            or (self.poll is not None and all(key in poll.fields for poll in self.poll))
+        ):
             return
         elif self.format != "json" or self.fields[key].path is not None:
             yield (
                 ("key",),
                 f"'{key}' is not a member of a JSON object, where gateways look for the key; take one that is, or one of "
-                "mqtt.fields, or none: results don't depend on it",
+                "mqtt.fields, http.headers or poll.fields, or none: results don't depend on it",
             )
 
     def _contradictions_of_format(self) -> Iterator[tuple[Path, str]]:

@@ -28,6 +28,7 @@ from aiokafka.errors import (
 )
 
 from strandline.core.errors import LogChanged, LogTruncated, LogUnavailable
+from strandline.core.record_headers import pack_header_values
 from strandline.log.brokers import Answer, Asked, Brokers, Place
 from strandline.log.reader import OffsetRange
 from strandline.log.record_batches import RecordBatch, committed_batches
@@ -83,9 +84,13 @@ class RangeReader:
         self.close = weakref.finalize(self, _close, self._loop, self._brokers)
         """Closes the connections. What was not closed is closed at the end of the process."""
 
-    def read(self, ranges: Sequence[OffsetRange], headers: Sequence[str] = ()) -> Iterator[FetchedRecords]:
+    def read(
+        self, ranges: Sequence[OffsetRange], headers: Sequence[str] = (), headers_beside: Sequence[str] = ()
+    ) -> Iterator[FetchedRecords]:
         """Yield the records of the ranges, one range after the other, in chunks of about RECORDS_A_CHUNK; no chunk is empty.
         `headers`: the names of headers whose values are wanted, too; of each record, that of the first one that it has.
+        `headers_beside`: names of headers that are all wanted; of a record that has any of them, the value is packed of the first
+        and of these (`core.record_headers`).
 
         A range is complete when a batch reaches its end, or when the log is settled up to its end and has nothing more.
 
@@ -124,7 +129,7 @@ class RangeReader:
                         f"({_text(reason)}); is the broker up?"
                     ) from reason
                 for one in arrived:
-                    yield from one.columns(headers)
+                    yield from one.columns(headers, headers_beside)
         finally:
             if asking is not None and not self._loop.is_closed():
                 asking.cancel()
@@ -218,13 +223,13 @@ class _Arrived:
     offset_range: OffsetRange
     batches: list[RecordBatch]
 
-    def columns(self, headers: Sequence[str]) -> Iterator[FetchedRecords]:
+    def columns(self, headers: Sequence[str], headers_beside: Sequence[str]) -> Iterator[FetchedRecords]:
         """Their records inside the range, in chunks."""
         wanted = self.offset_range
         chunk = FetchedRecords(wanted, [], [], [], [])
         for batch in self.batches:
             try:
-                _append(chunk, batch, headers)
+                _append(chunk, batch, headers, headers_beside)
             except CorruptRecordException as error:
                 place = f"stream {wanted.stream}, partition {wanted.partition}"
                 raise LogUnavailable(
@@ -237,8 +242,10 @@ class _Arrived:
             yield chunk
 
 
-def _append(chunk: FetchedRecords, batch: RecordBatch, headers: Sequence[str]) -> None:
-    wanted = [header for header in headers if batch.may_have(header)]
+def _append(chunk: FetchedRecords, batch: RecordBatch, headers: Sequence[str], headers_beside: Sequence[str]) -> None:
+    first_of = [header for header in headers if batch.may_have(header)]
+    beside = [header for header in headers_beside if batch.may_have(header)]
+    wanted = first_of or beside
     if wanted and not chunk.header_values:
         chunk.header_values.extend([None] * len(chunk.values))
     has_header_values = bool(wanted or chunk.header_values)
@@ -260,7 +267,10 @@ def _append(chunk: FetchedRecords, batch: RecordBatch, headers: Sequence[str]) -
             chunk.log_times_ms.append(-1 if record.timestamp is None else record.timestamp)
             if has_header_values:
                 found = dict(record.headers)
-                chunk.header_values.append(next((found[header] for header in wanted if header in found), None))
+                value = next((found[header] for header in first_of if header in found), None)
+                if beside and (named := {header: found[header] or b"" for header in beside if header in found}):
+                    value = pack_header_values(value, named)
+                chunk.header_values.append(value)
     batch.forget_plain()
 
 

@@ -12,6 +12,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from strandline.core.errors import LogTruncated, LogUnavailable
+from strandline.core.record_headers import unpack_header_values
 from strandline.log.index import LogIndex
 from strandline.log.range_reader import RangeReader
 from strandline.log.reader import LogReader, OffsetRange
@@ -289,3 +290,16 @@ def test_what_is_left_unread_disturbs_nothing(kafka, topic):
             assert next(chunks).offsets[0] == first
             chunks.close()
         assert sum(len(chunk.offsets) for chunk in reader.read([OffsetRange(name, 0, 0, 30_000)])) == 30_000
+
+
+def test_headers_beside_the_first_come_packed_with_it(kafka, topic):
+    name = topic(1)
+    producer = Producer({"bootstrap.servers": kafka})
+    own = [("ce_id", b"1"), (HEADER, b"s"), ("http-x", b"2"), ("other", b"3")]
+    for headers in (own, own[:1], [(HEADER, b"alone")], []):
+        producer.produce(name, b"v", headers=headers)
+    producer.flush()
+    with closing(RangeReader(kafka)) as reader:
+        chunks = list(reader.read([OffsetRange(name, 0, 0, 4)], [HEADER], ["ce_id", "http-x"]))
+    found = [unpack_header_values(value) for chunk in chunks for value in chunk.header_values]
+    assert found == [(b"s", {"ce_id": b"1", "http-x": b"2"}), (None, {"ce_id": b"1"}), (b"alone", {}), (None, {})]

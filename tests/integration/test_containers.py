@@ -30,6 +30,7 @@ GATEWAYS = {
     "gateway-mqtt": 8084,
     "gateway-udp": 8085,
     "gateway-tcp": 8087,
+    "gateway-poll": 8088,
     "gateway-mqtt-listener": 8086,
 }
 """And the port of its pages."""

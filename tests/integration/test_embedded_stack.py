@@ -25,7 +25,7 @@ from strandline.services.processes.pids import PidFile
 from tests.support.servers import free_port_offset
 
 STRANDLINE = str(Path(sys.executable).parent / "strandline")
-GATEWAYS = {"gateway-http", "gateway-mqtt", "gateway-mqtt-listener", "gateway-udp", "gateway-tcp"}
+GATEWAYS = {"gateway-http", "gateway-mqtt", "gateway-mqtt-listener", "gateway-udp", "gateway-tcp", "gateway-poll"}
 PARTS = {"kafka", "elasticsearch", "mqtt", "control"} | GATEWAYS
 PROCESSES = PARTS | {"watcher"}
 

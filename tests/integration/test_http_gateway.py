@@ -652,3 +652,21 @@ def test_an_idempotency_key_is_the_message_id_of_each_record(gateway, coding):
         b'{"n":3}': b"batch-7/2",
         b'{"n":4}': None,
     }
+
+
+def test_cloud_events_are_in_the_log_as_cloud_events_binding_for_kafka_has_them(gateway):
+    stream = gateway.register()
+    binary = {"ce-specversion": "1.0", "ce-type": "t", "ce-id": "1", "ce-source": "/s%20x", "content-type": "text/xml"}
+    batch = [json.dumps({"specversion": "1.0", "type": "t", "source": "/s", "id": str(n)}).encode() for n in (2, 3)]
+    assert gateway.send(stream, b"<much/>", binary).json() == {"accepted": 1}
+    body = gzip.compress(b"[ " + b" , ".join(batch) + b" ]")
+    headers = {"content-type": "application/cloudevents-batch+json", "content-encoding": "gzip"}
+    assert gateway.send(stream, body, headers).json() == {"accepted": 2}
+    found = {one.headers["message-id"]: one for one in gateway.read(stream)}
+    assert {name: one.value for name, one in found.items()} == {
+        b"/s x 1": b"<much/>", b"/s 2": batch[0], b"/s 3": batch[1],
+    }  # fmt: skip
+    assert found[b"/s x 1"].headers.items() >= {
+        "ce_specversion": b"1.0", "ce_type": b"t", "ce_id": b"1", "ce_source": b"/s x", "content-type": b"text/xml",
+    }.items()  # fmt: skip
+    assert found[b"/s 2"].headers["content-type"] == b"application/cloudevents+json"

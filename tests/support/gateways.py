@@ -56,6 +56,7 @@ def wait_until(is_so: Callable[[], object], told: Callable[[], object] = str, de
 MODULES = {
     "mqtt": "strandline.ingest.mqtt.bridge",
     "tcp": "strandline.ingest.sockets.tcp_gateway",
+    "poll": "strandline.ingest.poll.gateway",
     "udp": "strandline.ingest.sockets.udp_gateway",
     "mqtt_listener": "strandline.ingest.mqtt.server",
 }

@@ -51,7 +51,7 @@ WATERMARKS_MS = [None, 60_000, 95_000, 95_000]
 class Reader:
     """Gives the records of one partition, each logged at LOG_MS."""
 
-    def read(self, ranges, header):
+    def read(self, ranges, header, headers_beside=()):
         for one in ranges:
             offsets = list(range(one.offset_first, one.offset_next))
             values = [json.dumps({"ts": EVENTS_MS[offset]}).encode() for offset in offsets]
@@ -90,7 +90,7 @@ def test_the_last_record_of_a_slice_must_be_the_recorded_one(monkeypatch: pytest
     ranges: list[OffsetRange] = []
 
     class Asked(Reader):
-        def read(self, wanted, header):
+        def read(self, wanted, header, headers_beside=()):
             ranges.extend(wanted)
             return super().read(wanted, header)
 

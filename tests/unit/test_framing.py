@@ -73,7 +73,7 @@ def test_lines_without_a_record_are_refused(body):
 
 def test_a_record_over_the_limit_is_named_and_its_neighbours_are_taken():
     framed = frame(b'["1234567", "12345678"]', Form.JSON, None, record_bytes_max=10)
-    assert framed == ([(b'"1234567"', None), (b'"12345678"', None)], [], True)
+    assert framed == ([(b'"1234567"', None), (b'"12345678"', None)], [], True, None)
     assert framed.indexes() == [0, 1]
     framed = frame(b'["1234567", "123456789", 1]', Form.JSON, None, record_bytes_max=10)
     assert framed.records == [(b'"1234567"', None), (b"1", None)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from backports import zstd
 
 from strandline.core.errors import LedgerUnavailable, LogUnavailable, NotFound, RecordTooLarge, StrandlineError
 from strandline.core.stream import StreamSpec
@@ -141,6 +143,14 @@ def test_lines_of_influx_are_written_as_its_clients_expect(url: bytes) -> None:
     assert dict(writer.appended[0][1]["headers"]) == {"strandline-query": b"?" + url.partition(b"?")[2]}
     assert metrics.of("readings").confirmed.value == 2
     assert stream_of(url) == "readings"
+
+
+@pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("zstd", zstd.compress)])
+@pytest.mark.parametrize("url", [b"/api/v2/write?bucket=readings", b"/write?db=readings"])
+def test_packed_lines_of_influx_are_unpacked(url: bytes, coding: str, pack: Callable[[bytes], bytes]) -> None:
+    writer = ToldWriter()
+    found, _ = answer(writer, ToldStreams(INFLUX), pack(b"w n=1i 1\n"), url=url, content_encoding=coding)
+    assert (found.status, [record for record, _ in writer.appended]) == (204, [(b"w n=1i 1", None)])
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_every_service_of_ours_that_has_pages_is_asked_at_the_port_that_its_heal
         for port in re.findall(r"127\.0\.0\.1:(\d+)/readyz", str(service.get("healthcheck", {}).get("test")))
     }
     assert asked == pages
-    assert len(asked) == 7
+    assert len(asked) == 8
 
 
 def test_the_control_services_answer_under_the_names_by_which_they_are_asked() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
-from strandline.core.stream import DocumentModel, FieldSpec, MqttSpec, StreamSpec
+from strandline.core.stream import DocumentModel, FieldSpec, HttpSpec, MqttSpec, PollSpec, StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
@@ -740,8 +740,8 @@ def test_the_examples_of_the_reference_are_right() -> None:
 def test_the_reference_names_every_field_and_function() -> None:
     text = REFERENCE.read_text()
     models: list[type[DocumentModel]] = [
-        StreamSpec, FieldSpec, MqttSpec, PipelineSpec, EventTimeSpec, InputSpec, StepSpec, WindowSpec, EmitSpec,
-        IndexSpec, DeadLettersSpec,
+        StreamSpec, FieldSpec, HttpSpec, MqttSpec, PollSpec, PipelineSpec, EventTimeSpec, InputSpec, StepSpec, WindowSpec,
+        EmitSpec, IndexSpec, DeadLettersSpec,
     ]  # fmt: skip
     names = {field.alias or name for model in models for name, field in model.model_fields.items()}
     assert [name for name in sorted(names | set(FUNCTIONS)) if not re.search(rf"[`{{]{name}\b", text)] == []

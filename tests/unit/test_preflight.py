@@ -147,7 +147,7 @@ def test_offset_out_of_range_is_refused(offset: int) -> None:
 
 def test_every_port_moves() -> None:
     assert Ports.moved(-859).mqtt == 1024 and Ports.moved(56_235).elasticsearch_transport == 65_535
-    assert Ports.moved(100) == Ports(9192, 9193, 9300, 9400, 1983, 8180, 8181, 1984, 8184, 8185, 8186, 8187)
+    assert Ports.moved(100) == Ports(9192, 9193, 9300, 9400, 1983, 8180, 8181, 1984, 8184, 8185, 8186, 8187, 8188)
 
 
 def test_little_room_is_told(tmp_path: Path) -> None:

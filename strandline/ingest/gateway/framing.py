@@ -4,7 +4,7 @@ Framing is not parsing. A record keeps the sender's bytes: one that is not JSON 
 letter later. A body is refused only if its records can't be told apart. Nothing here recurses, so no depth of nesting
 can break it.
 
-A new format, as CloudEvents, Influx line protocol or CBOR, becomes a `Form`.
+A new way to hold several records in a body becomes a `Form`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from strandline.core.errors import PermanentError
+from strandline.ingest.gateway.cloud_events import identity_of_event
 from strandline.log.record_key import Record, key_finder
 
 RECORDS_MAX = 100_000
@@ -76,6 +77,8 @@ class Framed(NamedTuple):
     refused: list[RefusedRecord]
     is_batch: bool
     """Whether the form of the request allows several records, however many it has."""
+    identities: list[bytes | None] | None = None
+    """What identifies each of `records` by itself, in forms that say so."""
 
     def indexes(self) -> list[int]:
         """The place of each of `records` in the request, from 0."""
@@ -92,6 +95,10 @@ class Form(Enum):
     """One record a line (NDJSON, JSON Lines, CSV, bare values)."""
     WHOLE = "whole"
     """One record."""
+    EVENT = "event"
+    """One CloudEvent in JSON, with its attributes."""
+    EVENTS = "events"
+    """An array of them."""
 
 
 FORM_OF_CONTENT_TYPE = {
@@ -110,6 +117,8 @@ FORM_OF_CONTENT_TYPE = {
     "application/x-protobuf": Form.WHOLE,
     "application/protobuf": Form.WHOLE,
     "application/octet-stream": Form.WHOLE,
+    "application/cloudevents+json": Form.EVENT,
+    "application/cloudevents-batch+json": Form.EVENTS,
 }
 
 
@@ -137,20 +146,27 @@ def frame(
                 f"nothing of this request was persisted: send less in a record"
             )
         values = [value for value in values if len(value) <= record_bytes_max]
-    is_batch = form is Form.LINES or values != [body]
+    is_batch = form in (Form.LINES, Form.EVENTS) or values != [body]
+    identities = [identity_of_event(value) for value in values] if form in (Form.EVENT, Form.EVENTS) else None
     if key_field is None:
-        return Framed([(value, None) for value in values], refused, is_batch)
+        return Framed([(value, None) for value in values], refused, is_batch, identities)
     find_key = key_finder(key_field)
-    return Framed([(value, find_key(value)) for value in values], refused, is_batch)
+    return Framed([(value, find_key(value)) for value in values], refused, is_batch, identities)
 
 
 def _split(body: bytes, form: Form, *, may_be_bare: bool) -> list[bytes]:
     if form is Form.LINES:
         return split_lines(body)
-    if form is Form.WHOLE and not body:
-        raise Unframable("the body is empty; send one record")
-    is_bare = may_be_bare and body.lstrip(_WHITESPACE)[:1] not in (b"", b"[")
-    return [body] if form is Form.WHOLE or is_bare else split_json(body)
+    if form in (Form.WHOLE, Form.EVENT):
+        if not body:
+            raise Unframable("the body is empty; send one record")
+        return [body]
+    start = body.lstrip(_WHITESPACE)[:1]
+    if form is Form.EVENTS:
+        if start != b"[":
+            raise Unframable("a batch of CloudEvents is a JSON array; send one event as application/cloudevents+json")
+        return split_json(body)
+    return [body] if may_be_bare and start not in (b"", b"[") else split_json(body)
 
 
 def split_json(body: bytes) -> list[bytes]:

@@ -28,7 +28,15 @@ from typing import Protocol, cast
 import httptools
 import structlog
 
-from strandline.ingest.gateway.http_request import WANTED_HEADERS, Answer, BodyRoom, Refusal, Request, RoomFull
+from strandline.ingest.gateway.http_request import (
+    PASSED_OVER_HEADERS,
+    WANTED_HEADERS,
+    Answer,
+    BodyRoom,
+    Refusal,
+    Request,
+    RoomFull,
+)
 
 logger = structlog.get_logger()
 
@@ -211,9 +219,15 @@ class HttpConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Trailers come here, too; they are ignored."""
+        request = self._request
+        if request is None or not self._is_in_head:
+            return
         wanted = WANTED_HEADERS.get(name) or WANTED_HEADERS.get(name.lower())
-        if wanted is not None and self._request is not None and self._is_in_head:
-            headers = self._request.headers
+        if wanted is None:
+            if name.lower() not in PASSED_OVER_HEADERS:
+                request.others.append((name.lower(), value))
+        else:
+            headers = request.headers
             if wanted in headers:
                 detail = f"the head has {wanted.decode()} twice; nothing of the request was persisted: send it once"
                 self._refuse(Refusal(400, "bad_request", detail))

@@ -103,6 +103,8 @@ class Request:
         """Protocol and peer, as the records' headers hold it."""
         self.headers: dict[bytes, bytes] = {}
         """The headers in WANTED_HEADERS, by lower-case name."""
+        self.others: list[tuple[bytes, bytes]] = []
+        """Headers that only some streams use: lower-case name, value."""
         self._room = room
         self._body: bytes | bytearray = b""
 
@@ -154,6 +156,7 @@ class Request:
             self._room.give_back(self.bytes_held)
             self.bytes_held = self.body_bytes = 0
             self._body = b""
+        self.others = []
 
 
 WANTED_HEADERS = {
@@ -165,6 +168,11 @@ WANTED_HEADERS = {
     for spelling in (name, name.title())
 }  # fmt: skip
 """The headers that a gateway reads, in the two spellings that nearly all senders use -> their lower-case name."""
+PASSED_OVER_HEADERS = frozenset((
+    b"accept", b"accept-encoding", b"accept-language", b"authorization", b"cache-control", b"connection", b"cookie",
+    b"keep-alive", b"pragma", b"proxy-authorization", b"referer", b"te", b"trailer", b"upgrade",
+))  # fmt: skip
+"""What is never kept: no stream may take it into its records. Lower case."""
 
 
 @lru_cache(maxsize=1_000)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import structlog
@@ -50,6 +51,8 @@ class GatewayResources:
     record_bytes_max: int
     stopping: asyncio.Event
     """Set by SIGTERM or SIGINT."""
+    directory: Path = Path()
+    """Where this process may keep files of its own; no other process uses it."""
 
     def appender(self, spec: StreamSpec, *, may_spool: bool) -> StreamAppender:
         """A way into the log for the records of one stream."""
@@ -123,6 +126,7 @@ async def open_resources(
             HostNames((*settings.gateway_names, settings.http_host, socket.gethostname())),
             settings.record_bytes_max,
             stopping,
+            disks[0].identity.directory,
         )
     logger.info("the gateway has stopped", action="gateway_stopped", protocol=protocol)
 

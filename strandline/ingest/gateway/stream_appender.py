@@ -59,11 +59,13 @@ class StreamAppender:
         message_id: bytes | None = None,
         headers: Headers = (),
         headers_each: Sequence[Headers] | None = None,
+        content_type: bytes | None = None,
         patience_s: float = 0.0,
         in_turn: bool = False,
     ) -> None:
         """Return when every record is in the log, or in the spool if the stream may use it. Where each record has a source
-        of its own, `headers_each` holds it. Each record gets the `headers`.
+        of its own, `headers_each` holds it. Each record gets the `headers`. Without a `content_type` it has that of the stream's
+        format.
 
         While the writer is busy and has sent nothing, try again for `patience_s`; with `in_turn` also while Kafka is away.
         Raises LogBusy (nothing was sent), LogUnavailable and RecordTooLarge (unknown: all, some or none may be in the log).
@@ -78,7 +80,7 @@ class StreamAppender:
             records,
             received_ms=self._clock_ms(),
             source=source,
-            content_type=RECORD_CONTENT_TYPES[self.spec.format],
+            content_type=content_type or RECORD_CONTENT_TYPES[self.spec.format],
             message_id=message_id,
             headers=headers,
             headers_each=headers_each,

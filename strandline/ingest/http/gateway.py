@@ -5,8 +5,8 @@
 What a sender may rely on:
 - 200 `{"accepted": n}`: all n records are in the log, with the sender's bytes. `"refused"` names the records of a batch
   that are too large; they are not in the log, and sending them again can't help.
-- An `Idempotency-Key` becomes the message id of the record; in a batch, `KEY/0`, `KEY/1` and so on by the record's place.
-  The log keeps it for its readers. A request that is sent again is appended again.
+- Source and id of a CloudEvent become its record's message id, else the `Idempotency-Key` does; in a batch, `KEY/0`, `KEY/1`
+  and so on by the record's place. The log keeps it for its readers. A request that is sent again is appended again.
 - 503 with the code `log_unavailable`, 500, a connection that broke: unknown. Some, none or all of it may be in the log.
 - Anything else: nothing of the request is in the log.
 
@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import json
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import lru_cache
@@ -31,15 +32,17 @@ from strandline.core.record_headers import HEADER_MESSAGE_ID, HEADER_QUERY
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.outcome import LogAway, LogBusy, SpoolFull
+from strandline.ingest.gateway.cloud_events import STRUCTURED_CONTENT_TYPE
 from strandline.ingest.gateway.decompression import decompress
 from strandline.ingest.gateway.framing import Framed, TooLarge, Unframable, frame
 from strandline.ingest.gateway.health_pages import HealthPages
 from strandline.ingest.gateway.http_request import Answer, BodyRoom, Refusal, Request, path_of, problem
 from strandline.ingest.gateway.http_server import HttpServer
 from strandline.ingest.gateway.process import GatewayResources, connections_max, listen, open_resources, run_gateway
-from strandline.ingest.gateway.stream_appender import StreamAppender
+from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
 from strandline.ingest.http.influx_api import is_influx, not_written, require_influx, stream_of_write, written
 from strandline.ingest.http.record_head import RecordHead, read_record_head
+from strandline.ingest.http.request_headers import headers_named_by, with_key_of
 
 logger = structlog.get_logger()
 
@@ -138,20 +141,24 @@ class HttpGateway:
         appender = self._appender_of(await self._resources.streams.find(stream))
         if is_influx(request.url):
             require_influx(appender.spec)
+        headers = (*((HEADER_QUERY, head.query),) * bool(head.query), *headers_named_by(appender.spec, request))
+        content_type = None
+        if head.event is not None:
+            headers, content_type = (*headers, *head.event.attributes), head.event.content_type
         framed = await self._frame(request.body(), head, appender.spec)
         request.let_go()
+        if headers:
+            framed = with_key_of(appender.spec, headers, framed)
         if framed.refused:
             appender.refuse(TooLarge.code, len(framed.refused))
-        message_id, headers_each = head.message_id, None
-        if message_id is not None and framed.is_batch:
-            headers_each = [((HEADER_MESSAGE_ID, b"%s/%d" % (message_id, index)),) for index in framed.indexes()]
-            message_id = None
+        message_id, headers_each = _message_ids(head, framed)
         await appender.append(
             framed.records,
             source=request.source,
             message_id=message_id,
-            headers=((HEADER_QUERY, head.query),) if head.query else (),
+            headers=headers,
             headers_each=headers_each,
+            content_type=STRUCTURED_CONTENT_TYPE if framed.identities is not None else content_type,
         )
         return framed
 
@@ -189,6 +196,20 @@ def stream_of(url: bytes) -> str | None:
     stream = path[len(_PATH_BEFORE) : -len(_PATH_AFTER)]
     is_stream = path.startswith(_PATH_BEFORE) and path.endswith(_PATH_AFTER) and stream and "/" not in stream
     return stream if is_stream else None
+
+
+def _message_ids(head: RecordHead, framed: Framed) -> tuple[bytes | None, Sequence[Headers] | None]:
+    """The message id of all records, or headers with that of each: what a CloudEvent says of itself goes before the key."""
+    if head.event is not None and head.event.identity is not None:
+        return head.event.identity, None
+    if framed.identities is None and (head.message_id is None or not framed.is_batch):
+        return head.message_id, None
+    ids: Sequence[bytes | None] = [head.message_id] * len(framed.records)
+    if framed.is_batch and head.message_id is not None:
+        ids = [b"%s/%d" % (head.message_id, index) for index in framed.indexes()]
+    if framed.identities is not None:
+        ids = [own or given for own, given in zip(framed.identities, ids, strict=True)]
+    return None, [() if one is None else ((HEADER_MESSAGE_ID, one),) for one in ids]
 
 
 def _accepted(framed: Framed) -> Answer:

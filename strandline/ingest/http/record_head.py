@@ -10,6 +10,7 @@ from strandline.ingest.gateway.decompression import ContentCoding
 from strandline.ingest.gateway.framing import FORM_OF_CONTENT_TYPE, Form
 from strandline.ingest.gateway.http_request import Refusal, Request, body_too_large, method_not_allowed
 from strandline.ingest.http.influx_api import is_influx
+from strandline.ingest.http.request_headers import EventHead, hold_others, is_event
 
 MESSAGE_ID_BYTES_MAX = 255
 QUERY_BYTES_MAX = 2_000
@@ -25,6 +26,8 @@ class RecordHead:
     """The `Idempotency-Key`."""
     query: bytes
     """What stands behind the path of the URL, with its mark; empty if nothing does. It may hold fields of the records."""
+    event: EventHead | None = None
+    """Of a CloudEvent in binary mode."""
 
 
 def read_record_head(request: Request, body_bytes_max: int) -> RecordHead:
@@ -33,7 +36,11 @@ def read_record_head(request: Request, body_bytes_max: int) -> RecordHead:
         raise method_not_allowed(request, "POST")
     headers = request.headers
     # Clients of InfluxDB send lines under any content type.
-    form = Form.LINES if is_influx(request.url) else form_of(headers.get(b"content-type", b""))
+    event = EventHead(request) if is_event(request) and not is_influx(request.url) else None
+    if event is not None:
+        form = Form.WHOLE  # whatever its data are
+    else:
+        form = Form.LINES if is_influx(request.url) else form_of(headers.get(b"content-type", b""))
     coding = _coding_of(headers[b"content-encoding"]) if b"content-encoding" in headers else None
     if int(headers.get(b"content-length", 0)) > body_bytes_max:
         raise body_too_large(body_bytes_max)
@@ -41,7 +48,8 @@ def read_record_head(request: Request, body_bytes_max: int) -> RecordHead:
     query = request.url.partition(b"?")[2].partition(b"#")[0]
     if len(query) > QUERY_BYTES_MAX:
         raise Refusal(400, "bad_request", f"the URL's query has {len(query)} bytes; at most {QUERY_BYTES_MAX}")
-    return RecordHead(form, coding, message_id, QUERY_MARK + query if query else b"")
+    hold_others(request)
+    return RecordHead(form, coding, message_id, QUERY_MARK + query if query else b"", event)
 
 
 @lru_cache(maxsize=100)

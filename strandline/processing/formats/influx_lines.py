@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from strandline.core.record_headers import QUERY_MARK, REASON_DECODE
+from strandline.core.record_headers import QUERY_MARK, REASON_DECODE, unpack_header_values
 from strandline.processing.formats.record_fields import JsonText, Rejection
 
 _NANOS_PER = {
@@ -60,7 +60,8 @@ class InfluxLines:
 
 @lru_cache(maxsize=1_000)
 def _nanos_per(source: bytes) -> int:
-    if not source.startswith(QUERY_MARK):
+    first, _ = unpack_header_values(source)
+    if first is None or not first.startswith(QUERY_MARK):
         return 1
-    query = dict(parse_qsl(source[len(QUERY_MARK) :].decode("latin-1")))
+    query = dict(parse_qsl(first[len(QUERY_MARK) :].decode("latin-1")))
     return _NANOS_PER.get(query.get("precision", "ns"), 1)

@@ -47,6 +47,10 @@ class RecordFormat:
     """Of Avro the schema in JSON, of Protobuf the file descriptors in base64; None: each record names its own."""
     message: str | None = None
     """The type of Protobuf's messages; None: any."""
+    header_fields: tuple[tuple[str, str], ...] = ()
+    """Fields that a header of the record fills: name and header."""
+    event_time_parameter: str | None = None
+    """The field that the query's parameter `event_time` fills."""
 
     @property
     def uses_registry(self) -> bool:
@@ -68,6 +72,8 @@ def record_format(stream: StreamSpec) -> RecordFormat:
         is_base64=stream.raw is not None and stream.raw.encoding == "base64",
         schema=avro.written_by if avro else protobuf.descriptor if protobuf else None,
         message=protobuf.message if protobuf else None,
+        header_fields=tuple(stream.http.record_headers.items()) if stream.http else (),
+        event_time_parameter=stream.event_time_parameter,
     )
 
 
@@ -130,7 +136,12 @@ class RowReader:
 
     def __init__(self, config: RecordFormat, schemas: RegisteredSchemas | None = None) -> None:
         """`schemas`: for a format that uses the registry."""
-        self._source_fields = SourceFields(config.topic_levels, {field.name: field.type for field in config.fields})
+        self._source_fields = SourceFields(
+            config.topic_levels,
+            {field.name: field.type for field in config.fields},
+            dict(config.header_fields),
+            config.event_time_parameter,
+        )
         self._array_reader = _ARRAY_READERS[config.name](config, schemas) if config.name in _ARRAY_READERS else None
         make_reader = _READERS.get(config.name)
         self._reader = make_reader(config, self._source_fields) if make_reader else self._array_reader
@@ -141,12 +152,15 @@ class RowReader:
         self._exploded = ExplodedRows(config.fields, config.explode) if config.explode is not None else None
         self.headers = (HEADER_QUERY, *((HEADER_SOURCE,) if config.topic_levels else ()))
         """Those that rows depend on: the first of them that a record has."""
+        self.headers_beside = tuple(sorted({header for _, header in config.header_fields}))
+        """Those that rows depend on beside the first."""
 
     def parts(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> Iterator[Rows]:
         """The rows of the records, in order: all at once, or, where a record may be many rows, in parts of whole records. No part
         is without rows.
 
-        `sources`: the first of `headers` of each record; empty when no record has one.
+        `sources`: the first of `headers` of each record, packed with those of `headers_beside` that it has; empty when no record
+        has one.
         """
         if self._skips_tombstones and None in values:
             yield from self._parts_without_tombstones(values, sources)

@@ -1,21 +1,24 @@
-"""Fields that stand beside the record, in its MQTT topic or in the query of its URL: added to it for the decoder alone.
+"""Fields that stand beside the record, in its MQTT topic, in the query of its URL or in HTTP headers: added to it for the
+decoder alone.
 
-The log keeps the sender's bytes, and topic and query in headers, so what a job sees is a function of the log. They only add
-fields that the record lacks.
+The log keeps the sender's bytes, and topic, query and headers beside them, so what a job sees is a function of the log. They
+only add fields that the record lacks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from urllib.parse import parse_qsl
 
 import msgspec
 
-from strandline.core.record_headers import QUERY_MARK, SOURCE_MQTT
+from strandline.core.record_headers import QUERY_MARK, SOURCE_MQTT, unpack_header_values
 from strandline.processing.formats.record_fields import JsonText
 from strandline.processing.formats.text_values import json_of_text
 
+EVENT_TIME_PARAMETER = "event_time"
 SOURCES_REMEMBERED_MAX = 50_000
 _SOURCE_BYTES_REMEMBERED_MAX = 256
 _WHITESPACE = b" \t\r\n"
@@ -29,14 +32,26 @@ Members = tuple[tuple[bytes, bytes], ...]
 class SourceFields:
     """Fills in the fields of one stream."""
 
-    def __init__(self, levels: Mapping[str, int], types: Mapping[str, str]) -> None:
-        """`levels`: field -> level of the topic, counted from 0. `types`: field -> its declared type, of every field."""
+    def __init__(
+        self,
+        levels: Mapping[str, int],
+        types: Mapping[str, str],
+        headers: Mapping[str, str] = MappingProxyType({}),
+        event_time: str | None = None,
+    ) -> None:
+        """`levels`: field -> level of the topic, counted from 0. `types`: field -> its declared type, of every field.
+        `headers`: field -> header of the record. `event_time`: the field that the query's parameter of this name fills."""
         self._levels = dict(levels)
         self._types = dict(types)
+        self._headers = dict(headers)
+        self._fields = {EVENT_TIME_PARAMETER: event_time} if event_time is not None else {}
+        self._fields |= {name: name for name in types}
+        """Parameter of the query -> field; one of the field's own name goes before."""
         self._remembered = lru_cache(maxsize=SOURCES_REMEMBERED_MAX)(self._read_source)
 
     def members_of(self, source: bytes | None) -> Members:
-        """The fields that a record's source gives: its MQTT topic (`mqtt:a/b`), or its query (`?name=value`)."""
+        """The fields that a record's source gives: its MQTT topic (`mqtt:a/b`), or its query (`?name=value`), and
+        headers beside these."""
         if source is None:
             return ()
         return (self._remembered if len(source) <= _SOURCE_BYTES_REMEMBERED_MAX else self._read_source)(source)
@@ -68,6 +83,8 @@ class SourceFields:
     def _read_source(self, source: bytes) -> Members:
         """A missing or empty level gives no field, nor does a name that stands in the query and not in the schema."""
         texts: dict[str, str] = {}
+        first, named = unpack_header_values(source)
+        source = first or b""
         if source.startswith(SOURCE_MQTT) and self._levels:
             levels = source[len(SOURCE_MQTT) :].decode(errors="replace").split("/", max(self._levels.values()) + 1)
             texts = {
@@ -75,5 +92,10 @@ class SourceFields:
             }
         elif source.startswith(QUERY_MARK):
             query = parse_qsl(source[len(QUERY_MARK) :].decode("latin-1"), keep_blank_values=True, errors="replace")
-            texts = {name: text for name, text in reversed(query) if name in self._types}  # the first of a name counts
+            given = {name: text for name, text in reversed(query) if name in self._fields}  # the first of a name counts
+            own = {name: text for name, text in given.items() if name in self._types}
+            texts = {self._fields[name]: text for name, text in given.items()} | own
+        for name, header in self._headers.items():
+            if header in named:
+                texts.setdefault(name, named[header].decode(errors="replace"))
         return tuple((_write(name), json_of_text(text, self._types[name])) for name, text in texts.items())

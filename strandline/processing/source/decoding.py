@@ -128,7 +128,7 @@ def _decode_runs(
 ) -> Iterator[DecodedChunk]:
     reader = _log_reader(bootstrap)
     runs = {_whole(run): run for run in adjoining}
-    for records in reader.read(list(runs), row_reader.headers):
+    for records in reader.read(list(runs), row_reader.headers, row_reader.headers_beside):
         whole, run = records.offset_range, runs[records.offset_range]
         ends = np.array([piece.offsets.offset_next for piece in run])
         watermarks_ms = np.array([NEVER_LATE if piece.watermark_ms is None else piece.watermark_ms for piece in run])

@@ -29,6 +29,7 @@ class Ports:
     udp_gateway_health: int = 8085
     mqtt_listener_health: int = 8086
     tcp_gateway_health: int = 8087
+    poll_gateway_health: int = 8088
 
     @classmethod
     def moved(cls, offset: int) -> Ports:

@@ -26,6 +26,7 @@ _PORTS = {
     },
     "gateway-udp": {"udp_gateway_health": "the UDP gateway's health pages"},
     "gateway-tcp": {"tcp_gateway_health": "the TCP gateway's health pages"},
+    "gateway-poll": {"poll_gateway_health": "the polling gateway's health pages"},
 }
 """Part of the stack -> its fields of Ports, and what each is for."""
 _HOSTS = ("CONTROL", "HTTP", "MQTT_LISTENER", "UDP", "TCP")

@@ -22,6 +22,7 @@ STOP_TIMEOUTS_S = {
     "gateway-mqtt-listener": 20.0,
     "gateway-udp": 20.0,
     "gateway-tcp": 20.0,
+    "gateway-poll": 20.0,
 }
 """How long each may take to end by itself. The control service waits for its runners, and they for their slice; the watcher
 stops the part that it is just starting."""

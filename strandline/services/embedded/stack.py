@@ -81,6 +81,7 @@ class Stack:
             "gateway-mqtt-listener": self.start_mqtt_listener,
             "gateway-udp": self.start_udp_gateway,
             "gateway-tcp": self.start_tcp_gateway,
+            "gateway-poll": self.start_poll_gateway,
         }
 
     def start(self) -> None:
@@ -208,6 +209,16 @@ class Stack:
                 STRANDLINE_PORT_OFFSET=str(self.addresses.port_offset),
                 STRANDLINE_TCP_HOST="127.0.0.1",
                 STRANDLINE_TCP_PAGES_PORT=str(self.ports.tcp_gateway_health),
+            )
+
+    def start_poll_gateway(self) -> None:
+        """Start the polling gateway; the streams' documents say what it asks."""
+        with self._progress.step("starting the polling gateway", "the polling gateway runs"):
+            self._start_module(
+                "gateway-poll",
+                ["strandline.ingest.poll.gateway"],
+                _health(f"http://127.0.0.1:{self.ports.poll_gateway_health}"),
+                STRANDLINE_POLL_PAGES_PORT=str(self.ports.poll_gateway_health),
             )
 
     def start_mqtt_listener(self) -> str:

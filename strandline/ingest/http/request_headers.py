@@ -1,0 +1,93 @@
+"""HTTP headers that go to a request's records: attributes of a CloudEvent in binary mode, and what the stream's document
+names.
+"""
+
+from __future__ import annotations
+
+from strandline.core.record_headers import HEADER_HTTP_PREFIX
+from strandline.core.stream import StreamSpec
+from strandline.ingest.gateway.cloud_events import (
+    ATTRIBUTE_MARK,
+    EVENT_CONTENT_TYPES,
+    attributes_of,
+    identity_of_attributes,
+)
+from strandline.ingest.gateway.framing import Framed
+from strandline.ingest.gateway.http_request import Refusal, Request
+
+HEADERS_MAX = 64
+HEADERS_BYTES_MAX = 2_000
+"""Of names and values together: they go to each record of the request."""
+HEADER_COST_BYTES = 100
+"""What one takes in memory beside its bytes."""
+
+
+class EventHead:
+    """What the head says of a CloudEvent in binary mode."""
+
+    __slots__ = ("attributes", "content_type", "identity")
+
+    def __init__(self, request: Request) -> None:
+        """Raises Refusal when the attributes are too many, one stands there twice or is no text in UTF-8."""
+        given = [header for header in request.others if header[0].startswith(ATTRIBUTE_MARK)]
+        _require_sound(given, "attributes of a CloudEvent")
+        self.attributes = tuple(attributes_of(given).items())
+        for name, value in self.attributes:
+            _require_text(name, value)
+        """As Kafka headers."""
+        self.identity = identity_of_attributes(dict(self.attributes))
+        self.content_type = request.headers.get(b"content-type") or None
+        """Of the event's data."""
+
+
+def is_event(request: Request) -> bool:
+    """Whether the request is a CloudEvent in binary mode: it has an attribute in a header, and its body is no event."""
+    if request.headers.get(b"content-type", b"").lower().startswith(EVENT_CONTENT_TYPES):
+        return False
+    return any(name.startswith(ATTRIBUTE_MARK) for name, _ in request.others)
+
+
+def hold_others(request: Request) -> None:
+    """Count the headers that are kept until the stream is known. Raises RoomFull."""
+    if request.others:
+        request.hold(sum(len(name) + len(value) + HEADER_COST_BYTES for name, value in request.others))
+
+
+def headers_named_by(spec: StreamSpec, request: Request) -> tuple[tuple[str, bytes], ...]:
+    """The headers of the request that the stream's document names, as its records get them. Raises Refusal."""
+    if spec.http is None or not spec.http.headers:
+        return ()
+    wanted = {name.lower().encode() for name in spec.http.headers.values()}
+    given = [header for header in request.others if header[0] in wanted and not header[0].startswith(ATTRIBUTE_MARK)]
+    _require_sound(given, "headers that become fields")
+    return tuple((HEADER_HTTP_PREFIX + name.decode("latin-1"), value) for name, value in given)
+
+
+def with_key_of(spec: StreamSpec, headers: tuple[tuple[str, bytes], ...], framed: Framed) -> Framed:
+    """Give records that lack the stream's key the value of the header that the document names for it."""
+    if spec.key is None or spec.http is None:
+        return framed
+    key = dict(headers).get(spec.http.record_headers.get(spec.key, ""))
+    if not key:
+        return framed
+    return framed._replace(records=[(value, own or key) for value, own in framed.records])
+
+
+def _require_text(name: str, value: bytes) -> None:
+    try:
+        value.decode()
+    except UnicodeDecodeError as error:
+        detail = f"the attribute {name} of the CloudEvent is not UTF-8 behind its percent-encoding"
+        raise Refusal(400, "bad_request", f"{detail}; nothing of the request was persisted: encode it again") from error
+
+
+def _require_sound(given: list[tuple[bytes, bytes]], what: str) -> None:
+    names = [name for name, _ in given]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        detail = f"the head has {twice.decode('latin-1')} twice; nothing of the request was persisted: send it once"
+        raise Refusal(400, "bad_request", detail)
+    size = sum(len(name) + len(value) for name, value in given)
+    if len(given) > HEADERS_MAX or size > HEADERS_BYTES_MAX:
+        detail = f"the {what} are {len(given)} with {size} bytes; at most {HEADERS_MAX} with {HEADERS_BYTES_MAX}"
+        raise Refusal(400, "bad_request", detail)

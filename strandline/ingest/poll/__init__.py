@@ -1,0 +1,1 @@
+"""The polling gateway: asks devices that only answer."""

@@ -1,0 +1,92 @@
+"""Which hosts the polling gateway may ask. Who may register a stream chooses a URL; who runs the gateway says where it may
+lead.
+
+Nothing is asked that `STRANDLINE_POLL_HOSTS` doesn't allow, and the address that was checked is the one that is connected to: a
+name that resolves to something else a moment later changes nothing. Redirects are not followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Sequence
+
+from strandline.core.errors import PermanentError, TransientError
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class NotAllowed(PermanentError):
+    """The gateway may not ask this host."""
+
+    code = "host_not_allowed"
+
+
+class Unresolved(TransientError):
+    """The name has no address at present."""
+
+    code = "unreachable"
+
+
+class AllowedHosts:
+    """What an entry allows:
+
+    - a network or an address (`10.1.0.0/16`, `127.0.0.1`): every host with an address in it;
+    - a name (`meter.example`) or a name's children (`*.plant.example`): these, if they lead to no address of this machine, of its
+      link or of a group, where what has no login listens. `localhost` may lead to this machine.
+    """
+
+    def __init__(self, entries: Sequence[str]) -> None:
+        """Raises ValueError for an entry that is neither."""
+        self._networks: list[Network] = []
+        self._names: set[str] = set()
+        for entry in entries:
+            try:
+                self._networks.append(ipaddress.ip_network(entry, strict=False))
+            except ValueError:
+                name = entry.strip().lower().rstrip(".")
+                if not name.removeprefix("*.") or any(part in name.removeprefix("*.") for part in "/*:@ "):
+                    raise ValueError(f"{entry!r} is no address, network or name of a host") from None
+                self._names.add(name)
+
+    def address_for(self, host: str, addresses: Sequence[str]) -> str:
+        """The first of the host's addresses that may be connected to. Raises NotAllowed."""
+        for text in addresses:
+            address = ipaddress.ip_address(text.partition("%")[0])
+            if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+                address = address.ipv4_mapped
+            if any(address in network for network in self._networks if network.version == address.version):
+                return text
+            if self._is_named(host) and (not _is_special(address) or host.lower() == "localhost"):
+                return text
+        shown = ", ".join(addresses)
+        where = host if shown == host else f"{host} ({shown})"
+        raise NotAllowed(f"{where} may not be asked; add the host, or its address, to STRANDLINE_POLL_HOSTS")
+
+    def _is_named(self, host: str) -> bool:
+        name = host.lower().rstrip(".")
+        parents = name.split(".")
+        return name in self._names or any(
+            "*." + ".".join(parents[first:]) in self._names for first in range(1, len(parents))
+        )
+
+
+def _is_special(address: Address) -> bool:
+    return (
+        address.is_loopback
+        or address.is_link_local
+        or address.is_multicast
+        or address.is_unspecified
+        or address.is_reserved
+    )
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """The addresses of a host. Raises Unresolved."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise Unresolved(f"{host} has no address: {error}") from error
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))

@@ -1,0 +1,173 @@
+"""One GET request: sent, answered within bounds of time and size, or one of these errors.
+
+* AskFailed            the device did not answer as it should; asking again later may help
+  - TooLarge (framing) the answer is larger than a bound
+* NotAllowed           the gateway may not ask this host
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import httptools
+
+from strandline.core.errors import TransientError
+from strandline.ingest.gateway.framing import TooLarge
+from strandline.ingest.poll.addresses import AllowedHosts, Unresolved, resolve
+
+HEAD_BYTES_MAX = 32 * 1024
+_READ_BYTES = 64 * 1024
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class AskFailed(TransientError):
+    """The device did not answer, or not as HTTP has it."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass
+class Reply:
+    """What came back."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    """By lower-case name; of several the first."""
+    body: bytes = b""
+
+
+class BytesRoom:
+    """How much of all answers that are arriving may be held at a time."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.held = 0
+
+    def take(self, count: int) -> None:
+        """Raises AskFailed when there is no room."""
+        if self.held + count > self._bytes_max:
+            raise AskFailed("too_busy", f"answers with {self.held} bytes are arriving already; it is asked again later")
+        self.held += count
+
+    def give_back(self, count: int) -> None:
+        self.held -= count
+
+
+class _Reading:
+    """Called by the parser with the parts of an answer."""
+
+    def __init__(self, room: BytesRoom, body_bytes_max: int) -> None:
+        self.reply = Reply()
+        self.parts: list[bytes] = []
+        self.size = 0
+        self.is_whole = False
+        self.is_in_head = True
+        self._room = room
+        self._body_bytes_max = body_bytes_max
+        self.failure: Exception | None = None
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.reply.headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1").strip())
+
+    def on_headers_complete(self) -> None:
+        self.is_in_head = False
+
+    def on_body(self, chunk: bytes) -> None:
+        if self.failure is not None:
+            return
+        try:
+            if self.size + len(chunk) > self._body_bytes_max:
+                raise TooLarge(f"the answer has more than {self._body_bytes_max} bytes")
+            self._room.take(len(chunk))
+        except (AskFailed, TooLarge) as error:
+            self.failure = error  # the parser would hide it in an error of its own
+            return
+        self.size += len(chunk)
+        self.parts.append(chunk)
+
+    def on_message_complete(self) -> None:
+        self.is_whole = True
+
+
+@dataclass
+class Asker:
+    """Asks any URL that is allowed. Follows no redirect, keeps no connection and no cookie, uses no proxy."""
+
+    allowed: AllowedHosts
+    room: BytesRoom
+    body_bytes_max: int
+    tls: ssl.SSLContext
+
+    async def ask(self, url: str, headers: Sequence[tuple[str, str]], timeout_s: float) -> Reply:
+        """The whole answer, whatever its status. Raises AskFailed, NotAllowed and TooLarge.
+
+        1. Resolve the name, and check the address.
+        2. Connect to that address; TLS checks the name.
+        3. Send the request, and read the answer until it is whole, within all bounds.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._ask(url, headers)
+        except TimeoutError as error:
+            raise AskFailed("timeout", f"no whole answer within {timeout_s:g} s") from error
+        except Unresolved as error:
+            raise AskFailed(error.code, str(error)) from error
+        except ssl.SSLError as error:
+            raise AskFailed("tls", f"the TLS connection failed: {error.reason or error}") from error
+        except OSError as error:
+            raise AskFailed("unreachable", f"the connection failed: {error.strerror or error}") from error
+
+    async def _ask(self, url: str, headers: Sequence[tuple[str, str]]) -> Reply:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
+        address = self.allowed.address_for(host, await resolve(host, port))
+        is_tls = parts.scheme == "https"
+        reader, writer = await asyncio.open_connection(
+            address, port, ssl=self.tls if is_tls else None, server_hostname=host if is_tls else None, limit=_READ_BYTES
+        )
+        reading = _Reading(self.room, self.body_bytes_max)
+        try:
+            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            name = f"[{host}]" if ":" in host else host
+            named = name if port == _DEFAULT_PORTS[parts.scheme] else f"{name}:{port}"
+            lines = [f"GET {target} HTTP/1.1", f"Host: {named}", "Connection: close"]
+            lines += [f"{header}: {value}" for header, value in headers]
+            writer.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+            return await self._read(reader, reading)
+        finally:
+            self.room.give_back(reading.size)
+            writer.transport.abort()
+
+    async def _read(self, reader: asyncio.StreamReader, reading: _Reading) -> Reply:
+        parser = httptools.HttpResponseParser(reading)
+        head_bytes = 0
+        try:
+            while not reading.is_whole:
+                data = await reader.read(_READ_BYTES)
+                if not data:
+                    break
+                if reading.is_in_head:
+                    head_bytes += len(data)
+                    if head_bytes > HEAD_BYTES_MAX + _READ_BYTES:
+                        raise AskFailed("not_http", f"the head of the answer has more than {HEAD_BYTES_MAX} bytes")
+                parser.feed_data(data)
+                if reading.failure is not None:
+                    raise reading.failure
+                if not reading.is_in_head and parser.get_status_code() in (204, 304):
+                    reading.is_whole = True
+        except httptools.HttpParserError as error:
+            raise AskFailed("not_http", f"the answer is not HTTP: {error}") from error
+        reply = reading.reply
+        if not reading.is_whole:
+            has_length = "content-length" in reply.headers or "transfer-encoding" in reply.headers
+            if reading.is_in_head or has_length:
+                raise AskFailed("cut_short", "the connection ended before the answer was whole")
+        reply.status = parser.get_status_code()
+        reply.body = b"".join(reading.parts)
+        return reply

@@ -1,0 +1,195 @@
+"""The polling gateway: asks the URLs that the streams' documents name, and persists each answer as any gateway does.
+
+`python -m strandline.ingest.poll.gateway` runs one. The streams' documents say what to ask:
+`poll: {url: "http://10.0.0.5/status", every: 30s}`.
+
+A device that only answers can't be asked again for what it said, so an answer that Kafka can't confirm goes to the spool. A
+device that knows ETags or times of change sends each state once; of another one, each answer is a record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import sys
+from functools import partial
+from pathlib import Path
+
+import structlog
+from prometheus_client import Counter, Gauge
+from pydantic import Field, SecretStr, field_validator
+
+from strandline.core.errors import InvalidSettings
+from strandline.core.settings import Settings
+from strandline.core.stream import StreamSpec
+from strandline.ingest.gateway.process import GatewayResources, open_resources, run_gateway, serve_health_pages
+from strandline.ingest.poll.addresses import AllowedHosts
+from strandline.ingest.poll.asking import Asker, BytesRoom
+from strandline.ingest.poll.polled_url import PolledUrl, PollingTools
+from strandline.ingest.poll.validators import Validators
+
+logger = structlog.get_logger()
+
+BYTES_HELD_MAX = 64 * 1024 * 1024
+"""Of all answers that are arriving."""
+SAVE_EVERY_S = 1.0
+SECRET_BYTES_MAX = 10_000
+VALIDATORS_FILE = "validators.json"
+
+
+class PollSettings(Settings):
+    """The settings, and what only the polling gateway needs to know."""
+
+    poll_hosts: tuple[str, ...] = ()
+    """The hosts that may be polled: networks, addresses, names, `*.NAME` for a name's children. Nothing else is asked."""
+    poll_secrets_dir: Path | None = None
+    """A directory with a file for each secret that streams' documents name; read at each request."""
+    poll_secrets: dict[str, SecretStr] = Field(default_factory=dict)
+    """Secrets that streams' documents name, by name, where there is no such directory."""
+    poll_at_once: int = Field(default=32, ge=1, le=1000)
+    """So many requests are under way at a time; the others wait for their turn."""
+    poll_confirm_timeout_s: float = Field(default=5.0, gt=0)
+    """How long the polling gateway waits for Kafka before it spools."""
+    poll_pages_port: int = 8088
+    """The port of the polling gateway's health, readiness and metrics pages."""
+
+    @field_validator("poll_hosts")
+    @classmethod
+    def _are_hosts(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
+        AllowedHosts(entries)
+        return entries
+
+
+class Secrets:
+    """The values that requests need and documents don't hold."""
+
+    def __init__(self, settings: PollSettings) -> None:
+        self._directory = settings.poll_secrets_dir
+        self._values = settings.poll_secrets
+
+    def value(self, name: str) -> str:
+        """Raises InvalidSettings, which doesn't show the value, when there is none or it can't be a header."""
+        if name in self._values:
+            value = self._values[name].get_secret_value()
+        elif self._directory is not None:
+            try:
+                with (self._directory / name).open(encoding="latin-1") as file:
+                    value = file.read(SECRET_BYTES_MAX).removesuffix("\n").removesuffix("\r")
+            except OSError as error:
+                raise InvalidSettings(
+                    f"the secret {name} can't be read from {self._directory}: {error.strerror}; put it there as a file"
+                ) from error
+        else:
+            raise InvalidSettings(
+                f"there is no secret {name}; put it into a file of that name in STRANDLINE_POLL_SECRETS_DIR"
+            )
+        if not value or not value.isascii() or not value.isprintable():
+            raise InvalidSettings(f"the secret {name} is empty, or holds what no header can; write it again")
+        return value
+
+
+class PollGateway:
+    """All URLs that the process asks."""
+
+    def __init__(self, settings: PollSettings, resources: GatewayResources) -> None:
+        self._resources = resources
+        self._validators = Validators(resources.directory / VALIDATORS_FILE)
+        registry = resources.metrics.registry
+        self._requests = Counter(
+            "strandline_poll_requests",
+            "Requests to polled URLs, by what came of them",
+            ["stream", "outcome"],
+            registry=registry,
+        )
+        self._failing = Gauge(
+            "strandline_poll_failing", "Polled URLs whose last request failed", ["stream"], registry=registry
+        )
+        asker = Asker(
+            AllowedHosts(settings.poll_hosts),
+            BytesRoom(BYTES_HELD_MAX),
+            settings.http_body_bytes_max,
+            ssl.create_default_context(),
+        )
+        self._tools = PollingTools(
+            asker, self._validators, Secrets(settings).value, asyncio.Semaphore(settings.poll_at_once), self._count
+        )
+        self._specs: dict[str, StreamSpec] = {}
+        self._urls: dict[str, list[PolledUrl]] = {}
+        """By stream."""
+        self._ending: set[asyncio.Task[None]] = set()
+        resources.metrics.refresh_by(self._show_failing)
+
+    def update_streams(self, streams: list[StreamSpec]) -> None:
+        """Begin and end to ask as the streams' documents say."""
+        wanted = {spec.stream: spec for spec in streams if spec.poll}
+        for name in [name for name, spec in self._specs.items() if wanted.get(name) != spec]:
+            self._end(name)
+        for name, spec in wanted.items():
+            if name not in self._specs:
+                self._begin(name, spec)
+        self._validators.keep_only([poll.url for spec in wanted.values() for poll in spec.poll or ()])
+
+    async def save_validators(self) -> None:
+        """Write what has changed, again and again. Until cancelled."""
+        while True:
+            await asyncio.sleep(SAVE_EVERY_S)
+            await self._save()
+
+    async def close(self) -> None:
+        """Ask no more; return when all that was answered is confirmed or refused."""
+        for name in list(self._specs):
+            self._end(name)
+        if self._ending:
+            await asyncio.wait(self._ending)
+        await self._save()
+
+    async def _save(self) -> None:
+        try:
+            await asyncio.to_thread(self._validators.save)
+        except OSError as error:
+            logger.error("the ETags of polled URLs can't be kept", action="validators_not_kept", reason=str(error))
+
+    def _begin(self, name: str, spec: StreamSpec) -> None:
+        make = partial(PolledUrl, appender=self._resources.appender(spec, may_spool=True), tools=self._tools)
+        self._specs[name] = spec
+        self._urls[name] = [make(poll) for poll in spec.poll or ()]
+        self._resources.metrics.of(name).is_open.set(1)
+        logger.info("a stream is polled", action="poll_begun", stream=name, urls=len(self._urls[name]))
+
+    def _end(self, name: str) -> None:
+        del self._specs[name]
+        self._resources.metrics.of(name).is_open.set(0)
+        self._failing.labels(name).set(0)
+        for url in self._urls.pop(name):
+            ending = asyncio.create_task(url.stop())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    def _count(self, stream: str, outcome: str) -> None:
+        self._requests.labels(stream, outcome).inc()
+
+    def _show_failing(self) -> None:
+        for name, urls in self._urls.items():
+            self._failing.labels(name).set(sum(url.failures > 0 for url in urls))
+
+
+async def serve(settings: PollSettings) -> None:
+    """Run a gateway until SIGTERM or SIGINT: then ask no more, confirm what was answered, return.
+
+    Raises StackError when the port of the health pages is taken, and what opening the ledger raises. Kafka may come later.
+    """
+    port = settings.poll_pages_port
+    opening = open_resources(settings, "poll", port, settings.poll_confirm_timeout_s)
+    async with opening as resources, serve_health_pages(settings, port, resources):
+        gateway = PollGateway(settings, resources)
+        saving = asyncio.create_task(gateway.save_validators())
+        logger.info("the polling gateway runs", action="gateway_started", hosts=list(settings.poll_hosts))
+        try:
+            await resources.follow_streams(gateway.update_streams)
+        finally:
+            saving.cancel()
+            await gateway.close()
+
+
+if __name__ == "__main__":
+    sys.exit(run_gateway(PollSettings, serve))

@@ -1,0 +1,220 @@
+"""One URL that is asked again and again, and the stream that its answers go to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import urlencode, urlsplit
+
+import structlog
+
+from strandline.core.errors import InvalidSettings
+from strandline.core.record_headers import HEADER_MESSAGE_ID, HEADER_QUERY
+from strandline.core.stream import PollSpec, SecretSpec
+from strandline.ingest.append.outcome import NOT_CONFIRMED
+from strandline.ingest.gateway.decompression import ContentCoding, decompress
+from strandline.ingest.gateway.framing import Form, Framed, TooLarge, Unframable, frame
+from strandline.ingest.gateway.stream_appender import StreamAppender
+from strandline.ingest.poll.addresses import NotAllowed
+from strandline.ingest.poll.asking import Asker, AskFailed, Reply
+from strandline.ingest.poll.schedule import pause_s, phase_s, wait_s
+from strandline.ingest.poll.validators import Validators
+
+logger = structlog.get_logger()
+
+_FORMS = {"body": Form.WHOLE, "json": Form.JSON, "lines": Form.LINES}
+_ETAG_SHOWN_MAX = 200
+
+
+@dataclass(frozen=True)
+class PollingTools:
+    """What all URLs share."""
+
+    asker: Asker
+    validators: Validators
+    secret: Callable[[str], str]
+    """A secret by its name; raises InvalidSettings."""
+    at_once: asyncio.Semaphore
+    count: Callable[[str, str], None]
+    """Called with stream and outcome after each request."""
+    clock_s: Callable[[], float] = time.time
+    chance: Callable[[], float] = random.random
+
+
+class PolledUrl:
+    """Asks until it is stopped. Nothing that was answered is given up: `stop` waits for what is being appended."""
+
+    def __init__(self, poll: PollSpec, appender: StreamAppender, tools: PollingTools) -> None:
+        self.poll = poll
+        self.appender = appender
+        self.failures = 0
+        """In a row."""
+        self._tools = tools
+        self._every_s = poll.every / 1000
+        self._phase_s = phase_s(poll.url, self._every_s)
+        self._is_appending = False
+        self._is_stopping = False
+        self._reported = ""
+        """The code of the failure that was logged last, while it lasts."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Ask no more, and return when what was answered is confirmed or refused."""
+        self._is_stopping = True
+        if not self._is_appending:
+            self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait((self._task,))
+
+    async def _run(self) -> None:
+        wait = wait_s(self._tools.clock_s(), self._every_s, self._phase_s)
+        while not self._is_stopping:
+            await asyncio.sleep(wait)
+            retry_after_s = await self.ask_once()
+            if self.failures:
+                wait = pause_s(self.failures, self._every_s, self._tools.chance(), retry_after_s)
+            else:
+                wait = wait_s(self._tools.clock_s(), self._every_s, self._phase_s)
+
+    async def ask_once(self) -> float | None:
+        """One request and what becomes of its answer; returns how long the device asked to be left alone.
+
+        1. Ask, for what is new if the device can tell.
+        2. Nothing new, nothing at all, or no good answer: count it, and log the first of several failures.
+        3. Append the records of the answer, from the spool while Kafka is away, and wait for the confirmation.
+        4. Only then note the answer's ETag, so that what was not persisted is sent again.
+        """
+        retry_after_s = None
+        try:
+            async with self._tools.at_once:
+                reply = await self._tools.asker.ask(self.poll.url, self._headers(), self.poll.timeout / 1000)
+            retry_after_s = _retry_after_s(reply)
+            outcome = await self._take(reply)
+        except (AskFailed, NotAllowed, TooLarge, InvalidSettings) as error:
+            self._note_failure(error.code, str(error))
+            return retry_after_s
+        except NOT_CONFIRMED as error:  # the appender has counted it
+            self._note_failure("not_persisted", str(error))
+            return retry_after_s
+        except Exception as error:  # the edge: one URL must not take the others with it
+            logger.error("polling failed", action="poll_error", stream=self.appender.spec.stream, exc_info=error)
+            self._note_failure("internal", repr(error))
+            return retry_after_s
+        if self.failures:
+            logger.info("a polled URL answers again", action="poll_recovered", **self._named())
+        self.failures, self._reported = 0, ""
+        self._tools.count(self.appender.spec.stream, outcome)
+        return None
+
+    async def _take(self, reply: Reply) -> str:
+        """Persist an answer; return what kind it was. Raises AskFailed, TooLarge and NOT_CONFIRMED."""
+        if reply.status == 304:
+            return "not_modified"
+        if not 200 <= reply.status < 300:
+            hint = "; redirects are not followed: poll the URL that it leads to" if 300 <= reply.status < 400 else ""
+            raise AskFailed(f"status_{reply.status // 100}xx", f"it answered with status {reply.status}{hint}")
+        body = _plain(reply, self._tools.asker.body_bytes_max)
+        if not body.strip():
+            self._tools.validators.note(self.poll.url, reply.headers)
+            return "empty"
+        await self._append(body, reply)
+        self._tools.validators.note(self.poll.url, reply.headers)
+        return "answered"
+
+    async def _append(self, body: bytes, reply: Reply) -> None:
+        appender, fields = self.appender, self.poll.fields
+        try:
+            framed = self._framed(body)
+        except TooLarge:
+            appender.refuse(TooLarge.code)
+            raise
+        if framed.refused:
+            appender.refuse(TooLarge.code, len(framed.refused))
+        records = framed.records
+        if appender.spec.key in fields:
+            key = fields[appender.spec.key].encode()
+            records = [(value, own or key) for value, own in records]
+        self._is_appending = True
+        try:
+            await appender.append(
+                records,
+                source=self.source,
+                headers=((HEADER_QUERY, b"?" + urlencode(fields).encode()),) if fields else (),
+                headers_each=self._message_ids(reply, framed),
+            )
+        finally:
+            self._is_appending = False
+
+    def _framed(self, body: bytes) -> Framed:
+        """Raises TooLarge. What can't be split is one record: the device won't answer so again, and the bytes are kept."""
+        spec, record_bytes_max = self.appender.spec, self.appender.record_bytes_max
+        try:
+            return frame(
+                body, _FORMS[self.poll.framing], spec.key, record_bytes_max, may_be_bare=spec.format == "value"
+            )
+        except Unframable:
+            return frame(body, Form.WHOLE, spec.key, record_bytes_max)
+
+    def _message_ids(self, reply: Reply, framed: Framed) -> list[tuple[tuple[str, bytes], ...]] | None:
+        """What was answered with an ETag is known by it, so that a reader can tell when it is there twice."""
+        etag = reply.headers.get("etag", "")[:_ETAG_SHOWN_MAX].encode("latin-1", "replace")
+        if not etag:
+            return None
+        first = hashlib.sha256(self.poll.url.encode()).hexdigest()[:16].encode() + b" " + etag
+        return [
+            ((HEADER_MESSAGE_ID, b"%s/%d" % (first, index) if framed.is_batch else first),)
+            for index in framed.indexes()
+        ]
+
+    @property
+    def source(self) -> bytes:
+        """The URL without its query, which may hold a secret."""
+        parts = urlsplit(self.poll.url)
+        return f"poll:{parts.scheme}://{parts.netloc}{parts.path}".encode()
+
+    def _headers(self) -> list[tuple[str, str]]:
+        """Raises InvalidSettings when a secret is missing."""
+        own = {"Accept": "*/*", "User-Agent": "strandline"}
+        given = {
+            name: self._tools.secret(value.secret) if isinstance(value, SecretSpec) else value
+            for name, value in self.poll.headers.items()
+        }
+        names = {name.lower() for name in given}
+        common = {name: value for name, value in own.items() if name.lower() not in names}
+        asked = [("Accept-Encoding", ", ".join(coding.value for coding in ContentCoding))]
+        return [*common.items(), *given.items(), *asked, *self._tools.validators.request_headers(self.poll.url)]
+
+    def _note_failure(self, code: str, message: str) -> None:
+        self.failures += 1
+        self._tools.count(self.appender.spec.stream, code)
+        if self._reported != code:
+            self._reported = code
+            logger.warning("a polled URL gave no records", action="poll_failed", reason=message, **self._named())
+
+    def _named(self) -> dict[str, str]:
+        return {"stream": self.appender.spec.stream, "url": self.source.decode().removeprefix("poll:")}
+
+
+def _plain(reply: Reply, bytes_max: int) -> bytes:
+    """The body without its content coding. Raises AskFailed and TooLarge."""
+    name = reply.headers.get("content-encoding", "").lower().removeprefix("x-")
+    if name in ("", "identity"):
+        return reply.body
+    try:
+        return decompress(reply.body, ContentCoding(name), bytes_max)
+    except ValueError as error:
+        raise AskFailed(
+            "not_http", f"the answer has the content-encoding {name[:40]!r}, which was not asked for"
+        ) from error
+    except Unframable as error:
+        raise AskFailed("not_http", str(error)) from error
+
+
+def _retry_after_s(reply: Reply) -> float | None:
+    text = reply.headers.get("retry-after", "")
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

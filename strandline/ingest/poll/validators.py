@@ -1,0 +1,81 @@
+"""What is known of each URL's last answer that is in the log: so that a device that knows ETags or times of change sends only
+what is new, also after a restart.
+
+Noted only after the answer is confirmed. The file is written at most once a second and at the end; a gateway that is killed in
+between has the last answers of that second sent again, and appends them again, with the same message id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+VALUE_BYTES_MAX = 1_000
+"""A longer validator is not kept: it goes into a header of each request."""
+
+
+class Validators:
+    """Kept in a file of this process. A file that can't be read is begun anew: it only saves requests."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, dict[str, str]] = {}
+        self._is_changed = False
+        try:
+            found = json.loads(path.read_text("utf-8"))
+            self._known = {
+                str(url): {str(name): str(value) for name, value in headers.items()} for url, headers in found.items()
+            }
+        except (OSError, ValueError, AttributeError):
+            self._known = {}
+
+    def request_headers(self, url: str) -> list[tuple[str, str]]:
+        """The headers that ask for nothing but what is new."""
+        known = self._known.get(_name_of(url), {})
+        return [
+            (header, known[name])
+            for header, name in (("If-None-Match", "etag"), ("If-Modified-Since", "last-modified"))
+            if name in known
+        ]
+
+    def note(self, url: str, headers: dict[str, str]) -> None:
+        """The answer with these headers is in the log."""
+        found = {
+            str(name): headers[name]
+            for name in ("etag", "last-modified")
+            if name in headers and _may_be_sent(headers[name])
+        }
+        if self._known.get(_name_of(url), {}) != found:
+            self._known[_name_of(url)] = found
+            self._is_changed = True
+
+    def keep_only(self, urls: Collection[str]) -> None:
+        """Forget what is asked no longer."""
+        names = {_name_of(url) for url in urls}
+        if gone := self._known.keys() - names:
+            self._known = {name: known for name, known in self._known.items() if name not in gone}
+            self._is_changed = True
+
+    def save(self) -> None:
+        """Write what has changed, replacing the file whole. Raises OSError."""
+        if not self._is_changed:
+            return
+        self._is_changed = False
+        new = self._path.with_suffix(".new")
+        with new.open("w", encoding="utf-8") as file:
+            json.dump(self._known, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._path)
+
+
+def _may_be_sent(value: str) -> bool:
+    return value.isprintable() and value.isascii() and len(value) <= VALUE_BYTES_MAX
+
+
+def _name_of(url: str) -> str:
+    """A URL may hold what is no one's business."""
+    return hashlib.sha256(url.encode()).hexdigest()

@@ -1,0 +1,392 @@
+"""The polling gateway's parts: when it asks, whom it may ask, what it takes of an answer, and what it never lets out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import json
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.core.errors import InvalidDocument, InvalidSettings
+from strandline.core.stream import StreamSpec
+from strandline.ingest.append.outcome import Accepted, SpoolFull
+from strandline.ingest.gateway.framing import TooLarge
+from strandline.ingest.gateway.metrics import IngestMetrics
+from strandline.ingest.gateway.stream_appender import StreamAppender
+from strandline.ingest.poll.addresses import AllowedHosts, NotAllowed, resolve
+from strandline.ingest.poll.asking import Asker, AskFailed, BytesRoom, Reply, _Reading
+from strandline.ingest.poll.gateway import PollSettings, Secrets
+from strandline.ingest.poll.polled_url import PolledUrl, PollingTools
+from strandline.ingest.poll.schedule import pause_s, phase_s, wait_s
+from strandline.ingest.poll.validators import Validators
+from tests.unit.test_http_answers import ToldWriter
+
+STREAM = {"stream": "meters", "schema": {"meter": "string?", "kwh": "double"}}
+BODY_BYTES_MAX = 1_000
+
+
+@given(st.floats(0, 2e9), st.integers(100, 86_400_000), st.text())
+def test_a_url_has_its_place_in_the_period(now_s: float, every_ms: int, url: str) -> None:
+    every_s = every_ms / 1000
+    phase = phase_s(url, every_s)
+    assert 0 <= phase <= every_s
+    assert 0 < wait_s(now_s, every_s, phase) <= every_s
+
+
+@given(st.integers(1, 10_000), st.floats(0.1, 86_400), st.floats(0, 1), st.none() | st.floats(0, 1e9))
+def test_a_pause_grows_and_has_its_bounds(failures: int, every_s: float, chance: float, asked: float | None) -> None:
+    pause = pause_s(failures, every_s, chance, asked)
+    assert 0.5 <= pause <= max(60, every_s, 3_600 if asked else 0)
+    assert asked is None or pause >= min(asked, 3_600)
+    assert pause_s(1, every_s, 1.0) <= pause_s(failures, every_s, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("entries", "host", "addresses", "found"),
+    [
+        ([], "meter.example", ["192.0.2.1"], None),
+        (["meter.example"], "meter.example", ["192.0.2.1"], "192.0.2.1"),
+        (["meter.example"], "METER.example.", ["10.0.0.1"], "10.0.0.1"),
+        (["meter.example"], "x.meter.example", ["10.0.0.1"], None),
+        (["*.meter.example"], "x.y.meter.example", ["10.0.0.1"], "10.0.0.1"),
+        (["*.meter.example"], "meter.example", ["10.0.0.1"], None),
+        (["*.example"], "notexample", ["10.0.0.1"], None),
+        (
+            ["meter.example"],
+            "meter.example",
+            ["127.0.0.1", "169.254.169.254", "::1", "0.0.0.0", "::ffff:127.0.0.1"],
+            None,
+        ),
+        (["meter.example"], "meter.example", ["127.0.0.1", "10.0.0.1"], "10.0.0.1"),
+        (["meter.example", "127.0.0.0/8"], "meter.example", ["127.0.0.1"], "127.0.0.1"),
+        (["localhost"], "localhost", ["::1"], "::1"),
+        (["10.0.0.0/8"], "10.1.2.3", ["10.1.2.3"], "10.1.2.3"),
+        (["10.0.0.0/8"], "any.example", ["11.0.0.1", "10.1.2.3"], "10.1.2.3"),
+        (["10.0.0.0/8"], "any.example", ["::ffff:10.0.0.1"], "::ffff:10.0.0.1"),
+        (["fd00::/8"], "any.example", ["fd00::1"], "fd00::1"),
+    ],
+)
+def test_only_what_is_allowed_is_asked(entries: list[str], host: str, addresses: list[str], found: str | None) -> None:
+    allowed = AllowedHosts(entries)
+    if found is None:
+        with pytest.raises(NotAllowed, match="STRANDLINE_POLL_HOSTS"):
+            allowed.address_for(host, addresses)
+    else:
+        assert allowed.address_for(host, addresses) == found
+
+
+@pytest.mark.parametrize("entry", ["http://a", "a:80", "", "*.", "a b", "10.0.0.0/99"])
+def test_an_entry_that_names_no_host_is_refused_at_the_start(entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRANDLINE_POLL_HOSTS", json.dumps([entry]))
+    with pytest.raises(InvalidSettings, match="STRANDLINE_POLL_HOSTS is wrong"):
+        PollSettings.read()
+
+
+@pytest.mark.parametrize("spelling", ["127.1", "0x7f000001", "2130706433", "localhost"])
+def test_other_spellings_of_an_address_are_what_they_resolve_to(spelling: str) -> None:
+    with pytest.raises(NotAllowed):
+        AllowedHosts(["*.example", "10.0.0.0/8"]).address_for(spelling, asyncio.run(resolve(spelling, 80)))
+
+
+@pytest.mark.parametrize(
+    ("poll", "part"),
+    [
+        ({"url": "ftp://a/b"}, "is not a URL of http or https"),
+        ({"url": "http:///b"}, "is not a URL of http or https"),
+        ({"url": "http://a:99999/"}, "is not a URL"),
+        ({"url": "http://u:p@a/"}, "holds a user or a password"),
+        ({"url": "http://a/b c"}, "must be percent-encoded"),
+        ({"url": "http://a/\r\nx: y"}, "must be percent-encoded"),
+        ({"url": "http://a/#f"}, "must be percent-encoded"),
+        ({"url": "http://a/", "every": "10ms"}, "expected 100ms to 1d"),
+        ({"url": "http://a/", "timeout": "1h"}, "expected up to 5m"),
+        ({"url": "http://a/", "headers": {"Host": "b"}}, "what the gateway itself sends"),
+        ({"url": "http://a/", "headers": {"Authorization": "Bearer x"}}, "is a secret"),
+        ({"url": "http://a/", "headers": {"x": "a\r\ny: z"}}, "no header can have"),
+        ({"url": "http://a/", "headers": {"x y": "a"}}, "not the name of an HTTP header"),
+        ({"url": "http://a/", "fields": {"metre": "a"}}, "did you mean 'meter'"),
+        ([{"url": "http://a/"}, {"url": "http://a/"}], "stands there twice"),
+        ([], "at least one entry"),
+    ],
+)
+def test_documents_that_cannot_be_are_refused(poll: Any, part: str) -> None:
+    with pytest.raises(InvalidDocument, match=part):
+        StreamSpec.from_document(STREAM | {"poll": poll})
+
+
+def test_a_document_is_read_back_as_it_was() -> None:
+    poll = {"url": "http://a/", "every": "90s", "headers": {"Authorization": {"secret": "S"}}, "fields": {"meter": "m"}}
+    spec = StreamSpec.from_document(STREAM | {"poll": poll, "key": "meter"})
+    assert StreamSpec.from_document(spec.as_document()) == spec
+    assert spec.poll is not None
+    assert (spec.poll[0].every, spec.poll[0].timeout) == (90_000, 10_000)
+
+
+def test_secrets_are_read_from_files_or_settings_and_never_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "A").write_text("Bearer one\n")
+    (tmp_path / "B").write_text("two\r\nx: y")
+    monkeypatch.setenv("STRANDLINE_POLL_SECRETS_DIR", str(tmp_path))
+    monkeypatch.setenv("STRANDLINE_POLL_SECRETS", '{"C": "three"}')
+    read = PollSettings.read()
+    secrets = Secrets(read)
+    assert (secrets.value("A"), secrets.value("C")) == ("Bearer one", "three")
+    assert "three" not in repr(read)
+    for name in ("B", "missing"):
+        with pytest.raises(InvalidSettings) as caught:
+            secrets.value(name)
+        assert "two" not in str(caught.value)
+    with pytest.raises(InvalidSettings, match="STRANDLINE_POLL_SECRETS_DIR"):
+        Secrets(read.model_copy(update={"poll_secrets_dir": None})).value("A")
+
+
+def test_validators_outlive_the_process_and_nothing_else_does(tmp_path: Path) -> None:
+    path = tmp_path / "validators.json"
+    one = Validators(path)
+    one.note("http://a/?token=x", {"etag": '"1"', "last-modified": "Tue, 24 Nov 2026 10:00:00 GMT"})
+    one.note("http://b/", {"etag": "2\r\nx: y"})
+    one.save()
+    assert "token" not in path.read_text()
+    two = Validators(path)
+    assert two.request_headers("http://a/?token=x") == [
+        ("If-None-Match", '"1"'),
+        ("If-Modified-Since", "Tue, 24 Nov 2026 10:00:00 GMT"),
+    ]
+    assert two.request_headers("http://b/") == two.request_headers("http://c/") == []
+    two.keep_only(["http://b/"])
+    two.save()
+    assert Validators(path).request_headers("http://a/?token=x") == []
+    path.write_text("[broken")
+    assert Validators(path).request_headers("http://a/?token=x") == []
+
+
+Device = Callable[[bytes], bytes | Awaitable[bytes]]
+
+
+async def ask(answers: list[bytes], url_path: str = "/status?q=1", **asking: Any) -> tuple[list[Any], list[bytes]]:
+    """What asking comes to, once for each answer that a device gives byte for byte, and the requests that it saw."""
+    requests: list[bytes] = []
+    left = list(answers)
+    closed = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(await reader.readuntil(b"\r\n\r\n"))
+        answer = left.pop(0)
+        if answer == b"wait":
+            await reader.read()
+        with contextlib.suppress(ConnectionError):
+            writer.write(answer)
+            await writer.drain()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        closed.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    room = BytesRoom(asking.pop("room", 10_000))
+    asker = Asker(AllowedHosts(["127.0.0.1"]), room, BODY_BYTES_MAX, ssl.create_default_context())
+    found: list[Any] = []
+    async with server:
+        for _ in answers:
+            try:
+                found.append(
+                    await asker.ask(
+                        f"http://127.0.0.1:{port}{url_path}", asking.get("headers", []), asking.get("timeout_s", 20)
+                    )
+                )
+            except (AskFailed, TooLarge, NotAllowed) as error:
+                found.append(error.code)
+            assert room.held == 0
+            await closed.wait()
+            closed.clear()
+    return found, requests
+
+
+def response(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
+    head = "".join(f"{header}\r\n" for header in headers)
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{head}\r\n".encode() + body
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (response(b"x", "ETag: a"), Reply(200, {"content-length": "1", "etag": "a"}, b"x")),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\n\r\n", b"abc"),
+        (b"HTTP/1.0 200 OK\r\n\r\nto the end", b"to the end"),
+        (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", b""),
+        (response(b"x" * BODY_BYTES_MAX), b"x" * BODY_BYTES_MAX),
+        (response(b"x" * (BODY_BYTES_MAX + 1)), "too_large"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nx", "cut_short"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n", "cut_short"),
+        (b"HTTP/1.1 200 OK\r\nContent", "cut_short"),
+        (b"", "cut_short"),
+        (b"SSH-2.0-x\r\n", "not_http"),
+        (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 40_000, "not_http"),
+    ],
+)
+def test_what_a_device_may_answer(answer: bytes, found: Any) -> None:
+    (reply,), _ = asyncio.run(ask([answer]))
+    assert (reply.body if isinstance(found, bytes) else reply) == found
+
+
+def test_the_request_is_as_the_document_says() -> None:
+    _, (request,) = asyncio.run(ask([response(b"")], headers=[("X-A", "b")]))
+    lines = request.split(b"\r\n")
+    assert lines[0] == b"GET /status?q=1 HTTP/1.1"
+    assert lines[1].startswith(b"Host: 127.0.0.1:")
+    assert lines[2:] == [b"Connection: close", b"X-A: b", b"", b""]
+
+
+def test_a_device_that_never_answers_and_a_full_room_end_the_request() -> None:
+    assert asyncio.run(ask([b"wait"], timeout_s=0.05))[0] == ["timeout"]
+    assert asyncio.run(ask([response(b"x" * 100)], room=50))[0] == ["too_busy"]
+
+
+@given(st.lists(st.binary(max_size=300), max_size=5), st.booleans())
+def test_no_answer_breaks_the_asker(parts: list[bytes], is_http: bool) -> None:
+    async def read() -> Reply:
+        reader = asyncio.StreamReader()
+        for part in [b"HTTP/1.1 200 OK\r\n"] * is_http + parts:
+            reader.feed_data(part)
+        reader.feed_eof()
+        room = BytesRoom(1_000)
+        asker = Asker(AllowedHosts([]), room, BODY_BYTES_MAX, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        return await asker._read(reader, _Reading(room, BODY_BYTES_MAX))
+
+    with contextlib.suppress(AskFailed, TooLarge):
+        assert asyncio.run(read()).status
+
+
+class ToldAsker:
+    """Answers as it is told, and keeps what it was asked with."""
+
+    body_bytes_max = BODY_BYTES_MAX
+
+    def __init__(self, *replies: Reply | Exception) -> None:
+        self._replies = list(replies)
+        self.asked: list[dict[str, str]] = []
+
+    async def ask(self, url: str, headers: list[tuple[str, str]], timeout_s: float) -> Reply:
+        self.asked.append(dict(headers))
+        reply = self._replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+def poll(
+    tmp_path: Path,
+    replies: list[Reply | Exception],
+    ends: list[Exception | Accepted] | None = None,
+    document: dict[str, Any] | None = None,
+    **of_poll: Any,
+) -> tuple[list[str], ToldAsker, list[Any], list[float | None], int]:
+    """Outcomes, what was asked, what was appended, the pauses asked for, and the failures in a row at the end."""
+    asker, outcomes, writer = ToldAsker(*replies), [], ToldWriter()
+    url = {"url": "http://10.0.0.1/a?token=canary", "headers": {"Authorization": {"secret": "S"}}, **of_poll}
+    spec = StreamSpec.from_document((document or STREAM) | {"poll": url})
+
+    async def run() -> tuple[list[float | None], int]:
+        appender = StreamAppender(
+            spec,
+            writer,  # type: ignore[arg-type]
+            IngestMetrics("poll"),
+            may_spool=True,
+            record_bytes_max=500,
+            clock_ms=lambda: 0,
+        )
+        tools = PollingTools(
+            asker,  # type: ignore[arg-type]
+            Validators(tmp_path / "validators.json"),
+            lambda name: f"Bearer {name}",
+            asyncio.Semaphore(1),
+            lambda _stream, outcome: outcomes.append(outcome),
+        )
+        assert spec.poll is not None
+        polled = PolledUrl(spec.poll[0], appender, tools)
+        await polled.stop()
+        pauses = []
+        for at in range(len(replies)):
+            writer._end = (ends or [Accepted.LOG] * len(replies))[at]
+            pauses.append(await polled.ask_once())
+        return pauses, polled.failures
+
+    pauses, failures = asyncio.run(run())
+    return outcomes, asker, writer.appended, pauses, failures
+
+
+def test_an_answer_is_a_record_with_its_bytes_and_only_once_while_it_stays_the_same(tmp_path: Path) -> None:
+    answer = Reply(200, {"etag": '"1"'}, b'{"kwh": 1}\n')
+    outcomes, asker, appended, _, failures = poll(
+        tmp_path, [answer, Reply(304), Reply(204)], document=STREAM | {"key": "meter"}, fields={"meter": "m 7"}
+    )
+    assert (outcomes, failures) == (["answered", "not_modified", "empty"], 0)
+    assert [headers.get("If-None-Match") for headers in asker.asked] == [None, '"1"', '"1"']
+    assert asker.asked[0]["Authorization"] == "Bearer S"
+    ((record, about),) = appended
+    assert record == (b'{"kwh": 1}\n', b"m 7")
+    assert about["source"] == b"poll:http://10.0.0.1/a"
+    assert about["headers"] == (("strandline-query", b"?meter=m+7"),)
+    assert about["headers_each"][0][0][1].endswith(b' "1"')
+    assert about["may_spool"] is True
+    assert "canary" not in repr(about)
+
+
+def test_what_was_not_persisted_is_asked_for_again(tmp_path: Path) -> None:
+    answer = Reply(200, {"etag": '"1"'}, b'{"kwh": 1}')
+    outcomes, asker, _, _, failures = poll(tmp_path, [answer, answer], [SpoolFull("full"), Accepted.SPOOL])
+    assert (outcomes, failures) == (["not_persisted", "answered"], 0)
+    assert [headers.get("If-None-Match") for headers in asker.asked] == [None, None]
+
+
+def test_what_is_no_good_answer_is_counted_and_not_a_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    replies = [
+        Reply(302, {"location": "http://169.254.169.254/"}, b"moved"),
+        Reply(404),
+        Reply(503, {"retry-after": "7"}),
+        AskFailed("timeout", "no whole answer"),
+        NotAllowed("no"),
+        Reply(200, {"content-encoding": "br"}, b"x"),
+        Reply(200, {"content-encoding": "gzip"}, b"x"),
+        Reply(200, {}, b"x" * 501),
+        Reply(200, {"content-encoding": "gzip"}, gzip.compress(b"x" * 100_000)),
+    ]
+    outcomes, _, appended, pauses, failures = poll(tmp_path, replies)
+    assert outcomes == [
+        "status_3xx", "status_4xx", "status_5xx", "timeout", "host_not_allowed", "not_http", "not_http", "too_large", "too_large",
+    ]  # fmt: skip
+    assert (appended, failures) == ([], len(replies))
+    assert pauses[2] == 7
+    told = caplog.text
+    assert "redirects are not followed" in told
+    assert "canary" not in told
+    assert "Bearer" not in told
+
+
+@pytest.mark.parametrize(
+    ("framing", "body", "records"),
+    [
+        ("body", b"[1]", [b"[1]"]),
+        ("json", b'[{"kwh":1} , {"kwh":2}]', [b'{"kwh":1}', b'{"kwh":2}']),
+        ("lines", b'{"kwh":1}\r\n\n{"kwh":2}', [b'{"kwh":1}', b'{"kwh":2}']),
+        ("json", b"[broken", [b"[broken"]),
+        ("json", b"<html>", [b"<html>"]),
+    ],
+)
+def test_an_answer_is_framed_as_the_document_says_and_kept_when_it_can_not_be(
+    tmp_path: Path, framing: str, body: bytes, records: list[bytes]
+) -> None:
+    coded = Reply(200, {"content-encoding": "gzip"}, gzip.compress(body))
+    outcomes, _, appended, _, _ = poll(tmp_path, [Reply(200, {}, body), coded], framing=framing)
+    assert outcomes == ["answered"] * 2
+    assert [record[0] for record, _ in appended] == records * 2
