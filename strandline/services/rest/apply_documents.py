@@ -163,8 +163,8 @@ class Applier:
         """
         return [self._plan_job(pipeline) for pipeline in self.check(text, source).pipelines]
 
-    def apply(self, text: bytes, source: str) -> list[Applied]:
-        """Make the changes, and return what changed.
+    def apply(self, text: bytes, source: str, principal: str | None = None) -> list[Applied]:
+        """Make the changes, for `principal`, and return what changed.
 
         1. Check every document; refuse changes that a job with results, or the stream it reads, can't take.
         2. Make or widen the topics, then register the streams.
@@ -180,20 +180,27 @@ class Applier:
         bases = {pipeline.job: self._check_job(pipeline) for pipeline in batch.pipelines}
         self._refuse_shared_places(batch.pipelines)
         self._refuse_circles(batch.pipelines)
-        applied = [self._apply_stream(stream) for stream in batch.streams]
+        applied = [self._apply_stream(stream, principal) for stream in batch.streams]
         written = text.decode("utf-8")
-        return applied + [self._apply_pipeline(pipeline, written, bases) for pipeline in batch.pipelines]
+        return applied + [self._apply_pipeline(pipeline, written, bases, principal) for pipeline in batch.pipelines]
 
-    def _apply_stream(self, stream: StreamSpec) -> Applied:
+    def _apply_stream(self, stream: StreamSpec, principal: str | None) -> Applied:
         before = self._stream_version(stream.stream)
         topic = self._topics.ensure_stream_topic(stream)
         self._refuse_other_topic(stream.stream, topic)
         row = self._ledger.put_stream(stream.stream, stream.as_document())
         if row.topic_id is None:
             self._ledger.set_topic_id(stream.stream, topic.topic_id)
-        return Applied(kind="stream", name=stream.stream, outcome=_outcome(before, row.version), version=row.version)
+        outcome = _outcome(before, row.version)
+        if principal is not None and outcome != "unchanged":
+            message = f"stream {row.name} {outcome}: version {row.version}"
+            facts = {"stream": row.name, "version": row.version}
+            self._ledger.record_event(f"stream_{outcome}", message, facts=facts, principal=principal)
+        return Applied(kind="stream", name=stream.stream, outcome=outcome, version=row.version)
 
-    def _apply_pipeline(self, pipeline: CheckedPipeline, written: str, bases: Mapping[str, JobBase]) -> Applied:
+    def _apply_pipeline(
+        self, pipeline: CheckedPipeline, written: str, bases: Mapping[str, JobBase], principal: str | None
+    ) -> Applied:
         """`bases`: what the jobs of the same text were checked against."""
         before = self._job(pipeline.job)
         streams_before = self._emitted_streams(before)
@@ -208,7 +215,8 @@ class Applier:
         outcome = _outcome(before.version if before else None, row.version)
         if outcome != "unchanged":
             message = f"job {row.name} {outcome}: version {row.version}"
-            self._ledger.record_event(f"job_{outcome}", message, row.name, facts={"version": row.version})
+            facts = {"version": row.version}
+            self._ledger.record_event(f"job_{outcome}", message, row.name, facts=facts, principal=principal)
         self._restart_readers(streams_before ^ self._emitted_streams(row))
         return Applied(kind="pipeline", name=row.name, outcome=outcome, version=row.version)
 
