@@ -11,6 +11,8 @@
     - InvalidDocument      a stream or pipeline document is wrong; has a list of problems, each with its line
     - InvalidSettings      do not start
     - NotFound             no such stream, job or version
+    - Unauthenticated      nobody says who asks, or the token is not valid
+    - Forbidden            who asks may not do this
     - Conflict             the request contradicts the present state (an illegal move, a change that loses data)
       - LogChanged         the log is not the one that was read
       - SchemaChanged      the schema registry gives another schema for a number than before
@@ -109,6 +111,14 @@ class InvalidSettings(PermanentError):
 
 class NotFound(PermanentError):
     code = "not_found"
+
+
+class Unauthenticated(PermanentError):
+    code = "unauthenticated"
+
+
+class Forbidden(PermanentError):
+    code = "forbidden"
 
 
 class Conflict(PermanentError):

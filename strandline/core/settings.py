@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
@@ -51,7 +51,7 @@ class Settings(BaseSettings):
     ledger_url: str = "sqlite:///strandline-ledger.sqlite"
     """SQLAlchemy URL of the ledger's database: `sqlite:///FILE` or `postgresql+psycopg://...`. May hold a password."""
     control_host: str = "127.0.0.1"
-    """The address on which the REST API listens. It has no login yet: keep it on loopback."""
+    """The address on which the REST API listens. Off loopback it takes AUTH, or ALLOW_OPEN, as every listener does."""
     control_port: int = 8080
     """The port of the REST API."""
     http_host: str = "127.0.0.1"
@@ -69,6 +69,15 @@ class Settings(BaseSettings):
     record_bytes_max: int = Field(default=1_000_000, ge=1024, le=40_000_000)
     """A larger single record is refused with 413. The limits of topics and producers follow from it. With the largest value,
     a record with its key still fits into one request to a broker (`socket.request.max.bytes`, 100 MiB)."""
+    auth: Literal["none", "tokens", "oidc"] = "none"
+    """Who may use the REST API and the gateways: `none`: who reaches them; `tokens`: who has a token of Strandline's; `oidc`:
+    those, and who has a token of the OIDC provider."""
+    allow_open: bool = False
+    """Listen off loopback even without logins, because the network keeps strangers out."""
+    tokens_look_s: float = Field(default=2.0, gt=0)
+    """How often a service looks for tokens that are new or revoked: a revoked one is refused within this time."""
+    tokens_kept_s: float = Field(default=900.0, ge=0)
+    """How long tokens are believed as they were last seen while the ledger does not answer."""
     streams_look_s: float = Field(default=2.0, gt=0)
     """How often a gateway looks for streams that are new or changed."""
     confirm_timeout_s: float = Field(default=1.5, gt=0)

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from strandline.core.errors import StrandlineError
 from strandline.example.run import SPEED_DEFAULT, Servers, show_example, stop_signals
+from strandline.services.client import TOKEN_VARIABLE
 
 
 def main() -> None:
@@ -40,6 +41,7 @@ def main() -> None:
         option=f"--url {given.url}",
         logs="the logs of the control service and its runners",
         require_running=lambda: None,  # compose watches the servers
+        token=os.environ.get(TOKEN_VARIABLE) or None,
     )
     try:
         with stop_signals() as stop:

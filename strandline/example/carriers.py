@@ -15,6 +15,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from strandline.core.errors import PermanentError
 from strandline.example.fleet import Report
+from strandline.services.client import authorization
 
 RETRY_S = 1.0
 RETRY_S_MAX = 10.0
@@ -54,10 +55,18 @@ class HttpCarrier:
     protocol = "HTTP"
     is_acknowledging = True
 
-    def __init__(self, url: str, stream: str, *, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self, url: str, stream: str, *, token: str | None = None, transport: httpx.BaseTransport | None = None
+    ) -> None:
         self._path = f"/v1/streams/{stream}/records"
         # Requests to loopback must not go through a proxy of the environment.
-        self._http = httpx.Client(base_url=url, timeout=ANSWER_TIMEOUT_S, trust_env=False, transport=transport)
+        self._http = httpx.Client(
+            base_url=url,
+            timeout=ANSWER_TIMEOUT_S,
+            trust_env=False,
+            transport=transport,
+            headers=authorization(token),
+        )
         self._body = b""
         self._count = 0
         self.repeats = 0

@@ -31,7 +31,8 @@ from strandline.example.sender import EventClock, FleetSender
 from strandline.example.view import Places, account, plain_line, render, where_to_look
 from strandline.example.watch import Facts, ResultsReader, Watch
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.services.client import Answer, ControlClient
+from strandline.services.client import Answer, ControlClient, authorization
+from strandline.services.embedded.admin_token import read_admin_token
 from strandline.services.embedded.progress_display import ProgressDisplay
 from strandline.services.embedded.stack import Stack, up
 
@@ -72,6 +73,8 @@ class Servers:
     """Where to look when something is wrong."""
     require_running: Callable[[], None]
     """Raises StackError when the stack was stopped from elsewhere."""
+    token: str | None = None
+    """What the API and the gateways are shown; None where they ask for none."""
 
 
 def run_example(
@@ -104,6 +107,7 @@ def run_example(
                 option=f"--data-dir {stack.data_dir}",
                 logs=f"{stack.data_dir / 'logs'}",
                 require_running=partial(_require_running, stack),
+                token=read_admin_token(stack.data_dir),
             )
             code = show_example(servers, speed, console, seconds, stop)
         finally:
@@ -132,13 +136,13 @@ def show_example(servers: Servers, speed: float, console: Console, seconds: floa
     pipeline = example_pipeline(text)
     progress = ProgressDisplay(console)
     with (
-        ControlClient(servers.api_url, timeout_s=10.0) as control,
+        ControlClient(servers.api_url, timeout_s=10.0, token=servers.token) as control,
         closing(ResultsReader(servers.elasticsearch_url, DOCUMENTS_SHOWN)) as results,
     ):
         job = _start_job(control, text, pipeline.pipeline, servers, progress, stop)
         stream = example_stream(text)
         with progress.step("waiting for the gateways to open the stream", "records can come in by HTTP, MQTT and UDP"):
-            wait_until_open(servers.health_urls, stream.stream, stop.asked)
+            wait_until_open(servers.health_urls, stream.stream, stop.asked, servers.token)
         if stop.asked.is_set():
             return 0 if seconds is None else 1
         now_ms = time.time_ns() // 1_000_000
@@ -217,7 +221,7 @@ def example_stream(text: bytes) -> StreamSpec:
 def _carriers(servers: Servers, stream: StreamSpec) -> dict[str, Carrier]:
     """Site -> how its turbines' reports travel: two by HTTP, one by MQTT, one by UDP."""
     assert stream.udp is not None, "the example's stream has a UDP port"
-    http = HttpCarrier(servers.ingest_url, stream.stream)
+    http = HttpCarrier(servers.ingest_url, stream.stream, token=servers.token)
     carriers: list[Carrier] = [
         http,
         http,
@@ -227,7 +231,9 @@ def _carriers(servers: Servers, stream: StreamSpec) -> dict[str, Carrier]:
     return dict(zip(SITES, carriers, strict=True))
 
 
-def wait_until_open(health_urls: Mapping[str, str], stream: str, enough: threading.Event) -> None:
+def wait_until_open(
+    health_urls: Mapping[str, str], stream: str, enough: threading.Event, token: str | None = None
+) -> None:
     """Return when every gateway takes records for the stream, or when `enough` is set.
 
     Raises TransientError after OPEN_TIMEOUT_S. A record that is published earlier reaches no stream.
@@ -235,7 +241,7 @@ def wait_until_open(health_urls: Mapping[str, str], stream: str, enough: threadi
     deadline_s = time.monotonic() + OPEN_TIMEOUT_S
     for protocol, url in health_urls.items():
         line = f'strandline_ingest_open{{protocol="{protocol}",stream="{stream}"}} 1.0'
-        while line not in _page(f"{url}/metrics"):
+        while line not in _page(f"{url}/metrics", token):
             if time.monotonic() > deadline_s:
                 raise TransientError(
                     f"the gateway for {protocol} at {url} has not opened stream {stream} within {OPEN_TIMEOUT_S:g} s; "
@@ -245,9 +251,9 @@ def wait_until_open(health_urls: Mapping[str, str], stream: str, enough: threadi
                 return
 
 
-def _page(url: str) -> str:
+def _page(url: str, token: str | None) -> str:
     try:
-        return httpx.get(url, timeout=5.0, trust_env=False).text
+        return httpx.get(url, timeout=5.0, trust_env=False, headers=authorization(token)).text
     except httpx.TransportError:
         return ""
 

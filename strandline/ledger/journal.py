@@ -23,16 +23,18 @@ class Journal(Part):
         job: str | None = None,
         epoch: int | None = None,
         facts: dict[str, Any] | None = None,
+        principal: str | None = None,
     ) -> EventRow:
-        """Record an event. `facts` is for programs and may be anything that JSON can hold. Raises Conflict for an unknown
-        job."""
+        """Record an event. `facts` is for programs and may be anything that JSON can hold; `principal` is who caused it, if
+        somebody did. Raises Conflict for an unknown job."""
         with self._database.writing(f"record an event {kind}") as connection:
             # Without it, a lower id could become visible after a higher one, and a follower would miss it.
             self._database.hold_lock(connection, _LOCK_KEY)
             at_ms, facts = self._clock_ms(), facts or {}
             values = {"job": job, "epoch": epoch, "at_ms": at_ms, "kind": kind, "message": message, "facts": facts}
+            values["principal"] = principal
             number = connection.execute(sa.insert(events).values(values).returning(events.c.id)).scalar_one()
-            return EventRow(number, job, epoch, at_ms, kind, message, facts)
+            return EventRow(number, job, epoch, at_ms, kind, message, facts, principal)
 
     def events(self, job: str | None = None, after_id: int = 0, limit: int = 100) -> list[EventRow]:
         """Events with an id above `after_id`, the oldest first; to follow, pass the last id that was read."""

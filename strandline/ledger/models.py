@@ -22,6 +22,7 @@ from strandline.ledger.states import (
     EventTimeRule,
     JobState,
     Offsets,
+    Role,
     SliceKind,
     SliceStatus,
     WindowRange,
@@ -413,6 +414,31 @@ events = sa.Table(
     _text("kind"),
     _text("message"),
     _json("facts"),
+    _text("principal", nullable=True),
     sa.Index(None, "job", "id"),
     sqlite_autoincrement=True,
+)
+
+tokens = sa.Table(
+    "tokens",
+    metadata,
+    sa.Column("id", PlainText, primary_key=True),
+    _text("name"),
+    _text("digest"),
+    sa.Column("role", ChoiceText(Role), nullable=True),
+    sa.Column("writes", JsonList, nullable=False),
+    _number("created_ms"),
+    _text("created_by"),
+    _number("expires_ms", nullable=True),
+    _number("revoked_ms", nullable=True),
+    _text("revoked_by", nullable=True),
+    _number("used_ms", nullable=True),
+    _one_of("role", Role),
+)
+one_live_token = sa.Index(
+    "uq_tokens_live",
+    tokens.c.name,
+    unique=True,
+    sqlite_where=tokens.c.revoked_ms.is_(None),
+    postgresql_where=tokens.c.revoked_ms.is_(None),
 )

@@ -76,6 +76,14 @@ JOB_MOVES: dict[JobState, frozenset[JobState]] = {
 """The one table of legal moves. Staying is always legal and changes only the message."""
 
 
+class Role(StrEnum):
+    """What a principal may do; each may do what the one before it may (access/rights.py)."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
 class SliceKind(StrEnum):
     LIVE = "live"
     """Up to the end of every partition, as seen at one moment."""
@@ -402,3 +410,30 @@ class EventRow(Described):
     kind: str
     message: str
     facts: dict[str, Any]
+    principal: str | None = None
+    """Who caused it; null when nobody said so, or the platform did it by itself."""
+
+
+@dataclass(frozen=True)
+class TokenRow(Described):
+    """A token, without its secret: nobody can make it from this."""
+
+    id: str
+    """Stands in the token itself, so that it is found by a look-up."""
+    name: str
+    digest: str
+    """SHA-256 of the secret, in hex. A slow hash would protect a secret that can be guessed; this one has 256 random bits."""
+    role: Role | None
+    writes: list[str]
+    """The streams that it may write to."""
+    created_ms: int
+    created_by: str
+    expires_ms: int | None
+    revoked_ms: int | None
+    revoked_by: str | None
+    used_ms: int | None
+    """When it was last used, as far as a service has said so: at most about an hour behind."""
+
+    def is_valid_at(self, now_ms: int) -> bool:
+        """Whether it may be used at this time."""
+        return self.revoked_ms is None and (self.expires_ms is None or now_ms < self.expires_ms)

@@ -22,6 +22,8 @@ from strandline.core.errors import (
 
 Answer = dict[str, Any]
 POLL_S = 0.2
+TOKEN_VARIABLE = "STRANDLINE_TOKEN"  # noqa: S105  # a variable's name
+"""Holds the token that a client's program is to use."""
 _CLASS_OF_STATUS: dict[int, type[StrandlineError]] = {404: NotFound, 409: Conflict, 503: TransientError}
 
 
@@ -34,10 +36,10 @@ class ControlUnavailable(TransientError):
 class ControlClient:
     """Calls one control service. Every method raises ControlUnavailable, or the error that the service answered."""
 
-    def __init__(self, url: str, *, timeout_s: float = 60.0) -> None:
+    def __init__(self, url: str, *, timeout_s: float = 60.0, token: str | None = None) -> None:
         self._url = url.rstrip("/")
         # A proxy of the environment must not stand between a command line and its own machine.
-        self._http = httpx.Client(base_url=self._url, timeout=timeout_s, trust_env=False)
+        self._http = httpx.Client(base_url=self._url, timeout=timeout_s, trust_env=False, headers=authorization(token))
 
     def __enter__(self) -> Self:
         return self
@@ -50,6 +52,10 @@ class ControlClient:
     def get(self, path: str, **query: str | int) -> Answer:
         """The answer to a GET. A `next` of an earlier answer is a path, too."""
         return self._ask("GET", path, params=query or None)  # an empty dict would remove the query of the path
+
+    def post(self, path: str, body: Answer | None) -> Answer:
+        """The answer to a POST of a JSON object, or of nothing."""
+        return self._ask("POST", path, **({} if body is None else {"json": body}))
 
     def apply(self, text: bytes, source: str) -> list[Answer]:
         """Apply documents; what became of each. `source` is the file's name, for problems."""
@@ -206,12 +212,19 @@ class ControlClient:
         raise _error(response.status_code, answer if isinstance(answer, dict) else {})
 
 
+def authorization(token: str | None) -> dict[str, str]:
+    """The header that shows a token."""
+    return {} if token is None else {"Authorization": f"Bearer {token}"}
+
+
 def _job_path(name: str) -> str:
     return f"/v1/jobs/{quote(name, safe='')}"
 
 
 def _error(status: int, problem: Answer) -> StrandlineError:
     detail = str(problem.get("detail", f"the control service answered {status}"))
+    if status == 401:
+        detail += f" (the command line reads it from {TOKEN_VARIABLE} or --token-file)"
     if problem.get("code") == InvalidDocument.code:
         return InvalidDocument(
             [Problem(one["detail"], one["pointer"], one["source"], one["line"]) for one in problem["errors"]]

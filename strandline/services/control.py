@@ -20,6 +20,8 @@ from pathlib import Path
 import structlog
 import uvicorn
 
+from strandline.access.doors import open_doorkeeper
+from strandline.access.exposure import require_closed
 from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
@@ -62,15 +64,19 @@ class ControlSettings(Settings):
 def serve(settings: ControlSettings) -> None:
     """Serve until SIGTERM or SIGINT. Raises StrandlineError when it can't start.
 
-    1. Lock the data directory and bind the port: a second service ends here, before it touches any runner.
+    1. Refuse to be open to strangers. Lock the data directory and bind the port: a second service ends here, before it touches
+       any runner.
     2. Open the ledger.
     3. Serve; the supervisor starts and ends with the app.
     """
+    require_closed(settings, settings.control_host, "the REST API", "STRANDLINE_CONTROL_HOST", asks=True)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     with _only_one(settings.data_dir) as name, _listen(settings) as listener, Housekeeping(settings):
         ledger = Ledger.open(settings.ledger_url)
+        doorkeeper = open_doorkeeper(settings, ledger)
         try:
-            app = create_app(_dependencies(settings, ledger, name), (settings.control_host, *settings.control_names))
+            names = (settings.control_host, *settings.control_names)
+            app = create_app(_dependencies(settings, ledger, name), names, doorkeeper)
             config = uvicorn.Config(
                 app,
                 http=BoundedHttp,
@@ -89,6 +95,8 @@ def serve(settings: ControlSettings) -> None:
             )
             uvicorn.Server(config).run(sockets=[listener])
         finally:
+            if doorkeeper is not None:
+                doorkeeper.close()
             ledger.close()
 
 
@@ -135,7 +143,17 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
     copies = DeadLetterCopies(ledger, supervisor.leads, log, settings.elasticsearch_url)
     audits = AuditJobs(ledger, settings.data_dir)
     return Dependencies(
-        ledger, log, applier, supervisor, audits, backfills, old_slices, copies, lives, settings.elasticsearch_url
+        ledger,
+        log,
+        applier,
+        supervisor,
+        audits,
+        backfills,
+        old_slices,
+        copies,
+        lives,
+        settings.elasticsearch_url,
+        asks_for_tokens=settings.auth != "none",
     )
 
 

@@ -15,6 +15,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from strandline.access.doorkeeper import Doorkeeper
 from strandline.core.errors import IndexUnavailable, LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
@@ -182,6 +183,7 @@ class Api:
         names: Collection[str] = (),
         ensure_templates: Callable[[CheckedPipeline], None] | None = None,
         elasticsearch_url: str = "http://127.0.0.1:1",
+        doorkeeper: Doorkeeper | None = None,
     ) -> None:
         self.ledger = ledger
         self.topics, self.log, self.supervisor = Topics(), Log(), supervisor or IdleSupervisor()
@@ -217,8 +219,9 @@ class Api:
             DeadLetterCopies(ledger, lambda job: False, self.log, elasticsearch_url),
             JobLives(ledger, Admin(self.log), elasticsearch_url),
             elasticsearch_url,
+            asks_for_tokens=doorkeeper is not None,
         )
-        self.app = create_app(dependencies, names)
+        self.app = create_app(dependencies, names, doorkeeper)
 
     def _ensure_templates(self, pipeline: CheckedPipeline) -> None:
         if self.index_is_away:

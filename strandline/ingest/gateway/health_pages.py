@@ -1,6 +1,7 @@
 """`/healthz`, `/readyz` and `/metrics` of a gateway process.
 
-`/healthz` and `/readyz` answer under any `Host`; `/metrics` answers as records are taken, under the names of the gateway.
+`/healthz` and `/readyz` answer under any `Host`, to anybody; `/metrics` answers as records are taken, under the names of the
+gateway, and to who may read (access/rights.py).
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from functools import lru_cache
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from strandline.core.errors import TransientError
+from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.rights import GATEWAY_ACTIONS
+from strandline.core.errors import StrandlineError, TransientError
 from strandline.core.host_names import HEALTH_PATHS, LOOPBACK_NAMES, host_name, is_address, is_own_page
+from strandline.ingest.gateway.admission import refusal_of, require_right
 from strandline.ingest.gateway.http_request import (
     Answer,
     BodyRoom,
@@ -70,10 +74,12 @@ class HealthPages:
         check_log: Callable[[], Awaitable[None]],
         host_names: HostNames,
         hint: str = "",
+        doorkeeper: Doorkeeper | None = None,
     ) -> None:
         self._registry = registry
         self._check_log = check_log
         self._host_names = host_names
+        self._doorkeeper = doorkeeper
         self._hint = hint
         """Ends the sentence that there is no such page."""
         self.room = BodyRoom(body_bytes_max=0, bytes_held_max=HEADS_BYTES_MAX)
@@ -94,6 +100,11 @@ class HealthPages:
         if request.refusal is not None:
             return problem(request.refusal, request.path)
         if request.path == _METRICS_PATH:
+            if self._doorkeeper is not None:
+                try:
+                    await require_right(self._doorkeeper, request, GATEWAY_ACTIONS["GET /metrics"], "read the metrics")
+                except StrandlineError as error:
+                    return problem(refusal_of(error), request.path)
             return Answer(200, generate_latest(self._registry), CONTENT_TYPE_LATEST.encode())
         if request.path == "/readyz":
             try:

@@ -163,7 +163,7 @@ WANTED_HEADERS = {
     spelling: name
     for name in (
         b"host", b"content-type", b"content-length", b"transfer-encoding", b"content-encoding", b"idempotency-key", b"expect",
-        b"origin",
+        b"origin", b"authorization",
     )
     for spelling in (name, name.title())
 }  # fmt: skip

@@ -18,6 +18,9 @@ from typing import TypeVar
 import structlog
 import uvloop
 
+from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.doors import open_doorkeeper
+from strandline.access.exposure import require_closed
 from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
@@ -53,6 +56,8 @@ class GatewayResources:
     """Set by SIGTERM or SIGINT."""
     directory: Path = Path()
     """Where this process may keep files of its own; no other process uses it."""
+    doorkeeper: Doorkeeper | None = None
+    """Tells who sends a request; None while whoever reaches the gateway may use it."""
 
     def appender(self, spec: StreamSpec, *, may_spool: bool) -> StreamAppender:
         """A way into the log for the records of one stream."""
@@ -66,16 +71,20 @@ class GatewayResources:
 
     async def follow_streams(self, on_read: Callable[[list[StreamSpec]], None] = lambda _: None) -> None:
         """Give `on_read` all streams now and every few seconds, until the process is asked to stop. Raises what it raises."""
-        following = asyncio.create_task(self.streams.follow(on_read))
+        following = [asyncio.create_task(self.streams.follow(on_read))]
+        if self.doorkeeper is not None:
+            following.append(asyncio.create_task(self.doorkeeper.follow()))
         asked = asyncio.create_task(self.stopping.wait())
         try:
-            await asyncio.wait((following, asked), return_when=asyncio.FIRST_COMPLETED)
-            if following.done():
-                following.result()
+            await asyncio.wait((*following, asked), return_when=asyncio.FIRST_COMPLETED)
+            for one in following:
+                if one.done():
+                    one.result()
         finally:
             asked.cancel()
-            following.cancel()
-            await asyncio.wait((following,))
+            for one in following:
+                one.cancel()
+            await asyncio.wait(following)
 
 
 @asynccontextmanager
@@ -88,9 +97,11 @@ async def open_resources(
     Spools that writers of this protocol and port left in the data directory are emptied into the log, too.
     `confirm_timeout_s` is for gateways whose senders don't wait for an answer as those of HTTP do.
 
-    Raises what opening the ledger raises, and StackError when another process has the writer's id or the spool can't be
-    opened. Kafka may come later.
+    Raises InvalidSettings when the port would be open to strangers, what opening the ledger raises, and StackError when another
+    process has the writer's id or the spool can't be opened. Kafka may come later.
     """
+    what = "the HTTP gateway" if protocol == "http" else "the gateway's health pages"
+    require_closed(settings, settings.http_host, what, "STRANDLINE_HTTP_HOST", asks=True)
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -98,6 +109,9 @@ async def open_resources(
     async with contextlib.AsyncExitStack() as stack:
         ledger = stack.enter_context(contextlib.closing(await asyncio.to_thread(Ledger.open, settings.ledger_url)))
         streams = stack.enter_context(contextlib.closing(Streams.of(ledger, every_s=settings.streams_look_s)))
+        doorkeeper = open_doorkeeper(settings, ledger)
+        if doorkeeper is not None:
+            stack.callback(doorkeeper.close)
         disks = await asyncio.to_thread(
             open_writer_disks,
             settings.data_dir,
@@ -127,6 +141,7 @@ async def open_resources(
             settings.record_bytes_max,
             stopping,
             disks[0].identity.directory,
+            doorkeeper,
         )
     logger.info("the gateway has stopped", action="gateway_stopped", protocol=protocol)
 
@@ -135,7 +150,9 @@ async def open_resources(
 async def serve_health_pages(settings: Settings, port: int, resources: GatewayResources) -> AsyncIterator[None]:
     """Serve the health pages of a gateway that takes no records by HTTP. Raises StackError when the port is taken."""
     listener = listen(settings.http_host, port, "serve its health pages")
-    pages = HealthPages(resources.metrics.registry, resources.check_log, resources.host_names)
+    pages = HealthPages(
+        resources.metrics.registry, resources.check_log, resources.host_names, doorkeeper=resources.doorkeeper
+    )
     server = HttpServer(pages, connections_max=HEALTH_CONNECTIONS_MAX)
     await server.start(listener)
     try:

@@ -7,6 +7,9 @@ What a sender may rely on:
   that are too large; they are not in the log, and sending them again can't help.
 - Source and id of a CloudEvent become its record's message id, else the `Idempotency-Key` does; in a batch, `KEY/0`, `KEY/1`
   and so on by the record's place. The log keeps it for its readers. A request that is sent again is appended again.
+- An `Idempotency-Key` becomes the message id of the record; in a batch, `KEY/0`, `KEY/1` and so on by the record's place.
+  The log keeps it for its readers. A request that is sent again is appended again.
+- 401: it sent no valid token; 403: its token may not write to the stream.
 - 503 with the code `log_unavailable`, 500, a connection that broke: unknown. Some, none or all of it may be in the log.
 - Anything else: nothing of the request is in the log.
 
@@ -27,12 +30,23 @@ from functools import lru_cache
 import structlog
 from prometheus_client import Counter, Gauge
 
-from strandline.core.errors import LedgerUnavailable, LogUnavailable, NotFound, RecordTooLarge, StrandlineError
+from strandline.access.doorkeeper import TokensUnavailable
+from strandline.access.rights import Need
+from strandline.core.errors import (
+    Forbidden,
+    LedgerUnavailable,
+    LogUnavailable,
+    NotFound,
+    RecordTooLarge,
+    StrandlineError,
+    Unauthenticated,
+)
 from strandline.core.record_headers import HEADER_MESSAGE_ID, HEADER_QUERY
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.outcome import LogAway, LogBusy, SpoolFull
 from strandline.ingest.gateway.cloud_events import STRUCTURED_CONTENT_TYPE
+from strandline.ingest.gateway.admission import CHALLENGE, refuse_without_token, require_right
 from strandline.ingest.gateway.decompression import decompress
 from strandline.ingest.gateway.framing import Framed, TooLarge, Unframable, frame
 from strandline.ingest.gateway.health_pages import HealthPages
@@ -56,6 +70,8 @@ STOP_TIMEOUT_BEYOND_CONFIRM_S = 2.0
 _PATH_BEFORE, _PATH_AFTER = "/v1/streams/", "/records"
 _STATUS_OF_ERROR: tuple[tuple[type[StrandlineError], int], ...] = (
     (Unframable, 400),
+    (Unauthenticated, 401),
+    (Forbidden, 403),
     (NotFound, 404),
     (TooLarge, 413),
     (RecordTooLarge, 413),
@@ -64,8 +80,11 @@ _STATUS_OF_ERROR: tuple[tuple[type[StrandlineError], int], ...] = (
     (LogBusy, 429),
     (LogUnavailable, 503),
     (LedgerUnavailable, 503),
+    (TokensUnavailable, 503),
 )
 """The first class that fits counts: LogAway and SpoolFull are kinds of LogBusy, which is a kind of LogUnavailable."""
+_BEFORE_ALL = (LedgerUnavailable, TokensUnavailable, Unauthenticated, Forbidden)
+"""What is raised before anything of a request is persisted."""
 
 
 class HttpGateway:
@@ -80,7 +99,9 @@ class HttpGateway:
             resources.check_log,
             resources.host_names,
             hint=f"; records go to POST {_PATH_BEFORE}NAME{_PATH_AFTER}",
+            doorkeeper=resources.doorkeeper,
         )
+        self._doorkeeper = resources.doorkeeper
         self.room = BodyRoom(body_bytes_max=body_bytes_max, bytes_held_max=BODY_BYTES_HELD_MAX)
         self._metrics = _Metrics(resources, self.room)
 
@@ -90,6 +111,8 @@ class HttpGateway:
             self._pages.admit(request)
         else:
             self._resources.host_names.check(request)
+            if self._doorkeeper is not None:
+                refuse_without_token(self._doorkeeper, request, stream_of(request.url) or "")
             request.head = read_record_head(request, self.room.body_bytes_max)
 
     async def answer(self, request: Request) -> Answer:
@@ -127,7 +150,8 @@ class HttpGateway:
     async def _append(self, stream: str, request: Request) -> Framed:
         """Append the records of one request. Those that the result has as accepted are all confirmed.
 
-        1. Stop if the head, or a bound on the body, has refused the request already.
+        1. Stop if the head, or a bound on the body, has refused the request already, or if its sender may not write to the
+           stream.
         2. Find the stream.
         3. Decompress the body and split it into records, which keep the sender's bytes; leave out those that are too large.
         4. Append them and wait for Kafka's confirmation. A sender that leaves meanwhile changes nothing.
@@ -138,6 +162,8 @@ class HttpGateway:
             raise request.refusal
         head = request.head
         assert isinstance(head, RecordHead), "admit has read it"
+        if self._doorkeeper is not None:
+            await require_right(self._doorkeeper, request, Need.WRITE, "append records", stream)
         appender = self._appender_of(await self._resources.streams.find(stream))
         if is_influx(request.url):
             require_influx(appender.spec)
@@ -222,8 +248,8 @@ def _accepted(framed: Framed) -> Answer:
 def _refusal_of(error: Exception) -> Refusal:
     for kind, status in _STATUS_OF_ERROR:
         if isinstance(error, kind):
-            nothing_persisted = "; nothing of this request was persisted" if kind is LedgerUnavailable else ""
-            return Refusal(status, error.code, f"{error}{nothing_persisted}")
+            nothing_persisted = "; nothing of this request was persisted" if kind in _BEFORE_ALL else ""
+            return Refusal(status, error.code, f"{error}{nothing_persisted}", CHALLENGE if status == 401 else ())
     detail = "an error inside the gateway, whose log has the details; the records may or may not be in the log"
     return Refusal(500, "internal", detail)
 

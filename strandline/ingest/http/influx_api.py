@@ -18,6 +18,8 @@ from strandline.ingest.gateway.http_request import Answer, Refusal, headers_of, 
 _STREAM_PARAMETERS = {"/api/v2/write": "bucket", "/write": "db"}
 _CODES = {
     400: "invalid",
+    401: "unauthorized",
+    403: "forbidden",
     404: "not found",
     405: "method not allowed",
     413: "request too large",

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import ssl
 import sys
 from pathlib import Path
@@ -25,6 +24,7 @@ from pathlib import Path
 import structlog
 from pydantic import Field
 
+from strandline.access.exposure import is_loopback
 from strandline.core.errors import InvalidSettings, StackError
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
@@ -163,24 +163,21 @@ def _check_exposure(settings: MqttServerSettings) -> None:
     """Off loopback, TLS and passwords are required by default. Raises InvalidSettings."""
     missing = [
         name
-        for name, value in (
-            ("STRANDLINE_MQTT_LISTENER_TLS_CERTIFICATE", settings.mqtt_listener_tls_certificate),
-            ("STRANDLINE_MQTT_LISTENER_PASSWORDS", settings.mqtt_listener_passwords),
+        for name, is_there in (
+            ("STRANDLINE_MQTT_LISTENER_TLS_CERTIFICATE", settings.mqtt_listener_tls_certificate is not None),
+            (
+                "STRANDLINE_MQTT_LISTENER_PASSWORDS",
+                settings.mqtt_listener_passwords is not None or settings.auth != "none",
+            ),
         )
-        if value is None
+        if not is_there
     ]
-    if missing and not settings.mqtt_listener_open and not _is_loopback(settings.mqtt_listener_host):
+    is_open = settings.mqtt_listener_open or settings.allow_open
+    if missing and not is_open and not is_loopback(settings.mqtt_listener_host):
         raise InvalidSettings(
             f"the MQTT server would be open to strangers on {settings.mqtt_listener_host}: set {' and '.join(missing)}, "
             f"or STRANDLINE_MQTT_LISTENER_OPEN=true if the network keeps them out"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from functools import partial
 import structlog
 from pydantic import Field
 
+from strandline.access.exposure import require_closed
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.gateway.ports import Ports
@@ -135,8 +136,10 @@ def _port_of(spec: StreamSpec) -> int | None:
 async def serve(settings: TcpSettings) -> None:
     """Run a gateway until SIGTERM or SIGINT: then accept no more, confirm and answer what has arrived, return.
 
-    Raises StackError when the port of the health pages is taken, and what opening the ledger raises. Kafka may come later.
+    Raises InvalidSettings when the ports would be open to strangers, StackError when the port of the health pages is taken, and
+    what opening the ledger raises. Kafka may come later.
     """
+    require_closed(settings, settings.tcp_host, "the TCP gateway", "STRANDLINE_TCP_HOST", asks=False)
     port = settings.tcp_pages_port
     async with open_resources(settings, "tcp", port) as resources, serve_health_pages(settings, port, resources):
         gateway = TcpGateway(settings, resources)

@@ -21,6 +21,7 @@ import structlog
 from prometheus_client import Gauge
 from pydantic import Field
 
+from strandline.access.exposure import require_closed
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.outcome import NOT_CONFIRMED
@@ -255,8 +256,10 @@ def receive_buffer_errors(snmp: str) -> int:
 async def serve(settings: UdpSettings) -> None:
     """Run a gateway until SIGTERM or SIGINT: then close the ports, confirm what has arrived, return.
 
-    Raises StackError when the port of the health pages is taken, and what opening the ledger raises. Kafka may come later.
+    Raises InvalidSettings when the ports would be open to strangers, StackError when the port of the health pages is taken, and
+    what opening the ledger raises. Kafka may come later.
     """
+    require_closed(settings, settings.udp_host, "the UDP gateway", "STRANDLINE_UDP_HOST", asks=False)
     port = settings.udp_pages_port
     opening = open_resources(settings, "udp", port, settings.udp_confirm_timeout_s)
     async with opening as resources, serve_health_pages(settings, port, resources):

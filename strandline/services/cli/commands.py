@@ -21,6 +21,7 @@ from strandline.services.cli.output import AnsweredError, print_error, print_str
 from strandline.services.cli.result_verbs import results_app
 from strandline.services.cli.stack_verbs import stack_app
 from strandline.services.cli.stream_verbs import dead_letters_app, stream_app
+from strandline.services.cli.token_verbs import token_app
 
 app = typer.Typer(
     help="Streaming ETL for sensor feeds that can't be asked to send again.",
@@ -38,6 +39,7 @@ app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(results_app)
 app.add_typer(kibana_app, name="kibana")
+app.add_typer(token_app, name="token")
 
 _WrongUse: type[typer.BadParameter] = typer.BadParameter.__bases__[0]
 """What typer raises for every wrong use: the base of its one public class for that."""

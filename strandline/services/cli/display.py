@@ -315,6 +315,43 @@ def backfills_table(backfills: list[Answer]) -> Table:
     )
 
 
+def events_table(events: list[Answer]) -> Table:
+    """Events, one a line."""
+    return table_of(
+        ("TIME", "JOB", "EVENT", "BY", "MESSAGE"),
+        (
+            (show_time(one["at_ms"]), one["job"] or "-", one["kind"], one["principal"] or "-", one["message"])
+            for one in events
+        ),
+    )
+
+
+def tokens_table(tokens: list[Answer], now_ms: int) -> Table:
+    """Tokens, one a line."""
+    return table_of(
+        ("NAME", "ROLE", "WRITES", "STATE", "MADE BY", "MADE", "EXPIRES", "LAST USED"),
+        (
+            (
+                one["name"],
+                one["role"] or "-",
+                ", ".join(one["writes"]) or "-",
+                _token_state(one, now_ms),
+                one["created_by"],
+                show_time(one["created_ms"]),
+                show_time(one["expires_ms"]),
+                show_time(one["used_ms"]),
+            )
+            for one in tokens
+        ),
+    )
+
+
+def _token_state(token: Answer, now_ms: int) -> str:
+    if token["revoked_ms"] is not None:
+        return f"revoked by {token['revoked_by']}"
+    return "valid" if token["expires_ms"] is None or now_ms < token["expires_ms"] else "expired"
+
+
 def _backfill_state(state: str) -> Text:
     styles = {"complete": "green", "failed": "red", "cancelled": "dim"}
     return Text(state, style=styles.get(state, "yellow"))

@@ -11,7 +11,7 @@ import typer
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.services.cli import display
 from strandline.services.cli.document_files import with_files
-from strandline.services.cli.options import AsJson, DataDir, Url, connect
+from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
 from strandline.services.cli.output import AnsweredError, show, waiting
 
 apply_app = typer.Typer()
@@ -26,11 +26,12 @@ def apply(
     plan: Annotated[bool, typer.Option("--plan", help="Say what would change and cost, and change nothing.")] = False,
     data_dir: DataDir = None,
     url: Url = None,
+    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Register streams and submit pipelines, all or none. A new job starts; a changed one takes its new version."""
     text, name_source = _join(files)
-    with connect(data_dir, url) as client, waiting(f"applying {', '.join(map(str, files))}"):
+    with connect(data_dir, url, token_file) as client, waiting(f"applying {', '.join(map(str, files))}"):
         try:
             if plan:
                 jobs = client.plan(text, str(files[0]))
@@ -50,6 +51,7 @@ def check_pipeline(
     stream: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="A file with the stream.")] = None,
     data_dir: DataDir = None,
     url: Url = None,
+    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a pipeline and change nothing. Needs no stack when the files hold its stream too."""
@@ -61,7 +63,7 @@ def check_pipeline(
     if judged is not None:
         answer = judged.model_dump()
     else:
-        with connect(data_dir, url) as client:
+        with connect(data_dir, url, token_file) as client:
             answer = client.check(text, str(file))
     problems = [
         name_source(Problem(one["detail"], one["pointer"], one["source"], one["line"])) for one in answer["problems"]

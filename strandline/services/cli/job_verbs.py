@@ -11,7 +11,18 @@ from rich.text import Text
 
 from strandline.core.errors import NotFound, StrandlineError
 from strandline.services.cli import display
-from strandline.services.cli.options import AsJson, DataDir, From, Name, Timeout, To, Url, connect, parse_time
+from strandline.services.cli.options import (
+    AsJson,
+    DataDir,
+    From,
+    Name,
+    Timeout,
+    To,
+    TokenFile,
+    Url,
+    connect,
+    parse_time,
+)
 from strandline.services.cli.output import AnsweredError, show, waiting
 from strandline.services.client import Answer, ControlClient
 
@@ -23,34 +34,43 @@ DIFFERS_EXIT_CODE = 3
 
 
 @job_app.command("list", epilog="Example: strandline job list")
-def list_jobs(data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
+def list_jobs(data_dir: DataDir = None, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
     """All jobs, one a line."""
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url, token_file) as client:
         answer = client.get("/v1/jobs")
     show(answer, as_json, lambda: display.jobs_tables(answer["jobs"]))
 
 
 @job_app.command("status", epilog="Example: strandline job status nab")
-def show_job(name: Name, data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
+def show_job(
+    name: Name, data_dir: DataDir = None, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
+) -> None:
     """One job: state, watermark, lag, counts."""
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url, token_file) as client:
         _show_job(client.job(name), as_json)
 
 
 @job_app.command("explain", epilog="Example: strandline job explain nab")
-def explain_job(name: Name, data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
+def explain_job(
+    name: Name, data_dir: DataDir = None, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
+) -> None:
     """Why the job has no output, or what it waits for, and what to do."""
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url, token_file) as client:
         answer = client.get(f"/v1/jobs/{quote(name, safe='')}/explanation")
     show(answer, as_json, lambda: [Text(f"{answer['sentence']}\nNext: {answer['next']}")])
 
 
 @job_app.command("start", epilog="Example: strandline job start nab")
 def start_job(
-    name: Name, timeout: Timeout = 120, data_dir: DataDir = None, url: Url = None, as_json: AsJson = False
+    name: Name,
+    timeout: Timeout = 120,
+    data_dir: DataDir = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Start the job and wait until it runs."""
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url, token_file) as client:
         client.order(name, "start")
         job = _wait(client, name, _is_in("running"), "running", timeout)
     _show_job(job, as_json)
@@ -63,10 +83,11 @@ def stop_job(
     timeout: Timeout = 300,
     data_dir: DataDir = None,
     url: Url = None,
+    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """End the job after its current slice, and wait until it has ended."""
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url, token_file) as client:
         if drain:
             client.order(name, "drain")
             job = _wait(client, name, _is_in("drained"), "drained", timeout)
@@ -78,10 +99,15 @@ def stop_job(
 
 @job_app.command("restart", epilog="Example: strandline job restart nab")
 def restart_job(
-    name: Name, timeout: Timeout = 120, data_dir: DataDir = None, url: Url = None, as_json: AsJson = False
+    name: Name,
+    timeout: Timeout = 120,
+    data_dir: DataDir = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """End the job's run after its current slice, begin a new one, and wait until that runs."""
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url, token_file) as client:
         before = client.order(name, "restart")["epoch"]
         is_running = _is_in("running")
         job = _wait(client, name, lambda job: job["epoch"] > before and is_running(job), "running again", timeout)
@@ -137,12 +163,13 @@ def audit_job(
     up_to: To = None,
     data_dir: DataDir = None,
     url: Url = None,
+    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Compute every result again from log and ledger, and compare with the index. Exit code 0: clean; 1: failed or
     incomplete; 3: something differs."""
     after_ms, up_to_ms = parse_time(after, "--from"), parse_time(up_to, "--to")
-    with connect(data_dir, url) as client, waiting(f"starting the audit of job {name}") as tell:
+    with connect(data_dir, url, token_file) as client, waiting(f"starting the audit of job {name}") as tell:
         client.start_audit(name, after_ms, up_to_ms)
         report = client.wait_for_audit(
             name, lambda audit: tell(f"audit of job {name}: {audit['step']}", done=audit["done"], total=audit["total"])
@@ -168,6 +195,7 @@ def backfill_job(
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the backfill that is under way.")] = False,
     data_dir: DataDir = None,
     url: Url = None,
+    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Compute past windows again with the job's present version, beside the running job, and replace the old results when all
@@ -175,7 +203,7 @@ def backfill_job(
     from_ms, to_ms = parse_time(after, "--from"), parse_time(up_to, "--to")
     if cancel != (from_ms is None) or (cancel and to_ms is not None):
         raise typer.BadParameter("give --from TIME, and --to TIME where it is to end, or --cancel alone")
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url, token_file) as client:
         if from_ms is None:
             answer = client.cancel_backfill(name, _open_backfill(client, name))
         else:
@@ -195,11 +223,30 @@ def backfill_job(
 
 
 @job_app.command("backfills", epilog="Example: strandline job backfills nab")
-def list_backfills(name: Name, data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
+def list_backfills(
+    name: Name, data_dir: DataDir = None, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
+) -> None:
     """The job's backfills, one a line."""
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url, token_file) as client:
         answer = client.backfills(name)
     show({"backfills": answer}, as_json, lambda: [display.backfills_table(answer)])
+
+
+@job_app.command("events", epilog="Example: strandline job events nab --limit 20")
+def list_events(
+    name: Annotated[str | None, typer.Argument(help="The job's name; default: all that happened.")] = None,
+    after: Annotated[int, typer.Option(min=0, help="Only events with a higher id.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="So many at most, the oldest first.")] = 1000,
+    data_dir: DataDir = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """What happened, the oldest first, and who caused it."""
+    query = {"after": after, "limit": limit} | ({} if name is None else {"job": name})
+    with connect(data_dir, url, token_file) as client:
+        answer = client.get("/v1/events", **query)
+    show(answer, as_json, lambda: [display.events_table(answer["events"])])
 
 
 def _wait(client: ControlClient, name: str, is_so: Callable[[Answer], bool], what: str, timeout_s: float) -> Answer:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import typer
 
 from strandline.core.errors import InvalidDocument, Problem
-from strandline.services.cli.options import AsJson, DataDir, Url, connect
+from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
 from strandline.services.cli.output import print_json, waiting
 
 kibana_app = typer.Typer(help="Results in Kibana: data views and a dashboard for each job.", no_args_is_help=True)
@@ -27,12 +27,17 @@ Links = Annotated[
 
 @kibana_app.command("export", epilog="Example: strandline kibana export turbine-health")
 def export_objects(
-    job: JobOrFile, links: Links = "", data_dir: DataDir = None, url: Url = None, as_json: AsJson = False
+    job: JobOrFile,
+    links: Links = "",
+    data_dir: DataDir = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Print the saved objects, one a line, as Kibana's page Saved objects imports them."""
     from strandline.results.charts.saved_objects import as_ndjson
 
-    objects = _objects(job, links, data_dir, url)
+    objects = _objects(job, links, data_dir, url, token_file)
     if as_json:
         print_json({"objects": objects})
     else:
@@ -47,12 +52,13 @@ def import_into_kibana(
     links: Links = "",
     data_dir: DataDir = None,
     url: Url = None,
+    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Put the saved objects into Kibana, in place of those that an earlier import made."""
     from strandline.results.charts.kibana_client import import_objects, space_url
 
-    objects = _objects(job, links, data_dir, url)
+    objects = _objects(job, links, data_dir, url, token_file)
     with waiting(f"importing {len(objects)} objects into {kibana}"):
         taken = import_objects(kibana, objects, space=space)
     base = space_url(kibana, space)
@@ -63,10 +69,12 @@ def import_into_kibana(
         print("\n".join([f"Kibana has {taken} objects", *dashboards]))
 
 
-def _objects(job: str, links: str, data_dir: Path | None, url: str | None) -> list[dict[str, Any]]:
+def _objects(
+    job: str, links: str, data_dir: Path | None, url: str | None, token_file: Path | None
+) -> list[dict[str, Any]]:
     if Path(job).is_file():
         return _objects_of_file(Path(job), links)
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url, token_file) as client:
         found: list[dict[str, Any]] = client.get(f"/v1/jobs/{quote(job, safe='')}/kibana", links=links)["objects"]
         return found
 

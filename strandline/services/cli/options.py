@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from strandline.core.errors import InvalidSettings
 from strandline.core.settings import Settings
-from strandline.services.client import ControlClient
+from strandline.services.client import TOKEN_VARIABLE, ControlClient
 
 DataDir = Annotated[
     Path | None,
@@ -21,6 +23,12 @@ Url = Annotated[
     str | None,
     typer.Option(envvar="STRANDLINE_URL", help="The control service's address, instead of a data directory."),
 ]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="A file that holds the token to use; default: STRANDLINE_TOKEN, with a data directory the stack's own."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 Name = Annotated[str, typer.Argument(help="The job's name.")]
 Timeout = Annotated[float, typer.Option(min=0, help="Give up waiting after so many seconds.")]
@@ -30,13 +38,33 @@ From = Annotated[
 To = Annotated[str | None, typer.Option("--to", help="Only windows that end at or before this time.")]
 
 
-def connect(data_dir: Path | None, url: str | None) -> ControlClient:
-    """The control service of `--data-dir`, else of `--url`, else of the usual data directory."""
-    if url and data_dir is None:
-        return ControlClient(url)
-    from strandline.services.embedded.addresses import read_stack
+def connect(data_dir: Path | None, url: str | None, token_file: Path | None = None) -> ControlClient:
+    """The control service of `--data-dir`, else of `--url`, else of the usual data directory, with the token to use there.
 
-    return ControlClient(read_stack(data_dir or Settings.read().data_dir).api_url)
+    A stack's own token comes before STRANDLINE_TOKEN, which may be that of another platform. Raises InvalidSettings for a file
+    without a token.
+    """
+    token = os.environ.get(TOKEN_VARIABLE) or None
+    if token_file is not None:
+        token = _read_token(token_file)
+    if url and data_dir is None:
+        return ControlClient(url, token=token)
+    from strandline.services.embedded.addresses import read_stack
+    from strandline.services.embedded.admin_token import read_admin_token
+
+    addresses = read_stack(data_dir or Settings.read().data_dir)
+    own = read_admin_token(Path(addresses.data_dir)) if token_file is None else None
+    return ControlClient(addresses.api_url, token=own or token)
+
+
+def _read_token(file: Path) -> str:
+    try:
+        token = file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"the token file {file} can't be read: {error}") from error
+    if not token or any(character.isspace() for character in token):
+        raise InvalidSettings(f"the token file {file} does not hold one token; write it there, and nothing else")
+    return token
 
 
 def parse_time(text: str | None, option: str) -> int | None:

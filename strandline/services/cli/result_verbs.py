@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from strandline.services.cli.options import AsJson, DataDir, Url, connect, parse_time
+from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect, parse_time
 from strandline.services.cli.output import show
 
 results_app = typer.Typer()
@@ -41,11 +41,12 @@ def results(
     html: Annotated[Path | None, typer.Option(help="Write a page for a browser that needs nothing else.")] = None,
     data_dir: DataDir = None,
     url: Url = None,
+    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw the results of an alias over time."""
     if records is not None:
-        with connect(data_dir, url) as client:
+        with connect(data_dir, url, token_file) as client:
             told = client.get(f"/v1/results/{quote(alias, safe='')}/{quote(records, safe='')}/records")
         show(told, as_json, lambda: [_window_caption(told), _ranges_table(told)])
         return
@@ -58,7 +59,7 @@ def results(
         "series": series,
         "points": _POINTS_OF_PAGE if html or as_json else _POINTS_IN_TERMINAL,
     }
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url, token_file) as client:
         query = {name: one for name, one in asked.items() if one is not None}
         answer = client.get(f"/v1/results/{quote(alias, safe='')}", **query)
     if html is not None:

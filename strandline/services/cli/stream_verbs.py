@@ -10,7 +10,7 @@ from rich.text import Text
 
 from strandline.core.stream import check_name
 from strandline.services.cli import display
-from strandline.services.cli.options import AsJson, DataDir, Name, Url, connect
+from strandline.services.cli.options import AsJson, DataDir, Name, TokenFile, Url, connect
 from strandline.services.cli.output import print_json, show
 
 stream_app = typer.Typer(help="Streams: what is registered, and what the log holds.", no_args_is_help=True)
@@ -18,9 +18,11 @@ dead_letters_app = typer.Typer(help="Records that could not be used, with the re
 
 
 @stream_app.command("list", epilog="Example: strandline stream list")
-def list_streams(data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
+def list_streams(
+    data_dir: DataDir = None, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
+) -> None:
     """All streams, one a line."""
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url, token_file) as client:
         answer = client.get("/v1/streams")
     show(answer, as_json, lambda: [display.streams_table(answer["streams"])])
 
@@ -30,10 +32,11 @@ def show_stream(
     name: Annotated[str, typer.Argument(help="The stream's name.")],
     data_dir: DataDir = None,
     url: Url = None,
+    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """One stream: fields, partitions, offsets, retention, and what its newest records hold that is not declared."""
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url, token_file) as client:
         answer = client.stream(name) | {"undeclared": client.undeclared(name)}
     show(answer, as_json, lambda: display.stream_tables(answer))
 
@@ -103,10 +106,11 @@ def list_dead_letters(
     limit: Annotated[int, typer.Option(min=1, max=1000)] = 100,
     data_dir: DataDir = None,
     url: Url = None,
+    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """The job's dead letters, the oldest first."""
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url, token_file) as client:
         answer = client.dead_letters(job, after, limit)
     show(answer, as_json, lambda: [display.dead_letters_table(answer["dead_letters"])])
 
@@ -117,9 +121,10 @@ def show_dead_letter(
     number: Annotated[int, typer.Argument(min=0, help="Its number in the list.")],
     data_dir: DataDir = None,
     url: Url = None,
+    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """One dead letter, with all of the sender's bytes."""
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url, token_file) as client:
         answer = client.dead_letter(job, number)
     show(answer, as_json, lambda: [display.dead_letter_table(answer)])

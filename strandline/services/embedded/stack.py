@@ -25,6 +25,7 @@ from strandline.services.embedded.addresses import (
     settings_environment,
     stack_settings,
 )
+from strandline.services.embedded.admin_token import ADMIN_TOKEN_FILE, ensure_admin_token
 from strandline.services.embedded.artifacts import ELASTICSEARCH, KAFKA, Artifact, find_java, provide
 from strandline.services.embedded.elasticsearch_server import elasticsearch_program
 from strandline.services.embedded.interruption import signals_raise_interrupt, signals_wait
@@ -157,9 +158,11 @@ class Stack:
         return self.addresses.mqtt_url
 
     def migrate_ledger(self) -> None:
-        """Bring the ledger's schema up to date; it is made on the first start."""
+        """Bring the ledger's schema up to date; it is made on the first start. With logins, have the admin's token beside it."""
         with self._progress.step("preparing the ledger", "the ledger is ready"):
             Ledger.migrate(self.addresses.ledger_url)
+            if self.settings.auth != "none":
+                ensure_admin_token(self.data_dir, self.addresses.ledger_url)
 
     def start_control(self) -> str:
         """Start the control service; it starts the runners of the jobs. Returns the API's URL."""
@@ -386,6 +389,8 @@ def up(settings: Settings, data_dir: Path, port_offset: int, detach: bool, conso
         f"UDP and TCP: the ports that the streams name{f', plus {port_offset}' if port_offset else ''}   "
         f"logs {stack.data_dir / 'logs'}",
     ]
+    if settings.auth != "none":
+        lines.append(f"the admin's token, which local verbs use, is in {stack.data_dir / ADMIN_TOKEN_FILE}")
     if detach:
         lines.append(f"stop it with: strandline down --data-dir {stack.data_dir}")
     console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)

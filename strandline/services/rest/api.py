@@ -1,11 +1,11 @@
-"""The REST API: one app made of routes, error answers and the host guard.
+"""The REST API: one app made of routes, error answers, the host guard and the token guard.
 
-There are no tokens and roles yet: the API listens on loopback and trusts everyone who reaches it. The host guard will
-check tokens, and each route will name the role that it needs.
+Who may do what is asked before a request reaches a route (token_guard.py, access/rights.py).
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -16,10 +16,13 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
 from strandline import __version__
+from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.rights import REST_OPERATIONS, Need
 from strandline.services.rest.dependencies import Dependencies
 from strandline.services.rest.host_guard import HostGuard
 from strandline.services.rest.problems import MEDIA_TYPE, ProblemDetails, install_problem_handlers
-from strandline.services.rest.routes import audits, backfills, documents, health, jobs, results, streams
+from strandline.services.rest.routes import audits, backfills, documents, health, jobs, results, streams, tokens
+from strandline.services.rest.token_guard import TokenGuard
 
 DESCRIPTION = "Register streams, submit pipelines, and lead the jobs that run them."
 _PROBLEM_ANSWER: dict[int | str, dict[str, Any]] = {
@@ -30,11 +33,14 @@ _PROBLEM_ANSWER: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(dependencies: Dependencies | None, names: Collection[str] = ()) -> FastAPI:
+def create_app(
+    dependencies: Dependencies | None, names: Collection[str] = (), doorkeeper: Doorkeeper | None = None
+) -> FastAPI:
     """The app over `dependencies`. It starts the supervisor, the backfills, the removal of old slices and the copying of dead
     letters when it starts, and closes them when it ends.
 
-    `names` are the host names under which it answers, beside loopback's. Without dependencies it can only describe itself.
+    `names` are the host names under which it answers, beside loopback's. `doorkeeper` asks for tokens; without one whoever
+    reaches the service may do everything. The caller closes it. Without dependencies it can only describe itself.
     """
 
     @asynccontextmanager
@@ -44,7 +50,10 @@ def create_app(dependencies: Dependencies | None, names: Collection[str] = ()) -
         dependencies.backfills.start()
         dependencies.old_slices.start()
         dependencies.dead_letter_copies.start()
+        following = asyncio.create_task(doorkeeper.follow()) if doorkeeper is not None else None
         yield
+        if following is not None:
+            following.cancel()
         await run_in_threadpool(dependencies.dead_letter_copies.close)
         await run_in_threadpool(dependencies.old_slices.close)
         await run_in_threadpool(dependencies.backfills.close)
@@ -63,10 +72,11 @@ def create_app(dependencies: Dependencies | None, names: Collection[str] = ()) -
         generate_unique_id_function=_operation_id,
     )
     app.state.dependencies = dependencies
-    for one in (documents, streams, jobs, results, audits, backfills, health):
+    for one in (documents, streams, jobs, results, audits, backfills, tokens, health):
         app.include_router(one.router)
     install_problem_handlers(app)
     app.add_middleware(HostGuard, names=names)
+    app.add_middleware(TokenGuard, doorkeeper=doorkeeper)  # the last one that is added is asked first
     _describe_problems(app)
     return app
 
@@ -85,12 +95,25 @@ def _describe_problems(app: FastAPI) -> None:
         schemas = description.setdefault("components", {}).setdefault("schemas", {})
         schemas.update(schema.pop("$defs", {}))
         schemas["ProblemDetails"] = schema
+        _describe_rights(description)
         for one in schemas.values():
             if "description" in one:  # the rest of a docstring is for readers of the code
                 one["description"] = one["description"].partition("\n\n")[0]
         return description
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _describe_rights(description: dict[str, Any]) -> None:
+    """Say of each operation which role it needs where the service asks for tokens."""
+    description["components"]["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer", "description": "Where STRANDLINE_AUTH is not none"}
+    }
+    for path, operations in description["paths"].items():
+        for method, operation in operations.items():
+            need = REST_OPERATIONS[f"{method.upper()} {path}"]
+            operation["x-strandline-needs"] = need.value
+            operation["security"] = [] if need is Need.OPEN else [{"token": []}]
 
 
 if __name__ == "__main__":

@@ -181,8 +181,8 @@ class Applier:
         """
         return [self._plan_job(pipeline) for pipeline in self.check(text, source).pipelines]
 
-    def apply(self, text: bytes, source: str) -> list[Applied]:
-        """Make the changes, and return what changed.
+    def apply(self, text: bytes, source: str, principal: str | None = None) -> list[Applied]:
+        """Make the changes, for `principal`, and return what changed.
 
         1. Check every document; refuse changes that a job with results, or the stream it reads, can't take.
         2. Make or widen the topics, then register the streams.
@@ -199,11 +199,13 @@ class Applier:
         self._refuse_shared_places(batch.pipelines)
         self._refuse_circles(batch.pipelines)
         self._refuse_left_results(batch.pipelines)
-        applied = [self._apply_stream(one, versions.get(one.stream, 0), notes[one.stream]) for one in batch.streams]
+        applied = [
+            self._apply_stream(one, versions.get(one.stream, 0), notes[one.stream], principal) for one in batch.streams
+        ]
         written = text.decode("utf-8")
-        return applied + [self._apply_pipeline(pipeline, written, bases) for pipeline in batch.pipelines]
+        return applied + [self._apply_pipeline(pipeline, written, bases, principal) for pipeline in batch.pipelines]
 
-    def _apply_stream(self, stream: StreamSpec, base: int, notes: list[str]) -> Applied:
+    def _apply_stream(self, stream: StreamSpec, base: int, notes: list[str], principal: str | None) -> Applied:
         """`base`: the version that the document was checked against, 0 for none."""
         topic = self._topics.ensure_stream_topic(stream)
         self._refuse_other_topic(stream.stream, topic)
@@ -212,12 +214,15 @@ class Applier:
             self._ledger.set_topic_id(stream.stream, topic.topic_id)
         outcome = _outcome(base or None, row.version)
         notes = notes + [_SENDERS_TIMES] * topic.has_senders_times
-        if outcome == "changed":
-            message = f"stream {row.name} changed: version {row.version}"
-            self._ledger.record_event("stream_changed", message, facts={"stream": row.name, "version": row.version})
+        if outcome == "changed" or (principal is not None and outcome != "unchanged"):
+            message = f"stream {row.name} {outcome}: version {row.version}"
+            facts = {"stream": row.name, "version": row.version}
+            self._ledger.record_event(f"stream_{outcome}", message, facts=facts, principal=principal)
         return Applied(kind="stream", name=row.name, outcome=outcome, version=row.version, notes=notes)
 
-    def _apply_pipeline(self, pipeline: CheckedPipeline, written: str, bases: Mapping[str, JobBase]) -> Applied:
+    def _apply_pipeline(
+        self, pipeline: CheckedPipeline, written: str, bases: Mapping[str, JobBase], principal: str | None
+    ) -> Applied:
         """`bases`: what the jobs of the same text were checked against."""
         before = self._job(pipeline.job)
         streams_before = self._emitted_streams(before)
@@ -238,7 +243,8 @@ class Applier:
         outcome = _outcome(before.version if before else None, row.version)
         if outcome != "unchanged":
             message = f"job {row.name} {outcome}: version {row.version}"
-            self._ledger.record_event(f"job_{outcome}", message, row.name, facts={"version": row.version})
+            facts = {"version": row.version}
+            self._ledger.record_event(f"job_{outcome}", message, row.name, facts=facts, principal=principal)
         self._restart_readers(streams_before ^ self._emitted_streams(row))
         return Applied(kind="pipeline", name=row.name, outcome=outcome, version=row.version)
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from strandline.access.rights import ANYONE
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import KafkaStatus
 from strandline.services.rest.apply_documents import Applier
@@ -33,6 +34,8 @@ class Dependencies:
     lives: JobLives
     elasticsearch_url: str
     """Of the results store; may hold a password."""
+    asks_for_tokens: bool = False
+    """Whether requests prove who sends them."""
 
 
 def _dependencies(request: Request) -> Dependencies:
@@ -41,7 +44,14 @@ def _dependencies(request: Request) -> Dependencies:
     return found
 
 
+def _caller(request: Request) -> str | None:
+    principal = request.state.principal
+    return None if principal is ANYONE else str(principal.name)
+
+
 INTEGER_MAX = 2**53 - 1
 """The largest number that a request may hold: no time, offset or number of a slice comes near, databases and JSON can hold it."""
 Control = Annotated[Dependencies, Depends(_dependencies)]
 """The type of a route's argument through which it gets them."""
+Caller = Annotated[str | None, Depends(_caller)]
+"""The type of a route's argument that is told who asks, for events; None while nobody has to say so."""

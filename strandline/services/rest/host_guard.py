@@ -1,10 +1,9 @@
 """What a request must pass before it reaches a route: the check of its host and origin, and of its body's size.
 
-There is no login yet, so the API trusts everyone who reaches it. It should listen on loopback only; but a web page in a
-browser on this machine reaches loopback, too. Two checks keep such a page out:
+A web page in a browser on this machine reaches loopback, too, where the API may trust everyone. Two checks keep such a page out:
 * the `Host` header must hold a name of this service (an attacker's name that resolves to 127.0.0.1 is refused);
 * a request with an `Origin` header must come from a page of this very service.
-`/healthz` and `/readyz` pass both: a kubelet asks them under the pod's address. Tokens with roles will be checked here, too.
+`/healthz` and `/readyz` pass both: a kubelet asks them under the pod's address.
 """
 
 from __future__ import annotations

@@ -17,12 +17,14 @@ from starlette.exceptions import HTTPException
 from strandline.core.errors import (
     Conflict,
     Fenced,
+    Forbidden,
     InvalidDocument,
     LogTruncated,
     NotFound,
     Problem,
     StrandlineError,
     TransientError,
+    Unauthenticated,
 )
 
 logger = structlog.get_logger()
@@ -31,6 +33,8 @@ MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 5
 _STATUS_OF_CLASS: tuple[tuple[type[StrandlineError], int], ...] = (
     (InvalidDocument, 422),
+    (Unauthenticated, 401),
+    (Forbidden, 403),
     (NotFound, 404),
     (Conflict, 409),
     (Fenced, 409),

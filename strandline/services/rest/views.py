@@ -15,6 +15,7 @@ from strandline.ledger.states import (
     Desired,
     EventRow,
     JobState,
+    Role,
     SliceRow,
     StreamRow,
     Totals,
@@ -446,3 +447,32 @@ class HealthView(View):
     status: Literal["ok", "unavailable"]
     checks: dict[str, str] = {}
     """Part -> `ok` or what is wrong."""
+
+
+class TokenView(View):
+    """A token, without what is secret of it."""
+
+    id: str
+    """Stands in the token itself: `sl_ID_SECRET`."""
+    name: str
+    role: Role | None
+    writes: list[str]
+    """The streams that it may write to; `*` for all."""
+    created_ms: int
+    created_by: str
+    expires_ms: int | None
+    revoked_ms: int | None
+    revoked_by: str | None
+    used_ms: int | None
+    """When it was last used, at most about an hour behind."""
+
+
+class MadeTokenView(TokenView):
+    """A token that was just made."""
+
+    token: str
+    """The token itself. It is shown nowhere else."""
+
+
+class TokenList(View):
+    tokens: list[TokenView]

@@ -104,8 +104,8 @@ class BackfillJobs:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
-    def request(self, job: str, from_ms: int, to_ms: int | None) -> BackfillRow:
-        """Request a backfill of the windows that end after `from_ms`, up to `to_ms` or to what is emitted now.
+    def request(self, job: str, from_ms: int, to_ms: int | None, principal: str | None = None) -> BackfillRow:
+        """Request a backfill of the windows that end after `from_ms`, up to `to_ms` or to what is emitted now, for `principal`.
 
         While it is open, the same call again changes nothing. Raises NotFound, LogTruncated, LogUnavailable, and Conflict
         when another backfill is open or there is nothing to compute.
@@ -125,13 +125,18 @@ class BackfillJobs:
             streams_of_version(self._ledger, job, plan.version),
         )
         message = f"backfill {row.generation} of job {job} was requested, with version {row.version}"
-        self._ledger.record_event("backfill_requested", message, job, facts={"generation": row.generation})
+        facts = {"generation": row.generation}
+        self._ledger.record_event("backfill_requested", message, job, facts=facts, principal=principal)
         self._wake.set()
         return row
 
-    def cancel(self, job: str, generation: int) -> BackfillRow:
+    def cancel(self, job: str, generation: int, principal: str | None = None) -> BackfillRow:
         """Cancel a backfill; its process is killed at once. Raises NotFound, and Conflict when it has ended or is swapping."""
         row = self._ledger.move_backfill(job, generation, BackfillState.CANCELLED, "cancelled as asked")
+        if principal is not None:
+            message = f"{principal} cancelled backfill {generation} of job {job}"
+            facts = {"generation": generation}
+            self._ledger.record_event("backfill_cancelled", message, job, facts=facts, principal=principal)
         self._wake.set()
         return row
 

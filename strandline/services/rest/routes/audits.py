@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from strandline.services.rest.dependencies import INTEGER_MAX, Control
+from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
 from strandline.services.supervision.audit_jobs import AuditState
 
 router = APIRouter(tags=["jobs"])
@@ -16,10 +16,12 @@ End = Annotated[int | None, Query(ge=0, le=INTEGER_MAX)]
 
 @router.post("/v1/jobs/{name}/audit", status_code=202)
 def start_audit(
-    control: Control, name: str, response: Response, after_ms: End = None, up_to_ms: End = None
+    control: Control, caller: Caller, name: str, response: Response, after_ms: End = None, up_to_ms: End = None
 ) -> AuditState:
     """Begin an audit, of all windows or of those that end after `after_ms`, up to `up_to_ms`. One runs at a time."""
     state = control.audits.start(name, after_ms, up_to_ms)
+    if caller is not None:
+        control.ledger.record_event("audit_ordered", f"{caller} ordered: audit job {name}", name, principal=caller)
     response.headers["Location"] = f"/v1/jobs/{name}/audit"
     return state
 

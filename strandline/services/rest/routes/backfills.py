@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from strandline.services.rest.dependencies import INTEGER_MAX, Control
+from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
 from strandline.services.rest.views import BackfillList, BackfillView, backfill_view
 
 router = APIRouter(tags=["jobs"])
@@ -17,13 +17,14 @@ Generation = Annotated[int, Path(ge=0, le=INTEGER_MAX)]
 @router.post("/v1/jobs/{name}/backfills", status_code=202)
 def start_backfill(
     control: Control,
+    caller: Caller,
     name: str,
     response: Response,
     from_ms: Annotated[int, Query(ge=0, le=INTEGER_MAX)],
     to_ms: Annotated[int | None, Query(ge=0, le=INTEGER_MAX)] = None,
 ) -> BackfillView:
     """Compute the windows again that end after `from_ms`, up to `to_ms` or to what is emitted now. One at a time a job."""
-    row = control.backfills.request(name, from_ms, to_ms)
+    row = control.backfills.request(name, from_ms, to_ms, caller)
     response.headers["Location"] = f"/v1/jobs/{name}/backfills/{row.generation}"
     return backfill_view(row)
 
@@ -42,6 +43,6 @@ def show_backfill(control: Control, name: str, generation: Generation) -> Backfi
 
 
 @router.post("/v1/jobs/{name}/backfills/{generation}/cancel", status_code=202)
-def cancel_backfill(control: Control, name: str, generation: Generation) -> BackfillView:
+def cancel_backfill(control: Control, caller: Caller, name: str, generation: Generation) -> BackfillView:
     """Cancel a backfill that is not complete. Nobody has seen its results, and they are deleted."""
-    return backfill_view(control.backfills.cancel(name, generation))
+    return backfill_view(control.backfills.cancel(name, generation, caller))

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request
 
 from strandline.core.errors import InvalidDocument
 from strandline.services.rest.checking import approval, refusal
-from strandline.services.rest.dependencies import Control
+from strandline.services.rest.dependencies import Caller, Control
 from strandline.services.rest.views import AppliedList, CheckView, PlanView
 
 router = APIRouter(tags=["documents"])
@@ -34,12 +34,13 @@ async def yaml_body(request: Request) -> bytes:
 @router.post("/v1/documents", openapi_extra=_YAML_BODY)
 def apply_documents(
     control: Control,
+    caller: Caller,
     body: Annotated[bytes, Depends(yaml_body)],
     source: Source = "<request>",
 ) -> AppliedList:
     """Register streams and submit pipelines. If one document is wrong, nothing changes. A new job starts, a changed job
     restarts with its new version, and the same documents again change nothing."""
-    applied = control.applier.apply(body, source)
+    applied = control.applier.apply(body, source, caller)
     control.supervisor.wake()
     return AppliedList(applied=applied)
 

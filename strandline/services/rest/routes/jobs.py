@@ -14,7 +14,7 @@ from fastapi import APIRouter, Path, Query, Response
 from strandline.core.errors import Conflict, NotFound
 from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import LogRange, StoredDeadLetter
-from strandline.services.rest.dependencies import INTEGER_MAX, Control
+from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
 from strandline.services.rest.job_status import explanation, input_stream, job_view, present_pipeline
 from strandline.services.rest.result_views import kibana_objects
 from strandline.services.rest.views import (
@@ -81,28 +81,28 @@ def show_kibana_objects(
 
 
 @router.post("/v1/jobs/{name}/start", status_code=202)
-def start_job(control: Control, name: str, response: Response) -> JobView:
+def start_job(control: Control, caller: Caller, name: str, response: Response) -> JobView:
     """Start the job. It rewinds to its last emission first. A running job goes on."""
-    return _order(control, name, Desired.RUNNING, response)
+    return _order(control, name, Desired.RUNNING, response, "start", caller)
 
 
 @router.post("/v1/jobs/{name}/stop", status_code=202)
-def stop_job(control: Control, name: str, response: Response) -> JobView:
+def stop_job(control: Control, caller: Caller, name: str, response: Response) -> JobView:
     """End the job after its current slice. Open windows stay open until the next start."""
-    return _order(control, name, Desired.STOPPED, response)
+    return _order(control, name, Desired.STOPPED, response, "stop", caller)
 
 
 @router.post("/v1/jobs/{name}/drain", status_code=202)
-def drain_job(control: Control, name: str, response: Response) -> JobView:
+def drain_job(control: Control, caller: Caller, name: str, response: Response) -> JobView:
     """Read the log to its end, close every open window, then end. Later records of those windows are late."""
-    return _order(control, name, Desired.DRAINED, response)
+    return _order(control, name, Desired.DRAINED, response, "drain", caller)
 
 
 @router.post("/v1/jobs/{name}/restart", status_code=202)
-def restart_job(control: Control, name: str, response: Response) -> JobView:
+def restart_job(control: Control, caller: Caller, name: str, response: Response) -> JobView:
     """End the job's run after its current slice and start a new one, with a higher epoch."""
     control.ledger.ask_restart(name)
-    return _order(control, name, Desired.RUNNING, response)
+    return _order(control, name, Desired.RUNNING, response, "restart", caller)
 
 
 @router.delete("/v1/jobs/{name}")
@@ -178,7 +178,7 @@ def list_events(
     return EventList(events=rows, next=following)
 
 
-def _order(control: Control, name: str, desired: Desired, response: Response) -> JobView:
+def _order(control: Control, name: str, desired: Desired, response: Response, verb: str, caller: str | None) -> JobView:
     """Move the state first: a runner that obeys at once then finds its own last move allowed."""
     job = control.ledger.job(name)
     shown = _SHOWN.get((job.state, desired))
@@ -186,6 +186,8 @@ def _order(control: Control, name: str, desired: Desired, response: Response) ->
         with suppress(Conflict):  # the runner was faster; the supervisor follows what is desired
             control.ledger.move_job(name, shown)
     job = control.ledger.set_desired(name, desired)
+    if caller is not None:
+        control.ledger.record_event(f"{verb}_ordered", f"{caller} ordered: {verb} job {name}", name, principal=caller)
     control.supervisor.wake()
     response.headers["Location"] = f"/v1/jobs/{name}"
     return job_view(control.ledger, control.log, job)

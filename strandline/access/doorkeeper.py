@@ -1,0 +1,232 @@
+"""What a door knows of tokens: those of the ledger, read every few seconds, off the event loop.
+
+- A token that was right before costs one look-up in a dictionary. Its keys are hashed under a key of this process, so how long a
+  look-up takes says nothing about how near a guess is; the secret itself is compared in constant time.
+- A token that was made a moment ago is found at once: the ledger is asked for an id that is not known. What it does not know is
+  not asked for again before the next look, nor are more than UNKNOWN_MAX ids: guesses cost the ledger nothing.
+- A token that was revoked is refused after the next look (`look_s`); one that was looked up meanwhile, after the next but one.
+- While the ledger is away, tokens stay as they were last seen, for `kept_s` and no longer: records don't wait for the ledger, and
+  no token is right for ever because nobody can be asked. After that, and for a token that was never seen, the answer is that it
+  can't be told now (503), not that the token is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+import structlog
+
+from strandline.access.rights import Principal
+from strandline.access.tokens import is_secret_of, principal_of, read_token
+from strandline.core.errors import LedgerUnavailable, TransientError, Unauthenticated
+from strandline.ledger.states import TokenRow
+
+logger = structlog.get_logger()
+
+UNKNOWN_MAX = 1_000
+LOOKING_MAX = 50
+KNOWN_MAX = 50_000
+"""Over it all are forgotten: each is then checked again, which costs no question to the ledger."""
+CHECKED_AGAIN_S = 3_600.0
+"""A token that is used all the time is checked again, and noted as used, so often."""
+_TICK_S = 1.0
+_SCHEMES = (b"bearer", b"token")
+"""`Token` is what clients of InfluxDB say."""
+SEND_ONE = "send a token as `Authorization: Bearer TOKEN`"
+T = TypeVar("T")
+
+
+class TokensUnavailable(TransientError):
+    """Whether a token is right can't be told now."""
+
+    code = "tokens_unavailable"
+
+
+class TokenBook(Protocol):
+    """Where the tokens are kept: the ledger. Every method blocks, and may raise LedgerUnavailable."""
+
+    def live_tokens(self) -> list[TokenRow]: ...
+    def live_token(self, token_id: str) -> TokenRow | None: ...
+    def token_counts(self) -> tuple[int, int]: ...
+    def note_token_uses(self, used_ms: Mapping[str, int]) -> None: ...
+
+
+class Issuer(Protocol):
+    """Who else gives out tokens: an OIDC provider."""
+
+    def principal(self, text: bytes) -> tuple[Principal, float]:
+        """Whom a token stands for, and until when (seconds since 1970). Blocks. Raises Unauthenticated, TransientError."""
+
+
+class _Known(NamedTuple):
+    principal: Principal
+    row: TokenRow | None
+    """The token; None for one of an issuer."""
+    until_s: float
+    """Seconds since 1970."""
+    since_s: float
+
+
+class Doorkeeper:
+    """Tells who sent a header `Authorization`, for one event loop. `follow` must run all the time."""
+
+    def __init__(
+        self,
+        book: TokenBook,
+        *,
+        look_s: float,
+        kept_s: float,
+        issuer: Issuer | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._book = book
+        self._issuer = issuer
+        self._look_s = look_s
+        self._kept_s = kept_s
+        self._clock_s = clock_s
+        self._now_s = now_s
+        self._rows: dict[str, TokenRow] = {}
+        self._counts: tuple[int, int] | None = None
+        """Of the tokens in `_rows`, as the ledger counted them; None: read them all again."""
+        self._seen_s = -float("inf")
+        """When the ledger was last asked with success."""
+        self._known: dict[bytes, _Known] = {}
+        self._unknown: set[str] = set()
+        self._looking: dict[str, asyncio.Task[TokenRow | None]] = {}
+        self._used_ms: dict[str, int] = {}
+        self._is_reached = True
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokens")
+
+    def known(self, header: bytes) -> Principal | None:
+        """Who sent this header, if it was right before. One look-up."""
+        found = self._known.get(header)
+        return found.principal if found is not None else None
+
+    async def admit(self, header: bytes | None) -> Principal:
+        """Who sent this header. Raises Unauthenticated, and TransientError when that can't be told now."""
+        if header is None:
+            raise Unauthenticated(f"this needs a token; {SEND_ONE}")
+        found = self._known.get(header)
+        if found is not None:
+            return found.principal
+        scheme, _, text = header.partition(b" ")
+        if scheme.lower() not in _SCHEMES:
+            raise Unauthenticated(f"this header Authorization holds no token; {SEND_ONE}")
+        credential = read_token(text)
+        if credential is not None:
+            row = await self._row(credential.token_id)
+            if row is None or not is_secret_of(row, credential.secret) or not row.is_valid_at(self._now_ms()):
+                raise Unauthenticated("the token is wrong, has expired or was revoked; ask an admin for another one")
+            self._used_ms[row.id] = self._now_ms()
+            until_s = float("inf") if row.expires_ms is None else row.expires_ms / 1_000
+            return self._remember(header, principal_of(row), row, until_s)
+        if self._issuer is not None:
+            principal, until_s = await self._in_thread(partial(self._issuer.principal, text))
+            return self._remember(header, principal, None, until_s)
+        raise Unauthenticated(f"this is no token of Strandline's; {SEND_ONE}")
+
+    async def follow(self) -> None:
+        """Keep the tokens up to date until cancelled."""
+        ticking = asyncio.create_task(self._tick())
+        try:
+            while True:
+                await self.look()
+                await asyncio.sleep(self._look_s)
+        finally:
+            ticking.cancel()
+
+    async def look(self) -> None:
+        """Read the tokens if they have changed, forget those that are not valid any more, note which were used."""
+        self._unknown.clear()
+        began_s = self._clock_s()
+        try:
+            counts = await self._in_thread(self._book.token_counts)  # before the rows: they may be newer, not older
+            if counts != self._counts:
+                rows = await self._in_thread(self._book.live_tokens)
+                self._rows, self._counts = {row.id: row for row in rows}, counts
+            self._seen_s = began_s
+            used_ms, self._used_ms = self._used_ms, {}
+            if used_ms:
+                await self._in_thread(partial(self._book.note_token_uses, used_ms))
+        except LedgerUnavailable as error:
+            if self._is_reached:
+                logger.warning(
+                    f"the tokens can't be read; those seen last are believed for {self._kept_s:g} s",
+                    action="tokens_lost", reason=str(error),
+                )  # fmt: skip
+            self._is_reached = False
+        else:
+            self._is_reached = True
+        self.forget_old()
+
+    def forget_old(self) -> None:
+        """Forget what is not valid any more, and everything when it was last seen too long ago."""
+        clock_s, now_s = self._clock_s(), self._now_s()
+        if clock_s - self._seen_s > self._kept_s:
+            self._rows, self._counts = {}, None
+        self._known = {
+            header: one
+            for header, one in self._known.items()
+            if now_s < one.until_s
+            and clock_s - one.since_s < CHECKED_AGAIN_S
+            and (one.row is None or _is_same(self._rows.get(one.row.id), one.row))
+        }
+
+    def close(self) -> None:
+        """Ask the ledger nothing more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _tick(self) -> None:
+        """A look that hangs must not keep old tokens alive."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self.forget_old()
+
+    def _remember(self, header: bytes, principal: Principal, row: TokenRow | None, until_s: float) -> Principal:
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[header] = _Known(principal, row, until_s, self._clock_s())
+        return principal
+
+    async def _row(self, token_id: str) -> TokenRow | None:
+        row = self._rows.get(token_id)
+        if row is not None or token_id in self._unknown:
+            return row
+        looking = self._looking.get(token_id)
+        if looking is None:
+            if len(self._looking) >= LOOKING_MAX or len(self._unknown) >= UNKNOWN_MAX:
+                raise TokensUnavailable(
+                    f"too many unknown tokens came just now, and this one was not looked for; send it again in {self._look_s:g} s"
+                )
+            looking = self._looking[token_id] = asyncio.create_task(self._look_up(token_id))
+            looking.add_done_callback(lambda _: self._looking.pop(token_id))
+        return await asyncio.shield(looking)  # a sender that leaves does not take the answer from the others
+
+    async def _look_up(self, token_id: str) -> TokenRow | None:
+        try:
+            row = await self._in_thread(partial(self._book.live_token, token_id))
+        except LedgerUnavailable as error:
+            raise TokensUnavailable("the token can't be checked now, the ledger does not answer; try again") from error
+        if row is None:
+            self._unknown.add(token_id)
+            return None
+        # A look may have ended meanwhile that saw it revoked: the next one reads all again.
+        self._counts = None
+        self._rows[token_id] = row
+        return row
+
+    async def _in_thread(self, ask: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+
+    def _now_ms(self) -> int:
+        return int(self._now_s() * 1_000)
+
+
+def _is_same(now: TokenRow | None, before: TokenRow) -> bool:
+    return now is not None and (now.digest, now.role, now.writes) == (before.digest, before.role, before.writes)

@@ -1,0 +1,28 @@
+"""Which doors may be reached from other machines: those that ask who comes, and those of which an operator has said so."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from strandline.core.errors import InvalidSettings
+from strandline.core.settings import Settings
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a listener on this address is reached from its own machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def require_closed(settings: Settings, host: str, what: str, setting: str, *, asks: bool) -> None:
+    """Raises InvalidSettings for a door (`what`, at the address in `setting`) that strangers could use. `asks`: it takes
+    nothing from who has no token while STRANDLINE_AUTH says so."""
+    if is_loopback(host) or settings.allow_open or (asks and settings.auth != "none"):
+        return
+    remedy = "set STRANDLINE_AUTH=tokens, or" if asks else f"it knows no logins: leave {setting} at 127.0.0.1, or"
+    raise InvalidSettings(
+        f"{what} would be open to everyone who reaches {host}: {remedy} set STRANDLINE_ALLOW_OPEN=true if the network keeps "
+        "strangers out"
+    )

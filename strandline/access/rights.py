@@ -1,0 +1,121 @@
+"""The one place that answers "may this principal do this to that". Pure: no door, no ledger, no clock.
+
+Three roles, each of which may do what the one before it may:
+
+    viewer     reads everything: jobs, streams, results, dead letters with their bytes, events, metrics; checks documents
+    operator   applies documents, starts and stops jobs, audits, backfills
+    admin      makes and revokes tokens, and writes to every stream
+
+Writing to a stream is a right of its own, given stream by stream: a sensor's token has that one and no role, so that it reads
+nothing when it is stolen. What each operation needs stands in the tables below, as data: a test holds them against the API's
+description and the gateways' routes, and what stands in no table is refused to everybody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from strandline.core.errors import Forbidden
+from strandline.ledger.states import Role
+
+ALL_STREAMS = "*"
+"""Among the streams that a principal may write to: it may write to any."""
+
+
+class Need(StrEnum):
+    """What an operation needs of who asks for it."""
+
+    OPEN = "open"
+    """Nothing: it tells nothing worth stealing."""
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+    WRITE = "write"
+    """The right to write to the stream that it names."""
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Somebody whose name was proven."""
+
+    name: str
+    role: Role | None = None
+    """None: reads and orders nothing."""
+    writes: frozenset[str] = frozenset()
+    """The streams that it may write to, beside those that its role gives."""
+
+    def may_write(self, stream: str) -> bool:
+        """Whether its records may go to the stream. Asked for each request to a gateway."""
+        return stream in self.writes or self.role is Role.ADMIN or ALL_STREAMS in self.writes
+
+
+ANYONE = Principal("anyone", Role.ADMIN)
+"""Who asks while `STRANDLINE_AUTH` is `none`: who reaches the service may do everything."""
+
+REST_OPERATIONS: dict[str, Need] = {
+    "GET /healthz": Need.OPEN,
+    "GET /readyz": Need.OPEN,
+    "GET /metrics": Need.VIEWER,
+    "GET /openapi.json": Need.VIEWER,
+    "GET /v1/streams": Need.VIEWER,
+    "GET /v1/streams/{name}": Need.VIEWER,
+    "GET /v1/jobs": Need.VIEWER,
+    "GET /v1/jobs/{name}": Need.VIEWER,
+    "GET /v1/jobs/{name}/explanation": Need.VIEWER,
+    "GET /v1/jobs/{name}/kibana": Need.VIEWER,
+    "GET /v1/jobs/{name}/slices": Need.VIEWER,
+    "GET /v1/jobs/{name}/dead-letters": Need.VIEWER,
+    "GET /v1/jobs/{name}/dead-letters/{number}": Need.VIEWER,
+    "GET /v1/jobs/{name}/audit": Need.VIEWER,
+    "GET /v1/jobs/{name}/backfills": Need.VIEWER,
+    "GET /v1/jobs/{name}/backfills/{generation}": Need.VIEWER,
+    "GET /v1/results/{alias}": Need.VIEWER,
+    "GET /v1/results/{alias}/{document}/records": Need.VIEWER,
+    "GET /v1/events": Need.VIEWER,
+    # These two read a document and change nothing.
+    "POST /v1/pipelines/check": Need.VIEWER,
+    "POST /v1/documents/plan": Need.VIEWER,
+    "POST /v1/documents": Need.OPERATOR,
+    "POST /v1/jobs/{name}/start": Need.OPERATOR,
+    "POST /v1/jobs/{name}/stop": Need.OPERATOR,
+    "POST /v1/jobs/{name}/drain": Need.OPERATOR,
+    "POST /v1/jobs/{name}/restart": Need.OPERATOR,
+    "POST /v1/jobs/{name}/audit": Need.OPERATOR,
+    "POST /v1/jobs/{name}/backfills": Need.OPERATOR,
+    "POST /v1/jobs/{name}/backfills/{generation}/cancel": Need.OPERATOR,
+    "GET /v1/tokens": Need.ADMIN,
+    "POST /v1/tokens": Need.ADMIN,
+    "POST /v1/tokens/{name}/revoke": Need.ADMIN,
+}
+"""Each operation of the REST API -> what it needs."""
+
+GATEWAY_ACTIONS: dict[str, Need] = {
+    "GET /healthz": Need.OPEN,
+    "GET /readyz": Need.OPEN,
+    "GET /metrics": Need.VIEWER,
+    "POST /v1/streams/{stream}/records": Need.WRITE,
+    "POST /api/v2/write": Need.WRITE,
+    "POST /write": Need.WRITE,
+    "MQTT PUBLISH": Need.WRITE,
+}
+"""Each action of the gateways -> what it needs. TCP and UDP know no principals: who reaches their ports may write."""
+
+_ROLES = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
+_ROLE_OF_NEED = {Need.VIEWER: Role.VIEWER, Need.OPERATOR: Role.OPERATOR, Need.ADMIN: Role.ADMIN}
+
+
+def may(principal: Principal, need: Need, stream: str = "") -> bool:
+    """Whether the principal may do what needs this; `stream` is the one that is to be written to."""
+    if need is Need.OPEN:
+        return True
+    if need is Need.WRITE:
+        return principal.may_write(stream)
+    return principal.role is not None and _ROLES.index(principal.role) >= _ROLES.index(_ROLE_OF_NEED[need])
+
+
+def require(principal: Principal, need: Need, what: str, stream: str = "") -> None:
+    """Raises Forbidden, which says what is missing; `what` completes "may not ..."."""
+    if not may(principal, need, stream):
+        missing = f"the right to write to stream {stream}" if need is Need.WRITE else f"the role {need.value}"
+        raise Forbidden(f"{principal.name} may not {what}: that needs {missing}; ask an admin for a token that has it")

@@ -1,0 +1,40 @@
+"""Who may send a request to a gateway: its token, and the right that the request needs."""
+
+from __future__ import annotations
+
+from strandline.access.doorkeeper import SEND_ONE, Doorkeeper
+from strandline.access.rights import Need, require
+from strandline.core.errors import Forbidden, StrandlineError, Unauthenticated
+from strandline.ingest.gateway.http_request import Headers, Refusal, Request
+
+CHALLENGE: Headers = ((b"www-authenticate", b'Bearer realm="strandline"'),)
+
+
+def refuse_without_token(doorkeeper: Doorkeeper, request: Request, stream: str) -> None:
+    """Called when a request's head is complete: refuse before the body what can be refused without asking the ledger.
+
+    Raises Refusal.
+    """
+    header = request.headers.get(b"authorization")
+    if header is None:
+        raise Refusal(401, Unauthenticated.code, f"this needs a token; {SEND_ONE}", CHALLENGE)
+    principal = doorkeeper.known(header)
+    if principal is not None and not principal.may_write(stream):
+        detail = f"{principal.name} may not append records: that needs the right to write to stream {stream}"
+        raise Refusal(403, Forbidden.code, detail)
+
+
+async def require_right(doorkeeper: Doorkeeper, request: Request, need: Need, what: str, stream: str = "") -> None:
+    """Raises Unauthenticated, Forbidden, and TransientError when who asks can't be told now."""
+    header = request.headers.get(b"authorization")
+    principal = doorkeeper.known(header) if header is not None else None
+    if principal is None:
+        principal = await doorkeeper.admit(header)
+    require(principal, need, what, stream)
+
+
+def refusal_of(error: StrandlineError) -> Refusal:
+    """What `require_right` raised, as an answer."""
+    if isinstance(error, Unauthenticated):
+        return Refusal(401, error.code, str(error), CHALLENGE)
+    return Refusal(403 if isinstance(error, Forbidden) else 503, error.code, str(error))

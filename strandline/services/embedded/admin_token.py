@@ -1,0 +1,61 @@
+"""The admin's token of an embedded stack: a file that only its owner can read, by which local verbs and the example may do
+everything.
+
+It gives nothing that its reader did not have: who can read the data directory can read and write the ledger in it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+from strandline.access.tokens import is_secret_of, make_token, read_token, revoke_token
+from strandline.core.errors import NotFound, StackError
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import Role
+
+ADMIN_TOKEN_FILE = "admin.token"  # noqa: S105  # a file's name
+ADMIN_NAME = "local-admin"
+
+
+def read_admin_token(data_dir: Path) -> str | None:
+    """The token, if the stack has one that this user may read."""
+    try:
+        return (data_dir / ADMIN_TOKEN_FILE).read_text(encoding="ascii").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def ensure_admin_token(data_dir: Path, ledger_url: str) -> None:
+    """Keep the stack's token if the ledger knows it; else make another one, in place of the one before.
+
+    Raises StackError when the file can't be written, and what the ledger raises.
+    """
+    with closing(Ledger.open(ledger_url)) as ledger:
+        now_ms = time.time_ns() // 1_000_000
+        known = read_token((read_admin_token(data_dir) or "").encode())
+        row = ledger.live_token(known.token_id) if known is not None else None
+        if known is not None and row is not None and is_secret_of(row, known.secret) and row.is_valid_at(now_ms):
+            return
+        with suppress(NotFound):  # there is none before the first start
+            revoke_token(ledger, ADMIN_NAME, "strandline up")
+        made = make_token(
+            ledger, ADMIN_NAME, role=Role.ADMIN, writes=[], lasts_ms=None, now_ms=now_ms, by="strandline up"
+        )
+    _write(data_dir / ADMIN_TOKEN_FILE, made.text)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write the file whole, and never where another user could read it."""
+    new = path.with_suffix(".new")
+    try:
+        new.unlink(missing_ok=True)
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(f"{text}\n")
+        new.replace(path)
+    except OSError as error:
+        raise StackError(
+            f"the admin's token can't be kept in {path}: {error.strerror}; mend that and start again"
+        ) from error

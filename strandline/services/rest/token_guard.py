@@ -1,0 +1,133 @@
+"""Who may use the REST API: asks each request for its token, and says what became of those that change something.
+
+It stands before everything else, so that a request without the right costs no body, no route and no question to Kafka. What each
+operation needs stands in access/rights.py. An operation that stands in no table is refused to everybody.
+
+The audit log is a line `action=audit` for each request that may change something and for each that was refused for who asked: the
+principal, the operation, what it was about, the status. Requests without a valid token are told at most every few seconds.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import NamedTuple
+
+import structlog
+from starlette.routing import compile_path
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.rights import ANYONE, REST_OPERATIONS, Need, Principal, require
+from strandline.core.errors import Forbidden, StrandlineError, TransientError, Unauthenticated
+from strandline.services.rest.problems import RETRY_AFTER_S, problem_response
+
+logger = structlog.get_logger()
+
+CHALLENGE = 'Bearer realm="strandline"'
+SAY_AGAIN_S = 10.0
+
+
+class _Operation(NamedTuple):
+    name: str
+    """As `POST /v1/jobs/{name}/start`."""
+    need: Need
+    path: re.Pattern[str]
+
+
+_OPERATIONS: dict[str, list[_Operation]] = {}
+"""Method -> its operations."""
+for _name, _need in REST_OPERATIONS.items():
+    _method, _, _path = _name.partition(" ")
+    _OPERATIONS.setdefault(_method, []).append(_Operation(_name, _need, compile_path(_path)[0]))
+
+
+class TokenGuard:
+    """ASGI middleware: answers 401, 403 and 503 itself, and tells the routes who asks (`scope["state"]["principal"]`).
+
+    Without a doorkeeper whoever reaches the service may do everything.
+    """
+
+    def __init__(self, app: ASGIApp, doorkeeper: Doorkeeper | None) -> None:
+        self._app = app
+        self._doorkeeper = doorkeeper
+        self._said_s = -SAY_AGAIN_S
+        self._unsaid = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        operation, about = _operation_of(scope["method"], scope["path"])
+        principal = ANYONE
+        if self._doorkeeper is not None and (operation is None or operation.need is not Need.OPEN):
+            try:
+                principal = await self._doorkeeper.admit(_authorization(scope))
+            except Unauthenticated as error:
+                self._say_unauthenticated(scope)
+                await _refuse(scope, receive, send, 401, error, {"WWW-Authenticate": CHALLENGE})
+                return
+            except TransientError as error:
+                await _refuse(scope, receive, send, 503, error, {"Retry-After": str(RETRY_AFTER_S)})
+                return
+            if operation is not None:
+                try:
+                    require(principal, operation.need, operation.name)
+                except Forbidden as error:
+                    _audit(principal, operation, about, 403)
+                    await _refuse(scope, receive, send, 403, error, {})
+                    return
+        scope.setdefault("state", {})["principal"] = principal
+        if operation is None or operation.need in (Need.OPEN, Need.VIEWER):
+            await self._app(scope, receive, send)
+            return
+
+        async def send_and_say(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                _audit(principal, operation, about, message["status"])
+            await send(message)
+
+        await self._app(scope, receive, send_and_say)
+
+    def _say_unauthenticated(self, scope: Scope) -> None:
+        """Whoever reaches the port may cause these lines, so there are few of them."""
+        self._unsaid += 1
+        now_s = time.monotonic()
+        if now_s - self._said_s >= SAY_AGAIN_S:
+            peer = (scope.get("client") or ("unknown",))[0]
+            logger.warning(
+                "requests without a valid token were refused",
+                action="audit", requests=self._unsaid, method=scope["method"], path=scope["path"][:200], peer=peer, outcome=401,
+            )  # fmt: skip
+            self._said_s, self._unsaid = now_s, 0
+
+
+def _operation_of(method: str, path: str) -> tuple[_Operation | None, dict[str, str]]:
+    """The operation, and what stands for the names in its path. None for what no route takes."""
+    for one in _OPERATIONS.get("GET" if method == "HEAD" else method, ()):
+        found = one.path.match(path)
+        if found is not None:
+            return one, found.groupdict()
+    return None, {}
+
+
+def _authorization(scope: Scope) -> bytes | None:
+    found = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
+    if len(found) > 1:
+        raise Unauthenticated("the head has Authorization twice; send it once")
+    value: bytes | None = found[0] if found else None
+    return value
+
+
+async def _refuse(
+    scope: Scope, receive: Receive, send: Send, status: int, error: StrandlineError, headers: dict[str, str]
+) -> None:
+    headers = headers | {"Connection": "close"}  # its body was not read
+    await problem_response(scope["path"], status, error.code, str(error), headers=headers)(scope, receive, send)
+
+
+def _audit(principal: Principal, operation: _Operation, about: dict[str, str], status: int) -> None:
+    logger.info(
+        "a request was refused" if status == 403 else "a request was answered",
+        action="audit", principal=principal.name, operation=operation.name, about=about, outcome=status,
+    )  # fmt: skip

@@ -1,0 +1,283 @@
+"""Who may do what: every operation by every kind of principal, at the REST API and at the gateways, as the tables declare it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.rights import ANYONE, GATEWAY_ACTIONS, REST_OPERATIONS, Need, Principal, may, require
+from strandline.core.errors import Forbidden
+from strandline.core.host_names import HEALTH_PATHS
+from strandline.ingest.gateway.health_pages import HostNames
+from strandline.ingest.gateway.http_request import Answer, Refusal, Request
+from strandline.ingest.gateway.metrics import IngestMetrics
+from strandline.ingest.gateway.process import GatewayResources
+from strandline.ingest.http.gateway import HttpGateway
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import Role
+from strandline.services.rest.api import create_app
+from tests.support.control import BOTH, Api
+from tests.support.tokens import tokens_of_each_kind
+from tests.unit.test_http_answers import ToldStreams, ToldWriter
+
+STREAM = "readings"
+ALLOWED: dict[str, set[str]] = {
+    Need.OPEN: {
+        "nobody",
+        "no token",
+        "unknown",
+        "wrong secret",
+        "expired",
+        "revoked",
+        "writer",
+        "writer-elsewhere",
+        *Role,
+    },
+    Need.VIEWER: {"viewer", "operator", "admin"},
+    Need.OPERATOR: {"operator", "admin"},
+    Need.ADMIN: {"admin"},
+    Need.WRITE: {"writer", "admin"},
+}
+"""The matrix once more, written out: who may do what needs this."""
+WORTHLESS = {"nobody", "no token", "unknown", "wrong secret", "expired", "revoked"}
+KINDS = sorted(ALLOWED[Need.OPEN])
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    opened = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def doorkeeper(ledger: Ledger) -> Iterator[Doorkeeper]:
+    made = Doorkeeper(ledger, look_s=1, kept_s=10)
+    yield made
+    made.close()
+
+
+def described_operations() -> set[str]:
+    paths = create_app(None).openapi()["paths"]
+    return {f"{method.upper()} {path}" for path, operations in paths.items() for method in operations}
+
+
+def test_the_table_holds_every_operation_of_the_description_and_no_other() -> None:
+    assert set(REST_OPERATIONS) == described_operations() | {"GET /openapi.json"}
+
+
+def test_what_the_description_says_of_each_operation_is_what_the_table_says() -> None:
+    for path, operations in create_app(None).openapi()["paths"].items():
+        for method, operation in operations.items():
+            assert operation["x-strandline-needs"] == REST_OPERATIONS[f"{method.upper()} {path}"]
+
+
+def test_every_cell_of_the_rest_api_is_as_declared(ledger: Ledger, doorkeeper: Doorkeeper) -> None:
+    """No cell leaks: who has no valid token gets 401 everywhere but at the open doors, who lacks the role gets 403."""
+    api = Api(ledger, doorkeeper=doorkeeper)
+    tokens = tokens_of_each_kind(ledger, STREAM)
+    for name, need in REST_OPERATIONS.items():
+        method, _, template = name.partition(" ")
+        path = re.sub(r"{\w+}", "7", template)
+        for kind in KINDS:
+            headers = {} if kind == "nobody" else {"Authorization": f"Bearer {tokens[kind]}"}
+            answer = api.ask(method, path, headers=headers)
+            cell = f"{kind}: {name}: {answer.status_code} {answer.text[:200]}"
+            if kind in ALLOWED[need]:
+                assert answer.status_code not in (401, 403), cell
+                assert answer.status_code != 405 and "there is no route" not in answer.text, f"it met no route: {cell}"
+            elif kind in WORTHLESS:
+                assert answer.status_code == 401, cell
+                assert answer.headers["www-authenticate"].startswith("Bearer"), cell
+                assert answer.json()["code"] == "unauthenticated", cell
+            else:
+                assert answer.status_code == 403, cell
+                assert answer.json()["code"] == "forbidden", cell
+                assert need.value in answer.json()["detail"], cell
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1", "/v1/nothing", "/v1/jobs/", "/V1/jobs", "//v1/jobs", "/v1/jobs/x/start/", "/docs"]
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "PATCH"])
+def test_what_no_route_takes_is_401_without_a_token(
+    path: str, method: str, ledger: Ledger, doorkeeper: Doorkeeper
+) -> None:
+    assert Api(ledger, doorkeeper=doorkeeper).ask(method, path).status_code == 401
+
+
+def ask_gateway(
+    doorkeeper: Doorkeeper | None, method: str, url: str, authorization: str | None
+) -> tuple[Answer, ToldWriter, bool]:
+    """What a request to the HTTP gateway comes to, what was appended, and whether its body was read."""
+
+    async def run() -> tuple[Answer, ToldWriter, bool]:
+        writer = ToldWriter()
+        resources = GatewayResources(
+            writer,  # type: ignore[arg-type]
+            ToldStreams(),  # type: ignore[arg-type]
+            IngestMetrics("http"),
+            HostNames(),
+            1_000,
+            asyncio.Event(),
+            doorkeeper,
+        )
+        gateway = HttpGateway(resources, body_bytes_max=1_000)
+        request = Request(b"http:192.0.2.1", gateway.room)
+        request.method, request.url = method.encode(), url.encode()
+        request.headers[b"content-type"] = b"application/json"
+        if authorization is not None:
+            request.headers[b"authorization"] = authorization.encode()
+        is_read = True
+        try:
+            gateway.admit(request)
+            request.add(b'{"n":1}' if method == "POST" else b"")
+        except Refusal as refusal:
+            request.refusal, is_read = refusal, False
+        return await gateway.answer(request), writer, is_read
+
+    return asyncio.run(run())
+
+
+URL_OF_ACTION = {
+    "GET /healthz": "/healthz",
+    "GET /metrics": "/metrics",
+    "POST /v1/streams/{stream}/records": f"/v1/streams/{STREAM}/records",
+    "POST /api/v2/write": f"/api/v2/write?bucket={STREAM}",
+    "POST /write": f"/write?db={STREAM}",
+}
+
+
+def test_every_cell_of_the_http_gateway_is_as_declared(ledger: Ledger, doorkeeper: Doorkeeper) -> None:
+    tokens = tokens_of_each_kind(ledger, STREAM)
+    assert set(GATEWAY_ACTIONS) == {*URL_OF_ACTION, "GET /readyz", "MQTT PUBLISH"}
+    for action, url in URL_OF_ACTION.items():
+        need = GATEWAY_ACTIONS[action]
+        for kind in KINDS:
+            for _ in range(2):  # as one that is new to the gateway, and as one that it knows
+                header = None if kind == "nobody" else f"Bearer {tokens[kind]}"
+                found, writer, _ = ask_gateway(doorkeeper, action.split()[0], url, header)
+                cell = f"{kind}: {action}: {found}"
+                if kind in ALLOWED[need]:
+                    assert found.status not in (401, 403), cell
+                    continue
+                assert found.status == (401 if kind in WORTHLESS else 403), cell
+                assert not writer.appended, cell
+                assert (b"www-authenticate" in dict(found.headers)) is (found.status == 401), cell
+
+
+def test_a_request_without_a_token_or_of_one_that_is_known_to_lack_the_right_costs_no_body(
+    ledger: Ledger, doorkeeper: Doorkeeper
+) -> None:
+    url, token = f"/v1/streams/{STREAM}/records", f"Bearer {tokens_of_each_kind(ledger, STREAM)['viewer']}"
+    assert ask_gateway(doorkeeper, "POST", url, None)[2] is False
+    ask_gateway(doorkeeper, "POST", url, token)
+    found, _, is_read = ask_gateway(doorkeeper, "POST", url, token)
+    assert (found.status, is_read) == (403, False)
+
+
+def test_clients_of_influxdb_say_token_instead_of_bearer(ledger: Ledger, doorkeeper: Doorkeeper) -> None:
+    token = tokens_of_each_kind(ledger, STREAM)["writer"]
+    found, writer, _ = ask_gateway(doorkeeper, "POST", f"/v1/streams/{STREAM}/records", f"Token {token}")
+    assert (found.status, len(writer.appended)) == (200, 1)
+
+
+def test_without_a_doorkeeper_everything_is_as_it_was(ledger: Ledger) -> None:
+    assert ask_gateway(None, "POST", f"/v1/streams/{STREAM}/records", "Bearer whatever")[0].status == 200
+    api = Api(ledger)
+    assert api.apply(BOTH).status_code == 200
+    assert [event.principal for event in ledger.events()] == [None]
+    assert api.ask("POST", "/v1/tokens", json={"name": "a", "role": "admin"}).status_code == 409, (
+        "it would be worth nothing"
+    )
+    assert ledger.tokens() == []
+
+
+@pytest.mark.parametrize("need", Need)
+@pytest.mark.parametrize("role", [None, *Role])
+def test_roles_hold_those_before_them_and_only_admins_write_everywhere(need: Need, role: Role | None) -> None:
+    kind = role.value if role else "writer-elsewhere"
+    assert may(Principal("x", role), need, STREAM) is (kind in ALLOWED[need])
+
+
+def test_the_right_to_write_is_one_streams_or_all() -> None:
+    for writes, stream, is_allowed in (
+        ({"a"}, "a", True),
+        ({"a"}, "b", False),
+        ({"a"}, "", False),
+        ({"*"}, "b", True),
+        ({"a*"}, "ab", False),
+    ):
+        assert Principal("x", Role.OPERATOR, frozenset(writes)).may_write(stream) is is_allowed
+    assert may(ANYONE, Need.WRITE, "b")
+
+
+def test_a_refusal_says_what_is_missing() -> None:
+    with pytest.raises(Forbidden, match="x may not stop jobs: that needs the role operator"):
+        require(Principal("x", Role.VIEWER), Need.OPERATOR, "stop jobs")
+    with pytest.raises(Forbidden, match="the right to write to stream a"):
+        require(Principal("x", Role.OPERATOR), Need.WRITE, "append records", "a")
+
+
+def test_the_open_doors_are_those_of_health() -> None:
+    for table in (REST_OPERATIONS, GATEWAY_ACTIONS):
+        assert {name.split()[1] for name, need in table.items() if need is Need.OPEN} == HEALTH_PATHS
+
+
+def test_a_token_is_made_shown_once_and_revoked_over_the_api(ledger: Ledger, doorkeeper: Doorkeeper) -> None:
+    api = Api(ledger, doorkeeper=doorkeeper)
+    admin = {"Authorization": f"Bearer {tokens_of_each_kind(ledger, STREAM)['admin']}"}
+    asked = {"name": "dashboard", "role": "viewer", "writes": ["s"], "expires": "90d"}
+    answer = api.ask("POST", "/v1/tokens", json=asked, headers=admin)
+    made = answer.json()
+    assert (answer.status_code, answer.headers["cache-control"]) == (201, "no-store")
+    assert made["created_by"] == "admin" and made["expires_ms"] == made["created_ms"] + 90 * 86_400_000
+    theirs = {"Authorization": f"Bearer {made['token']}"}
+    assert api.ask("GET", "/v1/jobs", headers=theirs).status_code == 200
+    shown = api.ask("GET", "/v1/tokens", headers=admin).text
+    assert made["token"] not in shown and made["token"].split("_", 2)[2] not in shown and "digest" not in shown
+    assert api.ask("POST", "/v1/tokens", json=asked, headers=admin).status_code == 409, "the name has a token"
+    assert api.ask("POST", "/v1/tokens/dashboard/revoke", headers=admin).json()["revoked_by"] == "admin"
+    asyncio.run(doorkeeper.look())
+    assert api.ask("GET", "/v1/jobs", headers=theirs).status_code == 401
+    assert api.ask("POST", "/v1/tokens/dashboard/revoke", headers=admin).status_code == 404
+    assert [(one.kind, one.principal) for one in ledger.events()][-2:] == [
+        ("token_made", "admin"),
+        ("token_revoked", "admin"),
+    ]
+    for wrong in ({"name": "A B"}, {"name": "a"}, {"name": "a", "writes": ["S!"]}, {"name": "a", "role": "root"}):
+        assert api.ask("POST", "/v1/tokens", json=wrong, headers=admin).status_code == 422, wrong
+    for wrong in ("0s", "soon"):
+        body = {"name": "a", "role": "viewer", "expires": wrong}
+        assert api.ask("POST", "/v1/tokens", json=body, headers=admin).status_code == 422, wrong
+
+
+def test_who_ordered_what_is_in_the_events_and_in_the_audit_log(
+    ledger: Ledger, doorkeeper: Doorkeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = Api(ledger, doorkeeper=doorkeeper)
+    tokens = tokens_of_each_kind(ledger, STREAM)
+    operator, viewer = ({"Authorization": f"Bearer {tokens[kind]}"} for kind in ("operator", "viewer"))
+    before = len(ledger.events())
+    yaml = {"Content-Type": "application/yaml"}
+    assert api.ask("POST", "/v1/documents", content=BOTH, headers=operator | yaml).status_code == 200
+    for verb in ("stop", "start", "restart"):
+        assert api.ask("POST", f"/v1/jobs/power/{verb}", headers=operator).status_code == 202
+    assert api.ask("POST", "/v1/jobs/power/stop", headers=viewer).status_code == 403
+    events = ledger.events()[before:]
+    assert [(event.kind, event.principal) for event in events] == [
+        (kind, "operator")
+        for kind in ("stream_created", "job_created", "stop_ordered", "start_ordered", "restart_ordered")
+    ]
+    shown = api.ask("GET", "/v1/events?job=power", headers=viewer).json()["events"]
+    assert {event["principal"] for event in shown} == {"operator"}
+    text = caplog.text
+    assert "POST /v1/jobs/{name}/stop" in text and "'name': 'power'" in text and "viewer" in text
+    assert not [token for token in tokens.values() if token in text], "no token is logged"
+    assert json.dumps(shown).count("sl_") == 0
