@@ -7,7 +7,6 @@ and yields blobs for the buckets; see `slice_rows`.
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from strandline.core.errors import InvalidSettings, LedgerUnavailable
+from strandline.core.settings import Settings
 from strandline.ledger.states import SliceRow
 from strandline.log.index import LogIndex
 from strandline.log.reader import OffsetRange
@@ -269,7 +269,8 @@ def open_ledger(url: str) -> Ledger:
     from strandline.ledger.database import sqlite_file, without_secrets
     from strandline.ledger.ledger import Ledger
 
-    own_url = os.environ.get("STRANDLINE_LEDGER_URL", url)
+    own = Settings.read()
+    own_url = own.ledger_url if "ledger_url" in own.model_fields_set else url
     is_named = without_secrets(own_url) == url
     file = sqlite_file(url)
     if file is not None and not file.exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 from strandline.core.settings import Settings
-from strandline.services.client import ControlClient
+from strandline.services.client import ControlClient, Trust
 
 DataDir = Annotated[
     Path | None,
@@ -30,10 +31,20 @@ From = Annotated[
 To = Annotated[str | None, typer.Option("--to", help="Only windows that end at or before this time.")]
 
 
+_trust: ContextVar[Trust | None] = ContextVar("trust", default=None)
+"""What the options before the verb say about TLS."""
+
+
+def trust(ca: Path | None, certificate: Path | None, key: Path | None) -> None:
+    """Have `connect` use these files with `https`."""
+    if ca is not None or certificate is not None:
+        _trust.set(Trust(ca, certificate, key))
+
+
 def connect(data_dir: Path | None, url: str | None) -> ControlClient:
     """The control service of `--data-dir`, else of `--url`, else of the usual data directory."""
     if url and data_dir is None:
-        return ControlClient(url)
+        return ControlClient(url, trust=_trust.get())
     from strandline.services.embedded.addresses import read_stack
 
     return ControlClient(read_stack(data_dir or Settings.read().data_dir).api_url)
