@@ -4,15 +4,21 @@ values, never the environment. docs/operating.md lists every setting, and a test
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from strandline.core.errors import InvalidSettings
+
+_URLS_WITH_SECRETS = ("elasticsearch_url", "ledger_url")
+_PREFIX = "STRANDLINE_"
 
 
 def _default_data_dir() -> Path:
@@ -27,6 +33,16 @@ def _default_cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "strandline"
 
 
+def _as_text(value: object) -> object:
+    """A property's value as librdkafka writes it; anything but text, a number or a truth value stays and is refused."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+Property = Annotated[SecretStr, BeforeValidator(_as_text)]
+
+
 class Settings(BaseSettings):
     """What a process of Strandline needs to know. The defaults are the embedded stack on loopback."""
 
@@ -38,6 +54,25 @@ class Settings(BaseSettings):
     """Where the fetched servers are kept between stacks; may be deleted at any time while no stack runs."""
     kafka_bootstrap: str = "127.0.0.1:9092"
     """The Kafka brokers, `host:port` separated by commas."""
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """How Kafka's connections are secured: SSL is TLS, SASL is a login."""
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    """How a login proves the password."""
+    kafka_username: str | None = None
+    """As whom every client of Kafka logs in."""
+    kafka_password: SecretStr | None = None
+    """The password of that user."""
+    kafka_ca_file: Path | None = None
+    """A PEM file of the certificates that vouch for the brokers'; default: those of the machine."""
+    kafka_certificate_file: Path | None = None
+    """A PEM file with the certificate, and its chain, by which clients prove who they are to Kafka."""
+    kafka_key_file: Path | None = None
+    """A PEM file with the private key of that certificate. Default: the key is in the certificate's file."""
+    kafka_key_password: SecretStr | None = None
+    """The password of that key, if it is encrypted."""
+    kafka_properties: dict[str, Property] = {}
+    """Further properties of librdkafka, a JSON object: `{"socket.keepalive.enable": true}`. Those that a promise of Strandline
+    needs are refused."""
     stream_replication: int = Field(default=1, ge=1)
     """Replicas of each topic that Strandline makes."""
     elasticsearch_url: str = "http://127.0.0.1:9200"
@@ -48,16 +83,45 @@ class Settings(BaseSettings):
     """As whom jobs ask it."""
     schema_registry_password_file: Path | None = None
     """A file with the password of that user."""
+    elasticsearch_cloud_id: str | None = None
+    """The cloud id of an Elastic Cloud deployment: it names the store instead of `elasticsearch_url`."""
+    elasticsearch_api_key: SecretStr | None = None
+    """An API key of Elasticsearch, encoded as Kibana and `POST /_security/api_key` give it."""
+    elasticsearch_username: str | None = None
+    """As whom Strandline logs in at Elasticsearch, where there is no API key."""
+    elasticsearch_password: SecretStr | None = None
+    """The password of that user."""
+    elasticsearch_ca_file: Path | None = None
+    """A PEM file of the certificates that vouch for Elasticsearch's; default: those of the machine."""
+    elasticsearch_certificate_file: Path | None = None
+    """A PEM file with the certificate by which Strandline proves who it is to Elasticsearch."""
+    elasticsearch_key_file: Path | None = None
+    """A PEM file with the private key of that certificate. Default: the key is in the certificate's file."""
     ledger_url: str = "sqlite:///strandline-ledger.sqlite"
-    """SQLAlchemy URL of the ledger's database: `sqlite:///FILE` or `postgresql+psycopg://...`. May hold a password."""
+    """SQLAlchemy URL of the ledger's database: `sqlite:///FILE` or `postgresql+psycopg://...?sslmode=verify-full&sslrootcert=FILE`.
+    May hold a password."""
+    ledger_password: SecretStr | None = None
+    """The password of the ledger's user, where the URL has none. Read anew for each connection."""
     control_host: str = "127.0.0.1"
     """The address on which the REST API listens. Off loopback it takes AUTH, or ALLOW_OPEN, as every listener does."""
     control_port: int = 8080
     """The port of the REST API."""
+    control_tls_certificate: Path | None = None
+    """A PEM file with the REST API's certificate and its chain. With it every connection is TLS."""
+    control_tls_key: Path | None = None
+    """A PEM file with its private key. Default: the key is in the certificate's file."""
+    control_tls_client_ca: Path | None = None
+    """A PEM file of certificates: only clients pass whose own they vouch for."""
     http_host: str = "127.0.0.1"
     """The address on which the HTTP gateway listens."""
     http_port: int = 8081
     """The port of the HTTP gateway."""
+    http_tls_certificate: Path | None = None
+    """A PEM file with the HTTP gateway's certificate and its chain. With it every connection is TLS."""
+    http_tls_key: Path | None = None
+    """A PEM file with its private key. Default: the key is in the certificate's file."""
+    http_tls_client_ca: Path | None = None
+    """A PEM file of certificates: only senders pass whose own they vouch for."""
     gateway_names: tuple[str, ...] = ()
     """Host names under which gateways take records by HTTP and answer `/metrics`, beside addresses, those of loopback,
     `http_host` and the machine's own; `*` for any. `/healthz` and `/readyz` always answer under any name."""
@@ -128,6 +192,32 @@ class Settings(BaseSettings):
     log_json: bool = False
     """Log lines as JSON objects, one a line, instead of text for people."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve_cloud_id(cls, values: Any) -> Any:
+        """Have the URL say what the cloud id says. Raises ValueError, and InvalidSettings when both are set and differ."""
+        cloud_id = values.get("elasticsearch_cloud_id") if isinstance(values, dict) else None
+        if cloud_id is None:
+            return values
+        url = _url_of_cloud_id(str(cloud_id))
+        if values.get("elasticsearch_url", url) != url:
+            raise InvalidSettings(
+                "STRANDLINE_ELASTICSEARCH_CLOUD_ID and STRANDLINE_ELASTICSEARCH_URL name different servers; unset one of them"
+            )
+        return {**values, "elasticsearch_url": url}
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment, and for secrets the files that it names."""
+        return init_settings, env_settings, _SecretFiles(settings_cls)
+
     @classmethod
     def read(cls) -> Self:
         """Read the environment. Raises InvalidSettings, which names the first variable that is wrong and shows no other."""
@@ -140,3 +230,89 @@ class Settings(BaseSettings):
             field = re.search(r'field "(\w+)"', str(error))
             name, reason = field[1] if field else "...", "it is not JSON"
         raise InvalidSettings(f"STRANDLINE_{name.upper()} is wrong: {reason}; correct it or unset it")
+
+
+class _SecretFiles(PydanticBaseSettingsSource):
+    """What stands in the files that `STRANDLINE_NAME_FILE` names, for each setting that may hold a secret."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """As its base class asks; `__call__` gives all at once."""
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        environment = {name.upper(): value for name, value in os.environ.items() if name.upper().startswith(_PREFIX)}
+        found: dict[str, Any] = {}
+        for name in secret_names(self.settings_cls):
+            variable = f"{_PREFIX}{name.upper()}"
+            path = environment.get(f"{variable}_FILE")
+            if path is None:
+                continue
+            if variable in environment:
+                raise InvalidSettings(f"{variable} and {variable}_FILE are both set; unset one of them")
+            text = _secret(Path(path), variable)
+            found[name] = _object(text, f"{variable}_FILE") if name == "kafka_properties" else text
+        return found
+
+
+def secret_names(kind: type[BaseSettings]) -> list[str]:
+    """The settings of this class that may hold a secret: each can stand in a file instead, and none is shown or handed on."""
+    return [
+        name
+        for name, field in kind.model_fields.items()
+        if name in _URLS_WITH_SECRETS
+        or name == "kafka_properties"
+        or SecretStr in (field.annotation, *get_args(field.annotation))
+    ]
+
+
+def secret_files(names: tuple[str, ...]) -> tuple[tuple[str, int, int], ...]:
+    """The files that hold these settings now, each with what changes when it is replaced: to see that a secret is a new one."""
+    found = []
+    for name in names:
+        path = os.environ.get(f"{_PREFIX}{name.upper()}_FILE")
+        if path is not None:
+            found.append(stamp_of(Path(path)))
+    return tuple(found)
+
+
+def stamp_of(path: Path) -> tuple[str, int, int]:
+    """What changes when a file is replaced or written anew."""
+    try:
+        state = path.stat()
+    except OSError:
+        return str(path), 0, 0
+    return str(path), state.st_mtime_ns, state.st_ino
+
+
+def _url_of_cloud_id(cloud_id: str) -> str:
+    """A cloud id is `NAME:` and base64 of `HOST[:PORT]$ELASTICSEARCH$KIBANA`."""
+    try:
+        text = base64.b64decode(cloud_id.rpartition(":")[2], validate=True).decode("ascii")
+        domain, deployment = text.split("$")[:2]
+    except ValueError:
+        domain = deployment = ""
+    if not domain or not deployment:
+        raise InvalidSettings(
+            "STRANDLINE_ELASTICSEARCH_CLOUD_ID is wrong: it is no cloud id; copy it from the deployment's page in Elastic Cloud"
+        )
+    host, _, port = domain.partition(":")
+    return f"https://{deployment}.{host}:{port or 443}"
+
+
+def _secret(path: Path, variable: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidSettings(
+            f"{variable}_FILE names {path}, which can't be read: {reason}; correct it or unset it"
+        ) from None
+
+
+def _object(text: str, variable: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise InvalidSettings(
+            f'{variable} is wrong: it is not JSON; write an object, as {{"client.rack": "a"}}'
+        ) from None

@@ -18,6 +18,7 @@ from sqlalchemy import event, exc
 from sqlalchemy.dialects import postgresql, sqlite
 
 from strandline.core.errors import Conflict, InvalidSettings, LedgerUnavailable
+from strandline.core.settings import Settings
 
 BUSY_TIMEOUT_S = 30
 """How long a statement waits for another process's lock before the ledger counts as unavailable."""
@@ -83,9 +84,9 @@ class Database:
         except (exc.IntegrityError, exc.DataError, OverflowError) as error:
             raise Conflict(f"The ledger refused to {action}: {_first_line(error)}") from error
         except (exc.DBAPIError, exc.TimeoutError) as error:
+            reason = _first_line(error)
             raise LedgerUnavailable(
-                f"Could not {action}: the ledger's database at {self.address} says {_first_line(error)!r}; "
-                "whether it was done is unknown: see that the database is up and has space, then repeat it."
+                f"Could not {action}: the ledger's database at {self.address} says {reason!r}; {_remedy(reason)}."
             ) from error
         finally:
             if self._is_closed:  # meanwhile: the connection went back to a pool that nobody closes any more
@@ -161,7 +162,7 @@ def _postgresql_engine(url: sa.URL) -> sa.Engine:
         f"-c lock_timeout={BUSY_TIMEOUT_S}s -c statement_timeout={2 * BUSY_TIMEOUT_S}s "
         f"-c idle_in_transaction_session_timeout={2 * BUSY_TIMEOUT_S}s"
     )
-    return sa.create_engine(
+    engine = sa.create_engine(
         url,
         pool_pre_ping=True,
         pool_timeout=BUSY_TIMEOUT_S,
@@ -171,6 +172,26 @@ def _postgresql_engine(url: sa.URL) -> sa.Engine:
             "application_name": "strandline",
         },
     )
+
+    @event.listens_for(engine, "do_connect")
+    def log_in(dialect: Any, record: Any, arguments: Any, options: dict[str, Any]) -> None:
+        if "password" not in options and "passfile" not in options:
+            password = Settings.read().ledger_password  # as it stands in its file now
+            if password is not None:
+                options["password"] = password.get_secret_value()
+
+    return engine
+
+
+def _remedy(reason: str) -> str:
+    """What to do about a database that says so. libpq gives refusals as text only."""
+    if "no password supplied" in reason or "authentication failed" in reason:
+        return "look at STRANDLINE_LEDGER_PASSWORD, and at the user in STRANDLINE_LEDGER_URL"
+    if "certificate" in reason or "SSL" in reason or "no encryption" in reason or "pg_hba.conf" in reason:
+        return (
+            "look at sslmode, sslrootcert, sslcert and sslkey in STRANDLINE_LEDGER_URL, and at the server's pg_hba.conf"
+        )
+    return "whether it was done is unknown: see that the database is up and has space, then repeat it"
 
 
 def _first_line(error: Exception) -> str:

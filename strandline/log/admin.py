@@ -25,6 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs f
 )
 
 from strandline.core.errors import Conflict, LogUnavailable, NotFound
+from strandline.log.kafka_connection import Refusals, librdkafka
 
 _ASK_AGAIN_S = 0.2
 _GRACE_S = 1.0
@@ -83,6 +84,7 @@ class KafkaAdmin:
         self.timeout_s = timeout_s
         self._changes_topics = changes_topics
         self._make_client = make_client
+        self._refusals = Refusals()
         self._client = self._connect()
 
     def check(self) -> None:
@@ -243,7 +245,8 @@ class KafkaAdmin:
     def _connect(self) -> AdminClient:
         # What goes wrong comes back as an exception; librdkafka's own lines on stderr would only repeat it.
         timeout_ms = int(self.timeout_s * 1_000)
-        return self._make_client({"bootstrap.servers": self.bootstrap, "socket.timeout.ms": timeout_ms, "log_level": 0})
+        own = {"socket.timeout.ms": timeout_ms, "log_level": 0, "error_cb": self._refusals}
+        return self._make_client(librdkafka(self.bootstrap, own))
 
     def _result(self, future: Future[T], topic: str, what: str) -> T:
         try:
@@ -258,6 +261,9 @@ class KafkaAdmin:
     def _explain(self, what: str, error: Exception) -> LogUnavailable | Conflict:
         code = _code(error)
         reason = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
+        if code is None or code < 0:
+            self._client.poll(0)  # hears of a refused login or certificate, of which the call itself says nothing
+            reason += self._refusals.text()
         if self._changes_topics and code is not None and code >= 0 and code not in _TRANSIENT_CODES:
             return Conflict(f"{what}: Kafka at {self.bootstrap} refused it ({reason})")
         return LogUnavailable(f"{what}: {reason} (Kafka at {self.bootstrap}); try again when Kafka answers")

@@ -10,6 +10,7 @@ from aiokafka.errors import KafkaError, NoError, OffsetOutOfRangeError
 
 from strandline.core.errors import LogUnavailable
 from strandline.log.brokers import Answer, Asked, Brokers
+from strandline.log.kafka_connection import remedy_of
 from strandline.log.record_batches import checksum_at
 
 _PARTITION_BYTES_MAX = 131_072
@@ -24,7 +25,7 @@ class BatchChecksums:
         self._bootstrap = bootstrap
         self._timeout_s = timeout_s
         self._loop = asyncio.new_event_loop()
-        self._brokers = Brokers(bootstrap, timeout_s, {})
+        self._brokers = Brokers(bootstrap, timeout_s, None)
 
     def at(self, stream: str, offsets: Mapping[int, int]) -> dict[int, int]:
         """Per partition the checksum of the batch that holds the offset. A partition that holds no such offset is left out.
@@ -50,7 +51,7 @@ class BatchChecksums:
                 if time.monotonic() > deadline:
                     raise LogUnavailable(
                         f"the checksums of stream {stream} could not be read from Kafka at {self._bootstrap} "
-                        f"({str(error) or type(error).__name__}); try again when Kafka answers"
+                        f"({str(error) or type(error).__name__}{remedy_of(error)}); try again when Kafka answers"
                     ) from error
                 self._loop.run_until_complete(self._brokers.close())
                 time.sleep(_ASK_AGAIN_S)

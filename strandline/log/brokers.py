@@ -21,6 +21,8 @@ from aiokafka.errors import (
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
+from strandline.log.kafka_connection import aiokafka
+
 _READ_COMMITTED = 1
 _FETCH_WAIT_MAX_MS = 250
 """How long a broker waits for records where there are none yet. It answers at once as soon as there is one."""
@@ -55,10 +57,12 @@ class Brokers:
     """Fetches from the leaders of partitions. A failure raises KafkaError, OSError or TimeoutError; after it, `close` before the
     next fetch."""
 
-    def __init__(self, bootstrap: str, request_timeout_s: float, security: Mapping[str, Any]) -> None:
-        """`security`: options of aiokafka's connections, as `security_protocol`, `ssl_context` and `sasl_mechanism`."""
+    def __init__(self, bootstrap: str, request_timeout_s: float, security: Mapping[str, Any] | None) -> None:
+        """`security`: options of aiokafka's connections, as `security_protocol`, `ssl_context` and `sasl_mechanism`. None: what
+        the settings of this process say, read anew for each connection; then InvalidSettings may be raised, too."""
         self._bootstrap = bootstrap
-        self._options = {"client_id": "strandline", "request_timeout_ms": int(request_timeout_s * 1_000), **security}
+        self._options = {"client_id": "strandline", "request_timeout_ms": int(request_timeout_s * 1_000)}
+        self._security = security
         self._connections: dict[tuple[str, int], AIOKafkaConnection] = {}
         self._leaders: dict[Place, tuple[str, int]] = {}
 
@@ -121,7 +125,8 @@ class Brokers:
         connection = self._connections.pop(address, None)
         if connection is None or not connection.connected():
             await _end([connection] if connection else [])
-            connection = AIOKafkaConnection(*address, **self._options)
+            security = self._security if self._security is not None else aiokafka()
+            connection = AIOKafkaConnection(*address, **self._options, **security)
             try:
                 await connection.connect()
             except BaseException:

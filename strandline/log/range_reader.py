@@ -11,7 +11,6 @@ import time
 import weakref
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from aiokafka.errors import (
@@ -30,6 +29,7 @@ from aiokafka.errors import (
 from strandline.core.errors import LogChanged, LogTruncated, LogUnavailable
 from strandline.core.record_headers import pack_header_values
 from strandline.log.brokers import Answer, Asked, Brokers, Place
+from strandline.log.kafka_connection import remedy_of
 from strandline.log.reader import OffsetRange
 from strandline.log.record_batches import RecordBatch, committed_batches
 
@@ -72,10 +72,9 @@ class RangeReader:
     A process keeps one: a new one has to connect first.
     """
 
-    def __init__(
-        self, bootstrap: str, timeout_s: float = 30.0, security: Mapping[str, Any] = MappingProxyType({})
-    ) -> None:
-        """`security`: options of aiokafka's connections, as `security_protocol`, `ssl_context` and `sasl_mechanism`."""
+    def __init__(self, bootstrap: str, timeout_s: float = 30.0, security: Mapping[str, Any] | None = None) -> None:
+        """`security`: options of aiokafka's connections, as `security_protocol`, `ssl_context` and `sasl_mechanism`. None: those
+        of the settings of this process."""
         self._bootstrap = bootstrap
         self._timeout_s = timeout_s
         self._loop = asyncio.new_event_loop()
@@ -280,4 +279,4 @@ def _close(loop: asyncio.AbstractEventLoop, brokers: Brokers) -> None:
 
 
 def _text(error: Exception | None) -> str:
-    return (str(error) or type(error).__name__) if error else "no record and no error"
+    return f"{str(error) or type(error).__name__}{remedy_of(error)}" if error else "no record and no error"

@@ -108,8 +108,7 @@ class ReadBack(Generic[Ticket]):
         """Partitions whose read is over, and which are still assigned."""
         self._started_s = self._asked_again_s = 0.0
         self._consumer = make_consumer(
-            config
-            | consumer_settings("read-back")
+            consumer_settings("read-back")
             | {
                 "isolation.level": "read_uncommitted",
                 # A fetch of a record that is not there yet comes back soon, so that it doesn't hold up other partitions.
@@ -119,6 +118,7 @@ class ReadBack(Generic[Ticket]):
                 "fetch.error.backoff.ms": 20,
                 "check.crcs": True,
             }
+            | config
         )
 
     @property

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from strandline.core.errors import LogTruncated, LogUnavailable
 from strandline.log.consumer_settings import consumer_settings
+from strandline.log.kafka_connection import explained, librdkafka
 
 MESSAGES_A_FETCH = 10_000
 """How many messages are taken from librdkafka's queue at once; records are decoded in these units."""
@@ -53,19 +54,22 @@ class LogReader:
         self._timeout_s = timeout_s
         self._messages_a_fetch = messages_a_fetch
         self._bootstrap = bootstrap
+        own = consumer_settings("log-reader")
         self._consumer = Consumer(
-            consumer_settings("log-reader")
-            | {
-                "bootstrap.servers": bootstrap,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 10,  # only at the end of a partition does the broker wait
-                "queued.min.messages": 50_000,
-                "queued.max.messages.kbytes": queue_kb,
-                # While Kafka is away, librdkafka would write 20 lines a second; the error says the last reason instead.
-                "log_level": 2,
-                "error_cb": self._note,
-            }
+            librdkafka(
+                bootstrap,
+                own
+                | {
+                    "enable.partition.eof": True,
+                    "isolation.level": "read_committed",
+                    "fetch.wait.max.ms": 10,  # only at the end of a partition does the broker wait
+                    "queued.min.messages": 50_000,
+                    "queued.max.messages.kbytes": queue_kb,
+                    # While Kafka is away, librdkafka would write 20 lines a second; the error says the last reason instead.
+                    "log_level": 2,
+                    "error_cb": self._note,
+                },
+            )
         )
         self._last_error = ""
 
@@ -73,7 +77,7 @@ class LogReader:
         self._consumer.close()
 
     def _note(self, error: KafkaError) -> None:
-        self._last_error = f"; its last error: {error.str()}"
+        self._last_error = f"; its last error: {explained(error)}"
 
     def read(self, offset_range: OffsetRange) -> Iterator[list[Message]]:
         """Yield the records of the range in order, in lists of at most `messages_a_fetch`.

@@ -15,13 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaException, Message, Producer
 
 from strandline.core.errors import Divergence, LogUnavailable, RecordTooLarge
 from strandline.core.failpoints import failpoint
 from strandline.log.index import LogIndex
+from strandline.log.kafka_connection import Refusals, librdkafka
 from strandline.log.reader import LogReader, OffsetRange
 from strandline.log.record_size import is_too_large, record_batch_bytes_max
 
@@ -186,25 +187,26 @@ def fence_producer(
 
     `settings` are further settings of the producer. Raises LogUnavailable.
     """
+    refusals = Refusals()
+    own: dict[str, Any] = {
+        "transactional.id": transactional_id,
+        "transaction.timeout.ms": _TRANSACTION_TIMEOUT_S * 1000,
+        "compression.type": "lz4",
+        "linger.ms": 5,
+        "log_level": 3,
+        # Connect to every broker at once. Otherwise librdkafka looks for a connection every 50 ms, and one time in ten
+        # it waits half a second before it asks for the coordinator again.
+        "enable.sparse.connections": False,
+        "reconnect.backoff.max.ms": 500,  # by default it may take 10 s until it is noticed that Kafka is back
+        "error_cb": refusals,
+        **settings,
+    }
+    producer = Producer(librdkafka(bootstrap, own))
     try:
-        producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "transactional.id": transactional_id,
-                "transaction.timeout.ms": _TRANSACTION_TIMEOUT_S * 1000,
-                "compression.type": "lz4",
-                "linger.ms": 5,
-                "log_level": 3,
-                # Connect to every broker at once. Otherwise librdkafka looks for a connection every 50 ms, and one time in ten
-                # it waits half a second before it asks for the coordinator again.
-                "enable.sparse.connections": False,
-                "reconnect.backoff.max.ms": 500,  # by default it may take 10 s until it is noticed that Kafka is back
-                **settings,
-            }
-        )
         producer.init_transactions(_TIMEOUT_S)
     except KafkaException as error:
-        raise _failure(bootstrap, transactional_id, topic, error) from error
+        producer.poll(0)  # hears of a refused login or certificate, of which the call itself says nothing
+        raise _failure(bootstrap, transactional_id, topic, error, refusals.text()) from error
     return producer
 
 
@@ -232,7 +234,7 @@ def _produce(producer: Producer, topic: str, entry: Entry) -> None:
 
 
 def _failure(
-    bootstrap: str, transactional_id: str, topic: str, error: KafkaException
+    bootstrap: str, transactional_id: str, topic: str, error: KafkaException, refused: str = ""
 ) -> LogUnavailable | RecordTooLarge:
     reason = error.args[0].str()
     if is_too_large(error.args[0]):
@@ -241,5 +243,5 @@ def _failure(
             f"again, which raises the topic's max.message.bytes to what STRANDLINE_RECORD_BYTES_MAX asks for; then start the job"
         )
     return LogUnavailable(
-        f"nothing could be written to {topic} in Kafka at {bootstrap} as {transactional_id}: {reason}"
+        f"nothing could be written to {topic} in Kafka at {bootstrap} as {transactional_id}: {reason}{refused}"
     )

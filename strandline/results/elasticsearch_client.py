@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
-from elastic_transport import JsonSerializer, SerializationError, TransportError
+from elastic_transport import JsonSerializer, SerializationError, TlsError, TransportError
 from elasticsearch import ApiError, Elasticsearch, UnsupportedProductError
 
 from strandline.core.errors import IndexUnavailable, InvalidSettings, PermanentError
+from strandline.core.settings import Settings, secret_files, stamp_of
 from strandline.core.urls import without_credentials
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
+_NAMES = tuple(name for name in Settings.model_fields if name.startswith("elasticsearch_"))
+_LOGIN_REMEDY = "look at STRANDLINE_ELASTICSEARCH_API_KEY, or at STRANDLINE_ELASTICSEARCH_USERNAME and STRANDLINE_ELASTICSEARCH_PASSWORD"
+_TLS_REMEDY = (
+    "look at STRANDLINE_ELASTICSEARCH_CA_FILE, and at STRANDLINE_ELASTICSEARCH_CERTIFICATE_FILE and its _KEY_FILE"
+)
 
 
 class RequestRefused(PermanentError):
@@ -62,7 +70,7 @@ def request_bytes(
     may have been carried out, so repeat it only if doing it twice is harmless. Raises RequestRefused otherwise, and
     InvalidSettings for a URL that can't be read.
     """
-    client = _client(url, os.getpid()).options(request_timeout=timeout_s)
+    client = _client_of_settings(url).options(request_timeout=timeout_s)
     headers = {"accept": JSON, "content-type": content_type} if body is not None else {"accept": JSON}
     operation = f"{method} {path} at {without_credentials(url)}"
     try:
@@ -73,11 +81,14 @@ def request_bytes(
     except ApiError as error:
         error_type, reason = _explain(decode(error.body))
         message = f"{operation}: Elasticsearch answered {error.status_code} {error_type}: {reason}"
+        if error.status_code == 401:
+            message += f"; {_LOGIN_REMEDY}"
         if error.status_code in (408, 429) or error.status_code >= 500:
             raise IndexUnavailable(f"{message}; check its health and disk") from error
         raise RequestRefused(message, error.status_code, error_type) from error
     except (TransportError, SerializationError) as error:
-        raise IndexUnavailable(f"{operation}: no answer ({error}); check that Elasticsearch runs") from error
+        remedy = _TLS_REMEDY if isinstance(error, TlsError) else "check that Elasticsearch runs"
+        raise IndexUnavailable(f"{operation}: no answer ({error}); {remedy}") from error
 
 
 def decode(answer: bytes) -> Any:
@@ -99,15 +110,101 @@ class _Undecoded(JsonSerializer):
         return data
 
 
+def _client_of_settings(url: str) -> Elasticsearch:
+    """The client for this URL, logged in as the settings of this process say, where they are about the same server. A secret or a
+    certificate in a file that has changed makes a new one: the next request logs in with what stands there now."""
+    return _client(url, os.getpid(), _settings_now())
+
+
+def is_of_settings(url: str, settings: Settings) -> bool:
+    """Whether the settings' login is meant for the server with this URL."""
+    return without_credentials(url) == without_credentials(settings.elasticsearch_url)
+
+
+def login_of(settings: Settings) -> str:
+    """How these settings log in, without the secret: to compare the settings of two machines."""
+    if settings.elasticsearch_api_key is not None:
+        return "API key"
+    if settings.elasticsearch_username is not None:
+        return f"user {settings.elasticsearch_username}"
+    return "certificate" if settings.elasticsearch_certificate_file is not None else ""
+
+
+class _Now(NamedTuple):
+    """What a client's login is made of: the environment's part, and what changes when one of its files does."""
+
+    environment: tuple[str | None, ...]
+    files: tuple[tuple[str, int, int], ...]
+
+
+def _settings_now() -> _Now:
+    values = tuple(os.environ.get(f"STRANDLINE_{name.upper()}") for name in _NAMES)
+    paths = [value for name, value in zip(_NAMES, values, strict=True) if name.endswith("_file") and value]
+    return _Now(values, (*secret_files(_NAMES), *(stamp_of(Path(path)) for path in paths)))
+
+
+def _options(url: str) -> dict[str, Any]:
+    """What the client is given beside the URL. Raises InvalidSettings."""
+    settings = Settings.read()
+    if not is_of_settings(url, settings):
+        return {}
+    options: dict[str, Any] = {}
+    key, user, password = (
+        settings.elasticsearch_api_key,
+        settings.elasticsearch_username,
+        settings.elasticsearch_password,
+    )
+    if (user is None) != (password is None):
+        raise InvalidSettings(
+            "set both STRANDLINE_ELASTICSEARCH_USERNAME and STRANDLINE_ELASTICSEARCH_PASSWORD, or neither"
+        )
+    ways = [key is not None, user is not None, without_credentials(url) != url]
+    if sum(ways) > 1:
+        raise InvalidSettings(
+            "Elasticsearch can be logged in to in one way only: set one of STRANDLINE_ELASTICSEARCH_API_KEY, "
+            "STRANDLINE_ELASTICSEARCH_USERNAME, or a user in STRANDLINE_ELASTICSEARCH_URL"
+        )
+    if key is not None:
+        options["api_key"] = key.get_secret_value()
+    if user is not None and password is not None:
+        options["basic_auth"] = (user, password.get_secret_value())
+    ca, certificate = settings.elasticsearch_ca_file, settings.elasticsearch_certificate_file
+    if ca is not None or certificate is not None:
+        if not url.startswith("https://"):
+            raise InvalidSettings(
+                "STRANDLINE_ELASTICSEARCH_CA_FILE or _CERTIFICATE_FILE is set, but STRANDLINE_ELASTICSEARCH_URL is not https://; "
+                "write https:// or unset them"
+            )
+        options["ssl_context"] = _context(settings)
+    return options
+
+
+def _context(settings: Settings) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=settings.elasticsearch_ca_file)
+        if settings.elasticsearch_certificate_file is not None:
+            # An encrypted key is refused: otherwise the process would ask for its password at the terminal.
+            context.load_cert_chain(settings.elasticsearch_certificate_file, settings.elasticsearch_key_file, "")
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidSettings(f"the certificates for Elasticsearch can't be used ({error}); {_TLS_REMEDY}") from None
+    return context
+
+
 @lru_cache(maxsize=8)
-def _client(url: str, process_id: int) -> Elasticsearch:
+def _client(url: str, process_id: int, now: _Now) -> Elasticsearch:
     """Keep one client, with its connections, per process: Spark's Python workers are forked and outlive their tasks.
 
     It asks no `GET /`: the client knows Elasticsearch by a header of every answer, which the embedded one sends too.
     """
+    options = _options(url)
     try:
         return Elasticsearch(
-            url, max_retries=0, retry_on_timeout=False, retry_on_status=(), serializers={JSON: _Undecoded()}
+            url,
+            **options,
+            max_retries=0,
+            retry_on_timeout=False,
+            retry_on_status=(),
+            serializers={JSON: _Undecoded()},
         )
     except ValueError:  # quotes the URL, with its password
         raise InvalidSettings(

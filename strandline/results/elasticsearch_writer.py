@@ -20,7 +20,15 @@ from strandline.results.bulk import Bulk, cut_bulks
 from strandline.results.bulk_answer import BulkItem, ItemOutcome, read_bulk_answer
 from strandline.results.comparison import differences
 from strandline.results.document import Document, DocumentColumns, DocumentShape
-from strandline.results.elasticsearch_client import NDJSON, RequestRefused, decode, request, request_bytes
+from strandline.results.elasticsearch_client import (
+    NDJSON,
+    RequestRefused,
+    decode,
+    is_of_settings,
+    login_of,
+    request,
+    request_bytes,
+)
 from strandline.results.index_settings import INDEX_SETTINGS_DEFAULT, IndexSettings
 from strandline.results.month_indices import MadeIndices, MonthIndices
 from strandline.results.remedies import stopped_by_item, stopped_by_request
@@ -60,11 +68,15 @@ class ElasticsearchWriter:
 
     def __getstate__(self) -> dict[str, Any]:
         shown = without_credentials(self.url)
-        return {**vars(self), "url": shown, "has_credentials": shown != self.url}
+        settings = Settings.read()
+        login = login_of(settings) if is_of_settings(self.url, settings) else ""
+        return {**vars(self), "url": shown, "has_credentials": shown != self.url, "login": login}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if state.pop("has_credentials"):
             state["url"] = _url_of_environment(state["url"])
+        if login := state.pop("login"):
+            _require_login(state["url"], login)
         vars(self).update(state)
 
     def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
@@ -266,6 +278,17 @@ def _url_of_environment(shown: str) -> str:
             "be in the environment of this process and, on a cluster, of the Spark worker on each machine."
         )
     return own
+
+
+def _require_login(url: str, login: str) -> None:
+    """Raise InvalidSettings unless this process logs in at this server as the one does that made the writer."""
+    own = Settings.read()
+    if not is_of_settings(url, own) or login_of(own) != login:
+        raise InvalidSettings(
+            f"On {socket.gethostname()} the settings STRANDLINE_ELASTICSEARCH_* do not log in at {without_credentials(url)} by "
+            f"{login}, as the job's driver does: they must be in the environment of this process and, on a cluster, of the Spark "
+            "worker on each machine."
+        )
 
 
 def _refuse(item: BulkItem) -> Refused:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -13,6 +16,7 @@ import httpx
 from strandline.core.errors import (
     Conflict,
     InvalidDocument,
+    InvalidSettings,
     NotFound,
     PermanentError,
     Problem,
@@ -33,13 +37,46 @@ class ControlUnavailable(TransientError):
     code = "control_unavailable"
 
 
+@dataclass(frozen=True)
+class Trust:
+    """Whom a client believes, and who it says that it is, with `https`. All files are PEM."""
+
+    ca: Path | None = None
+    """Certificates that vouch for the service's; default: those of the machine."""
+    certificate: Path | None = None
+    """The client's own certificate, where the service asks for one."""
+    key: Path | None = None
+    """Its private key. Default: the key is in the certificate's file."""
+
+    def context(self) -> ssl.SSLContext:
+        """Raises InvalidSettings for files that can't be used."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key, "")
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidSettings(
+                f"the certificates of --ca, --certificate and --key can't be used ({error}); name PEM files that fit"
+            ) from error
+        return context
+
+
 class ControlClient:
     """Calls one control service. Every method raises ControlUnavailable, or the error that the service answered."""
 
-    def __init__(self, url: str, *, timeout_s: float = 60.0, token: str | None = None) -> None:
+    def __init__(
+        self, url: str, *, timeout_s: float = 60.0, token: str | None = None, trust: Trust | None = None
+    ) -> None:
+        """`trust`: for an `https` service. Raises InvalidSettings if it can't be used."""
         self._url = url.rstrip("/")
         # A proxy of the environment must not stand between a command line and its own machine.
-        self._http = httpx.Client(base_url=self._url, timeout=timeout_s, trust_env=False, headers=authorization(token))
+        self._http = httpx.Client(
+            base_url=self._url,
+            timeout=timeout_s,
+            trust_env=False,
+            headers=authorization(token),
+            verify=trust.context() if trust is not None else True,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -198,8 +235,11 @@ class ControlClient:
         try:
             response = self._http.request(method, path, **options)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            remedy = "is the stack up? strandline up"
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                remedy = "name the certificates that vouch for its own: strandline --ca FILE ..."
             raise ControlUnavailable(
-                f"the control service at {self._url} does not answer ({error}); is the stack up? strandline up"
+                f"the control service at {self._url} does not answer ({error}); {remedy}"
             ) from error
         try:
             answer = response.json()

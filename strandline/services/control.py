@@ -6,6 +6,7 @@ leads a job.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import secrets
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import structlog
 import uvicorn
@@ -25,6 +27,8 @@ from strandline.access.exposure import require_closed
 from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
+from strandline.core.tls import server_tls
+from strandline.ingest.gateway.tls_door import TlsDoor
 from strandline.ledger.ledger import Ledger
 from strandline.log.admin import KafkaAdmin
 from strandline.log.kafka_status import KafkaStatus
@@ -79,7 +83,7 @@ def serve(settings: ControlSettings) -> None:
             app = create_app(_dependencies(settings, ledger, name), names, doorkeeper)
             config = uvicorn.Config(
                 app,
-                http=BoundedHttp,
+                http=_protocols(settings),
                 loop="uvloop",
                 log_config=None,
                 access_log=False,
@@ -98,6 +102,25 @@ def serve(settings: ControlSettings) -> None:
             if doorkeeper is not None:
                 doorkeeper.close()
             ledger.close()
+
+
+def _protocols(settings: ControlSettings) -> type[asyncio.Protocol]:
+    """What makes the protocol of each connection: uvicorn's with bounds, behind a handshake where there is a certificate. Raises
+    InvalidSettings."""
+    tls = server_tls(
+        settings.control_tls_certificate,
+        settings.control_tls_key,
+        settings.control_tls_client_ca,
+        "STRANDLINE_CONTROL_TLS",
+    )
+    if tls is None:
+        return BoundedHttp
+    door = TlsDoor(tls)
+
+    def protocol(**options: Any) -> asyncio.Protocol:
+        return door.before(partial(BoundedHttp, **options))
+
+    return cast(type[asyncio.Protocol], protocol)
 
 
 def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Dependencies:
@@ -162,7 +185,10 @@ def _address(settings: Settings) -> str:
     host = settings.control_host
     if host in ("0.0.0.0", "::"):  # noqa: S104  # compared, not listened on
         host = socket.gethostname()
-    return f"http://[{host}]:{settings.control_port}" if ":" in host else f"http://{host}:{settings.control_port}"
+    scheme = "http" if settings.control_tls_certificate is None else "https"
+    return (
+        f"{scheme}://[{host}]:{settings.control_port}" if ":" in host else f"{scheme}://{host}:{settings.control_port}"
+    )
 
 
 @contextmanager

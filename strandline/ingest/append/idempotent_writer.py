@@ -39,6 +39,7 @@ from strandline.ingest.append.delivery import PATIENCE_TIMEOUTS, UNKNOWN_OUTCOME
 from strandline.ingest.append.kafka_clients import PARTITION_BY_KEY, KafkaClients
 from strandline.ingest.append.limits import RECORDS_PER_TURN, BytesInFlight
 from strandline.ingest.append.reachability import Reachability
+from strandline.log.kafka_connection import Refusals
 from strandline.log.read_back import ReadBack
 from strandline.log.record_key import Record
 from strandline.log.record_size import is_too_large
@@ -94,6 +95,7 @@ class IdempotentWriter:
         self._serving: asyncio.TimerHandle | None = None
         self._serve_at_s = 0.0
         self._retiring: set[threading.Thread] = set()
+        self._refusals = Refusals()
         self._open_clients()
 
     def start(self) -> None:
@@ -138,11 +140,12 @@ class IdempotentWriter:
             await asyncio.to_thread(self._producer.list_topics, timeout=timeout_s)
         except KafkaException as error:
             raise LogUnavailable(
-                f"Kafka at {self._clients.bootstrap} does not answer: {error.args[0].str()}"
+                f"Kafka at {self._clients.bootstrap} does not answer: {error.args[0].str()}{self._refusals.text()}"
             ) from error
 
     def note_error(self, error: KafkaError) -> None:
         """Take a client's own trouble, as `poll` tells it; what concerns one record is in that record's report."""
+        self._refusals(error)
         if error.fatal():
             self._is_broken = True
             logger.error("the producer failed for good", action="producer_failed", reason=error.str())

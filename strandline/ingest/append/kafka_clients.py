@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
 from strandline.log.admin import KafkaAdmin
+from strandline.log.kafka_connection import librdkafka
 from strandline.log.read_back import ReadBack
 from strandline.log.reader import LogReader
 from strandline.log.record_size import record_batch_bytes_max
@@ -44,7 +45,6 @@ class KafkaClients:
         self._make_consumer = make_consumer
         self._make_admin = make_admin
         self._settings = {
-            "bootstrap.servers": bootstrap,
             "client.id": writer_id,
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 500,
@@ -68,25 +68,29 @@ class KafkaClients:
 
     def producer(self, on_error: Callable[[KafkaError], None]) -> Producer:
         """An idempotent producer that never gives a record up. `on_error` hears of its own troubles, inside `poll`."""
-        return self._make_producer(self._producer_settings | {"error_cb": on_error})
+        return self._make_producer(librdkafka(self.bootstrap, self._producer_settings | {"error_cb": on_error}))
 
     def transactional_producer(self, on_error: Callable[[KafkaError], None]) -> Producer:
         """A producer of transactions; its `init_transactions` fences every earlier one of this writer id."""
         return self._make_producer(
-            self._producer_settings
-            | {
-                "error_cb": on_error,
-                "transactional.id": f"strandline-{self.writer_id}",
-                "transaction.timeout.ms": TRANSACTION_TIMEOUT_S * 1_000,
-                # A record in doubt may be given up: its transaction is fenced before anything is sent again.
-                "message.timeout.ms": TRANSACTION_TIMEOUT_S * 1_000,
-            }
+            librdkafka(
+                self.bootstrap,
+                self._producer_settings
+                | {
+                    "error_cb": on_error,
+                    "transactional.id": f"strandline-{self.writer_id}",
+                    "transaction.timeout.ms": TRANSACTION_TIMEOUT_S * 1_000,
+                    # A record in doubt may be given up: its transaction is fenced before anything is sent again.
+                    "message.timeout.ms": TRANSACTION_TIMEOUT_S * 1_000,
+                },
+            )
         )
 
     def read_back(self, timeout_s: float) -> ReadBack[Ticket]:
         """A read-back of this writer's records."""
         writer_id = self.writer_id.encode()
-        return ReadBack(self._settings, writer_id=writer_id, timeout_s=timeout_s, make_consumer=self._make_consumer)
+        settings = librdkafka(self.bootstrap, self._settings)
+        return ReadBack(settings, writer_id=writer_id, timeout_s=timeout_s, make_consumer=self._make_consumer)
 
     def admin(self) -> KafkaAdmin:
         """An admin that answers within the confirmation timeout."""

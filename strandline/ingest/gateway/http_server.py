@@ -11,8 +11,10 @@ from email.utils import formatdate
 
 import structlog
 
+from strandline.core.tls import ServerTls
 from strandline.ingest.gateway.http_connection import Application, HttpConnection
 from strandline.ingest.gateway.http_request import SMALL_REQUEST_BYTES
+from strandline.ingest.gateway.tls_door import behind_tls
 
 logger = structlog.get_logger()
 
@@ -25,9 +27,10 @@ _ROOM_PARTS = 16
 class HttpServer:
     """Accepts connections and enforces their limits. For one event loop."""
 
-    def __init__(self, application: Application, *, connections_max: int) -> None:
+    def __init__(self, application: Application, *, connections_max: int, tls: ServerTls | None = None) -> None:
         self.application = application
         self._connections_max = connections_max
+        self._tls = tls
         self.waiting: dict[HttpConnection, None] = {}
         self.under_way: set[HttpConnection] = set()
         self.is_stopping = False
@@ -38,7 +41,9 @@ class HttpServer:
         self.loop = asyncio.get_running_loop()
         self._is_empty = asyncio.Event()
         self._sweep_each_second()
-        self._server = await self.loop.create_server(lambda: HttpConnection(self), sock=listener, backlog=BACKLOG)
+        self._server = await self.loop.create_server(
+            behind_tls(self._tls, lambda: HttpConnection(self)), sock=listener, backlog=BACKLOG
+        )
 
     async def stop(self, timeout_s: float) -> None:
         """Accept no more connections, and return when the requests that have begun are answered or the time is up."""

@@ -44,6 +44,7 @@ from strandline.core.errors import (
 from strandline.core.record_headers import HEADER_MESSAGE_ID, HEADER_QUERY
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
+from strandline.core.tls import server_tls
 from strandline.ingest.append.outcome import LogAway, LogBusy, SpoolFull
 from strandline.ingest.gateway.cloud_events import STRUCTURED_CONTENT_TYPE
 from strandline.ingest.gateway.admission import CHALLENGE, refuse_without_token, require_right
@@ -298,15 +299,19 @@ async def serve(settings: Settings) -> None:
     Raises StackError when the port is taken, and what opening the ledger raises. Kafka may come later.
     """
     host, port = settings.http_host, settings.http_port
+    tls = server_tls(
+        settings.http_tls_certificate, settings.http_tls_key, settings.http_tls_client_ca, "STRANDLINE_HTTP_TLS"
+    )
     with listen(host, port, "listen", "STRANDLINE_HTTP_PORT") as listener:
         async with open_resources(settings, "http", port) as resources:
             server = HttpServer(
                 HttpGateway(resources, body_bytes_max=settings.http_body_bytes_max),
                 connections_max=connections_max("STRANDLINE_HTTP_CONNECTIONS_MAX", settings.http_connections_max),
+                tls=tls,
             )
             _show_connections(resources, server)
             await server.start(listener)
-            logger.info("the HTTP gateway listens", action="gateway_started", host=host, port=port)
+            logger.info("the HTTP gateway listens", action="gateway_started", host=host, port=port, tls=tls is not None)
             try:
                 await resources.follow_streams()
             finally:

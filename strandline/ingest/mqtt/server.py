@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import ssl
 import sys
 from pathlib import Path
@@ -28,7 +29,9 @@ from strandline.access.exposure import is_loopback
 from strandline.core.errors import InvalidSettings, StackError
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
+from strandline.core.tls import ServerTls, server_tls
 from strandline.ingest.gateway.process import connections_max, open_resources, run_gateway, serve_health_pages
+from strandline.ingest.gateway.tls_door import behind_tls
 from strandline.ingest.mqtt.connections import MqttConnections
 from strandline.ingest.mqtt.passwords import Passwords
 from strandline.ingest.mqtt.sessions import Sessions
@@ -36,7 +39,6 @@ from strandline.ingest.mqtt.sessions import Sessions
 logger = structlog.get_logger()
 
 _BACKLOG = 4_096
-_HANDSHAKE_TIMEOUT_S = 10.0
 
 
 class MqttServerSettings(Settings):
@@ -52,6 +54,8 @@ class MqttServerSettings(Settings):
     """A PEM file with the server's certificate and its chain. With it every connection is TLS."""
     mqtt_listener_tls_key: Path | None = None
     """A PEM file with the private key. Default: the key is in the certificate's file."""
+    mqtt_listener_tls_client_ca: Path | None = None
+    """A PEM file of certificates: only sensors pass whose own they vouch for."""
     mqtt_listener_passwords: Path | None = None
     """The password file, as `python -m strandline.ingest.mqtt.passwords` writes it. Without it anyone may connect."""
     mqtt_listener_open: bool = False
@@ -70,7 +74,12 @@ async def serve(settings: MqttServerSettings) -> None:
     Raises InvalidSettings (TLS or passwords are missing or can't be used), StackError when a port is taken, and whatever
     opening the ledger raises. Kafka may come later.
     """
-    context = _tls(settings)
+    tls = server_tls(
+        settings.mqtt_listener_tls_certificate,
+        settings.mqtt_listener_tls_key,
+        settings.mqtt_listener_tls_client_ca,
+        "STRANDLINE_MQTT_LISTENER_TLS",
+    )
     _check_exposure(settings)
     async with contextlib.AsyncExitStack() as stack:
         passwords = None
@@ -93,7 +102,7 @@ async def serve(settings: MqttServerSettings) -> None:
             keep_alive_max_s=settings.mqtt_listener_keep_alive_max_s,
             confirm_timeout_s=settings.confirm_timeout_s,
         )
-        server = await _bind(settings, connections, context)
+        server = await _bind(settings, connections, tls)
         knows_streams = asyncio.Event()
 
         def update_streams(streams: list[StreamSpec]) -> None:
@@ -122,17 +131,15 @@ async def _listen(server: asyncio.AbstractServer, knows_streams: asyncio.Event) 
 
 
 async def _bind(
-    settings: MqttServerSettings, connections: MqttConnections, context: ssl.SSLContext | None
+    settings: MqttServerSettings, connections: MqttConnections, tls: ServerTls | None
 ) -> asyncio.AbstractServer:
     host, port = settings.mqtt_listener_host, settings.mqtt_listener_port
     try:
         server = await asyncio.get_running_loop().create_server(
-            connections.connection,
+            behind_tls(tls, connections.connection),
             host,
             port,
-            ssl=context,
             backlog=_BACKLOG,
-            ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S if context else None,
             start_serving=False,
         )
     except OSError as error:
@@ -140,23 +147,8 @@ async def _bind(
             f"the MQTT server can't listen on {host}:{port}: {error.strerror}; "
             f"stop what uses that port, or set STRANDLINE_MQTT_LISTENER_PORT"
         ) from error
-    logger.info("the MQTT server has its port", action="port_taken", host=host, port=port, tls=context is not None)
+    logger.info("the MQTT server has its port", action="port_taken", host=host, port=port, tls=tls is not None)
     return server
-
-
-def _tls(settings: MqttServerSettings) -> ssl.SSLContext | None:
-    if settings.mqtt_listener_tls_certificate is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(settings.mqtt_listener_tls_certificate, settings.mqtt_listener_tls_key)
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidSettings(
-            f"the certificate {settings.mqtt_listener_tls_certificate} can't be used: {error}; "
-            f"set STRANDLINE_MQTT_LISTENER_TLS_CERTIFICATE and STRANDLINE_MQTT_LISTENER_TLS_KEY to PEM files that fit"
-        ) from error
-    return context
 
 
 def _check_exposure(settings: MqttServerSettings) -> None:

@@ -19,6 +19,7 @@ import asyncio
 import socket
 import sys
 from functools import partial
+from pathlib import Path
 
 import structlog
 from pydantic import Field
@@ -26,6 +27,7 @@ from pydantic import Field
 from strandline.access.exposure import require_closed
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
+from strandline.core.tls import ServerTls, server_tls
 from strandline.ingest.gateway.ports import Ports
 from strandline.ingest.gateway.process import (
     GatewayResources,
@@ -36,6 +38,7 @@ from strandline.ingest.gateway.process import (
     serve_health_pages,
 )
 from strandline.ingest.gateway.stream_appender import StreamAppender
+from strandline.ingest.gateway.tls_door import behind_tls
 from strandline.ingest.sockets.tcp_connection import BUSY_PATIENCE_S, TcpConnection, TcpRoom
 
 logger = structlog.get_logger()
@@ -51,6 +54,12 @@ class TcpSettings(Settings):
     """Added to every port that a stream document names."""
     tcp_host: str = "127.0.0.1"
     """The address on which the TCP gateway listens."""
+    tcp_tls_certificate: Path | None = None
+    """A PEM file with the TCP gateway's certificate and its chain. With it every connection, on each port, is TLS."""
+    tcp_tls_key: Path | None = None
+    """A PEM file with its private key. Default: the key is in the certificate's file."""
+    tcp_tls_client_ca: Path | None = None
+    """A PEM file of certificates: only senders pass whose own they vouch for."""
     tcp_connections_max: int = Field(default=10_000, ge=1)
     """More connections at a time are refused. Less if the system allows the process fewer open files."""
     tcp_idle_s: float = Field(default=3_600, gt=0)
@@ -62,9 +71,10 @@ class TcpSettings(Settings):
 class TcpPort:
     """One port, the stream that its records go to, and its connections."""
 
-    def __init__(self, appender: StreamAppender, listener: socket.socket, room: TcpRoom) -> None:
+    def __init__(self, appender: StreamAppender, listener: socket.socket, room: TcpRoom, tls: ServerTls | None) -> None:
         self.appender = appender
         self._room = room
+        self._tls = tls
         self.connections: set[TcpConnection] = set()
         self._server: asyncio.Server | None = None
         self._starting = room.tasks.start(self._start(listener))
@@ -89,7 +99,7 @@ class TcpPort:
             await asyncio.wait(settling)
 
     async def _start(self, listener: socket.socket) -> None:
-        make = partial(TcpConnection, self, self._room)
+        make = behind_tls(self._tls, partial(TcpConnection, self, self._room))
         self._server = await asyncio.get_running_loop().create_server(make, sock=listener, backlog=_BACKLOG)
 
 
@@ -99,6 +109,9 @@ class TcpGateway:
     def __init__(self, settings: TcpSettings, resources: GatewayResources) -> None:
         self._settings = settings
         self._resources = resources
+        self._tls = server_tls(
+            settings.tcp_tls_certificate, settings.tcp_tls_key, settings.tcp_tls_client_ca, "STRANDLINE_TCP_TLS"
+        )
         allowed = connections_max("STRANDLINE_TCP_CONNECTIONS_MAX", settings.tcp_connections_max)
         self.room = TcpRoom(connections_max=allowed, idle_s=settings.tcp_idle_s)
         self._ports = Ports("TCP", settings.port_offset, _port_of, self._open, self._appender, self.room.tasks)
@@ -121,7 +134,7 @@ class TcpGateway:
             late.cancel()
 
     def _open(self, number: int, appender: StreamAppender) -> TcpPort:
-        return TcpPort(appender, listening_socket(self._settings.tcp_host, number, _BACKLOG), self.room)
+        return TcpPort(appender, listening_socket(self._settings.tcp_host, number, _BACKLOG), self.room, self._tls)
 
     def _appender(self, spec: StreamSpec) -> StreamAppender:
         # A sender that gets no answer can't send again, so the spool may take what the log can't.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from typing import TYPE_CHECKING
 
@@ -20,10 +19,12 @@ def open_ledger(url: str) -> Ledger:
 
     Raises LedgerUnavailable, and InvalidSettings when it is a file that this machine hasn't.
     """
+    from strandline.core.settings import Settings
     from strandline.ledger.database import sqlite_file, without_secrets
     from strandline.ledger.ledger import Ledger
 
-    own_url = os.environ.get("STRANDLINE_LEDGER_URL", url)
+    own = Settings.read()
+    own_url = own.ledger_url if "ledger_url" in own.model_fields_set else url
     is_named = without_secrets(own_url) == url
     file = sqlite_file(url)
     if file is not None and not file.exists():

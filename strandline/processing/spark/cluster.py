@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from strandline.core.errors import InvalidSettings, SparkUnavailable
 from strandline.core.settings import Settings
-from strandline.processing.spark.executor_check import MARK, VARIABLE, Expected, versions_here
+from strandline.processing.spark.executor_check import MARK, VARIABLE, Expected, logins_here, versions_here
 
 CONNECT_S = 5.0
 EXECUTORS_AWAITED_S = 30
@@ -59,7 +59,7 @@ def cluster_settings(settings: Settings) -> dict[str, str]:
         "spark.locality.wait": "200ms",
         "spark.speculation": "false",
         "spark.executor.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-        f"spark.executorEnv.{VARIABLE}": Expected(versions_here(), marks).text(),
+        f"spark.executorEnv.{VARIABLE}": Expected(versions_here(), marks, logins_here()).text(),
     }
 
 

@@ -1,4 +1,4 @@
-"""What an executor's machine must have, looked at before its first task: the driver's releases and directories.
+"""What an executor's machine must have, looked at before its first task: the driver's releases, logins and directories.
 
 It runs where another release may be installed, before anything that the driver sent is read. Imports nothing of Strandline but
 its version and errors.
@@ -11,7 +11,7 @@ import os
 import platform
 import socket
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -32,6 +32,8 @@ class Expected:
     """Program -> release."""
     marks: dict[str, str]
     """Shared directory -> the content of its MARK."""
+    logins: dict[str, str] = field(default_factory=dict)
+    """Server -> how the driver logs in there, without the secret; a server without a login is left out."""
 
     def text(self) -> str:
         """As it stands in VARIABLE."""
@@ -42,6 +44,26 @@ def versions_here() -> dict[str, str]:
     """What must be the same on all machines. Of Python the first two numbers count."""
     python = ".".join(platform.python_version_tuple()[:2])
     return {"Strandline": __version__, "Python": python, "PySpark": version("pyspark"), "PyArrow": version("pyarrow")}
+
+
+def logins_here() -> dict[str, str]:
+    """How this machine's settings log in at servers, without secrets. Where a driver has a login, its executors need the same."""
+    from strandline.core.settings import Settings  # only once the releases are known to be the same
+
+    settings = Settings.read()
+    found = {}
+    if settings.kafka_security_protocol != "PLAINTEXT":
+        found["Kafka"] = (
+            f"{settings.kafka_security_protocol}, {settings.kafka_sasl_mechanism}, {settings.kafka_username}"
+        )
+    kinds = {
+        "an API key": settings.elasticsearch_api_key,
+        "a password": settings.elasticsearch_password,
+        "a certificate": settings.elasticsearch_certificate_file,
+    }
+    if ways := [kind for kind, value in kinds.items() if value is not None]:
+        found["Elasticsearch"] = ", ".join(ways)
+    return found
 
 
 def require_expected() -> None:
@@ -61,6 +83,13 @@ def require_expected() -> None:
         raise InvalidSettings(
             f"The executor on {host} has {', '.join(different)} in {sys.prefix}: install there what the job's driver has."
         )
+    own = logins_here()
+    for server, login in expected.logins.items():
+        if own.get(server) != login:
+            raise InvalidSettings(
+                f"The executor on {host} logs in at {server} with {own.get(server, 'nothing')}, the job's driver with {login}: "
+                f"put the settings STRANDLINE_{server.upper()}_* into the environment of the Spark worker there."
+            )
     for directory, mark in expected.marks.items():
         if not _is_shared(Path(directory), mark):
             raise InvalidSettings(

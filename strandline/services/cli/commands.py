@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from strandline.core.errors import StrandlineError
+from strandline.services.cli.certs_verbs import certs_app
 from strandline.services.cli.document_verbs import apply_app, pipeline_app
 from strandline.services.cli.job_verbs import audit_app, job_app
 from strandline.services.cli.kibana_verbs import kibana_app
+from strandline.services.cli.options import trust
 from strandline.services.cli.output import AnsweredError, print_error, print_strandline_error
 from strandline.services.cli.result_verbs import results_app
 from strandline.services.cli.stack_verbs import stack_app
@@ -40,6 +43,7 @@ app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(results_app)
 app.add_typer(kibana_app, name="kibana")
 app.add_typer(token_app, name="token")
+app.add_typer(certs_app, name="certs")
 
 _WrongUse: type[typer.BadParameter] = typer.BadParameter.__bases__[0]
 """What typer raises for every wrong use: the base of its one public class for that."""
@@ -56,8 +60,21 @@ def _take_root_options(
     _version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    ca: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="STRANDLINE_CA_FILE", help="PEM file: certificates that vouch for an https control service."
+        ),
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(envvar="STRANDLINE_CERTIFICATE_FILE", help="PEM file: a certificate of your own for it."),
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(envvar="STRANDLINE_KEY_FILE", help="PEM file: the private key of that certificate.")
+    ] = None,
 ) -> None:
-    pass
+    trust(ca, certificate, key)
 
 
 def main() -> None:

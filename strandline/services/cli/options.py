@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ import typer
 
 from strandline.core.errors import InvalidSettings
 from strandline.core.settings import Settings
-from strandline.services.client import TOKEN_VARIABLE, ControlClient
+from strandline.services.client import TOKEN_VARIABLE, ControlClient, Trust
 
 DataDir = Annotated[
     Path | None,
@@ -38,6 +39,16 @@ From = Annotated[
 To = Annotated[str | None, typer.Option("--to", help="Only windows that end at or before this time.")]
 
 
+_trust: ContextVar[Trust | None] = ContextVar("trust", default=None)
+"""What the options before the verb say about TLS."""
+
+
+def trust(ca: Path | None, certificate: Path | None, key: Path | None) -> None:
+    """Have `connect` use these files with `https`."""
+    if ca is not None or certificate is not None:
+        _trust.set(Trust(ca, certificate, key))
+
+
 def connect(data_dir: Path | None, url: str | None, token_file: Path | None = None) -> ControlClient:
     """The control service of `--data-dir`, else of `--url`, else of the usual data directory, with the token to use there.
 
@@ -48,7 +59,7 @@ def connect(data_dir: Path | None, url: str | None, token_file: Path | None = No
     if token_file is not None:
         token = _read_token(token_file)
     if url and data_dir is None:
-        return ControlClient(url, token=token)
+        return ControlClient(url, token=token, trust=_trust.get())
     from strandline.services.embedded.addresses import read_stack
     from strandline.services.embedded.admin_token import read_admin_token
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from strandline.core.errors import StackError
-from strandline.core.settings import Settings
+from strandline.core.settings import Settings, secret_names
 
 STACK_FILE = "stack.json"
 
@@ -118,9 +118,13 @@ def stack_settings(settings: Settings, addresses: StackAddresses) -> Settings:
 
 def settings_environment(settings: Settings) -> dict[str, str]:
     """This process's environment with `settings` in it as `STRANDLINE_*`, for a child process that reads them back."""
+    hidden = set(secret_names(type(settings))) - {
+        "elasticsearch_url",
+        "ledger_url",
+    }  # these children inherit as they are
     values = {
         f"STRANDLINE_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
-        for name, value in settings.model_dump(mode="json", exclude_none=True).items()
+        for name, value in settings.model_dump(mode="json", exclude_none=True, exclude=hidden).items()
     }
     # Settings are read without regard to case, so a lower-case name of the user's must not override the stack's address.
     return {name: value for name, value in os.environ.items() if name.upper() not in values} | values
