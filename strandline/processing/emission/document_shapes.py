@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from strandline.ledger.database import without_secrets
 from strandline.processing.emission.made_indices import WriterFactory
 from strandline.processing.emission.result_stream_writer import ResultStream
+from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.emission.stage_emission import StageEmission
-from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.job_run import JobRun
-from strandline.processing.pipelines.stages import Emit, Stage
-from strandline.results.document import DocumentShape
 
 
 def stage_emissions(
@@ -46,28 +44,3 @@ def stage_emissions(
             )
         )
     return tuple(found)
-
-
-def letter_shape(pipeline: CheckedPipeline, stage: Stage, version: int, generation: int = 1) -> DocumentShape:
-    """What the documents in dead letters of a stage's results have in common: as of the first place that the stage emits to. It
-    may emit to nothing; a backfill emits to indices only."""
-    places = [emit for emit in stage.emits if generation == 1 or emit.kind == "elasticsearch"]
-    return document_shape(pipeline, stage, (*places, Emit("stream", stage.name))[0], version, generation)
-
-
-def document_shape(
-    pipeline: CheckedPipeline, stage: Stage, emit: Emit, version: int, generation: int = 1
-) -> DocumentShape:
-    """What the documents of one emission have in common. A backfill's documents always have ids from the data, whatever the job's
-    guarantee: every attempt computes the same."""
-    return DocumentShape(
-        emit_name=emit.name,
-        job=pipeline.job,
-        stage=stage.name,
-        version=version,
-        by=tuple(zip(stage.by, stage.by_types, strict=True)),
-        aggregates=tuple((column.name, column.type) for column in stage.aggregates),
-        is_stream=emit.kind == "stream",
-        is_once=generation > 1 or pipeline.spec.guarantee == "exactly_once",
-        generation=generation,
-    )

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from strandline.log.range_reader import RangeReader
 from strandline.log.reader import OffsetRange
 from strandline.processing.formats.decoder import NEVER_AHEAD, NEVER_LATE, Decoded, Decoder
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.source.slice_rows import row_identity
 from strandline.processing.source.source_config import DecodingConfig, Piece
 
-if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
+if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker; the Kafka client a tenth
+    from strandline.log.range_reader import RangeReader
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 
 
@@ -117,5 +117,7 @@ _readers: dict[str, RangeReader] = {}
 def _log_reader(bootstrap: str) -> RangeReader:
     """This process's reader: Python workers are reused, and a new reader has to connect first."""
     if bootstrap not in _readers:
+        from strandline.log.range_reader import RangeReader
+
         _readers[bootstrap] = RangeReader(bootstrap)
     return _readers[bootstrap]
