@@ -63,6 +63,12 @@ class DeskLetter:
     """Of a record: stream, partition, offset, and element where there are several; of a result: index and document."""
 
 
+def letter_fields(letter: DeskLetter) -> dict[str, str | int | None]:
+    """A dead letter as one JSON object."""
+    value = None if letter.value is None else letter.value.decode("utf-8", "backslashreplace")
+    return {"reason": letter.reason, "message": letter.message, "step": letter.step, **letter.place, "value": value}
+
+
 Outcome = DeskResult | DeskLetter
 
 

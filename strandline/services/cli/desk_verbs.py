@@ -15,10 +15,12 @@ import typer
 from strandline.core.errors import InvalidDocument
 from strandline.services.cli.document_verbs import pipeline_app
 from strandline.services.cli.options import AsJson
+from strandline.services.cli.output import AnsweredError, print_json
+from strandline.services.cli.test_reports import TestsFailed, case_lines, junit_xml, report_json
 
 # What computes is imported by the verbs, so that all others are quick.
 if TYPE_CHECKING:
-    from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
+    from strandline.processing.desk.desk import Desk, DeskResult, Outcome
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 
 File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="YAML: the pipeline and its stream.")]
@@ -56,7 +58,7 @@ def run_pipeline(
 ) -> None:
     """Run a pipeline over a file of records, without any server. Records in the file's order are the log, and log time is event
     time."""
-    from strandline.processing.desk.desk import Desk, DeskResult
+    from strandline.processing.desk.desk import Desk, DeskResult, letter_fields
     from strandline.processing.desk.result_files import result_file
 
     checked = _read(file, stream_file, pipeline, stream)
@@ -78,11 +80,66 @@ def run_pipeline(
                     print(_line(one, ids))
                     continue
             elif as_json:
-                print(json.dumps(letter_json(one), ensure_ascii=False), file=sys.stderr)
+                print(json.dumps(letter_fields(one), ensure_ascii=False), file=sys.stderr)
                 continue
             shown.keep(one)
     if not as_json:
         shown.print(desk, checked, output)
+
+
+@pipeline_app.command("test", epilog="Example: strandline pipeline test tests/*.yaml --junit report.xml")
+def test_pipeline(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            exists=True, dir_okay=False, readable=True, help="Files of `test:` documents; with --expect, the pipeline's file."
+        ),
+    ],
+    records: Annotated[
+        Path | None, typer.Option("--input", allow_dash=True, dir_okay=False, help="Records, as of `pipeline run`.")
+    ] = None,
+    expect: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Expected results: NDJSON, JSON or YAML.")
+    ] = None,
+    pipeline: PipelineName = None,
+    partitions: Annotated[int, typer.Option(min=1, max=1000, help="Of the stream.")] = 1,
+    junit: Annotated[Path | None, typer.Option(help="Write a report in JUnit's XML to this file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a pipeline over records, and compare what comes of them with what is expected. Ends with 1 where they differ."""
+    from strandline.processing.desk.case_run import CaseReport, read_cases, run_case
+    from strandline.processing.desk.cases import CaseSpec, CaseStep, Expected
+
+    if (records is None) != (expect is None):
+        raise typer.BadParameter("--input and --expect go together; a file of tests needs neither")
+    cases: list[tuple[CaseSpec, Path]] = []
+    if records is not None and expect is not None:
+        if len(files) != 1:
+            raise typer.BadParameter("with --input and --expect, name one file, which holds the pipeline")
+        steps = [CaseStep(input="-" if str(records) == "-" else str(records.absolute()))]
+        expected = Expected(results=str(expect.absolute()), dead_letters="any")
+        name = pipeline or "pipeline"
+        spec = CaseSpec(
+            test=name, file=str(files[0].absolute()), pipeline=pipeline, partitions=partitions, slice=SLICE_RECORDS,
+            steps=steps, expect=expected,
+        )  # fmt: skip
+        cases.append((spec, Path()))
+    else:
+        cases = [(case, file.parent) for file in files for case in read_cases(file)]
+    reports: list[CaseReport] = []
+    for case, directory in cases:
+        reports.append(run_case(case, directory))
+        if not as_json:
+            print("\n".join(case_lines(reports[-1])))
+    if junit is not None:
+        junit.write_bytes(junit_xml(reports))
+    failed = [one.name for one in reports if not one.passed]
+    answer = {"tests": [report_json(one) for one in reports], "failed": len(failed)}
+    if failed:
+        told = f"{len(failed)} of {len(reports)} tests failed: {', '.join(failed)}"
+        raise AnsweredError(answer, TestsFailed(f"{told}; mend the pipeline, or what is expected of it"))
+    if as_json:
+        print_json(answer)
 
 
 def _read(file: Path, stream_file: Path | None, pipeline: str | None, stream: str | None) -> CheckedPipeline:
@@ -126,12 +183,6 @@ def _line(result: DeskResult, ids: bool) -> str:
     return f'{head[:-1]}, "_source": {source}}}'
 
 
-def letter_json(letter: DeskLetter) -> dict[str, Any]:
-    """A dead letter as one JSON object."""
-    value = None if letter.value is None else letter.value.decode("utf-8", "backslashreplace")
-    return {"reason": letter.reason, "message": letter.message, "step": letter.step, **letter.place, "value": value}
-
-
 class _Shown:
     """What is shown to people at the end: the first results of each stage, the first dead letters, and how many there are."""
 
@@ -141,12 +192,12 @@ class _Shown:
         self._letter_count = 0
 
     def keep(self, one: Outcome) -> None:
-        from strandline.processing.desk.desk import DeskResult
+        from strandline.processing.desk.desk import DeskResult, letter_fields
 
         if not isinstance(one, DeskResult):
             self._letter_count += 1
             if len(self._letters) < _LETTERS_SHOWN:
-                self._letters.append(letter_json(one))
+                self._letters.append(letter_fields(one))
         elif len(self._results[one.stage]) < _ROWS_SHOWN:
             self._results[one.stage].append(json.loads(one.document.source))
 
