@@ -89,8 +89,8 @@ def read_values(text: str | bytes, source: str) -> list[object]:
 
 
 def read_documents(text: str | bytes, source: str, kinds: Sequence[str] = KINDS) -> list[YamlDocument]:
-    """Return the documents of `text` in their order; empty ones are left out. `source` names the file in errors, `kinds` the kinds
-    of documents that it may hold.
+    """Return the documents of `text` in their order; empty ones are left out. `source` names the file in errors, and `kinds` are
+    those that it may hold.
 
     Raises InvalidDocument, with every problem that could be found, when the text is not YAML, uses what is refused,
     holds no document, or when a document is not exactly one of stream, lookup and pipeline with a legal name.
@@ -204,7 +204,9 @@ class _Reader:
         if len(kinds) != 1:
             found = f"has both '{kinds[0]}:' and '{kinds[1]}:'" if kinds else "doesn't say what it is"
             self._add(
-                f"{found}; a document has exactly one of {', '.join(f'{kind}: NAME' for kind in self.kinds)}", (), first_line
+                f"{found}; a document has exactly one of {', '.join(f'{kind}: NAME' for kind in self.kinds)}",
+                (),
+                first_line,
             )
             return None
         kind = kinds[0]

@@ -47,9 +47,8 @@ def read_cases(path: Path) -> list[CaseSpec]:
 
 
 def run_case(case: CaseSpec, directory: Path) -> CaseReport:
-    """Run one test. `directory`: where its files are looked for. An error of the pipeline's documents, its files or its records (with
-    `on_error: crash`) is a finding.
-    """
+    """Run one test. `directory`: where its files are looked for. An error of the pipeline's documents, of its files or (with
+    `on_error: crash`) of its records is a finding."""
     begun_s = time.perf_counter()
     report = CaseReport(case.test)
     try:
@@ -63,7 +62,12 @@ def run_case(case: CaseSpec, directory: Path) -> CaseReport:
 
 
 def judge(
-    report: CaseReport, expected: Expected, pipeline: CheckedPipeline, outcomes: Sequence[Outcome], late: int, directory: Path
+    report: CaseReport,
+    expected: Expected,
+    pipeline: CheckedPipeline,
+    outcomes: Sequence[Outcome],
+    late: int,
+    directory: Path,
 ) -> None:
     """Compare, and put what differs into the report."""
     if expected.results is not None:
@@ -87,7 +91,8 @@ def judge(
 
 def document_of(result: DeskResult) -> dict[str, Any]:
     """The document, with its id and its index."""
-    return json.loads(result.document.source) | {"_id": result.document.id, "_index": result.document.index}
+    document: dict[str, Any] = json.loads(result.document.source)
+    return document | {"_id": result.document.id, "_index": result.document.index}
 
 
 def read_expected(path: Path) -> list[dict[str, Any]]:
@@ -144,12 +149,12 @@ def _outcomes(case: CaseSpec, pipeline: CheckedPipeline, directory: Path) -> tup
     return found, desk
 
 
-def _records(
-    step: CaseStep, pipeline: CheckedPipeline, placement: Placement, directory: Path
-) -> Iterator[DeskRecords]:
+def _records(step: CaseStep, pipeline: CheckedPipeline, placement: Placement, directory: Path) -> Iterator[DeskRecords]:
     pieces: Iterator[list[bytes]] = iter([step.values()])
     if step.input is not None:
-        pieces = read_records(Path("-") if step.input == "-" else directory / step.input, record_format(pipeline.stream))
+        pieces = read_records(
+            Path("-") if step.input == "-" else directory / step.input, record_format(pipeline.stream)
+        )
     source = None
     if step.topic is not None:
         source = SOURCE_MQTT + step.topic.encode()

@@ -79,8 +79,9 @@ class Expected(DocumentModel):
 
     results: list[dict[str, Any]] | str | None = None
     """Documents, or a file of them (NDJSON, JSON, YAML). Default: not compared."""
-    dead_letters: list[dict[str, Any]] | Literal["any"] = []
-    """Records and results that could not be used: reason, message, step, stream, partition, offset, value. `any`: not compared."""
+    dead_letters: list[dict[str, Any]] | Literal["any"] = Field(default_factory=list)
+    """Records and results that could not be used: `reason`, `message`, `step`, `stream`, `partition`, `offset`, `value`.
+    `any`: they are not compared."""
     late: int | None = None
     """How many records are late. They need not stand among the dead letters then."""
 

@@ -1,5 +1,5 @@
-"""A pipeline over records, from their bytes to documents and dead letters: what a running job does, in one process, without a log,
-a ledger or a store.
+"""A pipeline over records, from their bytes to documents and dead letters: what a running job does, in one process, without a
+log, a ledger or a store.
 
 The decoder, the record steps and the operators are the job's own (`source_task.py`, `cascade.py`). Records are read as they come
 and forgotten; only what open windows need is held.
@@ -22,7 +22,9 @@ from strandline.processing.desk.log_times import LogTimes
 from strandline.processing.desk.records import DeskRecords, Offsets
 from strandline.processing.emission.result_shapes import document_shape, letter_shape, refusal_message, unusable_results
 from strandline.processing.formats.decoder import Decoded, RejectedRecord
-from strandline.processing.formats.record_rows import RowReader, Rows
+from strandline.processing.formats.json_rows import Rows
+from strandline.processing.formats.record_fields import JsonText
+from strandline.processing.formats.record_rows import RowReader
 from strandline.processing.operators.blobs import unpack
 from strandline.processing.operators.cascade import Chunk, StageResults
 from strandline.processing.operators.windows import Closing
@@ -119,7 +121,8 @@ class Desk:
         restarts: bool = False,
     ) -> None:
         """`slice_records`: cut a slice after so many; None: all are one, whose windows close at the end. Results don't depend on
-        it. `log_time`: the field of the stream that says when a record came; None: its event time does. `restarts`: hold all records, so that `restart` can read them again."""
+        it. `log_time`: the field of the stream that says when a record came; None: its event time does. `restarts`: hold the
+        records that `restart` may have to read again."""
         self._pipeline = pipeline
         self._slice_records = slice_records
         self._in_slice = 0
@@ -177,7 +180,9 @@ class Desk:
         assert self._seen is not None, "records were not held"
         self._state = None
         if self._emitted:
-            needed_ms = earliest_event(self._pipeline.windows, [self._emitted[stage.name] for stage in self._pipeline.stages])
+            needed_ms = earliest_event(
+                self._pipeline.windows, [self._emitted[stage.name] for stage in self._pipeline.stages]
+            )
             self._seen = [one for one in self._seen if one.latest_event_ms is None or one.latest_event_ms >= needed_ms]
         chunks = [chunk for one in self._seen for chunk in self._accepted(one.part.chunks)]
         self._state = self._cascade.step(None, chunks, Closing(None, self._closed_ms)).state
@@ -200,7 +205,7 @@ class Desk:
         given_ms = None if records.log_times_ms is None else rows.of_each(records.log_times_ms)
         log_ms = self._log_times.of_rows(rows.texts, given_ms)
         ahead_ms = self._pipeline.event_time_rule.max_ahead_ms
-        decoded = self._decoder.decode(rows.texts, log_ms, None, ahead_ms)
+        decoded = self._decoder.decode(rows.texts, log_ms.tolist(), None, ahead_ms)
         is_usable = np.ones(len(rows.texts), np.bool_)
         is_usable[[one.index for one in decoded.rejects]] = False
         events_ms = np.zeros(len(rows.texts), np.int64)
@@ -235,13 +240,13 @@ class Desk:
             yield first, ends_slice
 
     def _late(
-        self, texts: Sequence[object], log_ms: np.ndarray, places: np.ndarray, marks: np.ndarray
+        self, texts: Sequence[JsonText], log_ms: np.ndarray, places: np.ndarray, marks: np.ndarray
     ) -> dict[int, RejectedRecord]:
         """Why each of these rows is late, in the decoder's words."""
         if not len(places):
             return {}
         chosen = [texts[at] for at in places.tolist()]
-        rejects = self._decoder.decode(chosen, log_ms[places], marks).rejects  # type: ignore[arg-type]
+        rejects = self._decoder.decode(chosen, log_ms[places].tolist(), marks).rejects
         return {int(places[one.index]): one for one in rejects}
 
     def _step(self, part: _Part) -> Iterator[Outcome]:

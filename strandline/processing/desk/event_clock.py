@@ -89,9 +89,7 @@ class EventClock:
     def _by_rule(self, *, is_first: bool = False) -> int | None:
         now_ms = self._now_ms or 0
         silence_ms = {partition: now_ms - self._came_ms.get(partition, now_ms) for partition in self._reached}
-        return watermark_by(
-            self._rule, {_STREAM: self._reached}, {_STREAM: silence_ms}, brings_first_records=is_first
-        )
+        return watermark_by(self._rule, {_STREAM: self._reached}, {_STREAM: silence_ms}, brings_first_records=is_first)
 
     def _of_one_partition(self, partition: int, events_ms: Times, is_usable: Marks) -> Times:
         """As `watermarks`, of all rows at once: with one partition whose log time is event time, no silence moves the watermark

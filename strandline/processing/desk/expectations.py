@@ -136,14 +136,16 @@ class _Candidates:
     def _key(self, one: Fields, names: tuple[str, ...]) -> tuple[Any, ...]:
         values = (one.get(name) for name in names)
         return tuple(
-            _instant(value) if name in self._times and isinstance(value, str) else (repr(value) if isinstance(value, bool) else value)
+            _instant(value)
+            if name in self._times and isinstance(value, str)
+            else (repr(value) if isinstance(value, bool) else value)
             for name, value in zip(names, values, strict=True)
         )
 
 
 def _paired(equal: Sequence[Sequence[int]]) -> dict[int, int]:
-    """As many pairs as there can be, found -> expected: each in turn takes a free one, or has others move (augmenting paths, walked
-    without recursion)."""
+    """As many pairs as there can be, found -> expected: each in turn takes a free one, or has others move (augmenting paths,
+    walked without recursion)."""
     taken_by: dict[int, int] = {}
     place_of: dict[int, int] = {}
     for number in sorted(range(len(equal)), key=lambda number: len(equal[number])):

@@ -20,14 +20,12 @@ Times = npt.NDArray[np.int64]
 class LogTimes:
     """Gives each row a log time, in the order of the log.
 
-    That is what the input says, or the field of the stream that it names as `log_time`, else the row's own event time (rounded up to whole milliseconds, so that none is ahead of it). A
-    row without an event time that can be read has the log time of the row before it. The first ones, if there is none before,
-    have that of the first one that follows.
+    That is what the input says, or the field of the stream that it names as `log_time`, else the row's own event time (rounded up
+    to whole milliseconds, so that none is ahead of it). A row in which it can't be read has the log time of the row before it;
+    the first ones, if there is none before, that of the first one that follows.
     """
 
-    def __init__(
-        self, fields: Sequence[RecordField], source: EventTimeSource, log_time: str | None = None
-    ) -> None:
+    def __init__(self, fields: Sequence[RecordField], source: EventTimeSource, log_time: str | None = None) -> None:
         """Raises InvalidDocument when the field `log_time` is no timestamp of the stream."""
         self._field = next((field for field in fields if field.name == (log_time or source.field)), None)
         if log_time is not None and (self._field is None or self._field.type != "timestamp"):

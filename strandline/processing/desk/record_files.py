@@ -113,7 +113,9 @@ def _of_csv(lines: Iterator[bytes], config: RecordFormat, delimiter: str, name: 
         columns = [_column(title, config.fields) for title in next(rows, [])]
         for number, row in enumerate(rows, 2):
             if len(row) != len(columns):
-                raise PermanentError(f"{name}: row {number} has {len(row)} values, and the head has {len(columns)} names")
+                raise PermanentError(
+                    f"{name}: row {number} has {len(row)} values, and the head has {len(columns)} names"
+                )
             yield _object(columns, row)
     except (UnicodeDecodeError, csv.Error) as error:
         raise PermanentError(f"{name} is not CSV in UTF-8: {error}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
@@ -27,7 +27,13 @@ _TIMES = ("window_start", "window_end")
 class ResultFile(Protocol):
     """Takes results, one after the other."""
 
-    def write(self, result: DeskResult) -> None: ...
+    def write(self, result: DeskResult) -> None:
+        """Take one more."""
+        ...
+
+    def close(self) -> None:
+        """Write what is held."""
+        ...
 
 
 @contextmanager
@@ -36,7 +42,11 @@ def result_file(path: Path, stages: Sequence[Stage]) -> Iterator[ResultFile]:
 
     Raises PermanentError when it can't be written, InvalidDocument when the stages don't fit into one table.
     """
-    kinds = {".ndjson": _Lines, ".jsonl": _Lines, ".parquet": _Rows}
+    kinds: dict[str, Callable[[Path, Sequence[Stage]], ResultFile]] = {
+        ".ndjson": _Lines,
+        ".jsonl": _Lines,
+        ".parquet": _Rows,
+    }
     kind = kinds.get(path.suffix)
     if kind is None:
         raise InvalidDocument([Problem(f"{path}: no kind of file has this name; expected .ndjson, .jsonl or .parquet")])
@@ -85,10 +95,7 @@ class _Rows:
 
     def write(self, result: DeskResult) -> None:
         document = json.loads(result.document.source)
-        row = {
-            name: _value(document.get(name), kind)
-            for name, kind in self._types[result.stage].items()
-        }
+        row = {name: _value(document.get(name), kind) for name, kind in self._types[result.stage].items()}
         window = document["window"]
         row |= zip(_TIMES, (_moment(window["start"]), _moment(window["end"])), strict=True)
         self._held.append(row | {"id": result.document.id, "index": result.document.index, "stage": result.stage})

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from strandline.ledger.database import without_secrets
 from strandline.processing.emission.made_indices import WriterFactory
-from strandline.processing.emission.result_stream_writer import ResultStream
 from strandline.processing.emission.result_shapes import document_shape, letter_shape
+from strandline.processing.emission.result_stream_writer import ResultStream
 from strandline.processing.emission.stage_emission import StageEmission
 from strandline.processing.pipelines.job_run import JobRun
 

@@ -1,4 +1,4 @@
-"""What the documents of a stage's results look like, and which results can't become one. Light to import: neither SQL nor Kafka."""
+"""What the documents of a stage's results look like, and which results can't become one. Light to import: no SQL, no Kafka."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from strandline.core.errors import StrandlineError
-from strandline.services.cli import desk_verbs  # adds its verbs to `pipeline`
+from strandline.services.cli.desk_verbs import pipeline_app
 from strandline.services.cli.document_verbs import apply_app
 from strandline.services.cli.job_verbs import audit_app, job_app
 from strandline.services.cli.kibana_verbs import kibana_app
@@ -36,7 +36,7 @@ app.add_typer(audit_app)
 app.add_typer(job_app, name="job")
 app.add_typer(stream_app, name="stream")
 app.add_typer(dead_letters_app, name="dead-letters")
-app.add_typer(desk_verbs.pipeline_app, name="pipeline")
+app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(results_app)
 app.add_typer(kibana_app, name="kibana")
 

@@ -13,17 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.core.errors import InvalidDocument
+from strandline.services.cli.case_reports import TestsFailed, case_lines, junit_xml, report_json
 from strandline.services.cli.document_verbs import pipeline_app
 from strandline.services.cli.options import AsJson
 from strandline.services.cli.output import AnsweredError, print_json
-from strandline.services.cli.test_reports import TestsFailed, case_lines, junit_xml, report_json
 
 # What computes is imported by the verbs, so that all others are quick.
 if TYPE_CHECKING:
     from strandline.processing.desk.desk import Desk, DeskResult, Outcome
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 
-File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="YAML: the pipeline and its stream.")]
+__all__ = ["pipeline_app"]
+
+File = Annotated[
+    Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="YAML: the pipeline and its stream.")
+]
 PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Which pipeline, where the file has several.")]
 StreamFile = Annotated[
     Path | None, typer.Option("--stream-file", exists=True, dir_okay=False, help="A file with the stream's document.")
@@ -33,12 +37,16 @@ _ROWS_SHOWN = 500
 _LETTERS_SHOWN = 20
 
 
-@pipeline_app.command("run", epilog="Example: strandline pipeline run examples/nab.yaml --input examples/readings.ndjson")
+@pipeline_app.command(
+    "run", epilog="Example: strandline pipeline run examples/nab.yaml --input examples/readings.ndjson"
+)
 def run_pipeline(
     file: File,
     records: Annotated[
         Path,
-        typer.Option("--input", allow_dash=True, dir_okay=False, help="Records: .ndjson, .csv, .parquet (.gz, .zst); - is stdin."),
+        typer.Option(
+            "--input", allow_dash=True, dir_okay=False, help="Records: .ndjson, .csv, .parquet (.gz, .zst); - is stdin."
+        ),
     ],
     pipeline: PipelineName = None,
     stream: Annotated[str | None, typer.Option(help="The pipeline that reads this stream.")] = None,
@@ -88,11 +96,14 @@ def run_pipeline(
 
 
 @pipeline_app.command("test", epilog="Example: strandline pipeline test tests/*.yaml --junit report.xml")
-def test_pipeline(
+def judge_pipeline(
     files: Annotated[
         list[Path],
         typer.Argument(
-            exists=True, dir_okay=False, readable=True, help="Files of `test:` documents; with --expect, the pipeline's file."
+            exists=True,
+            dir_okay=False,
+            readable=True,
+            help="Files of `test:` documents; with --expect, the pipeline's file.",
         ),
     ],
     records: Annotated[
@@ -213,7 +224,9 @@ class _Shown:
                 console.print(f"[bold]{stage.name}[/bold]: {count:,} results", highlight=False)
                 console.print(display.documents_table(rows, list(stage.field_types)))
                 if count > len(rows):
-                    console.print(f"and {count - len(rows):,} more; --output FILE or --json has them all", highlight=False)
+                    console.print(
+                        f"and {count - len(rows):,} more; --output FILE or --json has them all", highlight=False
+                    )
         if self._letters:
             console.print("[bold]dead letters[/bold]", highlight=False)
             console.print(display.desk_letters_table(self._letters))
