@@ -79,23 +79,37 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; expected one of: {', '.join(names)}" if 0 < len(names) <= _NAMES_LISTED_MAX else ""
 
 
-def read_documents(text: str | bytes, source: str) -> list[YamlDocument]:
-    """Return the documents of `text` in their order; empty ones are left out. `source` names the file in errors.
+def read_values(text: str | bytes, source: str) -> list[object]:
+    """Return the value of each document of `text`, whatever it is. Raises InvalidDocument as `read_documents` does."""
+    reader = _Reader(source)
+    values = [data for data, _ in reader.read(_as_text(text, source))]
+    if reader.problems:
+        raise InvalidDocument(reader.problems)
+    return values
+
+
+def read_documents(text: str | bytes, source: str, kinds: Sequence[str] = KINDS) -> list[YamlDocument]:
+    """Return the documents of `text` in their order; empty ones are left out. `source` names the file in errors, and `kinds` are
+    those that it may hold.
 
     Raises InvalidDocument, with every problem that could be found, when the text is not YAML, uses what is refused,
     holds no document, or when a document is not exactly one of stream, lookup and pipeline with a legal name.
     """
     if len(text) > DOCUMENT_BYTES_MAX:
         raise InvalidDocument([Problem(f"is larger than {DOCUMENT_BYTES_MAX:,} bytes; {_SPLIT}", source=source)])
-    reader = _Reader(source)
+    reader = _Reader(source, kinds)
     documents = [
         document for data, lines in reader.read(_as_text(text, source)) if (document := reader.identify(data, lines))
     ]
     if not documents and not reader.problems:
-        reader.problems.append(Problem("holds no document; expected 'stream: NAME' or 'pipeline: NAME'", source=source))
+        reader.problems.append(Problem(f"holds no document; expected {_first_lines(kinds)}", source=source))
     if reader.problems:
         raise InvalidDocument(reader.problems)
     return documents
+
+
+def _first_lines(kinds: Sequence[str]) -> str:
+    return " or ".join(f"'{kind}: NAME'" for kind in kinds if kind != "lookup")
 
 
 def _as_text(text: str | bytes, source: str) -> str:
@@ -150,8 +164,9 @@ for _tag, _pattern, _first in (
 class _Reader:
     """One reading of one file; collects problems on the way."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, kinds: Sequence[str] = KINDS) -> None:
         self.source = source
+        self.kinds = kinds
         self.problems: list[Problem] = []
 
     def read(self, text: str) -> list[tuple[object, dict[Path, int]]]:
@@ -183,13 +198,15 @@ class _Reader:
             return None
         first_line = lines.get(())
         if not isinstance(data, dict):
-            self._add("expected a mapping that starts with 'stream: NAME' or 'pipeline: NAME'", (), first_line)
+            self._add(f"expected a mapping that starts with {_first_lines(self.kinds)}", (), first_line)
             return None
-        kinds = [kind for kind in KINDS if kind in data]
+        kinds = [kind for kind in self.kinds if kind in data]
         if len(kinds) != 1:
             found = f"has both '{kinds[0]}:' and '{kinds[1]}:'" if kinds else "doesn't say what it is"
             self._add(
-                f"{found}; a document has exactly one of {', '.join(f'{kind}: NAME' for kind in KINDS)}", (), first_line
+                f"{found}; a document has exactly one of {', '.join(f'{kind}: NAME' for kind in self.kinds)}",
+                (),
+                first_line,
             )
             return None
         kind = kinds[0]

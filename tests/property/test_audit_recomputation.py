@@ -32,7 +32,7 @@ from strandline.processing.audit.plan import VersionSpan
 from strandline.processing.audit.recomputation import Recomputation
 from strandline.processing.audit.stores import ROWS_SCHEMA
 from strandline.processing.audit.table import Database, Table
-from strandline.processing.emission.document_shapes import letter_shape
+from strandline.processing.emission.result_shapes import letter_shape
 from strandline.processing.operators.cascade import Cascade, Chunk
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline

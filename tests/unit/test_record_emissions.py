@@ -15,8 +15,8 @@ from strandline.core.errors import InvalidDocument
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import CheckpointRow
 from strandline.processing.emission import keyed_task
-from strandline.processing.emission.document_shapes import document_shape, letter_shape
 from strandline.processing.emission.keyed_task import BucketDone, KeyedTask, RecordLetters
+from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.emission.stage_emission import RecordEmission
 from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.windows import Closing

@@ -46,8 +46,8 @@ from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.core.tls import server_tls
 from strandline.ingest.append.outcome import LogAway, LogBusy, SpoolFull
-from strandline.ingest.gateway.cloud_events import STRUCTURED_CONTENT_TYPE
 from strandline.ingest.gateway.admission import CHALLENGE, refuse_without_token, require_right
+from strandline.ingest.gateway.cloud_events import STRUCTURED_CONTENT_TYPE
 from strandline.ingest.gateway.decompression import decompress
 from strandline.ingest.gateway.framing import Framed, TooLarge, Unframable, frame
 from strandline.ingest.gateway.health_pages import HealthPages

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
-import ssl
 import sys
 from pathlib import Path
 

@@ -24,7 +24,7 @@ from strandline.processing.audit.reconciliation import DEAD_LETTERS, RESULT_LETT
 from strandline.processing.audit.stores import ROWS_SCHEMA
 from strandline.processing.audit.table import Database, Table
 from strandline.processing.audit.window_query import WindowQuery
-from strandline.processing.emission.document_shapes import document_shape, letter_shape
+from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.operators.blobs import batch_of
 from strandline.processing.operators.cascade import results_behind_steps
 from strandline.processing.operators.row_steps import RowSteps

@@ -17,9 +17,9 @@ from strandline.core.settings import Settings
 from strandline.ledger.database import without_secrets
 from strandline.ledger.states import BackfillRow
 from strandline.processing.backfill.plan import Chunk
-from strandline.processing.emission.document_shapes import document_shape, letter_shape
 from strandline.processing.emission.keyed_task import OUTCOME, KeyedTask, RecordLetters, frame_of, rows_of
 from strandline.processing.emission.made_indices import elasticsearch_writers
+from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.emission.stage_emission import BackfillEmission
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stages import Stage

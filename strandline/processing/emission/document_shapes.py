@@ -9,13 +9,11 @@ from typing import Any
 from strandline.core.errors import Fenced
 from strandline.ledger.database import without_secrets
 from strandline.processing.emission.made_indices import WriterFactory
+from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.emission.result_stream_writer import ResultStream
 from strandline.processing.emission.stage_emission import RecordEmission, StageEmission
-from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.job_run import JobRun
-from strandline.processing.pipelines.stages import Emit, RecordStage, Stage
-from strandline.results.document import DocumentShape
-from strandline.results.record_document import RecordShape
+from strandline.processing.pipelines.stages import RecordStage, Stage
 from strandline.results.writer import StoreWriter
 
 
@@ -75,58 +73,3 @@ def own_generation(run: JobRun) -> int:
     if job.epoch != run.epoch:
         raise Fenced(f"Run {run.epoch} of job {run.job} no longer owns it, run {job.epoch} does: stop this run now.")
     return job.generation
-
-
-def letter_shape(
-    pipeline: CheckedPipeline,
-    stage: Stage | RecordStage,
-    version: int,
-    generation: int = 1,
-    *,
-    is_backfill: bool = False,
-) -> DocumentShape:
-    """What the documents in dead letters of a stage's results have in common: as of the first place that the stage emits to. It
-    may emit to nothing; a backfill emits to indices only."""
-    places = [emit for emit in stage.emits if not is_backfill or emit.kind == "elasticsearch"]
-    place = (*places, Emit("stream", stage.name))[0]
-    return document_shape(pipeline, stage, place, version, generation, is_backfill=is_backfill)
-
-
-def document_shape(
-    pipeline: CheckedPipeline,
-    stage: Stage | RecordStage,
-    emit: Emit,
-    version: int,
-    generation: int = 1,
-    *,
-    is_backfill: bool = False,
-) -> DocumentShape:
-    """What the documents of one emission have in common. A backfill's documents always have ids from the data, whatever the job's
-    guarantee: every attempt computes the same."""
-    is_once = is_backfill or pipeline.spec.guarantee == "exactly_once"
-    if isinstance(stage, RecordStage):
-        return RecordShape(
-            emit_name=emit.name,
-            job=pipeline.job,
-            stage=stage.name,
-            version=version,
-            by=(),
-            aggregates=stage.fields,
-            is_stream=emit.kind == "stream",
-            is_once=is_once,
-            generation=generation,
-            is_shown=not is_backfill,
-            input_stream=pipeline.stream.stream,
-        )
-    return DocumentShape(
-        emit_name=emit.name,
-        job=pipeline.job,
-        stage=stage.name,
-        version=version,
-        by=tuple(zip(stage.by, stage.by_types, strict=True)),
-        aggregates=tuple(stage.value_types.items()),
-        is_stream=emit.kind == "stream",
-        is_once=is_once,
-        generation=generation,
-        is_shown=not is_backfill,
-    )

@@ -15,6 +15,7 @@ from strandline.core.failpoints import failpoint
 from strandline.core.record_headers import REASON_EXPRESSION, REASON_RESULT
 from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter
 from strandline.processing.emission.fencing import require_current_attempt, require_current_epoch
+from strandline.processing.emission.result_shapes import refusal_message, unusable_results
 from strandline.processing.emission.result_stream_writer import Place, ResultStream, ResultStreamWriter
 from strandline.processing.emission.transactional_ids import id_of_backfilled_results, id_of_refused_results
 from strandline.processing.operators.cascade import StageResults
@@ -96,18 +97,13 @@ class StageEmission:
             for writer in writers:
                 refused += writer.write_batches([good], self.epoch, work.number).refused
             failpoint("emit.written")
-        return [_letter(one, REASON_RESULT, f"{one.type}: {one.reason}", f"emit {self.stage}") for one in refused]
+        return [_letter(one, REASON_RESULT, refusal_message(one), f"emit {self.stage}") for one in refused]
 
     def _letters_of_unusable(self, rows: pa.RecordBatch, work: SliceWork) -> list[DeadLetter]:
         """The dead letters of results without a value where there should be one, such as a sum that is too large for its type."""
-        problems = rows.column(PROBLEM)
-        if problems.null_count == len(problems):
-            return []
-        bad = rows.filter(problems.is_valid())
-        documents = self.shape.documents(bad.drop_columns([PROBLEM]), self.epoch, work.number)
         return [
-            _letter(one, REASON_EXPRESSION, problem, problem.partition(":")[0])  # a problem names its step first
-            for one, problem in zip(documents, bad.column(PROBLEM).to_pylist(), strict=True)
+            _letter(one, REASON_EXPRESSION, message, step)
+            for one, message, step in unusable_results(self.shape, rows, self.epoch, work.number)
         ]
 
     def _stream_writer(self, stream: ResultStream, work: SliceWork, slot: int) -> ResultStreamWriter:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from strandline.log.range_reader import RangeReader
 from strandline.log.reader import OffsetRange
 from strandline.processing.formats.decoder import NEVER_AHEAD, NEVER_LATE, Decoded, Decoder
 from strandline.processing.formats.record_fields import JsonText
@@ -20,7 +19,8 @@ from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.source.slice_rows import row_identity
 from strandline.processing.source.source_config import DecodingConfig, Piece
 
-if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
+if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker; the Kafka client a tenth
+    from strandline.log.range_reader import RangeReader
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 
 
@@ -170,5 +170,7 @@ _readers: dict[str, RangeReader] = {}
 def _log_reader(bootstrap: str) -> RangeReader:
     """This process's reader: Python workers are reused, and a new reader has to connect first."""
     if bootstrap not in _readers:
+        from strandline.log.range_reader import RangeReader
+
         _readers[bootstrap] = RangeReader(bootstrap)
     return _readers[bootstrap]

@@ -19,8 +19,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from strandline.core.stream import StreamSpec
-from strandline.processing.emission.document_shapes import letter_shape
 from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters
+from strandline.processing.emission.result_shapes import letter_shape
 from strandline.processing.emission.stage_emission import StageEmission
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check

@@ -19,6 +19,7 @@ _NEEDED_BY_WORKERS = (
     "pandas",
     "strandline.processing.source.data_source",
     "strandline.processing.source.source_task",
+    "strandline.log.range_reader",
     "strandline.processing.emission.keyed_task",
     "strandline.results.elasticsearch_writer",
     "strandline.ledger.ledger",

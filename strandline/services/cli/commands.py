@@ -16,7 +16,8 @@ import typer
 
 from strandline.core.errors import StrandlineError
 from strandline.services.cli.certs_verbs import certs_app
-from strandline.services.cli.document_verbs import apply_app, pipeline_app
+from strandline.services.cli.desk_verbs import pipeline_app
+from strandline.services.cli.document_verbs import apply_app
 from strandline.services.cli.job_verbs import audit_app, job_app
 from strandline.services.cli.kibana_verbs import kibana_app
 from strandline.services.cli.options import trust

@@ -13,6 +13,7 @@ from strandline.core.durations import format_about, format_retention, format_win
 
 Answer = dict[str, Any]
 _SENTENCES_MAX = 3
+_PLACE = ("stream", "partition", "offset", "element", "index", "document")
 _STATE_STYLES = {"running": "green", "failed": "red", "stopped": "dim", "drained": "dim"}
 
 
@@ -204,6 +205,41 @@ def dead_letters_table(letters: list[Answer]) -> Table:
 def dead_letter_table(letter: Answer) -> Table:
     names = ("number", "stream", "partition", "offset", "element", "reason", "step", "message", "value_bytes", "value")
     return _facts([(name, _or_dash(letter[name])) for name in names])
+
+
+def documents_table(documents: list[Answer], fields: Sequence[str]) -> Table:
+    """Results of one stage, one a line."""
+    return table_of(
+        ("WINDOW START", "WINDOW END", *(f"#{name}" for name in fields)),
+        (
+            (
+                *(document["window"][edge].replace("T", " ").replace(".000Z", "Z") for edge in ("start", "end")),
+                *(_cell(document.get(name)) for name in fields),
+            )
+            for document in documents
+        ),
+    )
+
+
+def _cell(value: object) -> str:
+    return f"{value:.10g}" if isinstance(value, float) else _or_dash(value)
+
+
+def desk_letters_table(letters: list[Answer]) -> Table:
+    """Dead letters of a run at the desk, one a line."""
+    return table_of(
+        ("WHERE", "REASON", "STEP", "MESSAGE", "VALUE"),
+        (
+            (
+                "/".join(str(one[name]) for name in _PLACE if name in one),
+                one["reason"],
+                one["step"],
+                one["message"],
+                _or_dash(one["value"]),
+            )
+            for one in letters
+        ),
+    )
 
 
 def stages_table(stages: list[Answer]) -> Table:

@@ -30,7 +30,7 @@ def apply(
     as_json: AsJson = False,
 ) -> None:
     """Register streams and submit pipelines, all or none. A new job starts; a changed one takes its new version."""
-    text, name_source = _join(files)
+    text, name_source = join_files(files)
     with connect(data_dir, url, token_file) as client, waiting(f"applying {', '.join(map(str, files))}"):
         try:
             if plan:
@@ -58,7 +58,7 @@ def check_pipeline(
     from strandline.services.rest.checking import check_without_stack
 
     files = [stream, file] if stream else [file]
-    text, name_source = _join(files)
+    text, name_source = join_files(files)
     judged = check_without_stack(text, str(file))
     if judged is not None:
         answer = judged.model_dump()
@@ -75,7 +75,7 @@ def check_pipeline(
     show(answer, as_json, lambda: [display.stages_table(answer["stages"])])
 
 
-def _join(files: list[Path]) -> tuple[bytes, Callable[[Problem], Problem]]:
+def join_files(files: list[Path]) -> tuple[bytes, Callable[[Problem], Problem]]:
     """The files as one text, so that they are checked together, with the files that they name in it, and a function that gives a
     problem its own file and line."""
     parts: list[bytes] = []

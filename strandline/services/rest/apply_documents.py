@@ -17,7 +17,7 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobBase, JobRow, Offsets, Place
 from strandline.log.admin import TopicDescription
-from strandline.processing.emission.document_shapes import document_shape
+from strandline.processing.emission.result_shapes import document_shape
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
@@ -36,7 +36,6 @@ from strandline.results.mapping import build_mapping, ensure_index_template
 from strandline.results.names import generation_of
 from strandline.services.rest.job_status import input_stream, rewind_view
 from strandline.services.rest.views import Applied, JobPlan
-
 
 _SENDERS_TIMES = (
     "the topic has message.timestamp.type=CreateTime: log time is what its producers say, so max_ahead and 'from: log' go by their "

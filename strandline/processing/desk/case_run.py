@@ -1,0 +1,186 @@
+"""Runs a test case at the desk, and compares what came of it with what was expected."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from strandline.core.documents import read_documents, read_values
+from strandline.core.errors import InvalidDocument, PermanentError, Problem, StrandlineError
+from strandline.core.record_headers import REASON_LATE, SOURCE_MQTT
+from strandline.processing.desk.cases import CaseSpec, CaseStep, Expected
+from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome, letter_fields
+from strandline.processing.desk.desk_pipeline import read_pipeline
+from strandline.processing.desk.expectations import Differences, compare
+from strandline.processing.desk.record_files import read_records
+from strandline.processing.desk.records import DeskRecords, Placement
+from strandline.processing.formats.record_rows import record_format
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+
+_WINDOW_TIMES = ("@timestamp", "window.start", "window.end")
+_LETTER_PLACE = ("stream", "partition", "offset", "element", "index", "document", "reason", "step")
+
+
+@dataclass
+class CaseReport:
+    """What a test found."""
+
+    name: str
+    results: Differences = field(default_factory=Differences)
+    dead_letters: Differences = field(default_factory=Differences)
+    sentences: list[str] = field(default_factory=list)
+    """What else is wrong."""
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return not (self.results or self.dead_letters or self.sentences)
+
+
+def read_cases(path: Path) -> list[CaseSpec]:
+    """The tests of a file. Raises InvalidDocument."""
+    return [CaseSpec.parse(document) for document in read_documents(path.read_bytes(), str(path), ("test",))]
+
+
+def run_case(case: CaseSpec, directory: Path) -> CaseReport:
+    """Run one test. `directory`: where its files are looked for. An error of the pipeline's documents, of its files or (with
+    `on_error: crash`) of its records is a finding."""
+    begun_s = time.perf_counter()
+    report = CaseReport(case.test)
+    try:
+        pipeline = read_pipeline(_bytes(directory / case.file), str(directory / case.file), case.pipeline)
+        outcomes, desk = _outcomes(case, pipeline, directory)
+        judge(report, case.expect, pipeline, outcomes, desk.counts.rejected[REASON_LATE], directory)
+    except StrandlineError as error:
+        report.sentences.append(str(error))
+    report.seconds = time.perf_counter() - begun_s
+    return report
+
+
+def judge(
+    report: CaseReport,
+    expected: Expected,
+    pipeline: CheckedPipeline,
+    outcomes: Sequence[Outcome],
+    late: int,
+    directory: Path,
+) -> None:
+    """Compare, and put what differs into the report."""
+    if expected.results is not None:
+        wanted = expected.results
+        documents = read_expected(directory / wanted) if isinstance(wanted, str) else wanted
+        found = [document_of(one) for one in outcomes if isinstance(one, DeskResult)]
+        by = dict.fromkeys(name for stage in pipeline.stages for name in stage.by)
+        types = {name: kind for stage in pipeline.stages for name, kind in stage.field_types.items()}
+        times = {*_WINDOW_TIMES, *(name for name, kind in types.items() if kind == "timestamp")}
+        report.results = compare(documents, found, ("_id", "_index", "strandline.stage", *_WINDOW_TIMES, *by), times)
+    if expected.late is not None and late != expected.late:
+        report.sentences.append(f"{late} records are late; expected {expected.late}")
+    if expected.dead_letters != "any":
+        letters = [one for one in outcomes if isinstance(one, DeskLetter)]
+        if expected.late is not None and not any(one.get("reason") == REASON_LATE for one in expected.dead_letters):
+            letters = [one for one in letters if one.reason != REASON_LATE]
+        report.dead_letters = compare(
+            [_wanted_letter(one) for one in expected.dead_letters], map(_letter, letters), _LETTER_PLACE
+        )
+
+
+def document_of(result: DeskResult) -> dict[str, Any]:
+    """The document, with its id and its index."""
+    document: dict[str, Any] = json.loads(result.document.source)
+    return document | {"_id": result.document.id, "_index": result.document.index}
+
+
+def read_expected(path: Path) -> list[dict[str, Any]]:
+    """The documents of a file: NDJSON, a JSON array, or a list in YAML. Raises InvalidDocument, PermanentError."""
+    text = _bytes(path)
+    if path.suffix in (".yaml", ".yml"):
+        values = read_values(text, str(path))
+        found = [one for value in values for one in (value if isinstance(value, list) else [value])]
+    else:
+        found = _of_json(text, path)
+    wrong = next((one for one in found if not isinstance(one, dict)), None)
+    if wrong is not None:
+        raise InvalidDocument([Problem(f"expected documents, got {str(wrong)[:40]!r}", source=str(path))])
+    return found  # type: ignore[return-value]
+
+
+def _of_json(text: bytes, path: Path) -> list[object]:
+    try:
+        if text.lstrip()[:1] == b"[":
+            return list(json.loads(text))
+    except ValueError as error:
+        raise InvalidDocument([Problem(f"is not JSON: {error}", source=str(path))]) from error
+    found = []
+    for number, line in enumerate(text.split(b"\n"), 1):
+        if line.strip():
+            try:
+                found.append(json.loads(line))
+            except ValueError as error:
+                raise InvalidDocument([Problem(f"is not JSON: {error}", source=str(path), line=number)]) from error
+    return found
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise PermanentError(f"{path} can't be read: {error.strerror}") from error
+
+
+def _outcomes(case: CaseSpec, pipeline: CheckedPipeline, directory: Path) -> tuple[list[Outcome], Desk]:
+    desk = Desk(pipeline, None if case.slice == "all" else case.slice, restarts=True)
+    placement = Placement(pipeline.stream, case.partitions)
+    found: list[Outcome] = []
+    for step in case.steps:
+        if step.wait is not None:
+            found += desk.wait(step.wait)
+        elif step.restart:
+            desk.restart()
+        else:
+            for records in _records(step, pipeline, placement, directory):
+                found += desk.feed(records)
+    if case.drain:
+        found += desk.drain()
+    return found, desk
+
+
+def _records(step: CaseStep, pipeline: CheckedPipeline, placement: Placement, directory: Path) -> Iterator[DeskRecords]:
+    pieces: Iterator[list[bytes]] = iter([step.values()])
+    if step.input is not None:
+        pieces = read_records(
+            Path("-") if step.input == "-" else directory / step.input, record_format(pipeline.stream)
+        )
+    source = None
+    if step.topic is not None:
+        source = SOURCE_MQTT + step.topic.encode()
+    elif step.query is not None:
+        source = b"?" + step.query.removeprefix("?").encode()
+    for values in pieces:
+        count = len(values)
+        partitions = placement.of_each(values) if step.partition is None else [step.partition] * count
+        times = None if step.at is None else [step.at] * count
+        yield DeskRecords(values, partitions, times, () if source is None else [source] * count)
+
+
+def _letter(letter: DeskLetter) -> dict[str, Any]:
+    fields = letter_fields(letter)
+    return fields | {"value": _value(fields["value"])}
+
+
+def _wanted_letter(wanted: dict[str, Any]) -> dict[str, Any]:
+    return wanted | ({"value": _value(wanted["value"])} if "value" in wanted else {})
+
+
+def _value(value: object) -> object:
+    """A value as it is compared: an object as the JSON that it is, whatever its spaces."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return value
+    return [value] if isinstance(value, dict) else value

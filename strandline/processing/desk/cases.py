@@ -1,0 +1,109 @@
+"""The `test:` document: what happens to a pipeline, step by step, and what must come of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from strandline.core.documents import Path as DocumentPath
+from strandline.core.stream import DocumentModel, Duration, Name
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _time_ms(value: object) -> object:
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError(f"{value!r} is no time; write 2026-11-01T12:00:00Z") from None
+        return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
+    return value
+
+
+Moment = Annotated[int, BeforeValidator(_time_ms)]
+"""ISO 8601, UTC unless it says, or milliseconds since 1970."""
+JsonRecord = dict[str, Any] | str
+
+
+class CaseStep(DocumentModel):
+    """One step: records that come, time that passes, a restart."""
+
+    record: JsonRecord | None = None
+    """A record: an object, which becomes JSON, or a text, which is the record's bytes."""
+    records: list[JsonRecord] | None = None
+    """Several."""
+    input: str | None = None
+    """A file of records, from the test's directory."""
+    at: Moment | None = None
+    """When the records of this step came (log time). Default: their event time."""
+    partition: Annotated[int, Field(ge=0, lt=1000)] | None = None
+    """Where they came to. Default: as their key says."""
+    topic: str | None = None
+    """The MQTT topic that they came from."""
+    query: str | None = None
+    """The query of the URL that they were sent to."""
+    wait: Duration | None = None
+    """So much log time passes, and no record comes."""
+    restart: Literal[True] | None = None
+    """The job is killed and starts again: its state is rebuilt from the log."""
+
+    def contradictions(self) -> Iterator[tuple[DocumentPath, str]]:
+        given = [name for name in _KINDS if getattr(self, name) is not None]
+        if len(given) != 1:
+            yield (), f"expected exactly one of {', '.join(_KINDS)}" + (f", got {', '.join(given)}" if given else "")
+        elif given[0] in ("wait", "restart"):
+            for name in ("at", "partition", "topic", "query"):
+                if getattr(self, name) is not None:
+                    yield (name,), f"is of records, and this step is a '{given[0]}'"
+        if self.topic is not None and self.query is not None:
+            yield ("query",), "a record comes from a topic or with a query, not both"
+
+    def values(self) -> list[bytes]:
+        """The bytes of the records that stand in the step itself."""
+        written = self.records if self.records is not None else [] if self.record is None else [self.record]
+        return [
+            one.encode() if isinstance(one, str) else json.dumps(one, ensure_ascii=False).encode() for one in written
+        ]
+
+
+_KINDS = ("record", "records", "input", "wait", "restart")
+
+
+class Expected(DocumentModel):
+    """What must come of it. What is not named is not compared, but there must be no more and no fewer."""
+
+    results: list[dict[str, Any]] | str | None = None
+    """Documents, or a file of them (NDJSON, JSON, YAML). Default: not compared."""
+    dead_letters: list[dict[str, Any]] | Literal["any"] = Field(default_factory=list)
+    """Records and results that could not be used: `reason`, `message`, `step`, `stream`, `partition`, `offset`, `value`.
+    `any`: they are not compared."""
+    late: int | None = None
+    """How many records are late. They need not stand among the dead letters then."""
+
+
+class CaseSpec(DocumentModel):
+    """A `test:` document."""
+
+    NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {}
+
+    test: Name
+    """What is shown, as a name."""
+    file: str
+    """The file with the pipeline and its stream, from the test's directory."""
+    pipeline: str | None = None
+    """Which pipeline, where the file has several."""
+    partitions: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Of the stream."""
+    slice: Annotated[int, Field(ge=1)] | Literal["all"] = 1
+    """Records a slice. Results don't depend on it."""
+    drain: bool = True
+    """Whether all windows are closed at the end."""
+    steps: list[CaseStep]
+    """What happens, in order."""
+    expect: Expected
+    """What must come of it."""

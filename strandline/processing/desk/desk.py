@@ -1,0 +1,377 @@
+"""A pipeline over records, from their bytes to documents and dead letters: what a running job does, in one process, without a
+log, a ledger or a store.
+
+The decoder, the record steps and the operators are the job's own (`source_task.py`, `cascade.py`). Records are read as they come
+and forgotten; only what open windows need is held.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.core.record_headers import REASON_EXPRESSION, REASON_RESULT
+from strandline.processing.desk.event_clock import EventClock
+from strandline.processing.desk.log_times import LogTimes
+from strandline.processing.desk.records import DeskRecords, Offsets
+from strandline.processing.emission.result_shapes import document_shape, letter_shape, refusal_message, unusable_results
+from strandline.processing.formats.decoder import Decoded, RejectedRecord
+from strandline.processing.formats.json_rows import Rows
+from strandline.processing.formats.record_fields import JsonText
+from strandline.processing.formats.record_rows import RowReader
+from strandline.processing.operators.blobs import unpack
+from strandline.processing.operators.cascade import Chunk, StageResults
+from strandline.processing.operators.windows import Closing
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.event_time import earliest_event, open_until
+from strandline.processing.pipelines.stages import Stage
+from strandline.processing.slices.watermark import emitted_up_to
+from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
+from strandline.processing.source.slice_rows import FACTS, RECORDS, REJECTED, decode_facts
+from strandline.processing.source.source_config import TaskConfig
+from strandline.processing.source.source_task import SourceTask
+from strandline.results.document import Document, DocumentShape
+from strandline.results.writer import PROBLEM, WINDOW_END, Refused
+
+VERSION = EPOCH = 1
+"""Of the pipeline and of the run, in each document."""
+_BUCKET = 0
+
+
+@dataclass(frozen=True)
+class DeskResult:
+    """A result, as it would be emitted."""
+
+    stage: str
+    document: Document
+
+
+@dataclass(frozen=True)
+class DeskLetter:
+    """A record or a result that could not be used."""
+
+    reason: str
+    message: str
+    step: str
+    value: bytes | None
+    """The record, or the document that the result would be."""
+    place: dict[str, str | int]
+    """Of a record: stream, partition, offset, and element where there are several; of a result: index and document."""
+
+
+def letter_fields(letter: DeskLetter) -> dict[str, str | int | None]:
+    """A dead letter as one JSON object."""
+    value = None if letter.value is None else letter.value.decode("utf-8", "backslashreplace")
+    return {"reason": letter.reason, "message": letter.message, "step": letter.step, **letter.place, "value": value}
+
+
+Outcome = DeskResult | DeskLetter
+
+
+@dataclass
+class DeskCounts:
+    """What has been done so far."""
+
+    records: int = 0
+    """Rows, where a record is several."""
+    rejected: Counter[str] = field(default_factory=Counter)
+    """Reason -> rows, late ones included."""
+    results: Counter[str] = field(default_factory=Counter)
+    """Stage -> results that were emitted."""
+    slices: int = 0
+
+    @property
+    def accepted(self) -> int:
+        return self.records - self.rejected.total()
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Rows of one slice, decoded and judged."""
+
+    chunks: list[DecodedChunk]
+    ends_slice: bool
+    watermark_ms: int | None
+    """After its last row."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A part that a restart may read again, and how far event time had come with it."""
+
+    part: _Part
+    latest_event_ms: int | None
+
+
+class Desk:
+    """One run of a pipeline. Feed it records, then `drain` it."""
+
+    def __init__(
+        self,
+        pipeline: CheckedPipeline,
+        slice_records: int | None = None,
+        *,
+        log_time: str | None = None,
+        restarts: bool = False,
+    ) -> None:
+        """`slice_records`: cut a slice after so many; None: all are one, whose windows close at the end. Results don't depend on
+        it. `log_time`: the field of the stream that says when a record came; None: its event time does. `restarts`: hold the
+        records that `restart` may have to read again."""
+        self._pipeline = pipeline
+        self._slice_records = slice_records
+        self._in_slice = 0
+        self._decoding = decoding_of(pipeline, "")
+        self._decoder = decoder_of(self._decoding)
+        self._reader = RowReader(self._decoding.format)
+        self._log_times = LogTimes(self._decoding.format.fields, self._decoding.event_time_source, log_time)
+        config = TaskConfig(
+            decoding=self._decoding,
+            stages=pipeline.stages,
+            types=tuple(pipeline.stream.types.items()),
+            bucket_keys=(_BUCKET,),
+            late_is_dropped=pipeline.spec.late == "drop",
+            crashes=pipeline.spec.on_error == "crash",
+        )
+        self._task, self._cascade = SourceTask(config), config.cascade
+        self._emissions = [_Emission(pipeline, stage) for stage in pipeline.stages]
+        self._clock = EventClock(pipeline.event_time_rule)
+        self._offsets = Offsets()
+        self._state: bytes | None = None
+        self._closed_ms: int | None = None
+        self._emitted: dict[str, int] = {}
+        self._seen: list[_Seen] | None = [] if restarts else None
+        self.counts = DeskCounts()
+
+    def feed(self, records: DeskRecords) -> Iterator[Outcome]:
+        """Take records in, and yield what becomes of them: rejected records, and results of windows that close.
+
+        1. Decode the records, and judge each by the watermark that those before it have given.
+        2. Cut them into slices.
+        3. Of each slice, step the operators, and close the windows that end at or before the watermark after it.
+
+        Raises BadRecord where the pipeline ends at a bad record.
+        """
+        offsets = self._offsets.of_each(records.partitions)
+        for rows in self._reader.parts(records.values, records.sources):
+            for part in self._judged(records, offsets, rows):
+                if self._seen is not None:
+                    self._seen.append(_Seen(part, self._clock.latest_event_ms))
+                yield from self._step(part)
+
+    def wait(self, ms: int) -> Iterator[Outcome]:
+        """Let so much log time pass in which no record comes, and close what that closes."""
+        self._clock.wait(ms)
+        yield from self._end_slice()
+
+    def drain(self) -> Iterator[Outcome]:
+        """Close every open window."""
+        self._clock.close(open_until(self._pipeline.windows, self._clock.latest_event_ms))
+        yield from self._end_slice()
+
+    def restart(self) -> None:
+        """Forget all state, and rebuild it from the records, as a run does after a kill: from the first part that can hold a
+        record of a window that is not emitted yet, all at once. Emits nothing."""
+        assert self._seen is not None, "records were not held"
+        self._state = None
+        if self._emitted:
+            needed_ms = earliest_event(
+                self._pipeline.windows, [self._emitted[stage.name] for stage in self._pipeline.stages]
+            )
+            self._seen = [one for one in self._seen if one.latest_event_ms is None or one.latest_event_ms >= needed_ms]
+        chunks = [chunk for one in self._seen for chunk in self._accepted(one.part.chunks)]
+        self._state = self._cascade.step(None, chunks, Closing(None, self._closed_ms)).state
+
+    def state_bytes(self) -> int:
+        """What open windows hold."""
+        return len(self._state or b"")
+
+    def _end_slice(self) -> Iterator[Outcome]:
+        """End the slice without another record."""
+        self._in_slice = 0
+        part = _Part([], True, self._clock.watermark_ms)
+        if self._seen is not None:
+            self._seen.append(_Seen(part, self._clock.latest_event_ms))
+        yield from self._step(part)
+
+    def _judged(self, records: DeskRecords, offsets: Sequence[int], rows: Rows) -> Iterator[_Part]:
+        """Decode rows and judge each by event time; yield them cut where slices end."""
+        partitions, of_row = rows.of_each(records.partitions), rows.of_each(offsets)
+        given_ms = None if records.log_times_ms is None else rows.of_each(records.log_times_ms)
+        log_ms = self._log_times.of_rows(rows.texts, given_ms)
+        ahead_ms = self._pipeline.event_time_rule.max_ahead_ms
+        decoded = self._decoder.decode(rows.texts, log_ms.tolist(), None, ahead_ms)
+        is_usable = np.ones(len(rows.texts), np.bool_)
+        is_usable[[one.index for one in decoded.rejects]] = False
+        events_ms = np.zeros(len(rows.texts), np.int64)
+        events_ms[is_usable] = decoded.event_time.cast(pa.int64()).to_numpy() // 1_000
+        places = np.arange(len(rows.texts)) if rows.places is None else np.asarray(rows.places)
+        value_at = partial(self._reader.dead_letter_value, records.values, rows)
+        judged = _JudgedRows(
+            self._pipeline.stream.stream, decoded, is_usable, events_ms, of_row, log_ms, value_at, rows.elements
+        )
+        first = 0
+        for end, ends_slice in self._cuts(int(places[0]), int(places[-1]) + 1):
+            stop = int(np.searchsorted(places, end))
+            here = slice(first, stop)
+            clock_ms = None if given_ms is None and self._log_times.are_event_times else log_ms[here]
+            marks = self._clock.watermarks(partitions[here], events_ms[here], is_usable[here], clock_ms)
+            is_late = is_usable[here] & (events_ms[here] < marks)
+            judged.late |= self._late(rows.texts, log_ms, first + np.flatnonzero(is_late), marks[is_late])
+            chunks = [judged.chunk(partition, at) for partition, at in _by_partition(partitions, first, stop)]
+            yield _Part(chunks, ends_slice, self._clock.watermark_ms)
+            first = stop
+
+    def _cuts(self, first: int, end: int) -> Iterator[tuple[int, bool]]:
+        """Where the records from `first` to before `end` are cut: the end of each piece, and whether its slice ends there."""
+        while first < end:
+            left = end - first if self._slice_records is None else self._slice_records - self._in_slice
+            taken = min(left, end - first)
+            first += taken
+            self._in_slice += taken
+            ends_slice = self._in_slice == self._slice_records
+            if ends_slice:
+                self._in_slice = 0
+            yield first, ends_slice
+
+    def _late(
+        self, texts: Sequence[JsonText], log_ms: np.ndarray, places: np.ndarray, marks: np.ndarray
+    ) -> dict[int, RejectedRecord]:
+        """Why each of these rows is late, in the decoder's words."""
+        if not len(places):
+            return {}
+        chosen = [texts[at] for at in places.tolist()]
+        rejects = self._decoder.decode(chosen, log_ms[places].tolist(), marks).rejects
+        return {int(places[one.index]): one for one in rejects}
+
+    def _step(self, part: _Part) -> Iterator[Outcome]:
+        """Take a part in; where its slice ends, close windows and emit their results."""
+        chunks: list[Chunk] = []
+        for _, kind, partition, sequence, blob in self._task.rows(part.chunks, is_new=True, work=None):
+            if kind == RECORDS:
+                chunks.append(Chunk(partition, sequence, blob))
+            elif kind == REJECTED:
+                yield from _letters(blob)
+            elif kind == FACTS:
+                facts = decode_facts(blob)
+                self.counts.records += facts.records
+                self.counts.rejected.update(facts.rejected)
+        closes_ms = part.watermark_ms if part.ends_slice else None
+        stepped = self._cascade.step(self._state, chunks, Closing(self._closed_ms, closes_ms))
+        self._state = stepped.state
+        if not part.ends_slice:
+            return
+        self.counts.slices += 1
+        for emission, results in zip(self._emissions, stepped.results, strict=True):
+            yield from emission.outcomes(results, self._emitted.get(results.stage), self.counts)
+        self._closed_ms = closes_ms
+        stages = [(stage.name, stage.shape) for stage in self._pipeline.stages]
+        self._emitted = emitted_up_to(stages, closes_ms, self._emitted)
+
+    def _accepted(self, chunks: Iterable[DecodedChunk]) -> Iterator[Chunk]:
+        for _, kind, partition, sequence, blob in self._task.rows(chunks, is_new=False, work=None):
+            if kind == RECORDS:
+                yield Chunk(partition, sequence, blob)
+
+
+@dataclass
+class _JudgedRows:
+    """Decoded rows of several partitions, and which are late."""
+
+    stream: str
+    decoded: Decoded
+    is_usable: np.ndarray
+    events_ms: np.ndarray
+    offsets: Sequence[int]
+    log_times_ms: np.ndarray
+    value_at: partial[bytes | None]
+    elements: Sequence[int | None] | None
+    late: dict[int, RejectedRecord] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._rejects = {one.index: one for one in self.decoded.rejects}
+        self._accepted_before = np.concatenate([[0], np.cumsum(self.is_usable)])
+
+    def chunk(self, partition: int, places: np.ndarray) -> DecodedChunk:
+        """The rows at these places, which are all of one partition, without those that are late."""
+        rejects = [
+            RejectedRecord(at, one.reason, one.message)
+            for at, place in enumerate(places.tolist())
+            if (one := self._rejects.get(place) or self.late.get(place)) is not None
+        ]
+        is_good = self.is_usable[places]
+        if self.late:
+            is_good &= ~np.isin(places, list(self.late))
+        good = places[is_good]
+        taken = pa.array(self._accepted_before[good])
+        decoded = Decoded(
+            arrays={name: column.take(taken) for name, column in self.decoded.arrays.items()},
+            event_time=self.decoded.event_time.take(taken),
+            rejects=rejects,
+            latest_event_ms=int(self.events_ms[good].max()) if len(good) else None,
+        )
+        chosen = places.tolist()
+        return DecodedChunk(
+            self.stream,
+            partition,
+            [self.offsets[at] for at in chosen],
+            self.log_times_ms[places].tolist(),
+            decoded,
+            lambda at: self.value_at(chosen[at]),
+            None if self.elements is None else [self.elements[at] for at in chosen],
+        )
+
+
+class _Emission:
+    """Makes the documents of one stage."""
+
+    def __init__(self, pipeline: CheckedPipeline, stage: Stage) -> None:
+        self._stage = stage.name
+        places = sorted(stage.emits, key=lambda emit: emit.kind != "elasticsearch")
+        self._shape: DocumentShape | None = document_shape(pipeline, stage, places[0], VERSION) if places else None
+        """As in the first index that the stage emits to, else as in its stream."""
+        self._letter_shape = letter_shape(pipeline, stage, VERSION)
+
+    def outcomes(self, results: StageResults, emitted_ms: int | None, counts: DeskCounts) -> Iterator[Outcome]:
+        """What the stage emits of results, and the dead letters of those that can't be used."""
+        number = counts.slices
+        new = _later(results.rows, emitted_ms)
+        good = new.filter(pc.is_null(new.column(PROBLEM)))
+        if self._shape is not None and good.num_rows:
+            for one in self._shape.documents(good, EPOCH, number):
+                counts.results[self._stage] += 1
+                if isinstance(one, Refused):
+                    yield _letter(one, REASON_RESULT, refusal_message(one), f"emit {self._stage}")
+                else:
+                    yield DeskResult(self._stage, one)
+        for rows in (new, _later(results.failed, emitted_ms)):
+            for document, message, step in unusable_results(self._letter_shape, rows, EPOCH, number):
+                yield _letter(document, REASON_EXPRESSION, message, step)
+
+
+def _later(rows: pa.RecordBatch, than_ms: int | None) -> pa.RecordBatch:
+    return rows if than_ms is None else rows.filter(pc.greater(rows.column(WINDOW_END), than_ms))
+
+
+def _letter(one: Document | Refused, reason: str, message: str, step: str) -> DeskLetter:
+    return DeskLetter(reason, message, step, one.source, {"index": one.index or "", "document": one.id})
+
+
+def _letters(blob: bytes) -> Iterator[DeskLetter]:
+    """The dead letters of rejected records."""
+    (batch,) = unpack(blob)
+    for row in batch.to_pylist():
+        place = {name: row[name] for name in ("stream", "partition", "offset", "element") if row[name] is not None}
+        yield DeskLetter(row["reason"], row["message"], row["step"], row["value"], place)
+
+
+def _by_partition(partitions: Sequence[int], first: int, end: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Each partition that has rows from `first` to before `end`, and their places."""
+    of_row = np.asarray(partitions[first:end])
+    for partition in np.unique(of_row).tolist():
+        yield partition, first + np.flatnonzero(of_row == partition)

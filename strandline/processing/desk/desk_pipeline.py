@@ -1,0 +1,70 @@
+"""The pipeline of a file, checked without a stack: the file holds its stream, or the pipeline that emits it."""
+
+from __future__ import annotations
+
+from strandline.core.documents import YamlDocument, did_you_mean, read_documents
+from strandline.core.errors import InvalidDocument, Problem
+from strandline.core.stream import StreamSpec
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.result_streams import emissions_to_streams, stream_of_results
+
+
+def read_pipeline(text: bytes, source: str, name: str | None = None, stream: str | None = None) -> CheckedPipeline:
+    """The pipeline called `name`, or the one that reads `stream`, or the only one. Raises InvalidDocument."""
+    documents = read_documents(text, source)
+    pipelines = [document for document in documents if document.kind == "pipeline"]
+    return _checked(_chosen(pipelines, name, stream, source), documents, ())
+
+
+def _chosen(pipelines: list[YamlDocument], name: str | None, stream: str | None, source: str) -> YamlDocument:
+    fitting = [
+        one for one in pipelines if name in (None, one.name) and stream in (None, _stream_of(one))
+    ]  # documents are not checked yet
+    if len(fitting) == 1:
+        return fitting[0]
+    names = [one.name for one in pipelines]
+    if not pipelines:
+        message = "holds no pipeline; expected a document 'pipeline: NAME'"
+    elif fitting:
+        message = f"holds several pipelines ({', '.join(names)}); choose one with --pipeline"
+    elif name is not None and name not in names:
+        message = f"holds no pipeline '{name}'{did_you_mean(name, names)}"
+    else:
+        message = f"holds no such pipeline that reads stream '{stream}'"
+    raise InvalidDocument([Problem(message, source=source)])
+
+
+def _stream_of(document: YamlDocument) -> object:
+    reads = document.data.get("input")
+    return reads.get("stream") if isinstance(reads, dict) else None
+
+
+def _checked(document: YamlDocument, documents: list[YamlDocument], above: tuple[str, ...]) -> CheckedPipeline:
+    """The pipeline of this document with its stream. `above`: the pipelines that read what comes of it."""
+    spec = PipelineSpec.parse(document)
+    name = spec.input.stream
+    emitter = _emitter_of(name, documents)
+    if emitter is not None:
+        spec = spec.reading_results()
+    for one in documents:
+        if one.kind == "stream" and one.name == name:
+            return check(spec, StreamSpec.parse(one), document)
+    if emitter is None or emitter.name in (*above, document.name):
+        known = [one.name for one in documents if one.kind == "stream"]
+        message = f"there is no stream '{name}' here{did_you_mean(name, known)}; the file has to hold its document, too"
+        raise InvalidDocument([document.problem(("input", "stream"), message)])
+    before = _checked(emitter, documents, (*above, document.name))
+    stage = next(stage for stage in before.stages if name in stage.streams)
+    return check(spec, stream_of_results(before, stage, name), document)
+
+
+def _emitter_of(stream: str, documents: list[YamlDocument]) -> YamlDocument | None:
+    """The pipeline that emits to the stream."""
+    for document in documents:
+        if document.kind == "pipeline":
+            spec = PipelineSpec.parse(document)
+            if any(emitted == stream for _, emitted in emissions_to_streams(spec)):
+                return document
+    return None

@@ -1,0 +1,79 @@
+"""The log time of records whose input names none: their event time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from strandline.core.errors import InvalidDocument, PermanentError, Problem
+from strandline.processing.formats.record_fields import JsonText, RecordField
+from strandline.processing.formats.timestamps import parse_timestamp_column
+from strandline.processing.pipelines.event_time import EventTimeSource
+
+Times = npt.NDArray[np.int64]
+
+
+class LogTimes:
+    """Gives each row a log time, in the order of the log.
+
+    That is what the input says, or the field of the stream that it names as `log_time`, else the row's own event time (rounded up
+    to whole milliseconds, so that none is ahead of it). A row in which it can't be read has the log time of the row before it;
+    the first ones, if there is none before, that of the first one that follows.
+    """
+
+    def __init__(self, fields: Sequence[RecordField], source: EventTimeSource, log_time: str | None = None) -> None:
+        """Raises InvalidDocument when the field `log_time` is no timestamp of the stream."""
+        self._field = next((field for field in fields if field.name == (log_time or source.field)), None)
+        if log_time is not None and (self._field is None or self._field.type != "timestamp"):
+            times = [field.name for field in fields if field.type == "timestamp"]
+            message = f"log time can't be taken from '{log_time}'; the stream's timestamps are: {', '.join(times)}"
+            raise InvalidDocument([Problem(message)])
+        self.are_event_times = log_time is None
+        """Of rows whose log time the input does not say."""
+        self._last_ms: int | None = None
+        if self._field is not None:
+            kind = replace(self._field, required=False).parsed_type
+            shape = msgspec.defstruct("Timed", [("at", kind, msgspec.field(default=None, name=self._field.name))])
+            self._read = msgspec.json.Decoder(shape).decode
+
+    def of_rows(self, texts: Sequence[JsonText], given_ms: Sequence[int | None] | None) -> Times:
+        """The log time of each row, which comes behind those of the calls before. Raises PermanentError where log time is event
+        time and the input names none."""
+        found = np.zeros(len(texts), np.int64)
+        is_known = np.zeros(len(texts), np.bool_)
+        if given_ms is None or None in given_ms:
+            if self._field is None:
+                raise PermanentError(
+                    "the pipeline takes log time as event time, and the input doesn't say when its records came; "
+                    "name the field that does with --log-time FIELD"
+                )
+            values = [self._value(text) for text in texts]
+            micros, is_known = parse_timestamp_column(values, self._field.time_unit, set(map(type, values)))
+            found = -(-micros // 1_000)
+        if given_ms is not None:
+            for at, one_ms in enumerate(given_ms):
+                if one_ms is not None:
+                    found[at], is_known[at] = one_ms, True
+        return self._filled(found, is_known)
+
+    def _value(self, text: JsonText) -> object:
+        try:
+            return self._read(text).at  # type: ignore[attr-defined, arg-type]
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):
+            return None
+
+    def _filled(self, found: Times, is_known: npt.NDArray[np.bool_]) -> Times:
+        if not len(found):
+            return found
+        known = np.flatnonzero(is_known)
+        if self._last_ms is None:
+            self._last_ms = int(found[known[0]]) if len(known) else None
+        place = np.maximum.accumulate(np.where(is_known, np.arange(len(found)), -1))
+        filled = np.where(place >= 0, found[place], self._last_ms or 0)
+        if len(known):
+            self._last_ms = int(filled[-1])
+        return filled

@@ -1,0 +1,155 @@
+"""Files of records: lines as they are, and rows of CSV and Parquet as JSON objects. Read in pieces of bounded size."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import msgspec
+import pyarrow as pa
+
+from strandline.core.errors import PermanentError
+from strandline.core.json_paths import JsonPath
+from strandline.processing.desk.records import RECORDS_AT_ONCE
+from strandline.processing.formats.record_fields import RecordField
+from strandline.processing.formats.record_rows import RecordFormat
+from strandline.processing.formats.text_values import json_of_text
+
+FileFormat = Literal["lines", "csv", "parquet"]
+LINE_BYTES_MAX = 64 << 20
+_BLOCK_BYTES = 1 << 20
+_LINE_FORMATS = ("json", "value", "csv", "influx")
+_SUFFIXES: dict[str, FileFormat] = {
+    ".ndjson": "lines", ".jsonl": "lines", ".json": "lines", ".txt": "lines", ".lines": "lines",
+    ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".pq": "parquet",
+}  # fmt: skip
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+_PACKED = (".gz", ".zst", ".bz2", ".lz4")
+
+
+def read_records(path: Path, config: RecordFormat) -> Iterator[list[bytes]]:
+    """The records of a file, in its order, in pieces. `-` is stdin: lines. Raises PermanentError for what can't be read."""
+    kind = _file_format(path, config.name)
+    try:
+        if kind == "parquet":
+            yield from _of_parquet(path)
+            return
+        with _opened(path) as file:
+            lines = _lines(file, str(path))
+            if kind == "csv":
+                lines = _of_csv(lines, config, "\t" if ".tsv" in path.suffixes else ",", str(path))
+            elif config.name == "csv":
+                lines = _without_head(lines, config)
+            yield from _pieces(lines)
+    except (OSError, pa.ArrowException) as error:
+        raise PermanentError(f"{path} can't be read: {error}") from error
+
+
+def _file_format(path: Path, record_format: str) -> FileFormat:
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in _PACKED]
+    kind = _SUFFIXES.get(suffixes[-1] if suffixes else "", "lines")
+    if kind == "csv" and record_format == "csv":
+        kind = "lines"  # a line is a record
+    if kind == "lines" and record_format not in _LINE_FORMATS:
+        raise PermanentError(f"{path}: a record of format {record_format} is no line; the desk reads {_LINE_FORMATS}")
+    if kind != "lines" and record_format != "json":
+        raise PermanentError(
+            f"{path}: rows become JSON objects, and the stream's format is {record_format}; give the records as lines"
+        )
+    return kind
+
+
+def _opened(path: Path) -> BinaryIO:
+    if str(path) == "-":
+        return sys.stdin.buffer
+    return pa.input_stream(str(path), compression="detect")  # type: ignore[no-any-return]
+
+
+def _lines(file: BinaryIO, name: str) -> Iterator[bytes]:
+    """Each line that is not blank, without its end."""
+    rest = b""
+    while block := file.read(_BLOCK_BYTES):
+        *whole, rest = (rest + block).split(b"\n")
+        for line in whole:
+            if line := line.removesuffix(b"\r"):
+                yield line
+        if len(rest) > LINE_BYTES_MAX:
+            raise PermanentError(f"{name} has a line of more than {LINE_BYTES_MAX:,} bytes; is it one record a line?")
+    if rest := rest.removesuffix(b"\r"):
+        yield rest
+
+
+def _pieces(records: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Pieces of bounded size."""
+    held: list[bytes] = []
+    size = 0
+    for record in records:
+        held.append(record)
+        size += len(record)
+        if len(held) == RECORDS_AT_ONCE or size >= _BLOCK_BYTES:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+def _without_head(lines: Iterator[bytes], config: RecordFormat) -> Iterator[bytes]:
+    """Lines of values, without a first line that names the columns."""
+    for first in islice(lines, 1):
+        if first != config.delimiter.join(config.columns).encode():
+            yield first
+    yield from lines
+
+
+def _of_csv(lines: Iterator[bytes], config: RecordFormat, delimiter: str, name: str) -> Iterator[bytes]:
+    """A JSON object of each line behind the head. A column is the member of its name, or a field's path (`device.id`). What is
+    declared as a number or a boolean is no text here; an empty cell is a missing value."""
+    try:
+        rows = csv.reader((line.decode() + "\n" for line in lines), delimiter=delimiter, strict=True)
+        columns = [_column(title, config.fields) for title in next(rows, [])]
+        for number, row in enumerate(rows, 2):
+            if len(row) != len(columns):
+                raise PermanentError(
+                    f"{name}: row {number} has {len(row)} values, and the head has {len(columns)} names"
+                )
+            yield _object(columns, row)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise PermanentError(f"{name} is not CSV in UTF-8: {error}") from error
+
+
+def _column(title: str, fields: Sequence[RecordField]) -> tuple[JsonPath, str]:
+    """Where a column's values stand in the object, and their type."""
+    title = title.strip().removeprefix("\ufeff")
+    for field in fields:
+        path = field.path or (field.name,)
+        if title in (field.name, ".".join(map(str, path))):
+            return path, field.type
+    return (title,), "string"
+
+
+def _object(columns: Sequence[tuple[JsonPath, str]], row: Sequence[str]) -> bytes:
+    found: dict[str, Any] = {}
+    for (path, field_type), cell in zip(columns, row, strict=True):
+        if cell:
+            here = found
+            for step in path[:-1]:
+                here = here.setdefault(str(step), {})
+            here[str(path[-1])] = msgspec.Raw(json_of_text(cell, field_type))
+    return _encode(found)
+
+
+def _of_parquet(path: Path) -> Iterator[list[bytes]]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(RECORDS_AT_ONCE):
+            yield [_json(row) for row in batch.to_pylist()]
+
+
+def _json(row: dict[str, Any]) -> bytes:
+    """Times become ISO 8601 text, and decimals text with all their digits."""
+    return _encode(row)

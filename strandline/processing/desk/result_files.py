@@ -1,0 +1,125 @@
+"""Files of results: documents as lines, or as the rows of a Parquet file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from strandline.core.errors import InvalidDocument, PermanentError, Problem
+from strandline.core.field_types import digits_of
+from strandline.processing.desk.desk import DeskResult
+from strandline.processing.pipelines.arrow_types import arrow_type
+from strandline.processing.pipelines.stages import Stage
+
+_ROWS_A_GROUP = 50_000
+_MOMENT = arrow_type("timestamp")
+_HEAD = (("id", pa.string()), ("index", pa.string()), ("stage", pa.string()))
+_TIMES = ("window_start", "window_end")
+
+
+class ResultFile(Protocol):
+    """Takes results, one after the other."""
+
+    def write(self, result: DeskResult) -> None:
+        """Take one more."""
+        ...
+
+    def close(self) -> None:
+        """Write what is held."""
+        ...
+
+
+@contextmanager
+def result_file(path: Path, stages: Sequence[Stage]) -> Iterator[ResultFile]:
+    """A file for the results of these stages, of the kind that its name says. It is whole when the body ends.
+
+    Raises PermanentError when it can't be written, InvalidDocument when the stages don't fit into one table.
+    """
+    kinds: dict[str, Callable[[Path, Sequence[Stage]], ResultFile]] = {
+        ".ndjson": _Lines,
+        ".jsonl": _Lines,
+        ".parquet": _Rows,
+    }
+    kind = kinds.get(path.suffix)
+    if kind is None:
+        raise InvalidDocument([Problem(f"{path}: no kind of file has this name; expected .ndjson, .jsonl or .parquet")])
+    try:
+        file = kind(path, stages)
+        try:
+            yield file
+        finally:
+            file.close()
+    except OSError as error:
+        raise PermanentError(f"{path} can't be written: {error}") from error
+
+
+class _Lines:
+    """One document a line."""
+
+    def __init__(self, path: Path, _stages: Sequence[Stage]) -> None:
+        self._file = path.open("wb")
+
+    def write(self, result: DeskResult) -> None:
+        self._file.write(result.document.source + b"\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Rows:
+    """A row for each result: id, index, stage, the window's times, and the fields of all stages."""
+
+    def __init__(self, path: Path, stages: Sequence[Stage]) -> None:
+        import pyarrow.parquet as pq
+
+        self._types = {stage.name: stage.field_types for stage in stages}
+        types: dict[str, str] = {}
+        for stage in stages:
+            for name, kind in stage.field_types.items():
+                if types.setdefault(name, kind) != kind:
+                    message = f"{name} is a {types[name]} in one stage and a {kind} in '{stage.name}'; choose one with --stage"
+                    raise InvalidDocument([Problem(message, source=str(path))])
+        fields = [*_HEAD, *((name, _MOMENT) for name in _TIMES)]
+        taken = {name for name, _ in fields}
+        fields += [(name, arrow_type(kind)) for name, kind in types.items() if name not in taken]
+        self._schema = pa.schema(fields)
+        self._writer = pq.ParquetWriter(path, self._schema)
+        self._held: list[dict[str, Any]] = []
+
+    def write(self, result: DeskResult) -> None:
+        document = json.loads(result.document.source)
+        row = {name: _value(document.get(name), kind) for name, kind in self._types[result.stage].items()}
+        window = document["window"]
+        row |= zip(_TIMES, (_moment(window["start"]), _moment(window["end"])), strict=True)
+        self._held.append(row | {"id": result.document.id, "index": result.document.index, "stage": result.stage})
+        if len(self._held) >= _ROWS_A_GROUP:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        if self._held:
+            self._writer.write_table(pa.Table.from_pylist(self._held, self._schema))
+            self._held = []
+
+
+def _value(value: Any, kind: str) -> Any:
+    """A value of a document as its column holds it."""
+    if value is None:
+        return None
+    if kind == "timestamp":
+        return _moment(value)
+    return Decimal(value) if digits_of(kind) else value
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)

@@ -1,0 +1,87 @@
+"""What the documents of a stage's results look like, and which results can't become one. Light to import: no SQL, no Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.stages import Emit, RecordStage, Stage
+from strandline.results.document import Document, DocumentShape
+from strandline.results.record_document import RecordShape
+from strandline.results.writer import PROBLEM, Refused
+
+
+def letter_shape(
+    pipeline: CheckedPipeline,
+    stage: Stage | RecordStage,
+    version: int,
+    generation: int = 1,
+    *,
+    is_backfill: bool = False,
+) -> DocumentShape:
+    """What the documents in dead letters of a stage's results have in common: as of the first place that the stage emits to. It
+    may emit to nothing; a backfill emits to indices only."""
+    places = [emit for emit in stage.emits if not is_backfill or emit.kind == "elasticsearch"]
+    place = (*places, Emit("stream", stage.name))[0]
+    return document_shape(pipeline, stage, place, version, generation, is_backfill=is_backfill)
+
+
+def document_shape(
+    pipeline: CheckedPipeline,
+    stage: Stage | RecordStage,
+    emit: Emit,
+    version: int,
+    generation: int = 1,
+    *,
+    is_backfill: bool = False,
+) -> DocumentShape:
+    """What the documents of one emission have in common. A backfill's documents always have ids from the data, whatever the job's
+    guarantee: every attempt computes the same."""
+    is_once = is_backfill or pipeline.spec.guarantee == "exactly_once"
+    if isinstance(stage, RecordStage):
+        return RecordShape(
+            emit_name=emit.name,
+            job=pipeline.job,
+            stage=stage.name,
+            version=version,
+            by=(),
+            aggregates=stage.fields,
+            is_stream=emit.kind == "stream",
+            is_once=is_once,
+            generation=generation,
+            is_shown=not is_backfill,
+            input_stream=pipeline.stream.stream,
+        )
+    return DocumentShape(
+        emit_name=emit.name,
+        job=pipeline.job,
+        stage=stage.name,
+        version=version,
+        by=tuple(zip(stage.by, stage.by_types, strict=True)),
+        aggregates=tuple(stage.value_types.items()),
+        is_stream=emit.kind == "stream",
+        is_once=is_once,
+        generation=generation,
+        is_shown=not is_backfill,
+    )
+
+
+def unusable_results(
+    shape: DocumentShape, rows: pa.RecordBatch, epoch: int, emission: int
+) -> Iterator[tuple[Document | Refused, str, str]]:
+    """Of the results without a value where there should be one, such as a sum that is too large for its type: what the document
+    would be, the message, and the step that has no value."""
+    problems = rows.column(PROBLEM)
+    if problems.null_count == len(problems):
+        return
+    bad = rows.filter(problems.is_valid())
+    documents = shape.documents(bad.drop_columns([PROBLEM]), epoch, emission)
+    for one, problem in zip(documents, bad.column(PROBLEM).to_pylist(), strict=True):
+        yield one, problem, problem.partition(":")[0]  # a problem names its step first
+
+
+def refusal_message(refused: Refused) -> str:
+    """Why a store, or the document's form, refuses a result."""
+    return f"{refused.type}: {refused.reason}"

@@ -1,0 +1,239 @@
+"""The verbs that try a pipeline at the desk, without a server: `pipeline run`, `test` and `explain`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.core.errors import InvalidDocument
+from strandline.services.cli.case_reports import TestsFailed, case_lines, junit_xml, report_json
+from strandline.services.cli.document_verbs import pipeline_app
+from strandline.services.cli.options import AsJson
+from strandline.services.cli.output import AnsweredError, print_json
+
+# What computes is imported by the verbs, so that all others are quick.
+if TYPE_CHECKING:
+    from strandline.processing.desk.desk import Desk, DeskResult, Outcome
+    from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+
+__all__ = ["pipeline_app"]
+
+File = Annotated[
+    Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="YAML: the pipeline and its stream.")
+]
+PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Which pipeline, where the file has several.")]
+StreamFile = Annotated[
+    Path | None, typer.Option("--stream-file", exists=True, dir_okay=False, help="A file with the stream's document.")
+]
+SLICE_RECORDS = 10_000
+_ROWS_SHOWN = 500
+_LETTERS_SHOWN = 20
+
+
+@pipeline_app.command(
+    "run", epilog="Example: strandline pipeline run examples/nab.yaml --input examples/readings.ndjson"
+)
+def run_pipeline(
+    file: File,
+    records: Annotated[
+        Path,
+        typer.Option(
+            "--input", allow_dash=True, dir_okay=False, help="Records: .ndjson, .csv, .parquet (.gz, .zst); - is stdin."
+        ),
+    ],
+    pipeline: PipelineName = None,
+    stream: Annotated[str | None, typer.Option(help="The pipeline that reads this stream.")] = None,
+    stream_file: StreamFile = None,
+    partitions: Annotated[int, typer.Option(min=1, max=1000, help="Of the stream; keys choose, as in Kafka.")] = 1,
+    slice_: Annotated[str, typer.Option("--slice", metavar="N|all", help="Records a slice.")] = str(SLICE_RECORDS),
+    log_time: Annotated[
+        str | None, typer.Option(metavar="FIELD", help="When a record came; default: its event time.")
+    ] = None,
+    no_drain: Annotated[bool, typer.Option("--no-drain", help="Leave windows open at the end.")] = False,
+    stage: Annotated[list[str] | None, typer.Option(help="Only results of this stage; may be repeated.")] = None,
+    ids: Annotated[bool, typer.Option("--ids", help="With --json: each result as {_index, _id, _source}.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the results to this .ndjson or .parquet file.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One result a line on stdout, one dead letter a line on stderr.")
+    ] = False,
+) -> None:
+    """Run a pipeline over a file of records, without any server. Records in the file's order are the log, and log time is event
+    time."""
+    from strandline.processing.desk.desk import Desk, DeskResult, letter_fields
+    from strandline.processing.desk.result_files import result_file
+
+    checked = _read(file, stream_file, pipeline, stream)
+    names = {one.name for one in checked.stages}
+    for unknown in set(stage or ()) - names:
+        raise typer.BadParameter(f"no stage is called {unknown!r}; there are {', '.join(sorted(names))}")
+    chosen = [one for one in checked.stages if not stage or one.name in stage]
+    desk = Desk(checked, _slice_records(slice_), log_time=log_time)
+    outcomes = _outcomes(desk, checked, records, partitions, drains=not no_drain)
+    shown = _Shown()
+    with result_file(output, chosen) if output else nullcontext() as kept:
+        for one in outcomes:
+            if isinstance(one, DeskResult):
+                if stage and one.stage not in stage:
+                    continue
+                if kept is not None:
+                    kept.write(one)
+                if as_json:
+                    print(_line(one, ids))
+                    continue
+            elif as_json:
+                print(json.dumps(letter_fields(one), ensure_ascii=False), file=sys.stderr)
+                continue
+            shown.keep(one)
+    if not as_json:
+        shown.print(desk, checked, output)
+
+
+@pipeline_app.command("test", epilog="Example: strandline pipeline test tests/*.yaml --junit report.xml")
+def judge_pipeline(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            exists=True,
+            dir_okay=False,
+            readable=True,
+            help="Files of `test:` documents; with --expect, the pipeline's file.",
+        ),
+    ],
+    records: Annotated[
+        Path | None, typer.Option("--input", allow_dash=True, dir_okay=False, help="Records, as of `pipeline run`.")
+    ] = None,
+    expect: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Expected results: NDJSON, JSON or YAML.")
+    ] = None,
+    pipeline: PipelineName = None,
+    partitions: Annotated[int, typer.Option(min=1, max=1000, help="Of the stream.")] = 1,
+    junit: Annotated[Path | None, typer.Option(help="Write a report in JUnit's XML to this file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a pipeline over records, and compare what comes of them with what is expected. Ends with 1 where they differ."""
+    from strandline.processing.desk.case_run import CaseReport, read_cases, run_case
+    from strandline.processing.desk.cases import CaseSpec, CaseStep, Expected
+
+    if (records is None) != (expect is None):
+        raise typer.BadParameter("--input and --expect go together; a file of tests needs neither")
+    cases: list[tuple[CaseSpec, Path]] = []
+    if records is not None and expect is not None:
+        if len(files) != 1:
+            raise typer.BadParameter("with --input and --expect, name one file, which holds the pipeline")
+        steps = [CaseStep(input="-" if str(records) == "-" else str(records.absolute()))]
+        expected = Expected(results=str(expect.absolute()), dead_letters="any")
+        name = pipeline or "pipeline"
+        spec = CaseSpec(
+            test=name, file=str(files[0].absolute()), pipeline=pipeline, partitions=partitions, slice=SLICE_RECORDS,
+            steps=steps, expect=expected,
+        )  # fmt: skip
+        cases.append((spec, Path()))
+    else:
+        cases = [(case, file.parent) for file in files for case in read_cases(file)]
+    reports: list[CaseReport] = []
+    for case, directory in cases:
+        reports.append(run_case(case, directory))
+        if not as_json:
+            print("\n".join(case_lines(reports[-1])))
+    if junit is not None:
+        junit.write_bytes(junit_xml(reports))
+    failed = [one.name for one in reports if not one.passed]
+    answer = {"tests": [report_json(one) for one in reports], "failed": len(failed)}
+    if failed:
+        told = f"{len(failed)} of {len(reports)} tests failed: {', '.join(failed)}"
+        raise AnsweredError(answer, TestsFailed(f"{told}; mend the pipeline, or what is expected of it"))
+    if as_json:
+        print_json(answer)
+
+
+def _read(file: Path, stream_file: Path | None, pipeline: str | None, stream: str | None) -> CheckedPipeline:
+    from strandline.processing.desk.desk_pipeline import read_pipeline
+    from strandline.services.cli.document_verbs import join_files
+
+    text, name_source = join_files([stream_file, file] if stream_file else [file])
+    try:
+        return read_pipeline(text, str(file), pipeline, stream)
+    except InvalidDocument as error:
+        raise InvalidDocument([name_source(problem) for problem in error.problems]) from error
+
+
+def _slice_records(text: str) -> int | None:
+    if text == "all":
+        return None
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise typer.BadParameter(f"--slice: {text!r} is no number of records; write a number from 1 on, or all")
+    return int(text)
+
+
+def _outcomes(
+    desk: Desk, pipeline: CheckedPipeline, records: Path, partitions: int, *, drains: bool
+) -> Iterator[Outcome]:
+    from strandline.processing.desk.record_files import read_records
+    from strandline.processing.desk.records import DeskRecords, Placement
+    from strandline.processing.formats.record_rows import record_format
+
+    placement = Placement(pipeline.stream, partitions)
+    for values in read_records(records, record_format(pipeline.stream)):
+        yield from desk.feed(DeskRecords(values, placement.of_each(values)))
+    if drains:
+        yield from desk.drain()
+
+
+def _line(result: DeskResult, ids: bool) -> str:
+    source = result.document.source.decode()
+    if not ids:
+        return source
+    head = json.dumps({"_index": result.document.index, "_id": result.document.id}, ensure_ascii=False)
+    return f'{head[:-1]}, "_source": {source}}}'
+
+
+class _Shown:
+    """What is shown to people at the end: the first results of each stage, the first dead letters, and how many there are."""
+
+    def __init__(self) -> None:
+        self._results: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._letters: list[dict[str, Any]] = []
+        self._letter_count = 0
+
+    def keep(self, one: Outcome) -> None:
+        from strandline.processing.desk.desk import DeskResult, letter_fields
+
+        if not isinstance(one, DeskResult):
+            self._letter_count += 1
+            if len(self._letters) < _LETTERS_SHOWN:
+                self._letters.append(letter_fields(one))
+        elif len(self._results[one.stage]) < _ROWS_SHOWN:
+            self._results[one.stage].append(json.loads(one.document.source))
+
+    def print(self, desk: Desk, pipeline: CheckedPipeline, output: Path | None) -> None:
+        from rich.console import Console
+
+        from strandline.services.cli import display
+
+        console = Console()
+        for stage in pipeline.stages:
+            rows, count = self._results[stage.name], desk.counts.results[stage.name]
+            if rows and output is None:
+                console.print(f"[bold]{stage.name}[/bold]: {count:,} results", highlight=False)
+                console.print(display.documents_table(rows, list(stage.field_types)))
+                if count > len(rows):
+                    console.print(
+                        f"and {count - len(rows):,} more; --output FILE or --json has them all", highlight=False
+                    )
+        if self._letters:
+            console.print("[bold]dead letters[/bold]", highlight=False)
+            console.print(display.desk_letters_table(self._letters))
+            if self._letter_count > len(self._letters):
+                console.print(f"and {self._letter_count - len(self._letters):,} more", highlight=False)
+        counts = desk.counts
+        rejected = "".join(f", {count:,} {reason}" for reason, count in sorted(counts.rejected.items()))
+        results = ", ".join(f"{counts.results[stage.name]:,} of {stage.name}" for stage in pipeline.stages)
+        told = f"{counts.records:,} records, {counts.accepted:,} accepted{rejected}; results: {results}"
+        console.print(told + (f"; {output} is written" if output else ""), highlight=False, soft_wrap=True)
