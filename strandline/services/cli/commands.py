@@ -14,13 +14,14 @@ from typing import Annotated
 import typer
 
 from strandline.core.errors import StrandlineError
+from strandline.services.cli.dead_letter_verbs import dead_letters_app
 from strandline.services.cli.document_verbs import apply_app, pipeline_app
 from strandline.services.cli.job_verbs import audit_app, job_app
 from strandline.services.cli.kibana_verbs import kibana_app
 from strandline.services.cli.output import AnsweredError, print_error, print_strandline_error
 from strandline.services.cli.result_verbs import results_app
 from strandline.services.cli.stack_verbs import stack_app
-from strandline.services.cli.stream_verbs import dead_letters_app, stream_app
+from strandline.services.cli.stream_verbs import stream_app
 
 app = typer.Typer(
     help="Streaming ETL for sensor feeds that can't be asked to send again.",

@@ -1,4 +1,4 @@
-"""The verbs on streams and on dead letters."""
+"""The verbs on streams."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from rich.text import Text
 
 from strandline.core.stream import check_name
 from strandline.services.cli import display
-from strandline.services.cli.options import AsJson, DataDir, Name, Url, connect
+from strandline.services.cli.options import AsJson, DataDir, Url, connect
 from strandline.services.cli.output import print_json, show
 
 stream_app = typer.Typer(help="Streams: what is registered, and what the log holds.", no_args_is_help=True)
-dead_letters_app = typer.Typer(help="Records that could not be used, with the reason.", no_args_is_help=True)
 
 
 @stream_app.command("list", epilog="Example: strandline stream list")
@@ -78,32 +77,3 @@ def infer(
     print(f"# {proposal.records} records of the sample give {proposal.accepted} rows by it.")
     for line in [*proposal.notes, *(f"rejected: {why}" for why in proposal.rejected)]:
         print(f"# {line}")
-
-
-@dead_letters_app.command("list", epilog="Example: strandline dead-letters list nab --limit 10")
-def list_dead_letters(
-    job: Name,
-    after: Annotated[int, typer.Option(min=-1, help="Only those with a higher number.")] = -1,
-    limit: Annotated[int, typer.Option(min=1, max=1000)] = 100,
-    data_dir: DataDir = None,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> None:
-    """The job's dead letters, the oldest first."""
-    with connect(data_dir, url) as client:
-        answer = client.dead_letters(job, after, limit)
-    show(answer, as_json, lambda: [display.dead_letters_table(answer["dead_letters"])])
-
-
-@dead_letters_app.command("show", epilog="Example: strandline dead-letters show nab 0")
-def show_dead_letter(
-    job: Name,
-    number: Annotated[int, typer.Argument(min=0, help="Its number in the list.")],
-    data_dir: DataDir = None,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> None:
-    """One dead letter, with all of the sender's bytes."""
-    with connect(data_dir, url) as client:
-        answer = client.dead_letter(job, number)
-    show(answer, as_json, lambda: [display.dead_letter_table(answer)])

@@ -19,7 +19,7 @@ from strandline import __version__
 from strandline.services.rest.dependencies import Dependencies
 from strandline.services.rest.host_guard import HostGuard
 from strandline.services.rest.problems import MEDIA_TYPE, ProblemDetails, install_problem_handlers
-from strandline.services.rest.routes import audits, backfills, documents, health, jobs, results, streams
+from strandline.services.rest.routes import audits, backfills, dead_letters, documents, health, jobs, results, streams
 
 DESCRIPTION = "Register streams, submit pipelines, and lead the jobs that run them."
 _PROBLEM_ANSWER: dict[int | str, dict[str, Any]] = {
@@ -63,7 +63,7 @@ def create_app(dependencies: Dependencies | None, names: Collection[str] = ()) -
         generate_unique_id_function=_operation_id,
     )
     app.state.dependencies = dependencies
-    for one in (documents, streams, jobs, results, audits, backfills, health):
+    for one in (documents, streams, jobs, dead_letters, results, audits, backfills, health):
         app.include_router(one.router)
     install_problem_handlers(app)
     app.add_middleware(HostGuard, names=names)
