@@ -179,7 +179,7 @@ class DeadLetters:
         of an earlier answer; None: all that are there now.
 
         Late ones only where `wanted` asks for them; records that were put back and failed again only with `again`. Raises
-        Conflict, NotFound, Fenced, LogUnavailable, LedgerUnavailable, RecordTooLarge.
+        Conflict, NotFound, Fenced, LogUnavailable, LedgerUnavailable.
         """
         row, pipeline = self._job(job)
         held = self._log.dead_letter_range(job)
@@ -217,7 +217,7 @@ class DeadLetters:
                 f"can't be put back; compute its window again: strandline job backfill {job}"
             )
         if len(payload) > self._record_bytes_max:
-            raise RecordTooLarge(
+            raise Conflict(
                 f"the payload has {len(payload)} bytes, and a record may have {self._record_bytes_max} "
                 "(STRANDLINE_RECORD_BYTES_MAX)"
             )
@@ -316,7 +316,10 @@ class DeadLetters:
             # What is in doubt is not told apart: only the one that puts back may fence others, and look.
             return PutBack({one.replay.identity for one in records} - known.keys(), set(known))
         with self._one_at_a_time, LogIndex(self._bootstrap) as index:
-            return put_back(self._ledger, index, self._bootstrap, stream, records, self._record_bytes_max)
+            try:
+                return put_back(self._ledger, index, self._bootstrap, stream, records, self._record_bytes_max)
+            except RecordTooLarge as error:
+                raise Conflict(f"nothing was put back: {error}") from error
 
     def _originals(self, stream: str, letters: Sequence[StoredDeadLetter]) -> dict[tuple[int, int], _Original]:
         """(partition, offset) -> the record that the letter is of, as far as the log still holds it."""
