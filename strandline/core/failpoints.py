@@ -59,6 +59,14 @@ BACKFILL_FAILPOINTS = (
 
 LIFE_FAILPOINTS = ("life.runs_ended", "life.fenced", "reset.begun", "delete.recorded")
 """Those of a reset and a deletion, in the control service."""
+REPLAY_FAILPOINTS = (
+    "replay.begun",
+    "replay.taken_over",
+    "replay.intended",
+    "replay.before_commit",
+    "replay.committed",
+)
+"""Those of putting dead letters back, likewise."""
 
 _VARIABLE = "STRANDLINE_FAILPOINTS"
 _FAMILY_VARIABLE = "STRANDLINE_RUNNER_OF"
@@ -74,7 +82,9 @@ def failpoint(name: str) -> None:
 
 
 def _reach(name: str) -> None:
-    assert name in FAILPOINTS + BACKFILL_FAILPOINTS + LIFE_FAILPOINTS, f"{name} is not in the list of failpoints"
+    assert name in FAILPOINTS + BACKFILL_FAILPOINTS + LIFE_FAILPOINTS + REPLAY_FAILPOINTS, (
+        f"{name} is not in the list of failpoints"
+    )
     file = Path(_armed[1:]) if _armed.startswith("@") else None
     try:
         text = file.read_text(encoding="utf-8") if file else _armed

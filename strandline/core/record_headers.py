@@ -57,6 +57,15 @@ HEADER_PAYLOAD_SHA256 = "payload-sha256"
 """Likewise: their SHA-256, in hexadecimal."""
 
 
+HEADER_REPLAY_OF = "strandline-replay-of"
+"""Of a record that was put back from a dead letter: which row it is of, as the dead letter's key says it
+(`STREAM/PARTITION/OFFSET`, and `/ELEMENT` of an exploded one)."""
+HEADER_REPLAY_LETTER = "strandline-replay-letter"
+"""Likewise: the dead letter, `JOB/NUMBER`."""
+HEADER_REPLAY_REPAIRED = "strandline-replay-repaired"
+"""Likewise: `1` where its payload is not the sender's."""
+
+
 def dead_letter_topic(job: str) -> str:
     """The dead-letter stream of a job."""
     return f"{job}.dead-letter"

@@ -9,12 +9,13 @@ from strandline.ledger.leases import Leases
 from strandline.ledger.lives import Lives
 from strandline.ledger.progress import Progress
 from strandline.ledger.registry import Registry
+from strandline.ledger.replays import Replays
 from strandline.ledger.schema import migrate
 from strandline.ledger.schemas import Schemas
 from strandline.ledger.tokens import Tokens
 
 
-class Ledger(Registry, Leases, Progress, Backfills, Lives, Journal, Schemas, Tokens):
+class Ledger(Registry, Leases, Progress, Backfills, Lives, Replays, Journal, Schemas, Tokens):
     """The ledger's database, SQLite or PostgreSQL. Synchronous; may be shared by the threads of one process.
 
     Every method may raise LedgerUnavailable: then it is unknown whether a write was done, and it may be repeated.

@@ -30,6 +30,8 @@ from strandline.ledger.models import (
     job_versions,
     jobs,
     places,
+    replay_attempts,
+    replays,
     result_indices,
     runs,
     slices,
@@ -232,4 +234,6 @@ class Lives(Part):
             if reader := connection.execute(used).scalar():
                 raise Conflict(f"Job {reader} has read stream {name}; delete or reset the job first.")
             connection.execute(sa.delete(stream_versions).where(stream_versions.c.stream == name))
+            for table in (replays, replay_attempts):  # a topic of that name that is made anew has other records
+                connection.execute(sa.delete(table).where(table.c.stream == name))
             connection.execute(sa.delete(streams).where(streams.c.name == name))

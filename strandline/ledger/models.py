@@ -403,6 +403,27 @@ registered_schemas = sa.Table(
     _number("kept_ms"),
 )
 
+replay_attempts = sa.Table(
+    "replay_attempts",
+    metadata,
+    sa.Column("stream", PlainText, primary_key=True),
+    _number("number"),
+    sa.Column("since", _OF_PARTITIONS, nullable=False),
+)
+
+replays = sa.Table(
+    "replays",
+    metadata,
+    sa.Column("stream", PlainText, primary_key=True),
+    sa.Column("identity", PlainText, primary_key=True),
+    _text("job"),
+    _number("letter"),
+    _number("repaired"),
+    _number("intended_ms"),
+    _number("sent_ms", nullable=True),
+    sa.CheckConstraint("repaired IN (0, 1)", name="repaired"),
+)
+
 events = sa.Table(
     "events",
     metadata,

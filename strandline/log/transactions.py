@@ -41,6 +41,8 @@ class Entry(NamedTuple):
     value: bytes | None
     key: bytes | None
     headers: Headers
+    partition: int | None = None
+    """Where it goes; None: its key says it."""
 
     @property
     def size_bytes(self) -> int:
@@ -109,6 +111,12 @@ class TransactionSlot:
         if missing:
             self._write_transaction(self._producer, missing)
         return len(missing)
+
+    def there(self) -> frozenset[str]:
+        """The identities that the topic held, since `written_before`, when this attempt took the slot over; a first call takes it
+        over, and raises as `write` does."""
+        self.write([])
+        return frozenset(self._there)
 
     def _read_there(self) -> dict[str, tuple[int, int]]:
         """The identities in the topic since the last checkpoint, and where each stands: (partition, offset).
@@ -227,7 +235,8 @@ def _produce(producer: Producer, topic: str, entry: Entry) -> None:
     """Put one record into the open transaction, waiting while the producer's bounded queue is full."""
     while True:
         try:
-            producer.produce(topic, value=entry.value, key=entry.key, headers=list(entry.headers))
+            partition = -1 if entry.partition is None else entry.partition  # -1 is librdkafka's for none
+            producer.produce(topic, value=entry.value, key=entry.key, headers=list(entry.headers), partition=partition)
             return
         except BufferError:
             producer.poll(0.1)

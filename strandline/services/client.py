@@ -90,8 +90,8 @@ class ControlClient:
         """The answer to a GET. A `next` of an earlier answer is a path, too."""
         return self._ask("GET", path, params=query or None)  # an empty dict would remove the query of the path
 
-    def post(self, path: str, body: Answer | None) -> Answer:
-        """The answer to a POST of a JSON object, or of nothing."""
+    def post(self, path: str, body: Answer | None = None) -> Answer:
+        """The answer to a POST of a JSON object, or of nothing. A `next` of an earlier answer is a path, too."""
         return self._ask("POST", path, **({} if body is None else {"json": body}))
 
     def apply(self, text: bytes, source: str) -> list[Answer]:
@@ -120,9 +120,25 @@ class ControlClient:
         """A stream's document, proposed from the topic's newest records. Raises NotFound."""
         return self.get(f"/v1/topics/{quote(topic, safe='')}/proposal")
 
-    def dead_letters(self, job: str, after: int = -1, limit: int = 100) -> Answer:
-        """Dead letters of the job with a number above `after`. Raises NotFound."""
-        return self.get(f"{_job_path(job)}/dead-letters", after=after, limit=limit)
+    def dead_letters(self, job: str, after: int = -1, limit: int = 100, **wanted: str | int) -> Answer:
+        """Dead letters of the job with a number above `after`; `wanted`: reason, step, since_ms, until_ms. Raises NotFound."""
+        return self.get(f"{_job_path(job)}/dead-letters", after=after, limit=limit, **wanted)
+
+    def count_dead_letters(self, job: str, **wanted: str | int) -> Answer:
+        """The first piece of the counts of dead letters, by reason and step; `next` has the path of the next one. Raises
+        NotFound."""
+        return self.get(f"{_job_path(job)}/dead-letters/counts", **wanted)
+
+    def replay_dead_letters(self, job: str, **wanted: str | int) -> Answer:
+        """Put the first piece of the wanted dead letters back; `next` has the path for the next one. Raises NotFound,
+        Conflict."""
+        return self._ask("POST", f"{_job_path(job)}/dead-letters/replay", params=wanted)
+
+    def repair_dead_letter(self, job: str, letter: str, payload: bytes, **how: str | int) -> Answer:
+        """Put the record of one dead letter back with another payload. Raises NotFound, Conflict."""
+        headers = {"Content-Type": "application/octet-stream"}
+        path = f"{_job_path(job)}/dead-letters/repair"
+        return self._ask("POST", path, content=payload, params={"letter": letter, **how}, headers=headers)
 
     def dead_letter(self, job: str, number: int) -> Answer:
         """One dead letter, whole. Raises NotFound."""

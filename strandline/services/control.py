@@ -42,6 +42,7 @@ from strandline.services.rest.dependencies import Dependencies
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
+from strandline.services.supervision.dead_letter_replays import DeadLetters
 from strandline.services.supervision.housekeeping import Housekeeping
 from strandline.services.supervision.job_lives import JobLives
 from strandline.services.supervision.leadership import ServiceIdentity
@@ -165,6 +166,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
     old_slices = OldSlices(ledger, supervisor.leads, log_starts, kept)
     copies = DeadLetterCopies(ledger, supervisor.leads, log, settings.elasticsearch_url)
     audits = AuditJobs(ledger, settings.data_dir)
+    dead_letters = DeadLetters(ledger, log, settings.kafka_bootstrap, settings.record_bytes_max)
     return Dependencies(
         ledger,
         log,
@@ -175,7 +177,9 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         old_slices,
         copies,
         lives,
+        dead_letters,
         settings.elasticsearch_url,
+        settings.data_dir,
         asks_for_tokens=settings.auth != "none",
     )
 

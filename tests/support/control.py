@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
 from strandline.log.admin import KafkaAdmin, TopicDescription
-from strandline.log.kafka_status import KafkaStatus, LogRange, StoredDeadLetter
+from strandline.log.kafka_status import DeadLetterRange, KafkaStatus, LogRange, StoredDeadLetter
 from strandline.log.topics import require_whole_log
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.slices.old_slices import SlicesKept
@@ -31,6 +31,7 @@ from strandline.services.rest.dependencies import Dependencies
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
+from strandline.services.supervision.dead_letter_replays import DeadLetters
 from strandline.services.supervision.job_lives import JobLives
 from strandline.services.supervision.old_slices import OldSlices
 from strandline.services.supervision.supervisor import Supervisor
@@ -120,6 +121,21 @@ class Log(KafkaStatus):
     def dead_letters(self, job: str, after: int, limit: int) -> list[StoredDeadLetter]:
         return [letter for letter in self.letters if letter.offset > after][:limit]
 
+    def dead_letter_range(self, job: str, since_ms: int = 0) -> DeadLetterRange | None:
+        """From the first letter that is old enough."""
+        offsets = [letter.offset for letter in self.letters if letter.log_time_ms >= since_ms]
+        return DeadLetterRange("id-d", offsets[0], offsets[-1] + 1) if offsets else None
+
+    def read_dead_letters(self, job: str, offset_first: int, offset_next: int) -> Generator[list[StoredDeadLetter]]:
+        yield [letter for letter in self.letters if offset_first <= letter.offset < offset_next]
+
+
+class Letters(DeadLetters):
+    """Whose records are gone from the log."""
+
+    def origin_of(self, letter: StoredDeadLetter) -> str | None:
+        return None
+
 
 class Admin(KafkaAdmin):
     """Changes what `Log` stands for."""
@@ -184,6 +200,7 @@ class Api:
         ensure_templates: Callable[[CheckedPipeline], None] | None = None,
         elasticsearch_url: str = "http://127.0.0.1:1",
         doorkeeper: Doorkeeper | None = None,
+        data_dir: Path = Path("/nowhere"),
     ) -> None:
         self.ledger = ledger
         self.topics, self.log, self.supervisor = Topics(), Log(), supervisor or IdleSupervisor()
@@ -218,7 +235,9 @@ class Api:
             old_slices,
             DeadLetterCopies(ledger, lambda job: False, self.log, elasticsearch_url),
             JobLives(ledger, Admin(self.log), elasticsearch_url),
+            Letters(ledger, self.log, "127.0.0.1:1", 1_000_000),
             elasticsearch_url,
+            data_dir,
             asks_for_tokens=doorkeeper is not None,
         )
         self.app = create_app(dependencies, names, doorkeeper)

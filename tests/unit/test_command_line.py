@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -428,3 +429,70 @@ def test_lines_off_a_terminal_are_one_a_step(capsys: pytest.CaptureFixture[str])
             tell("job power is running", f", {lag} records behind")
         tell("reading", done=1_000, total=2_000)
     assert capsys.readouterr().err == "job power is running, 9 records behind\nreading, 1,000 of 2,000\n"
+
+
+def test_a_job_is_reset_and_deleted_and_then_its_stream(api: Api, say: Say, farm: str) -> None:
+    say("apply", farm)
+    refused = say("job", "delete", "power")
+    assert refused.code == 1 and "strandline job stop power" in refused.err
+    say("job", "stop", "power")
+    assert say("job", "reset", "power", "--to", "yesterday").code == 2
+    assert say("job", "reset", "power", "--to", "latest", "--json").json["generation"] == 2
+    said = say("job", "reset", "power", "--to", "1970-01-01T00:00:00.150Z")
+    assert said.out.startswith("job power begins anew at 1970-01-01T00:00:00.150Z, with generation 3 of results")
+    refused = say("stream", "delete", "turbines")
+    assert refused.code == 1 and "strandline job delete power" in refused.err
+    said = say("job", "delete", "power")
+    assert said.out == "job power is deleted; its results (none) are kept, its dead letters kept\n"
+    assert say("stream", "delete", "turbines", "--keep-topic").out == "stream turbines is deleted; its topic is kept\n"
+    assert say("job", "status", "power").code == 1
+
+
+def test_dead_letters_are_listed_by_reason_and_counted(api: Api, say: Say, farm: str) -> None:
+    say("apply", farm)
+    headers = {"stream": "turbines", "partition": "0", "step": "decode"}
+    api.log.letters = [
+        StoredDeadLetter(n, 1_000 * n, {**headers, "offset": str(n), "reason": ("decode", "late")[n % 2]}, b"x")
+        for n in range(5)
+    ]
+    late = say("dead-letters", "list", "power", "--reason", "late", "--json").json["dead_letters"]
+    assert [one["number"] for one in late] == [1, 3]
+    since = say("dead-letters", "list", "power", "--since", "1970-01-01T00:00:03Z", "--json").json["dead_letters"]
+    assert [one["number"] for one in since] == [3, 4]
+    counts = say("dead-letters", "list", "power", "--counts", "--json").json
+    assert counts == {"letters": 5, "reasons": {"decode": 3, "late": 2}, "steps": {"decode": 5}, "next": None}
+    assert re.search(r"late +2\n", say("dead-letters", "list", "power", "--counts").out)
+    said = say("dead-letters", "repair", "power", "turbines/0/99", "--payload", __file__)
+    assert said.code == 1 and "dead-letters list power" in said.err
+
+
+def test_a_job_is_watched_and_its_log_followed_until_interrupted(
+    ledger: Ledger, say: Say, farm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "logs" / "runner-power.log"
+    log.parent.mkdir()
+    log.write_text("one\ntwo\nthree\n")
+    api = Api(ledger, ObedientSupervisor(ledger), data_dir=tmp_path)
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            log.write_text("one\ntwo\nthree\nfour\n")
+            ledger.set_desired("power", Desired.STOPPED)
+            api.supervisor.wake()
+        if len(looks) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("strandline.services.cli.job_verbs.time", SimpleNamespace(sleep=sleep))
+    with serving(api.app) as url:
+        monkeypatch.setenv("STRANDLINE_URL", url)
+        say("apply", farm)
+        assert say("job", "logs", "power", "--lines", "2").out == "two\nthree\n"
+        said = say("job", "status", "power", "--watch")
+        assert said.code == 0
+        assert [line.split(":")[0] for line in said.out.splitlines()] == ["power running", "power stopped"]
+        looks.clear()
+        log.write_text("one\ntwo\nthree\n")
+        said = say("job", "logs", "power", "--follow", "--lines", "1")
+        assert (said.code, said.out) == (0, "three\nfour\n")

@@ -16,6 +16,7 @@ import typer
 
 from strandline.core.errors import StrandlineError
 from strandline.services.cli.certs_verbs import certs_app
+from strandline.services.cli.dead_letter_verbs import dead_letters_app
 from strandline.services.cli.desk_verbs import pipeline_app
 from strandline.services.cli.document_verbs import apply_app
 from strandline.services.cli.job_verbs import audit_app, job_app
@@ -24,7 +25,7 @@ from strandline.services.cli.options import trust
 from strandline.services.cli.output import AnsweredError, print_error, print_strandline_error
 from strandline.services.cli.result_verbs import results_app
 from strandline.services.cli.stack_verbs import stack_app
-from strandline.services.cli.stream_verbs import dead_letters_app, stream_app
+from strandline.services.cli.stream_verbs import stream_app
 from strandline.services.cli.token_verbs import token_app
 
 app = typer.Typer(

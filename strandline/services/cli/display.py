@@ -204,7 +204,65 @@ def dead_letters_table(letters: list[Answer]) -> Table:
 
 def dead_letter_table(letter: Answer) -> Table:
     names = ("number", "stream", "partition", "offset", "element", "reason", "step", "message", "value_bytes", "value")
-    return _facts([(name, _or_dash(letter[name])) for name in names])
+    return _facts([(name, _or_dash(letter[name])) for name in (*names, "replay_of")])
+
+
+def dead_letter_counts_tables(counts: Answer) -> list[Table]:
+    """How many there are, by reason and by step."""
+    return [
+        table_of((title, "#LETTERS"), ((name, f"{count:,}") for name, count in sorted(counts[key].items())))
+        for title, key in (("REASON", "reasons"), ("STEP", "steps"))
+    ]
+
+
+_LEFT_OUT = {
+    "late": "late ones stay late, and are put back only with --reason late",
+    "failed_again": "were put back before and failed again: --again puts them back once more",
+    "result": "are of results, not of records: compute their windows again with strandline job backfill {job}",
+    "no_bytes": "have lost their bytes: they had no room in the letter, and the log no longer holds them",
+    "other_stream": "are of a stream that the job doesn't read any more",
+}
+
+
+def replay_notes(job: str, report: Answer) -> list[str]:
+    """What a replay can't help, and what can."""
+    notes = [f"{count:,} {_LEFT_OUT[why].format(job=job)}" for why, count in sorted(report["left_out"].items())]
+    late = report["outcomes"].get("late", 0) + report["left_out"].get("late", 0)
+    if late:
+        notes.append(
+            f"a record whose windows are closed is late, however often it is put back; to have {late:,} of them counted, give "
+            "the "
+            f"pipeline a longer delay and begin anew: strandline job reset {job} --to TIME"
+        )
+    if report["unknown"]:
+        notes.append(
+            f"{report['unknown']:,} may have been put back by a replay that was killed, and the stream no longer holds the "
+            "place: they "
+            "are left out"
+        )
+    return notes
+
+
+def replay_tables(report: Answer) -> list[Table | Text]:
+    """What became of dead letters that were put back."""
+    would = "would be " if report["dry_run"] else ""
+    facts: list[tuple[str, str | Text]] = [
+        ("dead letters", f"{report['matched']:,}"),
+        (f"{would}put back", f"{report['put_back']:,}"),
+        ("put back before", f"{report['already']:,}"),
+        ("left out", f"{sum(report['left_out'].values()):,}"),
+    ]
+    rows = ((name, f"{count:,}") for name, count in sorted(report["outcomes"].items()))
+    return [_facts(facts), table_of(("BY THE PIPELINE AS IT IS NOW", "#RECORDS"), rows), *map(Text, report["notes"])]
+
+
+def repair_sentence(answer: Answer) -> str:
+    """What became of a repaired dead letter."""
+    if answer["already"]:
+        return f"dead letter {answer['number']} was put back before, and is not put back again"
+    so = "is accepted" if answer["outcome"] == "accepted" else f"is rejected again ({answer['message']})"
+    put = "would be" if answer["dry_run"] else "is"
+    return f"dead letter {answer['number']} {put} put back; by the pipeline as it is now it {so}"
 
 
 def documents_table(documents: list[Answer], fields: Sequence[str]) -> Table:
@@ -430,4 +488,15 @@ def deleted_job_sentence(answer: Answer) -> str:
     return (
         f"job {answer['job']} is deleted; its results ({indices}) are {answer['results']}, its dead letters "
         f"{answer['dead_letters']}"
+    )
+
+
+def job_line(job: Answer) -> str:
+    """The job in one line, for those who watch it without a terminal."""
+    counts, message = job["counts"], f" ({job['message']})" if job["message"] else ""
+    rejected = sum(counts["rejected"].values())
+    return (
+        f"{job['name']} {job['state']}{message}: slice {_or_dash(job['slice'])}, {show_count(job['lag_records'])} behind, "
+        f"{counts['records']:,} records, {rejected:,} rejected, {sum(counts['results'].values()):,} results, watermark "
+        f"{show_time(job['watermark_ms'])}"
     )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated
 from urllib.parse import quote
 
 import typer
+from rich.console import Console
+from rich.live import Live
 from rich.text import Text
 
 from strandline.core.errors import NotFound, StrandlineError
@@ -31,6 +36,8 @@ job_app = typer.Typer(help="Jobs: running pipelines.", no_args_is_help=True)
 
 AUDIT_EXAMPLE = "Example: strandline audit nab --from 2013-12-03T00:00:00Z"
 DIFFERS_EXIT_CODE = 3
+WATCH_S = 1.0
+"""How often a job or its log is looked at."""
 
 
 @job_app.command("list", epilog="Example: strandline job list")
@@ -43,11 +50,43 @@ def list_jobs(data_dir: DataDir = None, url: Url = None, token_file: TokenFile =
 
 @job_app.command("status", epilog="Example: strandline job status nab")
 def show_job(
-    name: Name, data_dir: DataDir = None, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
+    name: Name,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
+    data_dir: DataDir = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """One job: state, watermark, lag, counts."""
     with connect(data_dir, url, token_file) as client:
+        if watch:
+            _watch_job(client, name, as_json)
+            return
         _show_job(client.job(name), as_json)
+
+
+@job_app.command("logs", epilog="Example: strandline job logs nab --follow")
+def show_logs(
+    name: Name,
+    lines: Annotated[int, typer.Option(min=1, max=10_000, help="So many of the last lines.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written, until Ctrl-C.")] = False,
+    data_dir: DataDir = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """The log of the job's runner, of its present or last run."""
+    path = f"/v1/jobs/{quote(name, safe='')}/log"
+    with connect(data_dir, url, token_file) as client, suppress(KeyboardInterrupt):
+        answer = client.get(path, lines=lines)
+        if not follow:
+            show(answer, as_json, lambda: [Text("\n".join(answer["lines"]))])
+            return
+        while True:
+            for line in answer["lines"]:
+                print(json.dumps({"line": line}) if as_json else line, flush=True)
+            time.sleep(WATCH_S)
+            answer = client.get(path, after=answer["byte_next"])
 
 
 @job_app.command("explain", epilog="Example: strandline job explain nab")
@@ -121,11 +160,12 @@ def delete_job(
     dead_letters: Annotated[bool, typer.Option("--dead-letters", help="Delete its dead letters, too.")] = False,
     data_dir: DataDir = None,
     url: Url = None,
+    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete a job that is stopped. Its results and dead letters stay unless asked; given for a job that was deleted before, the
     options delete them now."""
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url, token_file) as client:
         answer = client.delete_job(name, results=results, dead_letters=dead_letters)
     show(answer, as_json, lambda: [Text(display.deleted_job_sentence(answer))])
 
@@ -136,11 +176,12 @@ def reset_job(
     to: Annotated[str, typer.Option(help="earliest, latest, or a time of arrival: ISO 8601, UTC unless it says.")],
     data_dir: DataDir = None,
     url: Url = None,
+    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Let a stopped job begin anew at a place of its stream, under a new generation of results. Start it afterwards."""
     place = to if to in ("earliest", "latest") else str(max(0, parse_time(to, "--to") or 0))
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url, token_file) as client:
         answer = client.reset_job(name, place)
     show(
         answer,
@@ -267,6 +308,26 @@ def _open_backfill(client: ControlClient, job: str) -> int:
     if not found:
         raise NotFound(f"job {job} has no backfill under way; see all with: strandline job backfills {job}")
     return int(found[0])
+
+
+def _watch_job(client: ControlClient, name: str, as_json: bool) -> None:
+    """Show the job until Ctrl-C: in place on a terminal, elsewhere a line whenever something has changed."""
+    console = Console()
+    with suppress(KeyboardInterrupt):
+        if console.is_terminal and not as_json:
+            with Live(console=console, auto_refresh=False) as live:
+                while True:
+                    live.update(display.job_table(client.job(name)), refresh=True)
+                    time.sleep(WATCH_S)
+        before = None
+        while True:
+            job = client.job(name)
+            line = json.dumps(job) if as_json else display.job_line(job)
+            shown = display.job_line(job)
+            if shown != before:
+                print(line, flush=True)
+                before = shown
+            time.sleep(WATCH_S)
 
 
 def _is_in(*states: str) -> Callable[[Answer], bool]:

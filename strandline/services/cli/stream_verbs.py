@@ -1,4 +1,4 @@
-"""The verbs on streams and on dead letters."""
+"""The verbs on streams."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from rich.text import Text
 
 from strandline.core.stream import check_name
 from strandline.services.cli import display
-from strandline.services.cli.options import AsJson, DataDir, Name, TokenFile, Url, connect
+from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
 from strandline.services.cli.output import print_json, show
 
 stream_app = typer.Typer(help="Streams: what is registered, and what the log holds.", no_args_is_help=True)
-dead_letters_app = typer.Typer(help="Records that could not be used, with the reason.", no_args_is_help=True)
 
 
 @stream_app.command("list", epilog="Example: strandline stream list")
@@ -49,10 +48,11 @@ def delete_stream(
     ] = False,
     data_dir: DataDir = None,
     url: Url = None,
+    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete a stream that no job reads or emits to, with all its records."""
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url, token_file) as client:
         answer = client.delete_stream(name, keep_topic=keep_topic)
     show(answer, as_json, lambda: [Text(f"stream {name} is deleted; its topic is {answer['topic']}")])
 
@@ -69,13 +69,14 @@ def infer(
     name: Annotated[str, typer.Option(help="The stream's name, where the sample is a file.")] = "readings",
     data_dir: DataDir = None,
     url: Url = None,
+    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Propose a stream's document from a sample of its records: format, fields, types, units."""
     if (sample is None) == (from_topic is None):
         raise typer.BadParameter("give one of them", param_hint="--sample / --from-topic")
     if from_topic is not None:
-        with connect(data_dir, url) as client:
+        with connect(data_dir, url, token_file) as client:
             proposal = client.proposal(from_topic)
     else:
         assert sample is not None
@@ -97,34 +98,3 @@ def _of_file(name: str, sample: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--name") from error
     return vars(infer_stream(name, sample))
-
-
-@dead_letters_app.command("list", epilog="Example: strandline dead-letters list nab --limit 10")
-def list_dead_letters(
-    job: Name,
-    after: Annotated[int, typer.Option(min=-1, help="Only those with a higher number.")] = -1,
-    limit: Annotated[int, typer.Option(min=1, max=1000)] = 100,
-    data_dir: DataDir = None,
-    url: Url = None,
-    token_file: TokenFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """The job's dead letters, the oldest first."""
-    with connect(data_dir, url, token_file) as client:
-        answer = client.dead_letters(job, after, limit)
-    show(answer, as_json, lambda: [display.dead_letters_table(answer["dead_letters"])])
-
-
-@dead_letters_app.command("show", epilog="Example: strandline dead-letters show nab 0")
-def show_dead_letter(
-    job: Name,
-    number: Annotated[int, typer.Argument(min=0, help="Its number in the list.")],
-    data_dir: DataDir = None,
-    url: Url = None,
-    token_file: TokenFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """One dead letter, with all of the sender's bytes."""
-    with connect(data_dir, url, token_file) as client:
-        answer = client.dead_letter(job, number)
-    show(answer, as_json, lambda: [display.dead_letter_table(answer)])

@@ -21,7 +21,17 @@ from strandline.access.rights import REST_OPERATIONS, Need
 from strandline.services.rest.dependencies import Dependencies
 from strandline.services.rest.host_guard import HostGuard
 from strandline.services.rest.problems import MEDIA_TYPE, ProblemDetails, install_problem_handlers
-from strandline.services.rest.routes import audits, backfills, documents, health, jobs, results, streams, tokens
+from strandline.services.rest.routes import (
+    audits,
+    backfills,
+    dead_letters,
+    documents,
+    health,
+    jobs,
+    results,
+    streams,
+    tokens,
+)
 from strandline.services.rest.token_guard import TokenGuard
 
 DESCRIPTION = "Register streams, submit pipelines, and lead the jobs that run them."
@@ -72,7 +82,7 @@ def create_app(
         generate_unique_id_function=_operation_id,
     )
     app.state.dependencies = dependencies
-    for one in (documents, streams, jobs, results, audits, backfills, tokens, health):
+    for one in (documents, streams, jobs, dead_letters, results, audits, backfills, tokens, health):
         app.include_router(one.router)
     install_problem_handlers(app)
     app.add_middleware(HostGuard, names=names)

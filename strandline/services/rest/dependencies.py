@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -14,6 +15,7 @@ from strandline.services.rest.apply_documents import Applier
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
+from strandline.services.supervision.dead_letter_replays import DeadLetters
 from strandline.services.supervision.job_lives import JobLives
 from strandline.services.supervision.old_slices import OldSlices
 from strandline.services.supervision.supervisor import Supervisor
@@ -32,8 +34,11 @@ class Dependencies:
     old_slices: OldSlices
     dead_letter_copies: DeadLetterCopies
     lives: JobLives
+    dead_letters: DeadLetters
     elasticsearch_url: str
     """Of the results store; may hold a password."""
+    data_dir: Path
+    """Where this control service keeps its files."""
     asks_for_tokens: bool = False
     """Whether requests prove who sends them."""
 

@@ -313,6 +313,14 @@ class DeletedStreamView(View):
     topic: Literal["kept", "deleted"]
 
 
+class LogView(View):
+    """Some lines of a runner's log."""
+
+    lines: list[str]
+    byte_next: int
+    """Pass it as `after` for what comes next."""
+
+
 class JobList(View):
     jobs: list[JobView]
 
@@ -352,12 +360,57 @@ class DeadLetterView(View):
 class DeadLetterFull(DeadLetterView):
     value_base64: str
     """The sender's bytes, exactly."""
+    replay_of: str | None = None
+    """Of a record that was put back from a dead letter and failed again: `STREAM/PARTITION/OFFSET` of the first one."""
 
 
 class DeadLetterList(View):
     dead_letters: list[DeadLetterView]
     next: str | None = None
     """Where the next page is; null on the last one."""
+
+
+class DeadLetterCounts(View):
+    """How many dead letters there are, in a piece of them."""
+
+    letters: int
+    reasons: dict[str, int]
+    steps: dict[str, int]
+    next: str | None = None
+    """Where the next piece is counted; null on the last one."""
+
+
+class ReplayView(View):
+    """What became of some dead letters that were put back into their stream; in a dry run, what would."""
+
+    dry_run: bool
+    matched: int
+    """How many dead letters were asked for: `put_back`, `already`, `unknown` and those left out."""
+    put_back: int
+    already: int
+    """They were put back before."""
+    unknown: int
+    """A request that was killed may have put them back, into a part of the stream that is gone: they are left out."""
+    left_out: dict[str, int]
+    """Why -> how many: `late` (they stay late; unless they are asked for), `failed_again` (put back before; unless `again`),
+    `result` (of a result, not of a record), `no_bytes` (neither letter nor log hold them), `other_stream`."""
+    outcomes: dict[str, int]
+    """What the present version makes of those put back: `accepted`, or the reason for which it rejects them again."""
+    next: str | None = None
+    """Where the next piece is put back, by POST; null on the last one."""
+
+
+class RepairView(View):
+    """What became of a repaired dead letter; in a dry run, what would."""
+
+    dry_run: bool
+    number: int
+    """The dead letter."""
+    already: bool
+    """It was put back before, and not again."""
+    outcome: str
+    """What the present version makes of the payload: `accepted`, or the reason for which it rejects it."""
+    message: str
 
 
 class WindowRangeView(View):

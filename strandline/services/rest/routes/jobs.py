@@ -5,35 +5,32 @@ A verb answers 202 at once: it writes what is desired into the ledger, and the s
 
 from __future__ import annotations
 
-import base64
 from contextlib import suppress
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Query, Response
 
-from strandline.core.errors import Conflict, NotFound
+from strandline.core.errors import Conflict
 from strandline.ledger.states import Desired, JobState
-from strandline.log.kafka_status import LogRange, StoredDeadLetter
+from strandline.log.kafka_status import LogRange
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
 from strandline.services.rest.job_status import explanation, input_stream, job_view, present_pipeline
 from strandline.services.rest.result_views import kibana_objects
+from strandline.services.rest.runner_logs import runner_log
 from strandline.services.rest.views import (
-    DeadLetterFull,
-    DeadLetterList,
-    DeadLetterView,
     DeletedJobView,
     EventList,
     ExplanationView,
     JobList,
     JobView,
     KibanaView,
+    LogView,
     SliceList,
 )
 from strandline.services.supervision.job_lives import Place
 
 router = APIRouter(tags=["jobs"])
 
-PREVIEW_CHARACTERS = 200
 Limit = Annotated[int, Query(ge=1, le=1000)]
 _SHOWN: dict[tuple[JobState, Desired], JobState] = {
     (JobState.RUNNING, Desired.STOPPED): JobState.STOPPING,
@@ -63,6 +60,23 @@ def show_job(control: Control, name: str) -> JobView:
 def explain_job(control: Control, name: str) -> ExplanationView:
     """Why the job has no output, or what it waits for: one cause, in a sentence, and what to do."""
     return explanation(control.ledger, control.log, control.ledger.job(name))
+
+
+@router.get("/v1/jobs/{name}/log")
+def show_log(
+    control: Control,
+    name: str,
+    lines: Annotated[int, Query(ge=1, le=10_000, description="So many of the last lines.")] = 100,
+    after: Annotated[
+        int | None,
+        Query(
+            ge=0, le=INTEGER_MAX, description="Instead: what was written behind this byte, as an earlier answer says."
+        ),
+    ] = None,
+) -> LogView:
+    """The log of the job's runner, of its present or last run: its last lines, or what came since. Passwords are left out."""
+    part = runner_log(control.ledger, control.data_dir, name, lines, after)
+    return LogView(lines=part.lines, byte_next=part.byte_next)
 
 
 @router.get("/v1/jobs/{name}/kibana")
@@ -142,29 +156,6 @@ def list_slices(
     return SliceList(slices=rows, next=following)
 
 
-@router.get("/v1/jobs/{name}/dead-letters")
-def list_dead_letters(
-    control: Control, name: str, after: Annotated[int, Query(ge=-1, le=INTEGER_MAX)] = -1, limit: Limit = 100
-) -> DeadLetterList:
-    """Records and results that could not be used, the oldest first, each with the reason and its source coordinates."""
-    control.ledger.job(name)
-    found = control.log.dead_letters(name, after, limit)
-    following = f"/v1/jobs/{name}/dead-letters?after={found[-1].offset}&limit={limit}" if len(found) == limit else None
-    return DeadLetterList(dead_letters=[_dead_letter_view(one) for one in found], next=following)
-
-
-@router.get("/v1/jobs/{name}/dead-letters/{number}")
-def show_dead_letter(control: Control, name: str, number: Annotated[int, Path(ge=0, le=INTEGER_MAX)]) -> DeadLetterFull:
-    """One dead letter, with the sender's bytes whole."""
-    control.ledger.job(name)
-    found = control.log.dead_letters(name, number - 1, 1)
-    if not found or found[0].offset != number:
-        raise NotFound(f"job {name} has no dead letter {number} (any more); list them to see which there are")
-    view = _dead_letter_view(found[0]).model_dump()
-    view["value"] = found[0].value.decode("utf-8", "replace")
-    return DeadLetterFull(**view, value_base64=base64.b64encode(found[0].value).decode("ascii"))
-
-
 @router.get("/v1/events")
 def list_events(
     control: Control, job: str | None = None, after: Annotated[int, Query(ge=0, le=INTEGER_MAX)] = 0, limit: Limit = 100
@@ -191,24 +182,3 @@ def _order(control: Control, name: str, desired: Desired, response: Response, ve
     control.supervisor.wake()
     response.headers["Location"] = f"/v1/jobs/{name}"
     return job_view(control.ledger, control.log, job)
-
-
-def _dead_letter_view(letter: StoredDeadLetter) -> DeadLetterView:
-    headers = letter.headers
-    return DeadLetterView(
-        number=letter.offset,
-        stream=headers.get("stream", ""),
-        partition=_number(headers.get("partition")),
-        offset=_number(headers.get("offset")),
-        element=_number(headers.get("element")),
-        reason=headers.get("reason", ""),
-        message=headers.get("message", ""),
-        step=headers.get("step", ""),
-        log_time_ms=letter.log_time_ms,
-        value=letter.value[: 4 * PREVIEW_CHARACTERS].decode("utf-8", "replace")[:PREVIEW_CHARACTERS],
-        value_bytes=len(letter.value),
-    )
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None

@@ -1,0 +1,137 @@
+"""Puts records back into their stream, each at most once, by transactions.
+
+A record that is put back has the payload of its dead letter, or a repaired one, the headers that the sender's record had (but
+not those by which gateways know their own records), and headers that name the dead letter. So the stream itself says what was
+put back. The ledger knows what is in doubt, and what the stream no longer holds (`ledger/replays.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Message
+
+from strandline.core.failpoints import failpoint
+from strandline.core.record_headers import (
+    HEADER_EPOCH,
+    HEADER_JOB,
+    HEADER_REPLAY_LETTER,
+    HEADER_REPLAY_OF,
+    HEADER_REPLAY_REPAIRED,
+    HEADER_SEQUENCE,
+    HEADER_WRITER,
+)
+from strandline.ledger.replays import Replay, ReplayAttempt
+from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
+from strandline.processing.emission.result_stream_writer import result_header
+
+if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
+    from strandline.ledger.ledger import Ledger
+    from strandline.log.index import LogIndex
+
+_NOT_COPIED = frozenset(
+    [
+        HEADER_WRITER,
+        HEADER_EPOCH,
+        HEADER_SEQUENCE,
+        HEADER_JOB,
+        HEADER_REPLAY_OF,
+        HEADER_REPLAY_LETTER,
+        HEADER_REPLAY_REPAIRED,
+    ]
+)
+"""A gateway that starts again looks for the last record that it has written: it must not find another one's."""
+
+
+@dataclass(frozen=True)
+class PutBackRecord:
+    """A record to be put back."""
+
+    replay: Replay
+    value: bytes | None
+    key: bytes | None
+    partition: int | None
+    """Where it goes; None: its key says it."""
+    headers: Mapping[str, bytes]
+    """Of the record that the dead letter is of, as far as the log still holds it."""
+
+    @property
+    def entry(self) -> Entry:
+        """As a record of its stream."""
+        replay = self.replay
+        kept = [(name, value) for name, value in self.headers.items() if name not in _NOT_COPIED]
+        origin = [
+            (HEADER_REPLAY_OF, replay.identity.encode()),
+            (HEADER_REPLAY_LETTER, f"{replay.job}/{replay.letter}".encode()),
+            *([(HEADER_REPLAY_REPAIRED, b"1")] if replay.is_repaired else []),
+        ]
+        return Entry(replay.identity, self.value, self.key, [*kept, *origin], self.partition)
+
+
+@dataclass
+class PutBack:
+    """What became of some records."""
+
+    now: set[str] = field(default_factory=set)
+    """The identities that this call has put back."""
+    before: set[str] = field(default_factory=set)
+    """Those that were put back before."""
+    unknown: set[str] = field(default_factory=set)
+    """Those that may have been put back by a call that was killed: the stream no longer holds the place where they would be. They
+    are left out, and taken for put back."""
+
+
+def put_back(
+    ledger: Ledger, index: LogIndex, bootstrap: str, stream: str, records: Sequence[PutBackRecord], bytes_max: int
+) -> PutBack:
+    """Put the records back into the stream, each of them unless that was done before, by whomever.
+
+    1. Begin an attempt, which fences older ones; then fence what they may still write to Kafka, and read what they have written.
+    2. Settle what is in doubt by what the log holds.
+    3. Record what is to be put back; put it back in one transaction; record that it is there.
+
+    `bytes_max`: the largest record that gateways take. Raises Fenced when another attempt has begun, RecordTooLarge,
+    LogUnavailable, LedgerUnavailable: then what is not recorded as put back is in doubt, and the next call finds out.
+    """
+    attempt = ledger.begin_replay(stream, index.ends_with_open(stream))
+    failpoint("replay.begun")
+    slot = _slot(ledger, bootstrap, attempt, bytes_max)
+    there = slot.there()
+    by_identity = {one.replay.identity: one for one in records}
+    known = ledger.known_replays(stream, by_identity)
+    done = PutBack(before={identity for identity, is_sent in known.items() if is_sent})
+    doubted = {identity for identity, is_sent in known.items() if not is_sent}
+    done.before |= by_identity.keys() & there
+    starts = index.starts(stream)
+    if any(starts.get(partition, 0) > offset for partition, offset in attempt.since.items()):
+        done.unknown = doubted - done.before
+    todo = [one for identity, one in by_identity.items() if identity not in done.before | done.unknown]
+    ledger.intend_replays(attempt, [by_identity[identity].replay for identity in done.before - known.keys()])
+    ledger.settle_replays(attempt, done.before | done.unknown)
+    ledger.intend_replays(attempt, [one.replay for one in todo])
+    failpoint("replay.intended")
+    slot.write([one.entry for one in todo])
+    done.now = {one.replay.identity for one in todo}
+    ledger.settle_replays(attempt, done.now)
+    return done
+
+
+def _slot(ledger: Ledger, bootstrap: str, attempt: ReplayAttempt, bytes_max: int) -> TransactionSlot:
+    config = SlotConfig(
+        bootstrap,
+        attempt.stream,
+        attempt.number,
+        lambda _: ledger.require_replay(attempt),
+        identity_of=_replay_of,
+        failpoints="replay",
+        record_bytes_max=bytes_max,
+        # Placed as the gateways place keys.
+        settings={"partitioner": "murmur2_random"},
+    )
+    return TransactionSlot(config, f"{attempt.stream}:replay", attempt.since)
+
+
+def _replay_of(message: Message) -> str:
+    return result_header(message, HEADER_REPLAY_OF)

@@ -1,0 +1,148 @@
+"""The verbs on dead letters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from strandline.services.cli import display
+from strandline.services.cli.options import AsJson, DataDir, Name, TokenFile, Url, connect, parse_time
+from strandline.services.cli.output import show, waiting
+from strandline.services.client import Answer
+
+dead_letters_app = typer.Typer(
+    help="Records that could not be used, with the reason; repaired and put back.", no_args_is_help=True
+)
+
+Reason = Annotated[
+    str | None,
+    typer.Option(
+        help="Only those with this reason: decode, schema, time_unit, expression, late, future_event, result."
+    ),
+]
+Step = Annotated[str | None, typer.Option(help="Only those of this step.")]
+Since = Annotated[
+    str | None, typer.Option(help="Only those written at this time or later: ISO 8601, UTC unless it says.")
+]
+Until = Annotated[str | None, typer.Option(help="Only those written before this time.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would become of them.")]
+
+
+@dead_letters_app.command("list", epilog="Example: strandline dead-letters list nab --reason decode --limit 10")
+def list_dead_letters(
+    job: Name,
+    after: Annotated[int, typer.Option(min=-1, help="Only those with a higher number.")] = -1,
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 100,
+    reason: Reason = None,
+    step: Step = None,
+    since: Since = None,
+    until: Until = None,
+    counts: Annotated[bool, typer.Option("--counts", help="Only how many there are, by reason and by step.")] = False,
+    data_dir: DataDir = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """The job's dead letters, the oldest first."""
+    wanted = _wanted(reason, step, since, until)
+    with connect(data_dir, url, token_file) as client:
+        if counts:
+            total = piece = client.count_dead_letters(job, after=after, **wanted)
+            while piece["next"]:
+                piece = client.get(piece["next"])
+                total = _sum(total, piece)
+            show({**total, "next": None}, as_json, lambda: display.dead_letter_counts_tables(total))
+            return
+        answer = client.dead_letters(job, after, limit, **wanted)
+        while answer["next"] and len(answer["dead_letters"]) < limit:  # so many were looked at, and few were wanted
+            after = int(answer["next"].partition("after=")[2].partition("&")[0])
+            more = client.dead_letters(job, after, limit - len(answer["dead_letters"]), **wanted)
+            answer = {**more, "dead_letters": [*answer["dead_letters"], *more["dead_letters"]]}
+    show(answer, as_json, lambda: [display.dead_letters_table(answer["dead_letters"])])
+
+
+@dead_letters_app.command("show", epilog="Example: strandline dead-letters show nab 0")
+def show_dead_letter(
+    job: Name,
+    number: Annotated[int, typer.Argument(min=0, help="Its number in the list.")],
+    data_dir: DataDir = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """One dead letter, with all of the sender's bytes."""
+    with connect(data_dir, url, token_file) as client:
+        answer = client.dead_letter(job, number)
+    show(answer, as_json, lambda: [display.dead_letter_table(answer)])
+
+
+@dead_letters_app.command("replay", epilog="Example: strandline dead-letters replay nab --reason decode --dry-run")
+def replay_dead_letters(
+    job: Name,
+    reason: Reason = None,
+    step: Step = None,
+    since: Since = None,
+    until: Until = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also records that were put back before and failed again.")
+    ] = False,
+    dry_run: DryRun = False,
+    data_dir: DataDir = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put dead letters back into their stream with their bytes, each at most once: the pipeline as it is now reads them again."""
+    wanted = _wanted(reason, step, since, until)
+    flags = {"again": str(again).lower(), "dry_run": str(dry_run).lower()}
+    with connect(data_dir, url, token_file) as client, waiting(f"replay of dead letters of job {job}") as tell:
+        total = piece = client.replay_dead_letters(job, **wanted, **flags)
+        while piece["next"]:
+            tell("dead letters looked at", done=total["matched"])
+            piece = client.post(piece["next"])
+            total = _sum(total, piece)
+    total = {**total, "next": None, "notes": display.replay_notes(job, total)}
+    show(total, as_json, lambda: display.replay_tables(total))
+
+
+@dead_letters_app.command("repair", epilog="Example: strandline dead-letters repair nab machines/0/17 --payload -")
+def repair_dead_letter(
+    job: Name,
+    letter: Annotated[str, typer.Argument(help="STREAM/PARTITION/OFFSET of the record, or the dead letter's number.")],
+    payload: Annotated[typer.FileBinaryRead, typer.Option(help="A file with the new payload; - is stdin.", lazy=True)],
+    anyway: Annotated[bool, typer.Option("--anyway", help="Also if it would be rejected again.")] = False,
+    dry_run: DryRun = False,
+    data_dir: DataDir = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put the record of one dead letter back into its stream with another payload, at most once."""
+    how = {"anyway": str(anyway).lower(), "dry_run": str(dry_run).lower()}
+    with connect(data_dir, url, token_file) as client:
+        answer = client.repair_dead_letter(job, letter, payload.read(), **how)
+    show(answer, as_json, lambda: [Text(display.repair_sentence(answer))])
+
+
+def _wanted(reason: str | None, step: str | None, since: str | None, until: str | None) -> dict[str, str | int]:
+    asked = {
+        "reason": reason,
+        "step": step,
+        "since_ms": parse_time(since, "--since"),
+        "until_ms": parse_time(until, "--until"),
+    }
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _sum(total: Answer, piece: Answer) -> Answer:
+    """What both pieces count together."""
+
+    def added(name: str, value: object) -> object:
+        if isinstance(value, dict):
+            return dict(Counter(value) + Counter(piece[name]))
+        return value + piece[name] if isinstance(value, int) and not isinstance(value, bool) else value
+
+    return {name: added(name, value) for name, value in total.items()}

@@ -1,0 +1,166 @@
+"""Dead letters: list, count, show, repair, put back. A long answer comes in pieces; each names the path of the next."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, Body, Path, Query
+
+from strandline.core.errors import NotFound
+from strandline.log.kafka_status import StoredDeadLetter
+from strandline.services.rest.dependencies import INTEGER_MAX, Control
+from strandline.services.rest.views import (
+    DeadLetterCounts,
+    DeadLetterFull,
+    DeadLetterList,
+    DeadLetterView,
+    RepairView,
+    ReplayView,
+)
+from strandline.services.supervision.dead_letter_replays import LetterFilter
+
+router = APIRouter(tags=["dead letters"])
+
+PREVIEW_CHARACTERS = 200
+Limit = Annotated[int, Query(ge=1, le=1000)]
+After = Annotated[int, Query(ge=-1, le=INTEGER_MAX, description="Only those with a higher number.")]
+Reason = Annotated[str | None, Query(description="Only those with this reason.")]
+Step = Annotated[str | None, Query(description="Only those of this step.")]
+Since = Annotated[int | None, Query(ge=0, le=INTEGER_MAX, description="Only those written at this time (ms) or later.")]
+Until = Annotated[int | None, Query(ge=0, le=INTEGER_MAX, description="Only those written before this time (ms).")]
+
+
+@router.get("/v1/jobs/{name}/dead-letters")
+def list_dead_letters(
+    control: Control,
+    name: str,
+    after: After = -1,
+    limit: Limit = 100,
+    reason: Reason = None,
+    step: Step = None,
+    since_ms: Since = None,
+    until_ms: Until = None,
+) -> DeadLetterList:
+    """Records and results that could not be used, the oldest first, each with the reason and its source coordinates."""
+    wanted = LetterFilter(reason, step, since_ms, until_ms)
+    page = control.dead_letters.page(name, wanted, after, limit)
+    following = None if page.after is None else _path(name, "", wanted, after=page.after, limit=limit)
+    return DeadLetterList(dead_letters=[_dead_letter_view(one) for one in page.letters], next=following)
+
+
+@router.get("/v1/jobs/{name}/dead-letters/counts")
+def count_dead_letters(
+    control: Control,
+    name: str,
+    after: After = -1,
+    reason: Reason = None,
+    step: Step = None,
+    since_ms: Since = None,
+    until_ms: Until = None,
+) -> DeadLetterCounts:
+    """How many dead letters there are, by reason and by step. Of many letters each answer counts a piece: add them up."""
+    wanted = LetterFilter(reason, step, since_ms, until_ms)
+    found = control.dead_letters.counts(name, wanted, after)
+    following = None if found.after is None else _path(name, "/counts", wanted, after=found.after)
+    return DeadLetterCounts(letters=found.letters, reasons=found.reasons, steps=found.steps, next=following)
+
+
+@router.get("/v1/jobs/{name}/dead-letters/{number}")
+def show_dead_letter(control: Control, name: str, number: Annotated[int, Path(ge=0, le=INTEGER_MAX)]) -> DeadLetterFull:
+    """One dead letter, with the sender's bytes whole."""
+    control.ledger.job(name)
+    found = control.log.dead_letters(name, number - 1, 1)
+    if not found or found[0].offset != number:
+        raise NotFound(f"job {name} has no dead letter {number} (any more); list them to see which there are")
+    view = _dead_letter_view(found[0]).model_dump()
+    view["value"] = found[0].value.decode("utf-8", "replace")
+    return DeadLetterFull(
+        **view,
+        value_base64=base64.b64encode(found[0].value).decode("ascii"),
+        replay_of=control.dead_letters.origin_of(found[0]),
+    )
+
+
+@router.post("/v1/jobs/{name}/dead-letters/replay")
+def replay_dead_letters(
+    control: Control,
+    name: str,
+    after: After = -1,
+    before: Annotated[
+        int | None,
+        Query(ge=0, le=INTEGER_MAX, description="Only those with a lower number: as an earlier answer says."),
+    ] = None,
+    reason: Reason = None,
+    step: Step = None,
+    since_ms: Since = None,
+    until_ms: Until = None,
+    again: Annotated[bool, Query(description="Also records that were put back before and failed again.")] = False,
+    dry_run: Annotated[bool, Query(description="Only say what would become of them.")] = False,
+) -> ReplayView:
+    """Put dead letters back into their stream, with their bytes, each at most once. Of many, each request does a piece, and its
+    answer names the next."""
+    wanted = LetterFilter(reason, step, since_ms, until_ms)
+    found = control.dead_letters.replay(name, wanted, after, before, again=again, dry_run=dry_run)
+    flags = {"again": str(again).lower(), "dry_run": str(dry_run).lower()}
+    following = None
+    if found.after is not None:
+        following = _path(name, "/replay", wanted, after=found.after, before=found.before, **flags)
+    return ReplayView(
+        dry_run=dry_run,
+        matched=found.matched,
+        put_back=found.put_back,
+        already=found.already,
+        unknown=found.unknown,
+        left_out=found.left_out,
+        outcomes=found.outcomes,
+        next=following,
+    )
+
+
+@router.post("/v1/jobs/{name}/dead-letters/repair")
+def repair_dead_letter(
+    control: Control,
+    name: str,
+    letter: Annotated[str, Query(description="Its number, or STREAM/PARTITION/OFFSET of the record that it is of.")],
+    payload: Annotated[bytes, Body(media_type="application/octet-stream")],
+    anyway: Annotated[bool, Query(description="Also if it would be rejected again.")] = False,
+    dry_run: Annotated[bool, Query(description="Only say what would become of it.")] = False,
+) -> RepairView:
+    """Put the record of one dead letter back into its stream with another payload, which is the body, at most once."""
+    found = control.dead_letters.repair(name, letter, payload, anyway=anyway, dry_run=dry_run)
+    return RepairView(
+        dry_run=dry_run,
+        number=found.letter,
+        already=found.is_already,
+        outcome=found.prospect.outcome,
+        message=found.prospect.message,
+    )
+
+
+def _path(name: str, verb: str, wanted: LetterFilter, **more: int | str) -> str:
+    """The path of the next piece."""
+    query = {key: value for key, value in (more | vars(wanted)).items() if value is not None}
+    return f"/v1/jobs/{quote(name, safe='')}/dead-letters{verb}?{urlencode(query)}"
+
+
+def _dead_letter_view(letter: StoredDeadLetter) -> DeadLetterView:
+    headers = letter.headers
+    return DeadLetterView(
+        number=letter.offset,
+        stream=headers.get("stream", ""),
+        partition=_number(headers.get("partition")),
+        offset=_number(headers.get("offset")),
+        element=_number(headers.get("element")),
+        reason=headers.get("reason", ""),
+        message=headers.get("message", ""),
+        step=headers.get("step", ""),
+        log_time_ms=letter.log_time_ms,
+        value=letter.value[: 4 * PREVIEW_CHARACTERS].decode("utf-8", "replace")[:PREVIEW_CHARACTERS],
+        value_bytes=len(letter.value),
+    )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None

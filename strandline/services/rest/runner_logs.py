@@ -1,0 +1,68 @@
+"""The log of a job's runner, as the REST API gives it: its last lines, or what came since; no secret in it."""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from strandline.core.errors import Conflict, NotFound
+from strandline.ledger.ledger import Ledger
+from strandline.services.supervision.runner_process import runner_name
+
+BYTES_MAX = 1 << 20
+"""So much of a log is given at once, at most."""
+_IN_URL = re.compile(r"(\w[\w+.-]*://)[^\s/@'\"]*@")
+_NAMED = re.compile(
+    r"(?i)((?:password|passwd|secret|token|api[-_]?key|authorization)\w*[\"']?\s*[=:]\s*[\"']?(?:bearer\s+|basic\s+)?)[^\s\"',;&}]+"
+)
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """Some lines of a log."""
+
+    lines: list[str]
+    byte_next: int
+    """Where the next part begins."""
+
+
+def runner_log(ledger: Ledger, data_dir: Path, job: str, lines: int, after: int | None) -> LogPart:
+    """The last `lines` of the log of the job's present or last run, or with `after` (the `byte_next` of an earlier part) what has
+    been written since; if the log was emptied in between, from its beginning.
+
+    Raises NotFound when there is no such job, or no log of it; Conflict, with the address to ask, when another control service
+    leads the job, on another machine.
+    """
+    ledger.job(job)
+    lease = ledger.leases().get(job)
+    leader_dir = Path(lease.data_dir) if lease is not None and lease.data_dir else data_dir
+    path = leader_dir / "logs" / f"{runner_name(job)}.log"
+    if not path.exists():
+        if lease is not None and leader_dir.resolve() != data_dir.resolve():
+            raise Conflict(
+                f"the log of job {job} is kept by control service {lease.holder}, which leads it, and not on "
+                f"{socket.gethostname()}; "
+                f"ask that: strandline job logs {job} --url {lease.address}"
+            )
+        raise NotFound(f"job {job} has no log yet: it has not run here; start it: strandline job start {job}")
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        first = max(0, size - BYTES_MAX) if after is None or after > size else after
+        if after is not None and after > size:
+            first = 0
+        file.seek(first)
+        text = file.read(BYTES_MAX)
+    whole = text[: text.rfind(b"\n") + 1]  # a line that is just being written comes whole with the next part
+    found = [without_secrets(line) for line in whole.decode("utf-8", "replace").splitlines()]
+    if after is None:
+        found = found[1:] if first else found  # the first one is cut
+        found = found[-lines:]
+    return LogPart(found, first + len(whole))
+
+
+def without_secrets(line: str) -> str:
+    """The line without what stands before the `@` of a URL, or behind a name like `password`. Strandline logs no secret; what
+    a library or a server says is not in its hands."""
+    return _NAMED.sub(r"\1***", _IN_URL.sub(r"\1***@", line))

@@ -1,0 +1,339 @@
+"""Dead letters that are put back into their stream, each at most once, against a real Kafka: killed at each step, and two at
+once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from strandline.core.errors import Conflict, Fenced, TransientError
+from strandline.core.failpoints import REPLAY_FAILPOINTS
+from strandline.core.record_headers import (
+    HEADER_REPLAY_LETTER,
+    HEADER_REPLAY_OF,
+    HEADER_REPLAY_REPAIRED,
+    HEADER_SOURCE,
+    HEADER_WRITER,
+)
+from strandline.ledger.ledger import Ledger
+from strandline.log.kafka_status import KafkaStatus
+from strandline.log.topics import Topics
+from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter
+from strandline.services.processes.pids import PidFile
+from strandline.services.rest.apply_documents import Applier
+from strandline.services.supervision.dead_letter_replays import DeadLetters, LetterFilter, ReplayReport
+from tests.support.platform import Platform
+from tests.support.topic_reader import read_messages
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(900)
+RECORD_BYTES_MAX = 1_000_000
+DOCUMENTS = """
+stream: {name}
+partitions: 2
+schema: {{device: string, power: double, rated: double}}
+key: device
+mqtt: {{topics: ["site/{name}/+"], fields: {{device: 2}}}}
+---
+pipeline: {name}
+input: {{stream: {name}}}
+event_time: {{from: log}}
+steps:
+  - derive: {{load: power / rated}}
+  - window: {{name: hour, tumbling: 1h, by: [device], aggregate: {{n: count(*)}}}}
+    emit: [{{elasticsearch: {name}}}]
+"""
+ANY = LetterFilter()
+
+
+class ReplayLab:
+    """A job with dead letters, without a run."""
+
+    def __init__(self, kafka: str, directory: Path, name: str) -> None:
+        self.kafka, self.name = kafka, name
+        self.ledger_url = f"sqlite:///{directory / 'ledger.sqlite'}"
+        self.ledger = Ledger.open(self.ledger_url)
+        topics = Topics(kafka, replication=1, record_bytes_max=RECORD_BYTES_MAX)
+        text = DOCUMENTS.format(name=name).encode()
+        Applier(self.ledger, topics, lambda pipeline: None, lambda stream: {}).apply(text, "test.yaml")
+        self.dead_letters = DeadLetters(self.ledger, KafkaStatus(kafka), kafka, RECORD_BYTES_MAX)
+
+    def reject(self, values: list[bytes], reason: str = "decode", first: int = 0) -> None:
+        """Write records to partition 0, from offset `first` on, and their dead letters."""
+        producer = Producer({"bootstrap.servers": self.kafka})
+        headers = [(HEADER_SOURCE, f"mqtt:site/{self.name}/d7".encode()), (HEADER_WRITER, b"gateway")]
+        for value in values:
+            producer.produce(self.name, value, key=b"d7", partition=0, headers=headers)
+        assert producer.flush(30) == 0
+        writer = DeadLetterWriter(
+            self.kafka, self.name, f"{self.name}.w", 1, lambda _: None, record_bytes_max=RECORD_BYTES_MAX
+        )
+        letters = [
+            DeadLetter.of_record(self.name, 0, first + at, value, reason, "why", "decode")
+            for at, value in enumerate(values)
+        ]
+        assert writer.write(letters, {0: 0}) == len(values)
+
+    def replay(self, wanted: LetterFilter = ANY, *, again: bool = False, dry_run: bool = False) -> ReplayReport:
+        """All pieces together."""
+        total = self.dead_letters.replay(self.name, wanted, -1, None, again=again, dry_run=dry_run)
+        while total.after is not None:
+            more = self.dead_letters.replay(self.name, wanted, total.after, total.before, again=again, dry_run=dry_run)
+            for field in ("matched", "put_back", "already", "unknown", "left_out", "outcomes"):
+                setattr(more, field, getattr(total, field) + getattr(more, field))
+            total = more
+        return total
+
+    def put_back(self) -> list[tuple[bytes | None, int, dict[str, bytes]]]:
+        """What was put back: value, partition, headers."""
+        found = read_messages(self.kafka, self.name, 2, isolation="read_committed")
+        records = [(one.value(), one.partition(), dict(one.headers() or ())) for one in found]
+        return [one for one in records if HEADER_REPLAY_OF in one[2]]
+
+
+@pytest.fixture
+def lab(kafka: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ReplayLab]:
+    lab = ReplayLab(kafka, tmp_path, f"replay-{abs(hash(request.node.name)) % 1_000_000}")
+    yield lab
+    lab.ledger.close()
+
+
+def test_all_that_match_are_put_back_once_with_their_bytes_and_say_where_they_come_from(lab: ReplayLab) -> None:
+    good, broken = b'{"power": 4, "rated": 2}', b"no json"
+    lab.reject([good, broken, b'{"power": 1, "rated": 0}'])
+    lab.reject([b"late"], "late", first=3)
+    dry = lab.replay(dry_run=True)
+    # The device stands in the MQTT topic, which the header of the original record holds.
+    assert dry.outcomes == {"accepted": 1, "decode": 1, "expression": 1}
+    assert (dry.matched, dry.put_back, dry.left_out) == (4, 3, {"late": 1})
+    assert lab.put_back() == []
+    done = lab.replay()
+    assert (done.put_back, done.already, done.outcomes) == (3, 0, dry.outcomes)
+    records = sorted(lab.put_back(), key=lambda one: one[2][HEADER_REPLAY_OF])
+    assert [(value, partition) for value, partition, _ in records] == [
+        (good, 0),
+        (broken, 0),
+        (b'{"power": 1, "rated": 0}', 0),
+    ]
+    assert records[1][2] == {
+        HEADER_SOURCE: f"mqtt:site/{lab.name}/d7".encode(),
+        HEADER_REPLAY_OF: f"{lab.name}/0/1".encode(),
+        HEADER_REPLAY_LETTER: f"{lab.name}/1".encode(),
+    }
+    again = lab.replay()
+    assert (again.put_back, again.already) == (0, 3)
+    late = lab.replay(LetterFilter(reason="late"))
+    assert (late.put_back, late.outcomes) == (1, {"decode": 1})
+    assert len(lab.put_back()) == 4
+
+
+def test_a_record_that_fails_again_is_traced_and_put_back_again_only_if_asked(lab: ReplayLab) -> None:
+    lab.reject([b"no json"])
+    lab.replay()
+    (offset,) = [
+        one.offset()
+        for one in read_messages(lab.kafka, lab.name, 2, isolation="read_committed")
+        if HEADER_REPLAY_OF in dict(one.headers() or ())
+    ]
+    letter = DeadLetter.of_record(lab.name, 0, offset or 0, b"no json", "decode", "why", "decode")
+    DeadLetterWriter(lab.kafka, lab.name, "w", 2, lambda _: None, record_bytes_max=RECORD_BYTES_MAX).write([letter], {})
+    second = lab.dead_letters.page(lab.name, ANY, -1, 10).letters[1]
+    assert lab.dead_letters.origin_of(second) == f"{lab.name}/0/0"
+    assert lab.replay().left_out == {"failed_again": 1}
+    assert lab.replay(again=True).put_back == 1
+    assert len(lab.put_back()) == 2
+
+
+def test_a_letter_is_repaired_once(lab: ReplayLab) -> None:
+    lab.reject([b"no json", b"nor this"])
+    with pytest.raises(Conflict, match="would be rejected again"):
+        lab.dead_letters.repair(lab.name, f"{lab.name}/0/1", b"{}", anyway=False, dry_run=False)
+    mended = b'{"device": "d1", "power": 4, "rated": 2}'
+    done = lab.dead_letters.repair(lab.name, f"{lab.name}/0/1", mended, anyway=False, dry_run=False)
+    assert (done.letter, done.is_already, done.prospect.outcome) == (1, False, "accepted")
+    assert lab.dead_letters.repair(lab.name, "1", mended, anyway=False, dry_run=False).is_already
+    assert lab.replay().already == 1
+    values = {
+        headers[HEADER_REPLAY_OF]: (value, HEADER_REPLAY_REPAIRED in headers) for value, _, headers in lab.put_back()
+    }
+    assert values == {f"{lab.name}/0/1".encode(): (mended, True), f"{lab.name}/0/0".encode(): (b"no json", False)}
+
+
+REPLAY = """
+import sys
+from strandline.ledger.ledger import Ledger
+from strandline.log.kafka_status import KafkaStatus
+from strandline.services.supervision.dead_letter_replays import DeadLetters, LetterFilter
+settings = Settings()
+log = KafkaStatus(settings.kafka_bootstrap)
+letters = DeadLetters(Ledger.open(settings.ledger_url), log, settings.kafka_bootstrap, 1_000_000)
+letters.replay(sys.argv[1], LetterFilter(), -1, None, again=False, dry_run=False)
+"""
+
+
+def replay_elsewhere(lab: ReplayLab, failpoints: str = "") -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ,
+        "STRANDLINE_KAFKA_BOOTSTRAP": lab.kafka,
+        "STRANDLINE_LEDGER_URL": lab.ledger_url,
+        "STRANDLINE_FAILPOINTS": failpoints,
+    }
+    return subprocess.Popen([sys.executable, "-c", REPLAY, lab.name], env=environment, stderr=subprocess.PIPE)
+
+
+def test_a_replay_that_is_killed_anywhere_puts_nothing_back_twice(lab: ReplayLab) -> None:
+    lab.reject([b"%d" % number for number in range(20)])
+    for failpoint in REPLAY_FAILPOINTS:
+        killed = replay_elsewhere(lab, f"{failpoint}=kill")
+        assert killed.wait(60) == -signal.SIGKILL, killed.communicate()
+    done = lab.replay()
+    assert done.put_back + done.already == 20 and done.unknown == 0
+    assert Counter(headers[HEADER_REPLAY_OF] for _, _, headers in lab.put_back()) == {
+        f"{lab.name}/0/{offset}".encode(): 1 for offset in range(20)
+    }
+
+
+def test_two_at_once_put_each_back_once(lab: ReplayLab) -> None:
+    lab.reject([b"%d" % number for number in range(200)])
+
+    def replay(_: int) -> None:
+        try:
+            lab.replay()
+        except (Fenced, TransientError):
+            return  # the other process took over
+
+    other = replay_elsewhere(lab)
+    with ThreadPoolExecutor(2) as pool:
+        while other.poll() is None:
+            list(pool.map(replay, range(2)))
+    other.communicate()
+    lab.replay()
+    assert Counter(headers[HEADER_REPLAY_OF] for _, _, headers in lab.put_back()) == {
+        f"{lab.name}/0/{offset}".encode(): 1 for offset in range(200)
+    }
+
+
+# The whole story, with the real service, command line and job.
+
+JOB = "mended"
+STORY = f"""
+stream: {JOB}-in
+partitions: 3
+schema: {{device: string, power: double, rated: double}}
+key: device
+---
+pipeline: {JOB}
+input: {{stream: {JOB}-in}}
+event_time: {{from: log}}
+steps:
+  - derive: {{load: %s}}
+  - window: {{name: day, tumbling: 1d, by: [device], aggregate: {{n: count(*)}}}}
+    emit: [{{elasticsearch: {JOB}-day}}]
+"""
+ZERO, BROKEN, LACKING = 400, 350, 250
+REPAIRED = 60
+
+
+def command(platform: Platform, *arguments: str, given: bytes = b"") -> subprocess.Popen[bytes]:
+    executable = Path(sys.executable).parent / "strandline"
+    url = platform.stack.addresses.api_url
+    process = subprocess.Popen(
+        [str(executable), "dead-letters", *arguments, "--url", url, "--json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    process.stdin.write(given)
+    process.stdin.close()
+    process.stdin = None
+    return process
+
+
+def answer(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err.decode()
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def kill_control(platform: Platform) -> None:
+    """Kill the service, and start it again."""
+    pid = PidFile(platform.stack.data_dir).all()["control"]
+    os.kill(pid, signal.SIGKILL)
+    platform.stack.start_control()
+
+
+@pytest.mark.long
+def test_a_thousand_letters_are_repaired_and_put_back_with_kills_in_the_middle(platform: Platform) -> None:
+    """The service and the command are killed at random moments; each letter is put back at most once, in the end exactly once,
+    and the dry run's histogram is what comes of it."""
+    chance = random.Random(15)
+    lines = [b'{"device":"d%d","power":%d,"rated":0}' % (n % 5, n) for n in range(ZERO)]
+    lines += [b'{"device":"d%d","power":%d,"rated":}' % (n % 5, n) for n in range(BROKEN)]
+    lines += [b'{"device":"d%d","rated":%d}' % (n % 5, n) for n in range(LACKING)]
+    chance.shuffle(lines)
+    platform.apply(STORY % "power / rated")
+    platform.send(f"{JOB}-in", lines)
+    platform.wait_for(JOB, lambda state: sum(state["counts"]["rejected"].values()) == 1_000, "through the bad records")
+    platform.apply(STORY % "power + rated")
+    platform.wait_for(JOB, lambda state: state["version"] == 2 and state["state"] == "running", "at the new version")
+
+    counts = answer(command(platform, "list", JOB, "--counts"))
+    assert counts["reasons"] == {"expression": ZERO, "decode": BROKEN, "schema": LACKING}
+    letters = platform.control.dead_letters(JOB, limit=1_000)["dead_letters"]
+    broken = [one for one in letters if one["reason"] == "decode"]
+    places = [f"{one['stream']}/{one['partition']}/{one['offset']}" for one in broken[:REPAIRED]]
+    mended = b'{"device":"repaired","power":1,"rated":1}'
+    for number, place in enumerate(places):
+        repairing = command(platform, "repair", JOB, place, "--payload", "-", given=mended)
+        if number % 12 == 5:
+            time.sleep(chance.random())
+            repairing.kill()
+            kill_control(platform)
+        repairing.communicate()
+    for place in places:
+        answer(command(platform, "repair", JOB, place, "--payload", "-", given=mended))
+
+    expected = {"accepted": ZERO, "decode": BROKEN - REPAIRED, "schema": LACKING}
+    dry = answer(command(platform, "replay", JOB, "--dry-run"))
+    assert (dry["outcomes"], dry["put_back"], dry["already"]) == (expected, 1_000 - REPAIRED, REPAIRED)
+    for reason in ("expression", "schema", "decode", "decode"):
+        replaying = [command(platform, "replay", JOB, "--reason", reason) for _ in range(2)]
+        time.sleep(0.5 + 1.5 * chance.random())
+        chance.choice(replaying).kill()
+        kill_control(platform)
+        for one in replaying:
+            one.communicate()
+    done = answer(command(platform, "replay", JOB))
+    assert done["put_back"] + done["already"] == 1_000 and done["unknown"] == 0
+
+    put_back = Counter(
+        headers[HEADER_REPLAY_OF].decode() for _, headers in platform.topic(f"{JOB}-in") if HEADER_REPLAY_OF in headers
+    )
+    assert put_back == {f"{one['stream']}/{one['partition']}/{one['offset']}": 1 for one in letters}
+    platform.wait_for(JOB, lambda state: state["lag_records"] == 0, "through what was put back")
+    rejected = wait_until(
+        lambda: platform.control.job(JOB)["counts"]["rejected"],
+        lambda found: sum(found.values()) == 1_000 + BROKEN - REPAIRED + LACKING,
+        "the second rejections",
+    )
+    assert rejected == {"expression": ZERO, "decode": 2 * BROKEN - REPAIRED, "schema": 2 * LACKING}
+    again = answer(command(platform, "replay", JOB))
+    assert (again["put_back"], again["left_out"]) == (0, {"failed_again": BROKEN - REPAIRED + LACKING})
+    platform.stop(JOB, drain=True)
+    found = platform.documents(f"{JOB}-day").values()
+    assert sum(one["n"] for one in found) == ZERO + REPAIRED

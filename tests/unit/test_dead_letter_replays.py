@@ -1,0 +1,157 @@
+"""Dead letters by reason, step and time, through the REST API and the command line's sums; and what the present version makes of
+records that are put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.core.documents import read_documents
+from strandline.core.stream import StreamSpec
+from strandline.ledger.ledger import Ledger
+from strandline.log.kafka_status import StoredDeadLetter
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.source.prospects import Prospects
+from strandline.services.cli.dead_letter_verbs import _sum
+from strandline.services.cli.display import repair_sentence, replay_notes
+from strandline.services.supervision import dead_letter_replays
+from strandline.services.supervision.dead_letter_replays import LetterFilter, _judge, _Original, _runs
+from tests.support.control import BOTH, Api
+
+STREAM = """
+stream: turbines
+schema: {turbine: string, ts: {type: timestamp, unit: ms}, power: double, rated: double}
+explode: $.items
+"""
+PIPELINE = """
+pipeline: power
+input: {stream: turbines}
+event_time: {field: ts, delay: 10s, max_ahead: 1m}
+steps:
+  - derive: {load: power / rated}
+  - where: load < 10
+  - window: {name: minute, tumbling: 1m, by: [turbine], aggregate: {n: count(*)}}
+    emit: [{elasticsearch: minute}]
+"""
+NOW_MS = 1_800_000_000_000
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    yield Api(ledger)
+    ledger.close()
+
+
+def letter(number: int, reason: str = "decode", step: str = "decode", **headers: str) -> StoredDeadLetter:
+    place = {"stream": "turbines", "partition": "0", "offset": str(number), "reason": reason, "step": step}
+    return StoredDeadLetter(number, 1_000 * number, place | headers, b"%d" % number)
+
+
+def prospects(explode: bool = False) -> Prospects:
+    stream = STREAM if explode else STREAM.replace("explode: $.items\n", "")
+    (document,) = read_documents(stream, "stream.yaml")
+    (pipeline,) = read_documents(PIPELINE, "pipeline.yaml")
+    return Prospects(check(PipelineSpec.parse(pipeline), StreamSpec.parse(document)), NOW_MS - 60_000)
+
+
+def record(ts: int = NOW_MS, power: float = 1, rated: float = 2) -> bytes:
+    return b'{"turbine":"a","ts":%d,"power":%g,"rated":%g}' % (ts, power, rated)
+
+
+def test_the_outcome_is_what_the_present_version_makes_of_the_record() -> None:
+    values = [
+        record(),
+        record(power=100),  # filtered out: no dead letter
+        b"no json",
+        b'{"turbine":"a"}',
+        record(rated=0),
+        record(ts=NOW_MS - 60_001),
+        record(ts=NOW_MS - 60_000),
+        record(ts=NOW_MS + 60_001),
+        None,
+    ]
+    found = prospects().of_records(values, [{} for _ in values], NOW_MS)
+    assert [one.outcome for one in found] == [
+        "accepted",
+        "accepted",
+        "decode",
+        "schema",
+        "expression",
+        "late",
+        "accepted",
+        "future_event",
+        "decode",
+    ]
+    assert "watermark" in found[5].message
+
+
+def test_a_record_of_many_rows_is_accepted_if_all_are() -> None:
+    good, bad = record()[:-1] + b"}", record(rated=0)
+    values = [
+        b'{"items":[%s,%s]}' % (good, good),
+        b'{"items":[%s,%s,no]}' % (good, good),
+        b'{"items":[%s,%s]}' % (good, bad),
+    ]
+    outcomes = [one.outcome for one in prospects(explode=True).of_records(values, [{}, {}, {}], NOW_MS)]
+    assert outcomes == ["accepted", "decode", "expression"]
+
+
+def test_letters_are_listed_and_counted_by_reason_step_and_time(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letter_replays, "LETTERS_A_LOOK", 4)
+    api.apply(BOTH)
+    api.log.letters = [letter(n, ("decode", "late", "schema")[n % 3], f"step{n % 2}") for n in range(10)]
+
+    def numbers(query: str) -> tuple[list[int], str | None]:
+        page = api.ask("GET", f"/v1/jobs/power/dead-letters?{query}").json()
+        return [one["number"] for one in page["dead_letters"]], page["next"]
+
+    first, following = numbers("reason=late&limit=10")
+    assert first == [1] and following is not None and "reason=late" in following
+    assert numbers(following.partition("?")[2])[0] == [4, 7]
+    assert numbers("step=step1&limit=1") == ([1], "/v1/jobs/power/dead-letters?after=1&limit=1&step=step1")
+    assert numbers("since_ms=3000&until_ms=5000")[0] == [3, 4]
+    total = piece = api.ask("GET", "/v1/jobs/power/dead-letters/counts").json()
+    while piece["next"]:
+        piece = api.ask("GET", piece["next"]).json()
+        total = _sum(total, piece)
+    assert total["letters"] == 10
+    assert total["reasons"] == {"decode": 4, "late": 3, "schema": 3}
+    assert total["steps"] == {"step0": 5, "step1": 5}
+    assert api.ask("GET", "/v1/jobs/nobody/dead-letters/counts").status_code == 404
+
+
+def test_why_a_letter_is_not_put_back() -> None:
+    def why(one: StoredDeadLetter, *, reason: str | None = None, again: bool = False) -> str:
+        originals = {(0, 5): _Original(b"x", b"k", {"strandline-replay-of": b"turbines/0/1"})}
+        return _judge(one, "turbines", "power", originals, LetterFilter(reason), again=again)[0]
+
+    assert why(letter(1)) == ""
+    assert why(letter(1, "late")) == "late"
+    assert why(letter(1, "late"), reason="late") == ""
+    assert why(letter(5)) == "failed_again"
+    assert why(letter(5), again=True) == ""
+    assert why(letter(1, stream="others")) == "other_stream"
+    assert why(letter(1, **{"payload-bytes": "9", "payload-sha256": "0"})) == "no_bytes"
+    assert why(StoredDeadLetter(1, 0, {"reason": "result", "index": "x-2026.01", "document": "id"}, b"")) == "result"
+
+
+def test_records_that_stand_near_each_other_are_read_together() -> None:
+    assert list(_runs([])) == []
+    assert list(_runs([0, 5, 2_005, 9_000])) == [(0, 2_005), (9_000, 9_000)]
+
+
+def test_what_a_replay_cannot_help_is_said_with_what_can() -> None:
+    report = {"left_out": {"late": 2, "result": 1}, "outcomes": {"late": 3}, "unknown": 0}
+    notes = replay_notes("power", report)
+    assert any("strandline job backfill power" in note for note in notes)
+    assert any("5" in note and "strandline job reset power" in note for note in notes)
+    one = {"number": 7, "already": False, "outcome": "late", "message": "why", "dry_run": True}
+    assert (
+        repair_sentence(one)
+        == "dead letter 7 would be put back; by the pipeline as it is now it is rejected again (why)"
+    )
+    assert "put back before" in repair_sentence({**one, "already": True})
