@@ -44,6 +44,8 @@ class Settings(BaseSettings):
     """The results store."""
     ledger_url: str = "sqlite:///strandline-ledger.sqlite"
     """SQLAlchemy URL of the ledger's database: `sqlite:///FILE` or `postgresql+psycopg://...`. May hold a password."""
+    sql_sink_url: str | None = None
+    """SQLAlchemy URL of the database whose tables take the results of `emit: [{sql: ...}]`. May hold a password."""
     control_host: str = "127.0.0.1"
     """The address on which the REST API listens. It has no login yet: keep it on loopback."""
     control_port: int = 8080

@@ -31,7 +31,7 @@ from strandline.processing.source.slice_rows import RECORD_ROWS, SliceRowBlob, S
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.document import Document, Refused
 from strandline.results.mapping import build_mapping
-from strandline.results.record_document import RecordShape, record_document_id
+from strandline.results.records.record_document import RecordShape, record_document_id
 from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, WriteReport
 from tests.support.ledgers import a_checkpoint
 

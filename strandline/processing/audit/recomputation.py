@@ -35,6 +35,9 @@ from strandline.processing.source.source_config import DecodingConfig
 from strandline.results.document import Document, DocumentShape
 from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, PROBLEM, WINDOW_END, Refused
 
+AUDITED = ("elasticsearch", "stream")
+"""The kinds of places whose results are compared."""
+
 
 @dataclass(frozen=True)
 class RecordsPart:
@@ -194,7 +197,7 @@ class Recomputation:
             RecordsToCompare(
                 one.name,
                 one.pre_steps,
-                tuple(document_shape(pipeline, one, emit, span.version) for emit in one.emits),
+                tuple(document_shape(pipeline, one, emit, span.version) for emit in one.emits if emit.kind in AUDITED),
                 asked,
             )
             for one in pipeline.record_stages

@@ -9,12 +9,13 @@ from typing import Any
 from strandline.ledger.database import without_secrets
 from strandline.processing.emission.made_indices import WriterFactory
 from strandline.processing.emission.result_stream_writer import ResultStream
+from strandline.processing.emission.sinks import sink_writer
 from strandline.processing.emission.stage_emission import RecordEmission, StageEmission
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stages import Emit, RecordStage, Stage
 from strandline.results.document import DocumentShape
-from strandline.results.record_document import RecordShape
+from strandline.results.records.record_document import RecordShape
 from strandline.results.writer import StoreWriter
 
 
@@ -44,13 +45,18 @@ class EmissionsOfRun:
 
     def _places(self, stage: Stage | RecordStage) -> tuple[tuple[StoreWriter, ...], tuple[ResultStream, ...]]:
         run, settings = self.run, self.run.settings
-        shapes = [(document_shape(run.pipeline, stage, emit, run.version), emit.index) for emit in stage.emits]
+        shapes = [(document_shape(run.pipeline, stage, emit, run.version), emit) for emit in stage.emits]
         streams = (
             ResultStream(settings.kafka_bootstrap, shape, self.stream_keys[shape.emit_name], settings.record_bytes_max)
             for shape, _ in shapes
             if shape.is_stream
         )
-        return tuple(self.writer_of(shape, index) for shape, index in shapes if not shape.is_stream), tuple(streams)
+        writers = (
+            sink_writer(settings, shape, emit) if shape.is_elsewhere else self.writer_of(shape, emit.index)
+            for shape, emit in shapes
+            if not shape.is_stream
+        )
+        return tuple(writers), tuple(streams)
 
     def _common(self, stage: Stage | RecordStage) -> dict[str, Any]:
         run, settings = self.run, self.run.settings
@@ -70,7 +76,8 @@ def letter_shape(
 ) -> DocumentShape:
     """What the documents in dead letters of a stage's results have in common: as of the first place that the stage emits to. It
     may emit to nothing; a backfill emits to indices only."""
-    places = [emit for emit in stage.emits if generation == 1 or emit.kind == "elasticsearch"]
+    kinds = ("elasticsearch", "stream") if generation == 1 else ("elasticsearch",)
+    places = [emit for emit in stage.emits if emit.kind in kinds]
     return document_shape(pipeline, stage, (*places, Emit("stream", stage.name))[0], version, generation)
 
 
@@ -89,6 +96,7 @@ def document_shape(
             by=(),
             aggregates=stage.fields,
             is_stream=emit.kind == "stream",
+            is_elsewhere=emit.kind not in ("elasticsearch", "stream"),
             is_once=is_once,
             input_stream=pipeline.stream.stream,
         )
@@ -100,6 +108,7 @@ def document_shape(
         by=tuple(zip(stage.by, stage.by_types, strict=True)),
         aggregates=tuple(stage.value_types.items()),
         is_stream=emit.kind == "stream",
+        is_elsewhere=emit.kind not in ("elasticsearch", "stream"),
         is_once=is_once,
         generation=generation,
     )

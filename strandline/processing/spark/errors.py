@@ -21,6 +21,7 @@ from strandline.core.errors import (
     PermanentError,
     RecordTooLarge,
     ReplayMismatch,
+    SinkUnavailable,
     StrandlineError,
 )
 
@@ -35,6 +36,7 @@ _TOLD_AS_TEXT: dict[str, type[StrandlineError]] = {
     for kind in (
         LogUnavailable,
         IndexUnavailable,
+        SinkUnavailable,
         InvalidSettings,
         LedgerUnavailable,
         InvalidSettings,
