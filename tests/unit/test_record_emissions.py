@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from strandline.core.documents import YamlDocument
 from strandline.core.errors import InvalidDocument
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import CheckpointRow
@@ -340,3 +341,50 @@ MISTAKES += [
 def test_mistakes_are_told(steps: list[dict[str, Any]], told: str) -> None:
     with pytest.raises(InvalidDocument, match=re.escape(told)):
         pipeline_of(steps)
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ({"elasticsearch": "farm-raw"}, "farm_raw"),
+        ({"stream": "7.raw"}, "emit_7_raw"),
+        ({"files": {"path": "/data/farm"}}, "data_farm"),
+        ({"files": {"path": "s3://bucket/farm"}}, "s3___bucket_farm"),
+        ({"sql": {"table": "public.farm"}}, "public_farm"),
+        ({"sink": {"use": "paper", "name": "pad"}}, "paper_pad"),
+    ],
+)
+def test_a_stage_without_a_name_is_called_like_its_first_place(place: dict[str, Any], name: str) -> None:
+    assert [one.name for one in pipeline_of([{"emit": [place]}]).record_stages] == [name]
+
+
+BAD_PLACES: list[tuple[dict[str, Any], str]] = [
+    ({"files": {"path": "farm"}}, "expected an absolute directory, or a URI"),
+    ({"files": {"path": "s3://key:secret@bucket/farm"}}, "may hold no credentials"),
+    ({"files": {"path": "/farm", "format": "csv"}}, "parquet"),
+    ({"sql": {"table": "farm; drop table farm"}}, "pattern"),
+    ({"sql": {"table": "farm"}, "stream": "x"}, "expected exactly one of: elasticsearch, stream, files, sql, sink"),
+]
+
+
+@pytest.mark.parametrize(("place", "told"), BAD_PLACES)
+def test_places_that_cannot_be_are_told(place: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidDocument, match=re.escape(told)):
+        PipelineSpec.parse(
+            YamlDocument(
+                "pipeline",
+                "power",
+                {
+                    "pipeline": "power",
+                    "input": {"stream": "farm"},
+                    "event_time": {"from": "log"},
+                    "steps": [{"emit": [place]}],
+                },
+                source="x",
+            )
+        )
+
+
+def test_no_field_of_a_table_is_called_like_a_column_of_the_platform() -> None:
+    with pytest.raises(InvalidDocument, match="begins like the platform's own columns"):
+        pipeline_of([{"derive": {"strandline_id": "power"}}, {"emit": [{"sql": {"table": "farm"}}]}])

@@ -375,7 +375,7 @@ class StepSpec(DocumentModel):
     def record_stage_name(self) -> str:
         """The name of the stage, if this step is an emission of records."""
         assert self.emit, "asked of an emission"
-        name = self.name or re.sub(r"[^A-Za-z0-9_]", "_", self.emit[0].name)
+        name = self.name or re.sub(r"[^A-Za-z0-9_]", "_", self.emit[0].name).strip("_") or "records"
         return f"emit_{name}" if name[0].isdigit() else name
 
 
