@@ -92,7 +92,7 @@ class RecordsPart:
                 for emission, steps_before in emissions:
                     came = steps_before.apply(decoded.arrays, len(accepted))
                     compared, results = emission.rows_of(
-                        chunk, np.array(accepted)[came.rows], event_us[came.rows], came.columns
+                        chunk, np.array(accepted, np.int64)[came.rows], event_us[came.rows], came.columns
                     )
                     letters.append(compared)
                     account.results[emission.stage] += results
