@@ -4,6 +4,7 @@
   x TransientError         try again with backoff, inside a deadline
     - LogUnavailable       Kafka did not answer or did not confirm
     - IndexUnavailable     Elasticsearch did not answer
+    - SinkUnavailable      another store of results (files, a database) did not answer
     - LedgerUnavailable    the ledger's database did not answer
     - RegistryUnavailable  the schema registry did not answer, or refused us
     - SparkUnavailable     the Spark cluster's master did not answer, or the job has no executor
@@ -49,6 +50,10 @@ class LogUnavailable(TransientError):
 
 class IndexUnavailable(TransientError):
     code = "index_unavailable"
+
+
+class SinkUnavailable(TransientError):
+    code = "sink_unavailable"
 
 
 class LedgerUnavailable(TransientError):

@@ -102,6 +102,8 @@ class Settings(BaseSettings):
     May hold a password."""
     ledger_password: SecretStr | None = None
     """The password of the ledger's user, where the URL has none. Read anew for each connection."""
+    sql_sink_url: str | None = None
+    """SQLAlchemy URL of the database whose tables take the results of `emit: [{sql: ...}]`. May hold a password."""
     control_host: str = "127.0.0.1"
     """The address on which the REST API listens. Off loopback it takes AUTH, or ALLOW_OPEN, as every listener does."""
     control_port: int = 8080

@@ -113,6 +113,8 @@ class DocumentShape:
     aggregates: tuple[tuple[str, str], ...]
     is_stream: bool = False
     """Whether the documents go to a stream, not to an index."""
+    is_elsewhere: bool = False
+    """Whether the results go to a store of another kind, which `emit_name` names: files, a table."""
     is_once: bool = True
     """Whether a result has one id, whichever run writes it. Else the run's epoch is a part of it, `ID.EPOCH`, and what two
     runs emit is there twice."""
@@ -131,7 +133,7 @@ class DocumentShape:
         if not names:
             yield f"stage {self.stage!r} has neither by fields nor aggregates; its documents would be empty"
         try:
-            if not self.is_stream:
+            if not self.is_stream and not self.is_elsewhere:
                 check_emit_name(self.emit_name)
             for name in names:
                 check_field_name(name)
@@ -214,7 +216,7 @@ class DocumentShape:
         problem = None
         try:
             stem = index_stem(self.emit_name, self.generation)
-            index = self.emit_name if self.is_stream else index_name(stem, end_ms)
+            index = self.emit_name if self.is_stream or self.is_elsewhere else index_name(stem, end_ms)
             start, end = format_timestamp(start_ms * 1000), format_timestamp(end_ms * 1000)
         except OverflowError:
             start, end = str(start_ms), str(end_ms)

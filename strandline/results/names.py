@@ -16,6 +16,8 @@ _EMIT_NAME_LENGTH_MAX = 200
 RESERVED_NAMES = frozenset({"@timestamp", "window", "strandline"})
 WINDOW_FIELDS = ("window_start", "window_end")
 """Where a document in a stream holds the window's times once more: a stream's schema is flat."""
+OWN_PREFIX = "strandline_"
+"""Before the names of the platform's own columns in files and tables."""
 EVENT_TIME_FIELD = "event_time"
 """The same of a record's event time."""
 METADATA_NAMES = frozenset(

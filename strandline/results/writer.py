@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -39,6 +39,8 @@ class WriteReport:
     already: int = 0
     """Already in the store with the same content: an earlier, unfinished attempt wrote them."""
     refused: list[Refused] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    """Of a CommittedWriter: what its `commit` must be told."""
 
     @property
     def rows(self) -> int:
@@ -58,6 +60,25 @@ class ResultWriter(Protocol):
 
         Raises IndexUnavailable when the store did not confirm in time (what was written stays and is found again by the
         next attempt), Divergence when it holds another value under the same id.
+        """
+        ...
+
+
+@runtime_checkable
+class CommittedWriter(Protocol):
+    """A StoreWriter whose rows count only when the driver says so, after all of a slice are durable."""
+
+    @property
+    def place(self) -> str:
+        """Tells it from the others of the job."""
+        ...
+
+    def commit(self, emission: int, epoch: int, parts: Sequence[str]) -> None:
+        """Called in the driver when every task of the slice has ended well, before the slice's checkpoint; not where there are no
+        parts. `parts`: those of all reports, in any order. Doing it again, also by a later run with another split of the same
+        rows, changes nothing.
+
+        Raises TransientError, and Divergence when other rows are committed for this emission.
         """
         ...
 

@@ -9,14 +9,18 @@ import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as ds
 import pytest
+import sqlalchemy as sa
 
 from strandline.core.errors import Conflict
 from strandline.ledger.states import Desired
 from strandline.processing.audit.index_reader import EndRange, StoredDocument, open_snapshot, read_documents
-from strandline.results.record_document import record_document_id
+from strandline.results.records.record_document import record_document_id
+from strandline.results.sinks.files_writer import committed_files
 from tests.support.audit_lab import AuditLab
 from tests.support.topic_reader import read_messages
 
@@ -35,7 +39,8 @@ steps:
   - derive: {{fahrenheit: temp * 9 / 5 + 32}}
   - where: temp < 90
   - drop: [site]
-  - emit: [{{elasticsearch: {name}-records}}, {{stream: {name}-records}}]
+  - emit: [{{elasticsearch: {name}-records}}, {{stream: {name}-records}},
+           {{files: {{path: "{files}"}}}}, {{sql: {{table: records}}}}]
     name: all_records
 """
 WITH_WINDOW = """
@@ -107,6 +112,30 @@ def indexed(lab: AuditLab, alias: str) -> list[StoredDocument]:
     return [one for page in read_documents(url, open_snapshot(url, alias), EndRange(), 0, 1) for one in page]
 
 
+def with_sinks(lab: AuditLab, directory: Path, url: str) -> str:
+    """Let the job write to tables, too; return where its files go."""
+    lab.settings = lab.settings.model_copy(update={"sql_sink_url": url})
+    return str(directory / "files")
+
+
+def check_sinks(files: str, url: str, name: str, wanted: dict[str, dict[str, Any]]) -> None:
+    """Files and table hold each record once, with its value."""
+    table = ds.dataset(list(committed_files(files, name, "all_records"))).to_table()
+    rows = table.to_pylist()
+    assert len(rows) == len(wanted)
+    assert {row["strandline_id"]: row["fahrenheit"] for row in rows} == {
+        key: one["fahrenheit"] for key, one in wanted.items()
+    }
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        found = connection.execute(sa.text("SELECT strandline_id, device, fahrenheit FROM records")).all()
+    engine.dispose()
+    assert len(found) == len(wanted)
+    assert {key: (device, value) for key, device, value in found} == {
+        key: (one["device"], one["fahrenheit"]) for key, one in wanted.items()
+    }
+
+
 def check(lab: AuditLab, name: str, lines: list[bytes]) -> dict[str, dict[str, int]]:
     """Both stores hold exactly what the log leads to. Returns the audit's counts by store."""
     wanted = expected(lines, name)
@@ -130,16 +159,19 @@ def check(lab: AuditLab, name: str, lines: list[bytes]) -> dict[str, dict[str, i
     return counts
 
 
-def test_each_record_is_emitted_once_through_a_kill_beside_a_window(audit_lab: AuditLab) -> None:
+def test_each_record_is_emitted_once_through_a_kill_beside_a_window(audit_lab: AuditLab, tmp_path: Path) -> None:
     """The slice that was interrupted finds what it wrote; a replay emits no record again. The audit notices a lost one."""
     lab, name = audit_lab, "beside"
-    lab.apply((DOCUMENTS + WITH_WINDOW).format(name=name))
+    url = f"sqlite:///{tmp_path / 'results.sqlite'}"
+    files = with_sinks(lab, tmp_path, url)
+    lab.apply((DOCUMENTS + WITH_WINDOW).format(name=name, files=files))
     lines = readings(0, 3_000)
     lab.send(f"{name}-readings", lines[:1_500])
     run_killed_at(lab, name, "slice.written")
     lab.send(f"{name}-readings", lines[1_500:])
     lab.drain(name)
     counts = check(lab, name, lines)
+    check_sinks(files, url, name, expected(lines, name))
     assert counts[f"{name}-minutes"]["same"] > 0
     assert all(one["twice"] == 2 * one["n"] for one in lab.documents(f"{name}-minutes").values())
     lost = indexed(lab, f"{name}-records")[0]
@@ -150,9 +182,12 @@ def test_each_record_is_emitted_once_through_a_kill_beside_a_window(audit_lab: A
 
 
 @pytest.mark.long
-def test_a_pipeline_without_a_window_emits_each_record_once_through_kills(audit_lab: AuditLab) -> None:
+def test_a_pipeline_without_a_window_emits_each_record_once_through_kills(
+    audit_lab: AuditLab, tmp_path: Path, postgresql_url: str
+) -> None:
     lab, name = audit_lab, "plain"
-    lab.apply(DOCUMENTS.format(name=name))
+    files = with_sinks(lab, tmp_path, postgresql_url)
+    lab.apply(DOCUMENTS.format(name=name, files=files))
     lines = readings(0, 8_000)
     for number, failpoint in enumerate(KILLED_AT):
         lab.send(f"{name}-readings", lines[number * 2_000 : (number + 1) * 2_000])
@@ -160,5 +195,6 @@ def test_a_pipeline_without_a_window_emits_each_record_once_through_kills(audit_
     lab.send(f"{name}-readings", lines[6_000:])
     lab.drain(name)
     check(lab, name, lines)
+    check_sinks(files, postgresql_url, name, expected(lines, name))
     with pytest.raises(Conflict, match="emits no windows to an index"):
         lab.request_backfill(name, BASE_MS)

@@ -1,7 +1,8 @@
 """Two engines agree: what the audit computes with DuckDB from a log is what the operators computed slice by slice.
 
-Random small logs and pipelines: tumbling and sliding windows, cascades, filters, derived values that fail, decimals, null keys,
-late and broken records. Doubles within a tolerance, since the audit adds them in no order; all else exactly.
+Random small logs and pipelines: tumbling and sliding windows, cascades, filters, derived values that fail, also behind a window
+before its emission, emissions of records, decimals, null keys, late and broken records. Doubles within a tolerance, since the
+audit adds them in no order; all else exactly.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -26,14 +28,16 @@ from strandline.core.stream import StreamSpec
 from strandline.log.reader import OffsetRange
 from strandline.processing.audit import recomputation
 from strandline.processing.audit.event_times import LatestEvents
-from strandline.processing.audit.index_reader import EndRange
+from strandline.processing.audit.index_reader import EndRange, encode_result
 from strandline.processing.audit.parts import run_parts
 from strandline.processing.audit.plan import VersionSpan
 from strandline.processing.audit.recomputation import Recomputation
 from strandline.processing.audit.stores import ROWS_SCHEMA
 from strandline.processing.audit.table import Database, Table
-from strandline.processing.emission.result_shapes import letter_shape
+from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.operators.cascade import Cascade, Chunk
+from strandline.processing.operators.record_chain import RecordChain
+from strandline.processing.operators.record_rows import pack_record_rows, unpack_record_rows
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
@@ -41,6 +45,7 @@ from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
 from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.source_config import Piece
+from strandline.results.document import Document
 
 STREAM = StreamSpec.from_document(
     {
@@ -167,9 +172,17 @@ def some_pipeline(random: Random) -> CheckedPipeline:
     size_s = random.choice([5, 10, 20])
     windows: list[dict[str, Any]] = [{"name": "first", "tumbling": f"{size_s}s", "by": by, "aggregate": FIRST}]
     steps: list[dict[str, Any]] = random.sample(STEPS, random.randint(0, len(STEPS)))
+    if random.random() < 0.5:
+        steps.insert(random.randint(0, len(steps)), {"emit": [{"elasticsearch": RECORDS}], "name": RECORDS})
     more = [("second", SECOND, BETWEEN), ("third", THIRD, BETWEEN_AGAIN)]
     for name, aggregate, between in more[: random.choice([0, 1, 1, 2])]:
-        steps += [a_window(windows[-1], random), *random.sample(between, random.randint(0, len(between)))]
+        behind = random.sample(between, random.randint(0, len(between)))
+        if random.random() < 0.5:
+            emission = {"emit": [{"elasticsearch": windows[-1]["name"]}]}
+            behind.insert(random.randint(0, len(behind)), emission)
+            steps += [{"window": windows[-1]}, *behind]
+        else:
+            steps += [a_window(windows[-1], random), *behind]
         by = random.sample(by, random.randint(0, len(by)))
         size_s *= 3
         windows.append({"name": name, "tumbling": f"{size_s}s", "by": by, "aggregate": aggregate})
@@ -191,14 +204,18 @@ def a_window(window: dict[str, Any], random: Random, *, is_last: bool = False) -
     return {"window": window} | ({"emit": emit} if is_last or random.random() < 0.5 else {})
 
 
+RECORDS = "all_records"
 Results = dict[str, dict[tuple[Any, ...], dict[str, Any]]]
 """Stage -> (window start, keys) -> the result."""
 Rejected = dict[str, str]
 """Key of a dead letter -> reason."""
+RecordDocuments = dict[str, bytes]
+"""Id of a record's document -> what it says."""
 
 
-def by_operators(pipeline: CheckedPipeline, log: Log) -> tuple[Results, Rejected]:
-    """What the operators compute slice by slice, and the dead letters of it."""
+def by_operators(pipeline: CheckedPipeline, log: Log) -> tuple[Results, Rejected, RecordDocuments]:
+    """What the operators compute slice by slice, the dead letters of it, and the documents of records."""
+    records_emitted: RecordDocuments = {}
     cascade = Cascade(pipeline.stages, STREAM.types, 1)
     decoder = decoder_of(decoding_of(pipeline, ""))
     found: Results = {stage.name: {} for stage in pipeline.stages}
@@ -212,9 +229,18 @@ def by_operators(pipeline: CheckedPipeline, log: Log) -> tuple[Results, Rejected
             decoded = decoder.decode(lines, [0] * len(lines), watermark_ms)
             of_piece = {reject.index: reject.reason for reject in decoded.rejects}
             accepted = [at for at in range(len(lines)) if at not in of_piece]
-            stepped = cascade.record_steps.apply(decoded.arrays, len(accepted))
-            of_piece |= {accepted[problem.row]: "expression" for problem in stepped.problems}
+            chain = RecordChain(pipeline.record_stages, pipeline.record_steps, STREAM.types)
+            stepped, at_stages = chain.apply(decoded.arrays, len(accepted))
             partition = piece.offsets.partition
+            for records_at in at_stages:
+                event_us = decoded.event_time.cast(pa.int64())
+                places = np.array([offsets[at] for at in accepted], np.int64)
+                blob = pack_record_rows(records_at, partition, event_us, places, None)
+                shape = document_shape(pipeline, records_at.stage, records_at.stage.emits[0], 1)
+                rows = unpack_record_rows([(partition, 0, blob)])[RECORDS]
+                documents = [one for one in shape.documents(rows, 1, 1) if isinstance(one, Document)]
+                records_emitted |= {one.id: encode_result(json.loads(one.source)) for one in documents}
+            of_piece |= {accepted[problem.row]: "expression" for problem in stepped.problems}
             rejected |= {f"machines/{partition}/{offsets[at]}": reason for at, reason in of_piece.items()}
             event_us = decoded.event_time.take(pa.array(stepped.rows)).cast(pa.int64())
             chunks += [chunk for _, chunk in cascade.cut(partition, 0, event_us, stepped.columns)]
@@ -227,12 +253,12 @@ def by_operators(pipeline: CheckedPipeline, log: Log) -> tuple[Results, Rejected
                 letters = [f"{row.index}/{row.id}" for row in shape.documents(rows.drop_columns(["@problem"]), 1, 1)]
                 assert not rejected.keys() & set(letters), "each result has one dead letter at most"
                 rejected |= dict.fromkeys(letters, "expression")
-    return found, rejected
+    return found, rejected, records_emitted
 
 
 def by_audit(
     pipeline: CheckedPipeline, log: Log, directory: Path, patch: pytest.MonkeyPatch
-) -> tuple[Results, Rejected]:
+) -> tuple[Results, Rejected, RecordDocuments]:
     """The same by the audit's tables and queries."""
 
     latest: LatestEvents = {}
@@ -272,10 +298,13 @@ def by_audit(
     finally:
         database.close()
     stores = ("(dead letters)", *(f"letters:{stage.name}" for stage in pipeline.stages))
-    rows = [row for row in pq.read_table(directory / "compared").to_pylist() if row["store"] in stores]
+    all_rows = pq.read_table(directory / "compared").to_pylist()
+    rows = [row for row in all_rows if row["store"] in stores]
+    documents = {row["id"]: row["body"] for row in all_rows if row["store"] == RECORDS}
+    assert sum(one.results[RECORDS] for one in accounts) == len(documents)
     assert sum(sum(one.rejected.values()) for one in accounts) == sum(row["store"] == stores[0] for row in rows)
     assert len({row["id"] for row in rows}) == len(rows), "each has one dead letter"
-    return found, {row["id"]: row["body"].decode() for row in rows}
+    return found, {row["id"]: row["body"].decode() for row in rows}, documents
 
 
 def keep(pipeline: CheckedPipeline, found: Results, stage: str, batch: pa.RecordBatch) -> None:
@@ -309,7 +338,8 @@ def test_the_audit_computes_what_the_operators_compute(seed: int) -> None:
     random = Random(seed)
     pipeline, log = some_pipeline(random), some_log(random)
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-        ours, our_rejected = by_audit(pipeline, log, Path(directory), patch)
-    theirs, their_rejected = by_operators(pipeline, log)
+        ours, our_rejected, our_records = by_audit(pipeline, log, Path(directory), patch)
+    theirs, their_rejected, their_records = by_operators(pipeline, log)
     assert our_rejected == their_rejected
+    assert our_records == their_records
     assert_same(ours, theirs)

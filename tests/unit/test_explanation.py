@@ -115,3 +115,11 @@ def test_an_idle_partition_holds_nobody_back() -> None:
     assert READ.last_slice is not None
     facts = replace(READ, checkpoint=ONE_AHEAD, last_slice=a_slice(1, silence_ms={"turbines": {1: 60_000}}))
     assert explain(facts).cause == "window_open"
+
+
+def test_a_job_without_a_window_waits_for_none() -> None:
+    """It is told that its results come with each slice, or that a `where` leaves every record out."""
+    document = PIPELINE.spec.as_document() | {"steps": [{"emit": [{"elasticsearch": "turbines-all"}], "name": "all"}]}
+    facts = replace(READ, pipeline=check(PipelineSpec.from_document(document), STREAM))
+    assert explain(replace(facts, totals=Totals(30, 28, {}, {"all": 28}))).sentence.endswith("with each slice (all 28)")
+    assert explain(replace(facts, totals=Totals(30, 28, {}, {"all": 0}))).cause == "filtered"

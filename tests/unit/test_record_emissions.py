@@ -6,11 +6,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from strandline.core.documents import YamlDocument
 from strandline.core.errors import InvalidDocument
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import CheckpointRow
@@ -23,6 +25,7 @@ from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.result_streams import schema_mismatches, stream_of_results
 from strandline.processing.pipelines.upgrade import Effect, changes_between
 from strandline.processing.slices.rewind import RewindPlan, plan_rewind
 from strandline.processing.source.data_source import task_config
@@ -31,8 +34,10 @@ from strandline.processing.source.slice_rows import RECORD_ROWS, SliceRowBlob, S
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.document import Document, Refused
 from strandline.results.mapping import build_mapping
-from strandline.results.record_document import RecordShape, record_document_id
+from strandline.results.records.record_document import RecordShape, record_document_id
 from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, WriteReport
+from strandline.services.rest.apply_documents import check_documents
+from strandline.services.rest.result_views import kibana_objects, result_views
 from tests.support.ledgers import a_checkpoint
 
 STREAM = StreamSpec.from_document(
@@ -340,3 +345,103 @@ MISTAKES += [
 def test_mistakes_are_told(steps: list[dict[str, Any]], told: str) -> None:
     with pytest.raises(InvalidDocument, match=re.escape(told)):
         pipeline_of(steps)
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ({"elasticsearch": "farm-raw"}, "farm_raw"),
+        ({"stream": "7.raw"}, "emit_7_raw"),
+        ({"files": {"path": "/data/farm"}}, "data_farm"),
+        ({"files": {"path": "s3://bucket/farm"}}, "s3___bucket_farm"),
+        ({"sql": {"table": "public.farm"}}, "public_farm"),
+        ({"sink": {"use": "paper", "name": "pad"}}, "paper_pad"),
+    ],
+)
+def test_a_stage_without_a_name_is_called_like_its_first_place(place: dict[str, Any], name: str) -> None:
+    assert [one.name for one in pipeline_of([{"emit": [place]}]).record_stages] == [name]
+
+
+BAD_PLACES: list[tuple[dict[str, Any], str]] = [
+    ({"files": {"path": "farm"}}, "expected an absolute directory, or a URI"),
+    ({"files": {"path": "s3://key:secret@bucket/farm"}}, "may hold no credentials"),
+    ({"files": {"path": "/farm", "format": "csv"}}, "parquet"),
+    ({"sql": {"table": "farm; drop table farm"}}, "pattern"),
+    ({"sql": {"table": "farm"}, "stream": "x"}, "expected exactly one of: elasticsearch, stream, files, sql, sink"),
+]
+
+
+@pytest.mark.parametrize(("place", "told"), BAD_PLACES)
+def test_places_that_cannot_be_are_told(place: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidDocument, match=re.escape(told)):
+        PipelineSpec.parse(
+            YamlDocument(
+                "pipeline",
+                "power",
+                {
+                    "pipeline": "power",
+                    "input": {"stream": "farm"},
+                    "event_time": {"from": "log"},
+                    "steps": [{"emit": [place]}],
+                },
+                source="x",
+            )
+        )
+
+
+def test_no_field_of_a_table_is_called_like_a_column_of_the_platform() -> None:
+    with pytest.raises(InvalidDocument, match="begins like the platform's own columns"):
+        pipeline_of([{"derive": {"strandline_id": "power"}}, {"emit": [{"sql": {"table": "farm"}}]}])
+
+
+def test_kibana_is_told_of_records_by_their_event_time() -> None:
+    """Texts make the series, numbers are drawn; no chart looks for a window."""
+    objects = kibana_objects(PIPELINE)
+    views = [one["attributes"] for one in objects if one["type"] == "index-pattern"]
+    assert [(one["title"], one["name"], one["timeFieldName"]) for one in views] == [
+        ("farm-raw", "farm-raw (records)", "@timestamp"),
+        ("farm-inverse", "farm-inverse (records)", "@timestamp"),
+    ]
+    assert "window" not in json.dumps([one["attributes"] for one in objects if one["type"] != "dashboard"])
+    (raw, inverse) = result_views(PIPELINE)
+    assert ([name for name, _ in raw.by], [one.name for one in raw.measures]) == (["device"], ["ts", "power", "twice"])
+    assert [measure.name for measure, _ in inverse.numbers] == ["inverse"]
+
+
+def test_the_example_is_right() -> None:
+    text = (Path(__file__).parents[2] / "examples" / "records.yaml").read_text()
+    (climate,) = check_documents(text, "records.yaml", {}).pipelines
+    assert [(one.name, list(one.field_types)) for one in climate.all_stages] == [
+        ("readings", ["device", "ts", "celsius", "fahrenheit"]),
+        ("minutes", ["device", "n", "mean", "is_warm"]),
+    ]
+
+
+def test_a_stream_of_records_is_made_with_event_time_and_the_inputs_key() -> None:
+    stage = PIPELINE.record_stages[1]
+    made = stream_of_results(PIPELINE, stage, "inverse")
+    assert (list(made.types), made.key) == (["inverse", "device", "event_time"], "device")
+    assert schema_mismatches(made, stage) == []
+    assert made.fields["event_time"].required
+
+
+def test_a_job_that_reads_records_gets_the_defaults_of_any_input() -> None:
+    """Results of windows come whole and in order, records as they came in."""
+    text = """
+stream: farm
+schema: {device: string, ts: timestamp}
+---
+pipeline: pass
+input: {stream: farm}
+event_time: {field: ts, delay: 1s}
+steps:
+  - emit: [{stream: passed}]
+---
+pipeline: reads
+input: {stream: passed}
+event_time: {field: event_time, delay: 1s}
+steps:
+  - emit: [{elasticsearch: passed}]
+"""
+    _, reads = check_documents(text, "x.yaml", {}).pipelines
+    assert (reads.event_time_rule.watermark, reads.event_time_rule.idle_timeout_ms) == ("partitions", 60_000)

@@ -121,3 +121,14 @@ def test_a_result_that_is_not_there_is_not_found(lab: Lab, found: Any) -> None:
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
     assert "shows no result some-id" in answer.json()["detail"]
     assert lab.ask("nobody").status_code == 404
+
+
+def test_a_records_own_document_says_where_it_stands(lab: Lab) -> None:
+    lab.show(0, 1, emission=7, stage="all")
+    assert isinstance(lab.found, dict)
+    del lab.found["window"]
+    lab.found |= {"@timestamp": "1970-01-01T00:00:09.000Z"}
+    lab.found["strandline"] |= {"stream": "turbines", "partition": 1, "offset": 88}
+    told = lab.ask().json()
+    assert told["ranges"] == [{"stream": "turbines", "partition": 1, "offset_first": 88, "offset_next": 89}]
+    assert (told["slice_first"], told["slice_last"], told["window_end_ms"]) == (7, 7, 9_000)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from strandline.core.errors import NotFound
 from strandline.ledger.states import CheckpointRow, Offsets, Totals
 from strandline.processing.audit.index_reader import EndRange
-from strandline.processing.audit.reconciliation import STREAM_STORE
+from strandline.processing.audit.reconciliation import OTHER_STORE, STREAM_STORE
 from strandline.processing.backfill.plan import Backfilled, Load, generations_by_store
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, aliases_of
 from strandline.processing.pipelines.event_time import WindowShape, first_event, last_ends
@@ -399,3 +399,14 @@ def stores_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
         stage: aliases + tuple(STREAM_STORE + name for name in streams[stage])
         for stage, aliases in aliases_of(pipeline).items()
     }
+
+
+def stores_of_letters(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
+    """Stage -> its stores, and the places whose results are not compared but may be refused."""
+    elsewhere = {
+        stage.name: tuple(
+            OTHER_STORE + emit.name for emit in stage.emits if emit.kind not in ("elasticsearch", "stream")
+        )
+        for stage in pipeline.all_stages
+    }
+    return {stage: stores + elsewhere[stage] for stage, stores in stores_of(pipeline).items()}

@@ -31,7 +31,7 @@ from strandline.processing.audit.event_times import LatestEvents, event_time_dif
 from strandline.processing.audit.findings import find
 from strandline.processing.audit.index_reader import EndRange, close_snapshot, open_snapshot
 from strandline.processing.audit.parts import Account, Part, run_parts
-from strandline.processing.audit.plan import AuditPlan, VersionSpan, plan_audit, stores_of, streams_of
+from strandline.processing.audit.plan import AuditPlan, VersionSpan, plan_audit, stores_of_letters, streams_of
 from strandline.processing.audit.progress import Progress, tell
 from strandline.processing.audit.recomputation import Recomputation
 from strandline.processing.audit.reconciliation import Found, Reconciler
@@ -146,7 +146,7 @@ class Audit:
         topic = dead_letter_topic(self._job)
         stores: dict[str, tuple[str, ...]] = {}
         for span in plan.spans:  # versions may emit one stage to different places
-            for stage, names in stores_of(span.pipeline).items():
+            for stage, names in stores_of_letters(span.pipeline).items():
                 stores[stage] = tuple(dict.fromkeys((*stores.get(stage, ()), *names)))
         parts: list[Part] = [
             *index_parts(self._settings.elasticsearch_url, snapshots, self._asked, compared),

@@ -35,6 +35,9 @@ from strandline.processing.source.source_config import DecodingConfig
 from strandline.results.document import Document, DocumentShape
 from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, PROBLEM, WINDOW_END, Refused
 
+AUDITED = ("elasticsearch", "stream")
+"""The kinds of places whose results are compared."""
+
 
 @dataclass(frozen=True)
 class RecordsPart:
@@ -89,7 +92,7 @@ class RecordsPart:
                 for emission, steps_before in emissions:
                     came = steps_before.apply(decoded.arrays, len(accepted))
                     compared, results = emission.rows_of(
-                        chunk, np.array(accepted)[came.rows], event_us[came.rows], came.columns
+                        chunk, np.array(accepted, np.int64)[came.rows], event_us[came.rows], came.columns
                     )
                     letters.append(compared)
                     account.results[emission.stage] += results
@@ -194,7 +197,11 @@ class Recomputation:
             RecordsToCompare(
                 one.name,
                 one.pre_steps,
-                tuple(document_shape(pipeline, one, emit, span.version, span.generation) for emit in one.emits),
+                tuple(
+                    document_shape(pipeline, one, emit, span.version, span.generation)
+                    for emit in one.emits
+                    if emit.kind in AUDITED
+                ),
                 asked,
             )
             for one in pipeline.record_stages

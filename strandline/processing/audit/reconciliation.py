@@ -25,6 +25,8 @@ RESULT_LETTERS = "letters:"
 """Before the name of a stage: the store of the dead letters of its results for which an expression has no value."""
 STREAM_STORE = "stream:"
 """Before the name of a stream of results, where it is a store; no alias has a colon."""
+OTHER_STORE = "other:"
+"""Before the name of a place whose results are not compared: files, a table."""
 _ROWS_OF_AN_ID_MAX = 20
 """Further rows of the id are only counted."""
 _DIFFERENCES_SHOWN_MAX = 3

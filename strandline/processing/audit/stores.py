@@ -26,6 +26,7 @@ from strandline.processing.audit.index_reader import (
 from strandline.processing.audit.parts import Account
 from strandline.processing.audit.reconciliation import (
     DEAD_LETTERS,
+    OTHER_STORE,
     RESULT_LETTERS,
     STREAM_STORE,
     Row,
@@ -213,6 +214,6 @@ def _messages_parts(
 
 def _is_of_store(store: str, index: str) -> bool:
     """Whether `index`, which refused a document, belongs to this store: it is the stream, or an index of the alias."""
-    return store == STREAM_STORE + index or (
-        not store.startswith(STREAM_STORE) and generation_of(store, index) is not None
+    return store in (STREAM_STORE + index, OTHER_STORE + index) or (
+        not store.startswith((STREAM_STORE, OTHER_STORE)) and generation_of(store, index) is not None
     )

@@ -79,7 +79,7 @@ class WindowQuery:
         found = [_values_of(call, [next(values) for _ in _sql_of(call)]) for call in self._calls.calls]
         results, problem = self._calls.results(found, batch.num_rows)
         restored = [_restored(column, kind) for column, kind in zip(keys, self._key_types, strict=True)]
-        names = [WINDOW_START, WINDOW_END, *self.stage.field_types, PROBLEM]
+        names = [WINDOW_START, WINDOW_END, *self.stage.window_types, PROBLEM]
         ends = pc.add(starts, self.stage.size_ms)
         return pa.RecordBatch.from_arrays([starts, ends, *restored, *results, problem], names)
 

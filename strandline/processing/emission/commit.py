@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from strandline.processing.slices.spark_offset import slice_of_offset
 from strandline.processing.slices.watermark import closes_after, emitted_up_to, greatest
 from strandline.processing.source.recorded_counts import recorded_counts
 from strandline.processing.source.slice_rows import SourceFacts, add_facts, reached_in
+from strandline.results.writer import CommittedWriter
 
 log = structlog.get_logger()
 
@@ -37,9 +39,10 @@ class SliceCommitter:
         plan: RewindPlan,
         stream_execution: Callable[[], Any],
         first_committed: Callable[[], None],
+        committed_writers: Mapping[str, CommittedWriter] = MappingProxyType({}),
     ) -> None:
         """`stream_execution` returns Spark's execution of the query. `first_committed` is called once, after this run's first
-        commit."""
+        commit. `committed_writers`: by place."""
         self._run = run
         self._pipeline = run.pipeline
         self._plan = plan
@@ -47,6 +50,7 @@ class SliceCommitter:
         self._stream_execution = stream_execution
         self._streams_seen: set[str] = set()
         self._first_committed = first_committed
+        self._committed_writers = committed_writers
         self._replayed_up_to = plan.slice_first - 1
         self.has_committed = False
         self.error: StrandlineError | None = None
@@ -102,7 +106,8 @@ class SliceCommitter:
 
         1. Add up records, rejections by reason, results and those refused; the latest event time, and where the streams written
            to end.
-        2. Commit the checkpoint under this run's epoch. Only after this may the next slice be planned.
+        2. Tell the stores whose rows count only then.
+        3. Commit the checkpoint under this run's epoch. Only after this may the next slice be planned.
         """
         job = self._run.job
         before = self._ledger.last_checkpoint(job)
@@ -118,6 +123,12 @@ class SliceCommitter:
         result_offsets = self._result_offsets(before, results)
         reached = reached_in(sliced, [facts])
         closes_ms = closes_after(sliced, reached)
+        parts: dict[str, list[str]] = {}
+        for outcome in outcomes:
+            for place, told in outcome.parts.items():
+                parts.setdefault(place, []).extend(told)
+        for place in sorted(parts):
+            self._committed_writers[place].commit(sliced.number, self._run.epoch, parts[place])
         failpoint("commit.before_checkpoint")
         self._ledger.commit_checkpoint(
             CheckpointRow(

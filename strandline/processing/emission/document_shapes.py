@@ -11,6 +11,7 @@ from strandline.ledger.database import without_secrets
 from strandline.processing.emission.made_indices import WriterFactory
 from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.emission.result_stream_writer import ResultStream
+from strandline.processing.emission.sinks import sink_writer
 from strandline.processing.emission.stage_emission import RecordEmission, StageEmission
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stages import RecordStage, Stage
@@ -43,15 +44,18 @@ class EmissionsOfRun:
 
     def _places(self, stage: Stage | RecordStage) -> tuple[tuple[StoreWriter, ...], tuple[ResultStream, ...]]:
         run, settings, generation = self.run, self.run.settings, own_generation(self.run)
-        shapes = [
-            (document_shape(run.pipeline, stage, emit, run.version, generation), emit.index) for emit in stage.emits
-        ]
+        shapes = [(document_shape(run.pipeline, stage, emit, run.version, generation), emit) for emit in stage.emits]
         streams = (
             ResultStream(settings.kafka_bootstrap, shape, self.stream_keys[shape.emit_name], settings.record_bytes_max)
             for shape, _ in shapes
             if shape.is_stream
         )
-        return tuple(self.writer_of(shape, index) for shape, index in shapes if not shape.is_stream), tuple(streams)
+        writers = (
+            sink_writer(settings, shape, emit) if shape.is_elsewhere else self.writer_of(shape, emit.index)
+            for shape, emit in shapes
+            if not shape.is_stream
+        )
+        return tuple(writers), tuple(streams)
 
     def _common(self, stage: Stage | RecordStage) -> dict[str, Any]:
         run, settings = self.run, self.run.settings

@@ -37,6 +37,7 @@ from strandline.processing.source.slice_rows import (
     decode_work,
     encode,
 )
+from strandline.results.writer import CommittedWriter
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,6 +65,8 @@ class BucketOutcome(msgspec.Struct):
     """Stage -> why one of its results has a dead letter."""
     letters: int = 0
     """Dead letters that it wrote or found written."""
+    parts: dict[str, list[str]] = {}
+    """Place of a CommittedWriter -> what its `commit` must be told."""
     facts: list[SourceFacts] = []
     """Of every source task. Every bucket has them, and the first one hands them on."""
 
@@ -117,6 +120,12 @@ class KeyedTask:
     letters: RecordLetters
     record_emissions: tuple[RecordEmission, ...] = ()
     """One for each emission of records."""
+
+    @property
+    def committed_writers(self) -> dict[str, CommittedWriter]:
+        """Place -> the writer that is told there of each slice."""
+        writers = [one for emission in (*self.emissions, *self.record_emissions) for one in emission.writers]
+        return {one.place: one for one in writers if isinstance(one, CommittedWriter)}
 
     @property
     def cascade(self) -> Cascade:
@@ -205,6 +214,8 @@ class KeyedTask:
         emitted = emission.emit(results, work, bucket)
         if emitted.results:
             outcome.results[emission.stage] = emitted.results
+        for place, parts in emitted.parts.items():
+            outcome.parts.setdefault(place, []).extend(parts)
         if emitted.refused:
             outcome.refused[emission.stage] = emitted.refused
         if emitted.letters:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stages import Emit, RecordStage, Stage
 from strandline.results.document import Document, DocumentShape
-from strandline.results.record_document import RecordShape
+from strandline.results.records.record_document import RecordShape
 from strandline.results.writer import PROBLEM, Refused
 
 
@@ -23,7 +23,8 @@ def letter_shape(
 ) -> DocumentShape:
     """What the documents in dead letters of a stage's results have in common: as of the first place that the stage emits to. It
     may emit to nothing; a backfill emits to indices only."""
-    places = [emit for emit in stage.emits if not is_backfill or emit.kind == "elasticsearch"]
+    kinds = ("elasticsearch",) if is_backfill else ("elasticsearch", "stream")
+    places = [emit for emit in stage.emits if emit.kind in kinds]
     place = (*places, Emit("stream", stage.name))[0]
     return document_shape(pipeline, stage, place, version, generation, is_backfill=is_backfill)
 
@@ -49,6 +50,7 @@ def document_shape(
             by=(),
             aggregates=stage.fields,
             is_stream=emit.kind == "stream",
+            is_elsewhere=emit.kind not in ("elasticsearch", "stream"),
             is_once=is_once,
             generation=generation,
             is_shown=not is_backfill,
@@ -62,6 +64,7 @@ def document_shape(
         by=tuple(zip(stage.by, stage.by_types, strict=True)),
         aggregates=tuple(stage.value_types.items()),
         is_stream=emit.kind == "stream",
+        is_elsewhere=emit.kind not in ("elasticsearch", "stream"),
         is_once=is_once,
         generation=generation,
         is_shown=not is_backfill,

@@ -22,7 +22,7 @@ from strandline.processing.operators.cascade import StageResults
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.source.slice_rows import SliceWork
 from strandline.results.document import Document, DocumentShape
-from strandline.results.writer import PROBLEM, WINDOW_END, Refused, ResultWriter, StoreWriter
+from strandline.results.writer import PROBLEM, WINDOW_END, CommittedWriter, Refused, ResultWriter, StoreWriter
 
 _ROWS_A_WRITE = 10_000
 """So many results are written together at most."""
@@ -40,6 +40,8 @@ class Emitted:
     """Their dead letters, and those of results without a value where there should be one."""
     sample: str = ""
     """Why one of those has a dead letter."""
+    parts: dict[str, list[str]] = field(default_factory=dict)
+    """Place of a CommittedWriter -> what its `commit` must be told."""
 
 
 @dataclass(frozen=True)
@@ -75,19 +77,26 @@ class StageEmission:
         """
         emitted = Emitted()
         new = self._new(results.rows)
-        writers: list[ResultWriter] = [*self.writers]
+        whole = [one for one in self.writers if getattr(one, "takes_whole", False)]
+        writers: list[ResultWriter] = [one for one in self.writers if one not in whole]
         writers += [self._stream_writer(stream, work, slot) for stream in self.streams]
+        if whole:
+            refused = self._write(whole, new, work, emitted)
+            self._write_letters(refused, work, slot, emitted)
+            emitted.refused += len(refused)
         for first in range(0, new.num_rows, _ROWS_A_WRITE):
             part = new.slice(first, _ROWS_A_WRITE)
-            unusable, refused = self._letters_of_unusable(part, work), self._write(writers, part, work)
+            unusable, refused = self._letters_of_unusable(part, work), self._write(writers, part, work, emitted)
             self._write_letters([*unusable, *refused], work, slot, emitted)
             emitted.refused += len(refused)
         self._write_letters(self._letters_of_unusable(self._new(results.failed), work), work, slot, emitted)
-        if writers:
+        if writers or whole:
             emitted.results = new.num_rows
         return emitted
 
-    def _write(self, writers: Sequence[ResultWriter], rows: pa.RecordBatch, work: SliceWork) -> list[DeadLetter]:
+    def _write(
+        self, writers: Sequence[ResultWriter], rows: pa.RecordBatch, work: SliceWork, emitted: Emitted
+    ) -> list[DeadLetter]:
         """Write the results, and return the dead letters of those that a store refused."""
         problems = rows.column(PROBLEM)
         good = rows if problems.null_count == len(problems) else rows.filter(problems.is_null())
@@ -95,7 +104,10 @@ class StageEmission:
         if good.num_rows and writers:
             failpoint("emit.before_write")
             for writer in writers:
-                refused += writer.write_batches([good], self.epoch, work.number).refused
+                report = writer.write_batches([good], self.epoch, work.number)
+                refused += report.refused
+                if report.parts and isinstance(writer, CommittedWriter):
+                    emitted.parts.setdefault(writer.place, []).extend(report.parts)
             failpoint("emit.written")
         return [_letter(one, REASON_RESULT, refusal_message(one), f"emit {self.stage}") for one in refused]
 

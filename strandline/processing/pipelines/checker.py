@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from strandline.core.documents import COLUMNS_MAX, Path, YamlDocument, did_you_mean, path_text
@@ -15,7 +15,7 @@ from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
 from strandline.processing.pipelines.model import EmitSpec, PipelineSpec, StepSpec, WindowSpec
 from strandline.processing.pipelines.stages import Column, Derive, Emit, RecordStage, RowStep, Select, Stage, Where
-from strandline.results.names import WINDOW_FIELDS
+from strandline.results.names import OWN_PREFIX, WINDOW_FIELDS
 
 
 def check(pipeline: PipelineSpec, stream: StreamSpec, document: YamlDocument | None = None) -> CheckedPipeline:
@@ -178,7 +178,7 @@ class _Check:
 
     def _emission(self, path: Path, step: StepSpec) -> None:
         """An `emit` in a step of its own: behind a window of what that gives, before the first one of records."""
-        emits = tuple(Emit(emit.kind, emit.name, emit.index_settings) for emit in step.emit or [])
+        emits = tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in step.emit or [])
         fields = tuple((name, kind) for name, kind in self.columns.items() if kind is not None)
         for name in self.columns:
             if name.startswith("_"):
@@ -191,6 +191,7 @@ class _Check:
                 RecordStage(step.record_stage_name, fields, emits, tuple(self.pending), path_text(path))
             )
             self._not_to_its_input(path, step.emit or [])
+            self._own_names_free(path, step.emit or [], self.columns)
             return
         window = self.stages[-1]
         if step.name is not None:
@@ -224,7 +225,7 @@ class _Check:
                 by=tuple(window.by),
                 by_types=tuple(kind or "" for kind in by_types.values()),
                 aggregates=tuple(column for column in aggregates.values() if column),
-                emits=tuple(Emit(emit.kind, emit.name, emit.index_settings) for emit in emits),
+                emits=tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in emits),
                 pre_steps=tuple(self.pending),
                 step=path_text(path),
             )
@@ -233,6 +234,15 @@ class _Check:
         places: list[tuple[str, Path]] = [(name, ("window", "by", number)) for number, name in enumerate(window.by)]
         places += [(name, ("window", "aggregate", name)) for name in window.aggregate]
         self._emits(path, emits, places)
+
+    def _own_names_free(self, path: Path, emits: list[EmitSpec], names: Iterable[str]) -> None:
+        """Files and tables hold the platform's own columns beside the fields."""
+        if any(emit.files or emit.sql for emit in emits):
+            for name in names:
+                if name.lower().startswith(OWN_PREFIX):
+                    self._add(
+                        (*path, "emit"), f"'{name}' begins like the platform's own columns ({OWN_PREFIX}); rename it"
+                    )
 
     def _not_to_its_input(self, path: Path, emits: list[EmitSpec]) -> None:
         for position, emit in enumerate(emits):
@@ -245,6 +255,7 @@ class _Check:
     def _emits(self, path: Path, emits: list[EmitSpec], places: list[tuple[str, Path]]) -> None:
         """The rules for a window's results that go to a stream. `places`: the fields, and where each stands in the step."""
         self._not_to_its_input(path, emits)
+        self._own_names_free(path, emits, [name for name, _ in places])
         if not any(emit.stream is not None for emit in emits):
             return
         for name, inner in places:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, Self
@@ -239,7 +240,42 @@ class IndexSpec(DocumentModel):
         return IndexSettings(self.shards, self.replicas, self.refresh_interval, self.lifecycle)
 
 
-EmitKind = Literal["elasticsearch", "stream"]
+class FilesSpec(DocumentModel):
+    """An emission to files by day, which count by a manifest."""
+
+    path: str
+    """An absolute directory that all who write share, or a URI (`s3://`, `gs://`, `hdfs://`)."""
+    format: Literal["parquet"] = "parquet"
+    """How they are written."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        scheme, _, rest = self.path.partition("://")
+        if not (self.path.startswith("/") or (rest and re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme))):
+            yield ("path",), "expected an absolute directory, or a URI as s3://bucket/results"
+        elif rest and ("@" in rest.partition("/")[0] or "?" in rest):
+            yield ("path",), "may hold no credentials or settings, which come from the environment of the processes"
+
+
+class SqlSpec(DocumentModel):
+    """An emission to a table. The database is that of `STRANDLINE_SQL_SINK_URL`."""
+
+    table: Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}$")]
+    """Its name, which may begin with the schema and a dot."""
+
+
+class SinkSpec(DocumentModel):
+    """An emission to a sink that a package brings: an entry point of the group `strandline.sinks`."""
+
+    use: FieldName
+    """The entry point's name."""
+    name: Name
+    """The place there."""
+    options: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    """What the sink makes of it. No secrets."""
+
+
+EmitKind = Literal["elasticsearch", "stream", "files", "sql", "sink"]
+EMIT_KINDS: tuple[EmitKind, ...] = ("elasticsearch", "stream", "files", "sql", "sink")
 
 
 class EmitSpec(DocumentModel):
@@ -252,22 +288,39 @@ class EmitSpec(DocumentModel):
     refresh_interval, lifecycle}."""
     stream: Name | None = None
     """A stream, which other jobs may read; one JSON document a result."""
+    files: FilesSpec | None = None
+    """Parquet files by day: {path, format}."""
+    sql: SqlSpec | None = None
+    """A table of a SQL database: {table}."""
+    sink: SinkSpec | None = None
+    """A sink that a package brings: {use, name, options}."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        if (self.elasticsearch is None) == (self.stream is None):
-            yield (), "expected exactly one of: elasticsearch, stream"
+        if sum(getattr(self, kind) is not None for kind in EMIT_KINDS) != 1:
+            yield (), f"expected exactly one of: {', '.join(EMIT_KINDS)}"
         if self.stream is not None and self.stream.endswith(".dead-letter"):
             yield ("stream",), "names that end in '.dead-letter' belong to the jobs; choose another"
 
     @property
     def kind(self) -> EmitKind:
         """Which sink."""
-        return "stream" if self.stream is not None else "elasticsearch"
+        return next((kind for kind in EMIT_KINDS if getattr(self, kind) is not None), "elasticsearch")
 
     @property
     def name(self) -> str:
         """The sink's name for the results."""
+        if self.files is not None:
+            return self.files.path
+        if self.sql is not None:
+            return self.sql.table
+        if self.sink is not None:
+            return f"{self.sink.use}:{self.sink.name}"
         return self.elasticsearch.name if self.elasticsearch is not None else self.stream or ""
+
+    @property
+    def options(self) -> str:
+        """Of a sink that a package brings, as JSON."""
+        return json.dumps(self.sink.options, sort_keys=True) if self.sink is not None else ""
 
     @property
     def index_settings(self) -> IndexSettings:
@@ -322,7 +375,7 @@ class StepSpec(DocumentModel):
     def record_stage_name(self) -> str:
         """The name of the stage, if this step is an emission of records."""
         assert self.emit, "asked of an emission"
-        name = self.name or re.sub(r"[^A-Za-z0-9_]", "_", self.emit[0].name)
+        name = self.name or re.sub(r"[^A-Za-z0-9_]", "_", self.emit[0].name).strip("_") or "records"
         return f"emit_{name}" if name[0].isdigit() else name
 
 

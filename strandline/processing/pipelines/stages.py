@@ -56,6 +56,8 @@ class Emit:
     name: str
     index: IndexSettings = field(default=IndexSettings(), compare=False)
     """Of the indices, where it is an alias of the index."""
+    options: str = field(default="", compare=False)
+    """JSON: what the document says to a sink that somebody else made."""
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,9 @@ class RunQuery:
             emitter = emitter_of(run.ledger, run.stream)
             config = source_of_run(run, plan, emitter, spark.sparkContext.defaultParallelism, keys)
             spark.dataSource.register(log_source(config))
-            committer = self._committer(plan)
             rows = spark.readStream.format(LogSource.name()).load()
             task = self._keyed_task(plan, config.task)
+            committer = self._committer(plan, task)
             for stage, emission in zip(run.pipeline.stages, task.emissions, strict=True):
                 emission.prepare(stage.shape)
             for records in task.record_emissions:
@@ -98,9 +98,15 @@ class RunQuery:
             ),
         )
 
-    def _committer(self, plan: RewindPlan) -> SliceCommitter:
+    def _committer(self, plan: RewindPlan, task: KeyedTask) -> SliceCommitter:
         streams = self.spark._jsparkSession.streams()  # the way to what Spark's listeners only hear afterwards
-        return SliceCommitter(self.run, plan, lambda: streams.active()[0].streamingQuery(), self.first_committed)
+        return SliceCommitter(
+            self.run,
+            plan,
+            lambda: streams.active()[0].streamingQuery(),
+            self.first_committed,
+            task.committed_writers,
+        )
 
     def _stream_keys(self) -> dict[str, str | None]:
         """Stream that is emitted to -> the field that is its key."""

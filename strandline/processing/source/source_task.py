@@ -106,7 +106,7 @@ class SourceTask:
         offsets, elements = np.asarray(chunk.offsets, np.int64), chunk.elements
         if chunk.decoded.rejects:
             places = chunk.accepted_places()
-            offsets = offsets[places]
+            offsets = offsets[np.array(places, np.int64)]
             elements = None if elements is None else [elements[at] for at in places]
         keys = self._config.bucket_keys
         for records in at_stages:

@@ -23,6 +23,7 @@ from strandline.core.errors import (
     RegistryUnavailable,
     ReplayMismatch,
     SchemaChanged,
+    SinkUnavailable,
     StrandlineError,
 )
 
@@ -37,6 +38,7 @@ _TOLD_AS_TEXT: dict[str, type[StrandlineError]] = {
     for kind in (
         LogUnavailable,
         IndexUnavailable,
+        SinkUnavailable,
         InvalidSettings,
         LedgerUnavailable,
         InvalidSettings,

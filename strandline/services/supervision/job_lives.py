@@ -76,6 +76,13 @@ class JobLives:
                 "its readers would count twice. Apply the pipeline under another name, with other names of its streams; or take "
                 "the stream out of the pipeline first"
             )
+        if places := sorted(
+            {f"{emit.kind} {emit.name}" for _, emit in spec.emissions() if emit.kind not in ("elasticsearch", "stream")}
+        ):
+            raise Conflict(
+                f"job {job} emits to {', '.join(places)}, where results have no generations: a reset would find those that are there "
+                "in its way. Apply the pipeline under another name, with other places; or take the place out of the pipeline first"
+            )
         origin = self.origin(spec, to)
         fence = self._end_runs(job, "reset")
         try:

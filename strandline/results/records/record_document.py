@@ -95,7 +95,7 @@ class RecordShape(DocumentShape):
                 if month != _NO_INDEX
                 else 0
             )
-            named = self.emit_name if self.is_stream else index_name(stem, start_ms)
+            named = self.emit_name if self.is_stream or self.is_elsewhere else index_name(stem, start_ms)
             names.append(None if month == _NO_INDEX else named)
         return names, codes.astype(np.int64)
 

@@ -1,0 +1,1 @@
+"""The documents of records, where a stage emits records."""

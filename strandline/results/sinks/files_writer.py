@@ -1,0 +1,246 @@
+"""Writes results as Parquet files by day, each once: files first, then one manifest a slice and stage, which makes them count.
+
+    PATH/day=2026-11-01/turbine-health.loads.17-6f1d0c2ab4e9d3f8.parquet
+    PATH/_manifests/turbine-health/loads/000000000017.json
+
+A file without a manifest is no result: a run that was killed may leave some. The name of a manifest follows from the slice, its
+content from the rows, so a slice that is done again finds its own manifest and adds nothing. Nothing is ever changed or deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from strandline.core.errors import Divergence, InvalidSettings, SinkUnavailable
+from strandline.results.document import DocumentShape
+from strandline.results.sinks.typed_rows import TIME, TypedRows, typed_rows
+from strandline.results.writer import WriteReport
+
+MANIFESTS = "_manifests"
+_DIGEST_MODULUS = 1 << 128
+
+
+class WrittenFile(msgspec.Struct, frozen=True):
+    """One file, as the manifest names it."""
+
+    path: str
+    """Below the sink's path."""
+    rows: int
+    digest: str
+    """Follows from its rows, not from their order; see `TypedRows.digest`."""
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """The files of one stage and slice."""
+
+    job: str
+    stage: str
+    emission: int
+    version: int
+    epoch: int
+    rows: int
+    digest: str
+    """The sum of those of its files."""
+    files: list[WrittenFile]
+
+
+@dataclass(frozen=True)
+class FilesWriter:
+    """A CommittedWriter over a directory or an object store. Pickles."""
+
+    path: str
+    """A directory, or a URI that pyarrow knows (`s3://`, `gs://`, `hdfs://`): credentials come from the environment."""
+    shape: DocumentShape
+    takes_whole = True
+    """Whether it gets all rows of a task at once: small files are dear to read."""
+
+    @property
+    def place(self) -> str:
+        return f"files {self.shape.stage} {self.path}"
+
+    def prepare(self, next_end_ms: int | None) -> None:
+        """Make the directory of the manifests. Raises InvalidSettings, SinkUnavailable."""
+        store = _Store.of(self.path)
+        store.make(self._manifests)
+
+    def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
+        """Write one file for each day. The report's `parts` name them: they count when `commit` has been told of them."""
+        report, store = WriteReport(), _Store.of(self.path)
+        for batch in batches:
+            rows = typed_rows(self.shape, batch, epoch, emission)
+            report.refused += rows.refused
+            days = rows.table.column(TIME).cast(pa.date32())
+            for day in sorted(days.unique().to_pylist()):
+                places = pc.indices_nonzero(pc.equal(days, pa.scalar(day, pa.date32()))).to_pylist()
+                part = rows if len(places) == len(days) else rows_of(rows, places)
+                digest = f"{part.digest():032x}"
+                name = f"{self.shape.job}.{self.shape.stage}.{emission}-{_short(digest, part.table.num_rows)}.parquet"
+                place = f"day={day.isoformat()}/{name}"
+                store.write(place, _parquet(part.table))
+                report.parts.append(msgspec.json.encode(WrittenFile(place, part.table.num_rows, digest)).decode())
+                report.created += part.table.num_rows
+        return report
+
+    def commit(self, emission: int, epoch: int, parts: Sequence[str]) -> None:
+        """Write the manifest of a slice. Where it is there, it must say the same of the rows: then its files count, not these.
+
+        Raises Divergence, SinkUnavailable.
+        """
+        files = sorted((msgspec.json.decode(part, type=WrittenFile) for part in parts), key=lambda file: file.path)
+        rows, digest = sum(file.rows for file in files), _sum(file.digest for file in files)
+        shape, store = self.shape, _Store.of(self.path)
+        name = f"{emission:012d}" if shape.is_once else f"{emission:012d}.{epoch}"
+        place = f"{self._manifests}/{name}.json"
+        manifest = Manifest(shape.job, shape.stage, emission, shape.version, epoch, rows, digest, files)
+        if store.create(place, msgspec.json.format(msgspec.json.encode(manifest))):
+            return
+        held = msgspec.json.decode(store.read(place), type=Manifest)
+        if (held.rows, held.digest) != (rows, digest):
+            raise Divergence(
+                f"manifest {place} in {self.path} holds {held.rows} results of slice {emission} of job {shape.job}, and this run "
+                f"computed {rows}, or others; nothing was changed. Recompute them from the log to see which are right"
+            )
+
+    @property
+    def _manifests(self) -> str:
+        return f"{MANIFESTS}/{self.shape.job}/{self.shape.stage}"
+
+
+def rows_of(rows: TypedRows, places: list[int]) -> TypedRows:
+    """These rows alone."""
+    return TypedRows(rows.table.take(pa.array(places)), rows.documents.taken(places), [])
+
+
+def committed_files(path: str, job: str | None = None, stage: str | None = None) -> Iterator[str]:
+    """The path of each file that counts, of one job and stage or of all. Raises SinkUnavailable."""
+    store = _Store.of(path)
+    below = "/".join(part for part in (MANIFESTS, job, stage if job else None) if part)
+    for place in store.list(below):
+        manifest = msgspec.json.decode(store.read(place), type=Manifest)
+        if stage in (None, manifest.stage):
+            yield from (f"{path.rstrip('/')}/{file.path}" for file in manifest.files)
+
+
+def _parquet(table: pa.RecordBatch) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_batches([table]), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def _short(digest: str, rows: int) -> str:
+    return hashlib.sha256(f"{digest} {rows}".encode()).hexdigest()[:16]
+
+
+def _sum(digests: Iterable[str]) -> str:
+    return f"{sum(int(one, 16) for one in digests) % _DIGEST_MODULUS:032x}"
+
+
+@dataclass(frozen=True)
+class _Store:
+    """Where files lie. On a local disk a file is synced before it has its name."""
+
+    filesystem: pafs.FileSystem
+    root: str
+    is_local: bool
+
+    @staticmethod
+    def of(path: str) -> _Store:
+        try:
+            filesystem, root = pafs.FileSystem.from_uri(path)
+        except (pa.ArrowInvalid, ValueError, OSError) as error:
+            raise InvalidSettings(
+                f"{path} is no place for files: {error}; write an absolute directory or a URI"
+            ) from error
+        return _Store(filesystem, root.rstrip("/"), isinstance(filesystem, pafs.LocalFileSystem))
+
+    def make(self, place: str) -> None:
+        with _told(self.root):
+            self.filesystem.create_dir(f"{self.root}/{place}", recursive=True)
+
+    def write(self, place: str, content: pa.Buffer | bytes) -> None:
+        """Write a file whose name says what is in it: one that is there stays, or is replaced by its like."""
+        with _told(self.root):
+            if self.is_local:
+                unnamed = self._write_unnamed(place, content)
+                os.replace(unnamed, f"{self.root}/{place}")
+                _sync_directory(Path(f"{self.root}/{place}").parent)
+                return
+            with self.filesystem.open_output_stream(f"{self.root}/{place}") as stream:
+                stream.write(content)
+
+    def create(self, place: str, content: bytes) -> bool:
+        """Write a file unless one of this name is there; return whether it was written."""
+        with _told(self.root):
+            if self.is_local:
+                unnamed = self._write_unnamed(place, content)
+                try:
+                    os.link(unnamed, f"{self.root}/{place}")
+                except FileExistsError:
+                    return False
+                finally:
+                    os.unlink(unnamed)
+                _sync_directory(Path(f"{self.root}/{place}").parent)
+                return True
+            # No filesystem of Arrow can create exclusively. Two runs that both write a manifest of one slice write the same rows.
+            if self.filesystem.get_file_info(f"{self.root}/{place}").type is not pafs.FileType.NotFound:
+                return False
+            with self.filesystem.open_output_stream(f"{self.root}/{place}") as stream:
+                stream.write(content)
+            return True
+
+    def read(self, place: str) -> bytes:
+        with _told(self.root), self.filesystem.open_input_stream(f"{self.root}/{place}") as stream:
+            return bytes(stream.read())
+
+    def list(self, place: str) -> list[str]:
+        """The files below, by name."""
+        with _told(self.root):
+            selector = pafs.FileSelector(f"{self.root}/{place}", allow_not_found=True, recursive=True)
+            found = self.filesystem.get_file_info(selector)
+        names = [one.path.removeprefix(f"{self.root}/") for one in found if one.type is pafs.FileType.File]
+        return sorted(name for name in names if name.endswith(".json"))
+
+    def _write_unnamed(self, place: str, content: pa.Buffer | bytes) -> str:
+        path = Path(f"{self.root}/{place}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unnamed = path.with_name(f".{uuid.uuid4().hex}.tmp")
+        with unnamed.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        return str(unnamed)
+
+
+@dataclass(frozen=True)
+class _told:  # noqa: N801
+    """Errors of the store as ours."""
+
+    root: str
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, FileExistsError):
+            raise SinkUnavailable(
+                f"files below {self.root} could not be written or read: {error}; see to the place, its space and its rights"
+            ) from error
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

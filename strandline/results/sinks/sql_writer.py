@@ -1,0 +1,239 @@
+"""Writes results into a table of a SQL database, each once: inserted under an id that comes from the data, never overwritten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import sqlalchemy as sa
+import stamina
+from sqlalchemy.dialects import postgresql, sqlite
+
+from strandline.core.errors import Conflict, Divergence, InvalidSettings, SinkUnavailable
+from strandline.core.field_types import digits_of, kind_of
+from strandline.core.settings import Settings
+from strandline.ledger.database import without_secrets
+from strandline.results.document import DocumentShape
+from strandline.results.sinks.typed_rows import ATTEMPT_COLUMNS, ID, TypedRows, own_columns, typed_rows
+from strandline.results.writer import Refused, WriteReport
+
+_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
+    "string": sa.Text(),
+    "long": sa.BigInteger(),
+    "integer": sa.Integer(),
+    "double": sa.Double(),
+    "boolean": sa.Boolean(),
+    "timestamp": sa.DateTime(timezone=True),
+}
+_DIFFERENCES_SHOWN_MAX = 3
+_engines: dict[str, sa.Engine] = {}
+"""This process's engine for each URL."""
+
+
+@dataclass(frozen=True)
+class SqlWriter:
+    """A StoreWriter over one table of PostgreSQL (or SQLite, for tests). Pickles without the password, which comes from
+    STRANDLINE_SQL_SINK_URL in the environment of each process."""
+
+    url: str
+    """Without its password."""
+    table_name: str
+    """May begin with the schema and a dot."""
+    shape: DocumentShape
+    rows_max: int = 1_000
+    """Rows in one transaction."""
+    deadline_s: float = 120.0
+    """How long the rows of one transaction are tried before the write gives up with SinkUnavailable."""
+
+    def prepare(self, next_end_ms: int | None) -> None:
+        """Make the table, or the columns that it lacks. Raises Conflict where a column has another type, or the table is somebody
+        else's; InvalidSettings, SinkUnavailable."""
+        self._retried(self._ensure_table)
+
+    def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
+        """Write the rows as ResultWriter promises. Raises SinkUnavailable, Conflict, Divergence."""
+        report = WriteReport()
+        for batch in batches:
+            for first in range(0, batch.num_rows, self.rows_max):
+                rows = typed_rows(self.shape, batch.slice(first, self.rows_max), epoch, emission)
+                report.refused += rows.refused
+                self._write(self._without_nul(rows, report), report)
+        return report
+
+    def _write(self, rows: TypedRows, report: WriteReport) -> None:
+        """Insert the rows; where some cannot be held, in halves, down to those."""
+        values = rows.table.to_pylist()
+        if not values:
+            return
+        try:
+            created = self._retried(lambda: self._insert(values))
+        except (sa.exc.DataError, sa.exc.IntegrityError) as error:
+            if len(values) == 1:
+                report.refused += self._refusals(rows, [0], str(error.orig))
+                return
+            middle = len(values) // 2
+            for half in (range(middle), range(middle, len(values))):
+                places = list(half)
+                part = TypedRows(rows.table.take(pa.array(places)), rows.documents.taken(places), [])
+                self._write(part, report)
+            return
+        report.created += created
+        report.already += len(values) - created
+
+    def _insert(self, values: Sequence[Mapping[str, Any]]) -> int:
+        """Insert in one transaction those that are not there, and return how many; the others must be equal."""
+        table, engine = self._table(), self._engine()
+        insert = (postgresql if engine.dialect.name == "postgresql" else sqlite).insert(table)
+        statement = insert.on_conflict_do_nothing(index_elements=[ID]).returning(table.c[ID])
+        with engine.begin() as connection:
+            created = set(connection.execute(statement, list(values)).scalars())
+            there = {row[ID]: row for row in values if row[ID] not in created}
+            if there:
+                held = connection.execute(sa.select(table).where(table.c[ID].in_(list(there)))).mappings()
+                self._require_equal(there, [dict(row) for row in held])
+        return len(created)
+
+    def _require_equal(self, computed: Mapping[str, Mapping[str, Any]], held: Sequence[Mapping[str, Any]]) -> None:
+        different = [
+            f"{row[ID]}: {name} is {row.get(name)!r} in the table, this run computed {value!r}"
+            for row in held
+            for name, value in computed[row[ID]].items()
+            if name not in ATTEMPT_COLUMNS and _plain(row.get(name)) != _plain(value)
+        ]
+        if different:
+            raise Divergence(
+                f"{len(different)} values differ from what table {self.table_name} holds; nothing was overwritten. "
+                f"{'; '.join(different[:_DIFFERENCES_SHOWN_MAX])}. Recompute them from the log to see which are right"
+            )
+
+    def _without_nul(self, rows: TypedRows, report: WriteReport) -> TypedRows:
+        """PostgreSQL holds no text with the character NUL."""
+        texts = [column for column in rows.table.columns if pa.types.is_string(column.type)]
+        masks = [pc.match_substring(column, "\0").fill_null(False) for column in texts]
+        bad = {row for mask in masks for row in pc.indices_nonzero(mask).to_pylist()}
+        if not bad:
+            return rows
+        report.refused += self._refusals(
+            rows, sorted(bad), "a text holds the character NUL, which no database text can"
+        )
+        good = [row for row in range(rows.table.num_rows) if row not in bad]
+        return TypedRows(rows.table.take(pa.array(good, pa.int64())), rows.documents.taken(good), [])
+
+    def _refusals(self, rows: TypedRows, places: list[int], reason: str) -> list[Refused]:
+        documents = rows.documents.taken(places).rows()
+        return [Refused(one.id, self.table_name, None, "data_error", reason.strip(), one.source) for one in documents]
+
+    def _ensure_table(self) -> None:
+        table, engine = self._table(), self._engine()
+        table.create(engine, checkfirst=True)
+        with engine.begin() as connection:
+            held = {one["name"]: one["type"] for one in sa.inspect(connection).get_columns(table.name, table.schema)}
+            if ID not in held:
+                raise Conflict(
+                    f"table {self.table_name} has no column {ID}, so it is somebody else's; emit to another table"
+                )
+            for column in table.columns:
+                wanted = column.type.compile(engine.dialect)
+                if column.name not in held:
+                    name = engine.dialect.identifier_preparer.quote(column.name)
+                    shown = engine.dialect.identifier_preparer.format_table(table)
+                    connection.execute(sa.text(f"ALTER TABLE {shown} ADD COLUMN {name} {wanted}"))
+                elif (there := held[column.name].compile(engine.dialect)) != wanted:
+                    raise Conflict(
+                        f"column {column.name} of table {self.table_name} is {there}, and the results need {wanted}; emit to "
+                        "another table, or change the column"
+                    )
+
+    def _table(self) -> sa.Table:
+        schema, _, name = self.table_name.rpartition(".")
+        columns = [sa.Column(ID, sa.Text(), primary_key=True)]
+        types = {**own_columns(self.shape), **dict(self.shape.fields)}
+        columns += [sa.Column(name_, _sql_type(kind)) for name_, kind in types.items() if name_ != ID]
+        return sa.Table(name, sa.MetaData(), *columns, schema=schema or None)
+
+    def _engine(self) -> sa.Engine:
+        if self.url not in _engines:
+            _engines[self.url] = sa.create_engine(_with_password(self.url), pool_size=2, pool_pre_ping=True)
+        return _engines[self.url]
+
+    def _retried(self, step: Any) -> Any:
+        """What the step gives. Raises SinkUnavailable when the database was away for too long, Conflict when it will not."""
+        try:
+            for attempt in stamina.retry_context(
+                on=(sa.exc.OperationalError, sa.exc.InterfaceError),
+                attempts=None,
+                timeout=self.deadline_s,
+                wait_max=5.0,
+            ):
+                with attempt:
+                    return step()
+        except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
+            raise SinkUnavailable(
+                f"the database of table {self.table_name} did not answer: {error.orig}; see to it, and to STRANDLINE_SQL_SINK_URL"
+            ) from error
+        except sa.exc.ProgrammingError as error:
+            raise Conflict(
+                f"table {self.table_name} takes no results: {str(error.orig).strip()}; see to the table and to the user's rights"
+            ) from error
+        raise AssertionError("a retry ends with a result or an error")
+
+
+def sql_url(settings: Settings) -> str:
+    """The database's URL without its password. Raises InvalidSettings where there is none, or it is of another kind."""
+    if settings.sql_sink_url is None:
+        raise InvalidSettings(
+            "STRANDLINE_SQL_SINK_URL is not set: it says in which database the tables of `sql` emissions are"
+        )
+    url = _parsed(settings.sql_sink_url)
+    if url.get_backend_name() not in ("postgresql", "sqlite"):
+        raise InvalidSettings(
+            f"STRANDLINE_SQL_SINK_URL names {url.get_backend_name()}; expected postgresql+psycopg://... "
+        )
+    return without_secrets(settings.sql_sink_url)
+
+
+def _with_password(shown: str) -> str:
+    own = Settings().sql_sink_url
+    if own is None or without_secrets(own) != shown:
+        return shown
+    return own
+
+
+def _parsed(url: str) -> sa.URL:
+    try:
+        return sa.make_url(url)
+    except sa.exc.ArgumentError as error:
+        raise InvalidSettings(
+            "STRANDLINE_SQL_SINK_URL is no URL of SQLAlchemy, as postgresql+psycopg://user@host/db"
+        ) from error
+
+
+def _sql_type(kind: str) -> sa.types.TypeEngine[Any]:
+    if kind_of(kind) == "decimal":
+        precision, scale = digits_of(kind) or (38, 0)
+        # SQLite has no exact numbers.
+        return sa.Numeric(precision, scale).with_variant(_TextDecimal(), "sqlite")
+    return _TYPES[kind]
+
+
+class _TextDecimal(sa.types.TypeDecorator[Decimal]):
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Decimal | None, dialect: sa.Dialect) -> str | None:
+        return None if value is None else format(value, "f")
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> Decimal | None:
+        return None if value is None else Decimal(value)
+
+
+def _plain(value: Any) -> Any:
+    """SQLite gives times without their zone."""
+    if isinstance(value, datetime):
+        return (value if value.tzinfo is not None else value.replace(tzinfo=UTC)).astimezone(UTC)
+    return value

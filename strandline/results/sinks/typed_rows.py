@@ -1,0 +1,95 @@
+"""Results as typed columns, for stores that have types: files and tables. A result that no document can hold is refused here,
+too, so that one rule holds for every store.
+
+The platform's own columns begin with `strandline_`: `id`, the document's; `time`, its `@timestamp`; `window_start` and
+`window_end`, or of a record `stream`, `partition`, `offset` and `element`; `job`, `stage`, `version`, `emission`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.results.document import DocumentColumns, DocumentShape
+from strandline.results.names import OWN_PREFIX
+from strandline.results.records.record_document import RecordShape
+from strandline.results.text_columns import join_texts
+from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, WINDOW_END, WINDOW_START, Refused
+
+ID = f"{OWN_PREFIX}id"
+TIME = f"{OWN_PREFIX}time"
+ATTEMPT_COLUMNS = frozenset(f"{OWN_PREFIX}{name}" for name in ("version", "emission"))
+"""They say which run wrote a row, and are not part of the result."""
+_MOMENT = pa.timestamp("us", "UTC")
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True)
+class TypedRows:
+    """The rows that a store can take, in their order, and those that none can."""
+
+    table: pa.RecordBatch
+    documents: DocumentColumns
+    """Of the same rows; they say nothing of who wrote them."""
+    refused: list[Refused]
+
+    def digest(self) -> int:
+        """A number that follows from the rows and not from their order: that of several pieces is the sum."""
+        total = 0
+        sources = join_texts([self.documents.ids.cast(pa.binary()), *self.documents.pieces]).to_pylist()
+        for source in sources:
+            total += int.from_bytes(hashlib.sha256(source).digest()[:_DIGEST_BYTES], "big")
+        return total % (1 << 8 * _DIGEST_BYTES)
+
+
+def own_columns(shape: DocumentShape) -> dict[str, str]:
+    """The platform's own columns with their types, as a stream's schema names them."""
+    times = {"window_start": "timestamp", "window_end": "timestamp"}
+    places = {"stream": "string", "partition": "integer", "offset": "long", "element": "integer"}
+    names = {"id": "string", "time": "timestamp", **(times if shape.has_window else places)}
+    names |= {"job": "string", "stage": "string", "version": "integer", "emission": "long"}
+    return {f"{OWN_PREFIX}{name}": kind for name, kind in names.items()}
+
+
+def typed_rows(shape: DocumentShape, batch: pa.RecordBatch, epoch: int, emission: int) -> TypedRows:
+    """The rows of a batch, which is as ResultWriter tells."""
+    documents = replace(shape, version=0).columns(batch, 0 if shape.is_once else epoch, 0)
+    good, refused = documents.sorted_out()
+    if refused:
+        batch = batch.take(pa.array(np.flatnonzero([row not in documents.problems for row in range(len(documents))])))
+    count = batch.num_rows
+
+    def constant(value: str | int, kind: pa.DataType) -> pa.Array:
+        return pa.repeat(pa.scalar(value, kind), count)
+
+    columns: dict[str, pa.Array] = {"id": good.ids}
+    if isinstance(shape, RecordShape):
+        columns |= {
+            "time": batch.column(EVENT_US).cast(pa.timestamp("us")).cast(_MOMENT),
+            "stream": constant(shape.input_stream, pa.string()),
+            "partition": batch.column(PARTITION),
+            "offset": batch.column(OFFSET),
+            "element": batch.column(ELEMENT),
+        }
+    else:
+        start, end = (_moments(batch.column(name)) for name in (WINDOW_START, WINDOW_END))
+        columns |= {"time": end, "window_start": start, "window_end": end}
+    columns |= {
+        "job": constant(shape.job, pa.string()),
+        "stage": constant(shape.stage, pa.string()),
+        "version": constant(shape.version, pa.int32()),
+        "emission": constant(emission, pa.int64()),
+    }
+    named = {f"{OWN_PREFIX}{name}": column for name, column in columns.items()}
+    for name, kind in shape.fields:
+        column = batch.column(name)
+        named[name] = column.cast(_MOMENT) if kind == "timestamp" else column
+    return TypedRows(pa.RecordBatch.from_arrays(list(named.values()), list(named)), good, refused)
+
+
+def _moments(times_ms: pa.Array) -> pa.Array:
+    return pc.multiply(times_ms, 1000).cast(pa.timestamp("us")).cast(_MOMENT)

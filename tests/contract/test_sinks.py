@@ -1,0 +1,209 @@
+"""Every sink does what `results/sinks/contract.py` says: the index, files, tables, and one that a package brings."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+
+from strandline.core.errors import Conflict, Divergence, InvalidSettings
+from strandline.core.settings import Settings
+from strandline.processing.emission import sinks
+from strandline.processing.emission.sinks import SinkRequest, sink_writer
+from strandline.processing.pipelines.stages import Emit
+from strandline.results.document import DocumentShape
+from strandline.results.elasticsearch_client import request as ask
+from strandline.results.sinks.contract import SinkUnderTest, batch_of, check_sink, record_shape, window_shape
+from strandline.results.sinks.files_writer import FilesWriter, committed_files
+from strandline.results.sinks.sql_writer import SqlWriter, sql_url
+from strandline.results.writer import StoreWriter
+from tests.support.made_indices import writer_with_indices
+from tests.support.postgresql import new_database
+
+
+@dataclass
+class Files:
+    directory: Path
+
+    @property
+    def shape_changes(self) -> dict[str, object]:
+        return {"emit_name": str(self.directory), "is_elsewhere": True}
+
+    def writer(self, shape: DocumentShape) -> StoreWriter:
+        return FilesWriter(str(self.directory), shape)
+
+    def ids(self) -> list[str]:
+        return [one for file in committed_files(str(self.directory)) for one in column(file, "strandline_id")]
+
+
+def column(file: str, name: str) -> list[Any]:
+    values: list[Any] = pq.ParquetFile(file).read([name]).column(0).to_pylist()
+    return values
+
+
+@dataclass
+class Table:
+    url: str
+    name: str = "results"
+
+    @property
+    def shape_changes(self) -> dict[str, object]:
+        return {"emit_name": self.name, "is_elsewhere": True}
+
+    def writer(self, shape: DocumentShape) -> StoreWriter:
+        return SqlWriter(sql_url(Settings(sql_sink_url=self.url)), self.name, shape)
+
+    def ids(self) -> list[str]:
+        return [row[0] for row in self.ask("SELECT strandline_id FROM results")]
+
+    def ask(self, statement: str) -> list[Any]:
+        engine = sa.create_engine(self.url)
+        try:
+            with engine.begin() as connection:
+                found = connection.execute(sa.text(statement))
+                return list(found) if found.returns_rows else []
+        finally:
+            engine.dispose()
+
+
+@dataclass
+class Index:
+    url: str
+    name: str
+
+    @property
+    def shape_changes(self) -> dict[str, object]:
+        return {"emit_name": self.name}
+
+    def writer(self, shape: DocumentShape) -> StoreWriter:
+        return writer_with_indices(self.url, shape)
+
+    def ids(self) -> list[str]:
+        ask(self.url, "POST", f"/{self.name}-*/_refresh", timeout_s=30)
+        found = ask(self.url, "POST", f"/{self.name}-*/_search", timeout_s=30, body={"size": 1000, "_source": False})
+        return [hit["_id"] for hit in found["hits"]["hits"]]
+
+
+@pytest.fixture(params=["files", "sqlite", "postgresql", "elasticsearch"])
+def sink(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SinkUnderTest]:
+    match request.param:
+        case "files":
+            yield Files(tmp_path / "results")
+        case "elasticsearch":
+            name = f"contract-{uuid.uuid4().hex}"
+            url: str = request.getfixturevalue("elasticsearch")
+            yield Index(url, name)
+            ask(url, "DELETE", f"/{name}-2024.05", timeout_s=30, parameters={"ignore_unavailable": "true"})
+            ask(url, "DELETE", f"/_index_template/strandline-{name}", timeout_s=30)
+        case "sqlite":
+            monkeypatch.setenv("STRANDLINE_SQL_SINK_URL", f"sqlite:///{tmp_path / 'results.sqlite'}")
+            yield Table(f"sqlite:///{tmp_path / 'results.sqlite'}")
+        case _:
+            with new_database(request.getfixturevalue("postgresql_url")) as url:
+                monkeypatch.setenv("STRANDLINE_SQL_SINK_URL", url)
+                yield Table(url)
+
+
+@pytest.mark.parametrize("shape_of", [window_shape, record_shape])
+def test_a_sink_keeps_the_contract(sink: SinkUnderTest, shape_of: Any) -> None:
+    check_sink(sink, shape_of(sink))
+
+
+def test_files_lie_by_day_with_their_types(tmp_path: Path) -> None:
+    files = Files(tmp_path / "results")
+    writer = files.writer(record_shape(files))
+    report = writer.write_batches([batch_of(record_shape(files), [1, 2, 3])], 4, 17)
+    assert files.ids() == []
+    assert isinstance(writer, FilesWriter)
+    writer.commit(17, 4, report.parts)
+    found = sorted(
+        Path(file).relative_to(files.directory) for file in committed_files(str(files.directory), "job", "records")
+    )
+    assert [place.parent.name for place in found] == ["day=2024-05-01", "day=2024-05-02"]
+    table = pq.ParquetFile(files.directory / found[1]).read()
+    assert table.schema.field("cost").type == pa.decimal128(10, 2)
+    assert table.schema.field("strandline_time").type == pa.timestamp("us", "UTC")
+    assert table.to_pylist()[0]["strandline_emission"] == 17
+    manifest = json.loads((files.directory / "_manifests/job/records/000000000017.json").read_text())
+    assert (manifest["rows"], manifest["epoch"], len(manifest["files"])) == (3, 4, 2)
+    parts = writer.write_batches([batch_of(record_shape(files), [1, 2])], 5, 17).parts
+    with pytest.raises(Divergence, match="holds 3 results of slice 17 of job job, and this run computed 2"):
+        writer.commit(17, 5, parts)
+
+
+def test_a_table_gets_new_columns_and_keeps_its_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(f"sqlite:///{tmp_path / 'results.sqlite'}")
+    monkeypatch.setenv("STRANDLINE_SQL_SINK_URL", table.url)
+    shape = DocumentShape("results", "job", "windows", 1, (), (("n", "long"),), is_elsewhere=True)
+    table.writer(shape).prepare(None)
+    wider = DocumentShape("results", "job", "windows", 2, (), (("n", "long"), ("peak", "double")), is_elsewhere=True)
+    table.writer(wider).prepare(None)
+    assert table.ask("SELECT n, peak FROM results") == []
+    other = DocumentShape("results", "job", "windows", 3, (), (("n", "string"),), is_elsewhere=True)
+    with pytest.raises(Conflict, match="column n of table results is BIGINT, and the results need TEXT"):
+        table.writer(other).prepare(None)
+    table.ask("CREATE TABLE foreign_one (a INTEGER)")
+    with pytest.raises(Conflict, match="somebody else's"):
+        SqlWriter(table.url, "foreign_one", shape).prepare(None)
+
+
+def test_what_one_row_does_to_a_table_spoils_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text with NUL, and a row that the table itself refuses."""
+    table = Table(f"sqlite:///{tmp_path / 'results.sqlite'}")
+    monkeypatch.setenv("STRANDLINE_SQL_SINK_URL", table.url)
+    shape = window_shape(table)
+    writer = table.writer(shape)
+    writer.prepare(None)
+    table.ask(
+        "CREATE TRIGGER no_seven BEFORE INSERT ON results WHEN NEW.n = 9 BEGIN SELECT RAISE(ABORT, 'no nine'); END"
+    )
+    batch = batch_of(shape, list(range(1, 21)))
+    texts = batch.column("device").to_pylist()
+    texts[4] = "a\0b"
+    batch = batch.set_column(batch.schema.get_field_index("device"), "device", pa.array(texts))
+    report = writer.write_batches([batch], 1, 1)
+    assert (report.created, len(report.refused)) == (18, 2)
+    assert {one.index for one in report.refused} == {"results"}
+    assert any("no nine" in one.reason for one in report.refused)
+
+
+def test_no_password_is_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "postgresql+psycopg://writer:sesame@db/results"
+    monkeypatch.setenv("STRANDLINE_SQL_SINK_URL", url)
+    writer = Table(url).writer(DocumentShape("results", "job", "w", 1, (), (("n", "long"),), is_elsewhere=True))
+    assert "sesame" not in repr(writer)
+    with pytest.raises(InvalidSettings, match="is not set"):
+        sql_url(Settings(sql_sink_url=None))
+
+
+@dataclass(frozen=True)
+class FromAPackage:
+    """A sink that a package brings: only what the request says."""
+
+    request: SinkRequest
+
+
+def test_a_package_brings_a_sink(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass
+    class Found:
+        name: str
+
+        def load(self) -> Any:
+            return FromAPackage
+
+    monkeypatch.setattr(
+        sinks, "entry_points", lambda group, name=None: [Found("paper")] if name in (None, "paper") else []
+    )
+    shape = DocumentShape("paper:pad", "job", "w", 1, (), (("n", "long"),), is_elsewhere=True)
+    writer: Any = sink_writer(Settings(), shape, Emit("sink", "paper:pad", options='{"ruled": true}'))
+    assert writer.request == SinkRequest("pad", {"ruled": True}, shape)
+    with pytest.raises(InvalidSettings, match="brings a sink 'stone'"):
+        sink_writer(Settings(), shape, Emit("sink", "stone:pad"))
