@@ -39,7 +39,7 @@ class CheckedPipeline:
     def compiled(self) -> tuple[object, ...]:
         """All that results depend on, besides what is recorded with the slices: equal of two pipelines that compute the same."""
         types = self.stream.types
-        return self.stages, tuple((name, types[name]) for name in self.columns_needed), self.event_time_source
+        return self.stages, tuple(sorted((name, types[name]) for name in self.columns_needed)), self.event_time_source
 
     @property
     def digest(self) -> str:
