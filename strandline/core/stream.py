@@ -379,7 +379,10 @@ class StreamSpec(DocumentModel):
         rest = [name for name, field in self.fields.items() if field.type == JSON_TYPE]
         if rest and (not has_objects or self.explode is not None):
             what = "explode" if has_objects else f"format {self.format}"
-            yield ("schema", rest[0]), f"json is for the other members of an object; with {what} there are none of a row"
+            yield (
+                ("schema", rest[0]),
+                f"json is for the other members of an object; with {what} there are none of a row",
+            )
         for name in rest[1:]:
             yield ("schema", name), f"the members that no field takes go to '{rest[0]}' already"
         for name in rest:

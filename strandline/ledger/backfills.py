@@ -20,7 +20,14 @@ from strandline.core.errors import Conflict, Fenced, NotFound
 from strandline.ledger.database import Part
 from strandline.ledger.models import backfills
 from strandline.ledger.registry import lock_job
-from strandline.ledger.states import BACKFILL_MOVES, OPEN_BACKFILLS, BackfillRow, BackfillState, StreamVersions, WindowRange
+from strandline.ledger.states import (
+    BACKFILL_MOVES,
+    OPEN_BACKFILLS,
+    BackfillRow,
+    BackfillState,
+    StreamVersions,
+    WindowRange,
+)
 
 GENERATION_FIRST = 2
 SAMPLE_MAX = 20
@@ -41,8 +48,8 @@ class Backfills(Part):
         stream_versions: StreamVersions | None = None,
     ) -> BackfillRow:
         """Request a backfill of `windows` (stage -> their ends) with this version of the job. `asked`: from and to, as the
-        caller gave them; `slice`: the last committed one, when the windows were chosen; `records`: how many it will read; `stream_versions`: by
-        which versions of its streams' documents the pipeline is compiled.
+        caller gave them; `slice`: the last committed one, when the windows were chosen; `records`: how many it will read;
+        `stream_versions`: by which versions of its streams' documents the pipeline is compiled.
 
         Requesting the same again while it is open changes nothing. Raises Conflict while another one is open; NotFound.
         """

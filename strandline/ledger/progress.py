@@ -21,7 +21,16 @@ from strandline.core.failpoints import failpoint
 from strandline.ledger.compaction import Compaction
 from strandline.ledger.models import checkpoints, jobs, runs, slices
 from strandline.ledger.registry import lock_job, refuse_old_epoch, refuse_old_lease
-from strandline.ledger.states import CheckpointRow, Compiled, Offsets, RunRow, SliceRow, SliceStatus, StreamVersions, Totals
+from strandline.ledger.states import (
+    CheckpointRow,
+    Compiled,
+    Offsets,
+    RunRow,
+    SliceRow,
+    SliceStatus,
+    StreamVersions,
+    Totals,
+)
 
 _CHECKPOINT = [checkpoints.c[field.name] for field in fields(CheckpointRow)]
 _TOTALS = [checkpoints.c[f"{field.name}_total"] for field in fields(Totals)]
@@ -267,7 +276,9 @@ class Progress(Compaction):
         )
         with self._database.reading(f"read the documents that job {job} was run by") as connection:
             rows = [Compiled(*row) for row in connection.execute(wanted.order_by(by_run.c.first))]
-        return [row for before, row in zip([None, *rows], rows, strict=False) if before is None or before[1:] != row[1:]]
+        return [
+            row for before, row in zip([None, *rows], rows, strict=False) if before is None or before[1:] != row[1:]
+        ]
 
     def totals(self, job: str, up_to: int | None = None) -> Totals:
         """The sums over all committed slices, or those up to number `up_to`, in constant time; zeros if there are none.

@@ -1,7 +1,7 @@
 """A stream's document changes again and again while its job runs: each record is decoded by the version of its slice, for ever.
 
-Which records a version takes is known here from the records that were sent; which slice holds a record, and by which version it goes,
-from the ledger. Nothing is shared with the platform's decoder.
+Which records a version takes is known here from the records that were sent; which slice holds a record, and by which version it
+goes, from the ledger. Nothing is shared with the platform's decoder.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def schema(version: int) -> dict[str, Any]:
 
 
 def record(number: int) -> dict[str, Any]:
-    """Some have a level that only wider types hold, some a probe that only some bounds allow, some no probe or one that is text."""
+    """Some have a level that only wider types hold, some a probe that only some bounds allow, or that is text, some none."""
     level: Any = 3_000_000_000 if number % 11 == 0 else 12.5 if number % 13 == 0 else number % 50
     probe: Any = str(number % 10) if number % 17 == 0 else number % 10
     made = {"device": f"d{number % 3}", "ts": BASE_MS + number * 100, "power": number * 7 % 100, "level": level}

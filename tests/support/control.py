@@ -19,7 +19,7 @@ from strandline.core.errors import IndexUnavailable, LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
-from strandline.log.kafka_status import KafkaStatus, LogRange, StoredDeadLetter
+from strandline.log.kafka_status import KafkaStatus, LogRange, Sample, StoredDeadLetter
 from strandline.log.topics import require_whole_log
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.slices.old_slices import SlicesKept
@@ -113,6 +113,10 @@ class Log(KafkaStatus):
 
     def retention_ms(self, topic: str) -> int:
         return 604_800_000
+
+    def newest_records(self, topic: str, count: int) -> Sample:
+        self.range(topic)
+        return Sample([b'{"turbine": "T1", "extra": 1}', b'{"turbine": "T1"}'], 2, self.retention_ms(topic))
 
     def dead_letters(self, job: str, after: int, limit: int) -> list[StoredDeadLetter]:
         return [letter for letter in self.letters if letter.offset > after][:limit]

@@ -23,7 +23,9 @@ def stream(**parts: Any) -> StreamSpec:
     return StreamSpec.from_document({"stream": "s", "schema": SCHEMA, **parts})
 
 
-def decoded(values: list[bytes], sources: list[bytes | None] | None = None, **parts: Any) -> tuple[list[Any], list[str]]:
+def decoded(
+    values: list[bytes], sources: list[bytes | None] | None = None, **parts: Any
+) -> tuple[list[Any], list[str]]:
     config = record_format(stream(**parts))
     reader = RowReader(config)
     decoder = Decoder(config.fields, EventTimeSource(None), ["t", "x", "rest"])
@@ -47,7 +49,14 @@ def test_the_members_that_no_field_takes_are_kept_as_they_were_sent() -> None:
 
 
 def test_what_is_refused_is_refused_as_without_it() -> None:
-    values = [b'{"t": "no", "b": 1}', b'{"t": 1, "t": 2}', b'{"t": 1, "b": \xff}', b"[1]", b'{"t": 1, "b": }', b'{"t": 5}']
+    values = [
+        b'{"t": "no", "b": 1}',
+        b'{"t": 1, "t": 2}',
+        b'{"t": 1, "b": \xff}',
+        b"[1]",
+        b'{"t": 1, "b": }',
+        b'{"t": 5}',
+    ]
     assert decoded(values)[1] == ["schema", "decode", "decode", "schema", "decode"]
 
 

@@ -122,7 +122,10 @@ def test_what_can_not_says_why_and_how_else(new: StreamSpec, why: str) -> None:
 
 
 def test_a_line_of_csv_and_a_bare_value_stay_what_they_are() -> None:
-    csv, value = stream(format="csv"), StreamSpec.from_document({"stream": "s", "format": "value", "schema": {"v": "long"}})
+    csv, value = (
+        stream(format="csv"),
+        StreamSpec.from_document({"stream": "s", "format": "value", "schema": {"v": "long"}}),
+    )
     assert "what a line of csv is" in refused_changes([csv], stream({"wind": "double?"}, format="csv"))[0]
     more = StreamSpec.from_document({"stream": "s", "format": "value", "schema": {"v": "long", "w": "long?"}})
     assert "mark the one that it is" in refused_changes([value], more)[0]
@@ -211,7 +214,9 @@ def test_of_two_applications_at_once_one_becomes_the_next_version(ledger: Ledger
     assert outcomes.count(2) == 1
     assert sum("has just got version 2" in str(one) for one in outcomes) == 3
     assert list(ledger.stream_documents("s")) == [1, 2]
-    assert ledger.put_stream("s", ledger.stream("s").document, base=1).version == 2, "a lost answer may be asked for again"
+    assert ledger.put_stream("s", ledger.stream("s").document, base=1).version == 2, (
+        "a lost answer may be asked for again"
+    )
 
 
 def test_a_run_is_compiled_by_the_version_of_the_slice_that_it_finishes(ledger: Ledger) -> None:

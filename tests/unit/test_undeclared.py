@@ -72,7 +72,9 @@ def test_packed_maps_are_told_from_text() -> None:
     assert (packed.records, packed.accepted, packed.rejected) == (3, 3, [])
 
 
-@pytest.mark.parametrize(("records", "why"), [([], "holds no record"), ([b"\xff\xfe", b"\xc1"], "neither text nor maps")])
+@pytest.mark.parametrize(
+    ("records", "why"), [([], "holds no record"), ([b"\xff\xfe", b"\xc1"], "neither text nor maps")]
+)
 def test_a_topic_that_tells_nothing_says_so(records: list[bytes], why: str) -> None:
     with pytest.raises(NoSampleError, match=why):
         infer_from_topic("plant", records, 1, "7d")

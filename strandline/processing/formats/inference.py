@@ -86,12 +86,11 @@ def infer_from_topic(name: str, records: Sequence[bytes], partitions: int, reten
     """
     given = [record for record in records if record.strip()][:SAMPLE_RECORDS_MAX]
     if not given:
-        raise NoSampleError(f"topic {name} holds no record; propose a document from a file: strandline stream infer --sample FILE")
+        raise NoSampleError(
+            f"topic {name} holds no record; propose a document from a file: strandline stream infer --sample FILE"
+        )
     lines = [line for record in given if (line := _as_line(record)) is not None]
-    if 2 * len(lines) >= len(given):
-        proposal = infer_stream(name, b"\n".join(lines))
-    else:
-        proposal = _of_packed(name, given)
+    proposal = infer_stream(name, b"\n".join(lines)) if 2 * len(lines) >= len(given) else _of_packed(name, given)
     document, schema = proposal.document, proposal.document.pop("schema")
     proposal.document = document | {"partitions": partitions, "retention": retention, "schema": schema}
     return proposal

@@ -89,7 +89,10 @@ class RowReader:
         make_reader = _READERS.get(config.name)
         self._reader = make_reader(config, self._source_fields) if make_reader else None
         self._is_filled_in = config.name == "value"
-        is_needed = any(field.text or field.path is not None or field.rest for field in config.fields) and not self._is_filled_in
+        is_needed = (
+            any(field.text or field.path is not None or field.rest for field in config.fields)
+            and not self._is_filled_in
+        )
         self._json_rows = JsonRows(config.fields) if is_needed else None
         self._exploded = ExplodedRows(config.fields, config.explode) if config.explode is not None else None
         self.headers = (HEADER_QUERY, *((HEADER_SOURCE,) if config.topic_levels else ()))

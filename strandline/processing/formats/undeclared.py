@@ -1,4 +1,4 @@
-"""What a stream's records hold that its schema doesn't declare, counted in a sample. Nothing is counted while records are decoded."""
+"""What a stream's records hold that its schema doesn't declare, counted in a sample: while records are decoded nothing is."""
 
 from __future__ import annotations
 
@@ -69,4 +69,6 @@ def _members(config: RecordFormat, value: object) -> Iterator[tuple[str, Path, A
             yield path_text(path), path, leaf
         for element in leaf if path == array and isinstance(leaf, list) else ():
             if isinstance(element, dict):
-                yield from ((f"{path_text(path)}[*]{path_text(inner)[1:]}", inner, one) for inner, one in leaves(element, ()))
+                yield from (
+                    (f"{path_text(path)}[*]{path_text(inner)[1:]}", inner, one) for inner, one in leaves(element, ())
+                )

@@ -194,7 +194,9 @@ class _Check:
             )
         elif not before and name in self.stream.fields:
             if self.stream.fields[name].type == JSON_TYPE:
-                self._add(path, f"'{name}' is json, of which two texts may mean the same; declare the member that is the key")
+                self._add(
+                    path, f"'{name}' is json, of which two texts may mean the same; declare the member that is the key"
+                )
             self.columns_read.add(name)
 
     def _windows_together(self) -> None:

@@ -89,8 +89,8 @@ Decode = Callable[[Sequence[JsonText], Sequence[int], Any, Any], Decoded]
 
 
 def conforming_decoder(config: DecodingConfig, other: RecordFormat) -> Decode:
-    """`Decoder.decode` by another version of the stream's document, with the columns that the config's gives: those that the other
-    doesn't declare are null, and those of a narrower type are cast, which keeps each value."""
+    """`Decoder.decode` by another version of the stream's document, with the columns that the config's gives: those that the
+    other doesn't declare are null, and those of a narrower type are cast, which keeps each value."""
     types = {field.name: arrow_type(field.type) for field in config.format.fields}
     declared = {field.name for field in other.fields}
     decoder = Decoder(

@@ -34,11 +34,11 @@ from strandline.results.mapping import build_mapping, ensure_index_template
 from strandline.services.rest.job_status import input_stream, rewind_view
 from strandline.services.rest.views import Applied, JobPlan
 
-
 _SENDERS_TIMES = (
-    "the topic has message.timestamp.type=CreateTime: log time is what its producers say, so max_ahead and 'from: log' go by their "
-    "clocks. Kafka goes by it too when it deletes: records that are sent with old times may be gone before they are read, and one "
-    "with a time in the future keeps its segment. With message.timestamp.type=LogAppendTime new records would go by arrival"
+    "the topic has message.timestamp.type=CreateTime: log time is what its producers say, so max_ahead and 'from: log' go by "
+    "their clocks. Kafka goes by it too when it deletes: records that are sent with old times may be gone before they are read, "
+    "and one with a time in the future keeps its segment. With message.timestamp.type=LogAppendTime new records would go by "
+    "arrival"
 )
 
 
@@ -246,7 +246,9 @@ class Applier:
             history = [StreamSpec.from_document(one) for one in self._ledger.stream_documents(stream.stream).values()]
             if refused := refused_changes(history, stream):
                 names = ", ".join(job.name for job in readers)
-                raise Conflict(f"stream {stream.stream} can't change so while job {names} reads it: {'; '.join(refused)}")
+                raise Conflict(
+                    f"stream {stream.stream} can't change so while job {names} reads it: {'; '.join(refused)}"
+                )
         self._refuse_other_results(stream, batch)
         return [self._note_of_reader(job, known, stream, batch) for job in readers]
 
@@ -261,9 +263,7 @@ class Applier:
                 f"{'; '.join(f'its {problem.path} {problem.message}' for problem in error.problems)}. Apply a pipeline that fits "
                 "the stream together with it"
             ) from error
-        forbidden = [
-            f"{c.what} ({c.reason})" for c in changes_between(before, after) if c.effect is Effect.FORBIDDEN
-        ]
+        forbidden = [f"{c.what} ({c.reason})" for c in changes_between(before, after) if c.effect is Effect.FORBIDDEN]
         if forbidden:
             raise Conflict(
                 f"stream {stream.stream} can't change so while job {job.name} reads it, because that changes "
@@ -284,7 +284,9 @@ class Applier:
                     why for stage in emitter.stages if stage.name in of_job for why in schema_mismatches(stream, stage)
                 ]
                 if reasons:
-                    raise Conflict(f"stream {stream.stream} can't hold the results of job {job} then: {'; '.join(reasons)}")
+                    raise Conflict(
+                        f"stream {stream.stream} can't hold the results of job {job} then: {'; '.join(reasons)}"
+                    )
 
     def _refuse_other_logs(self, batch: Batch) -> None:
         """A job can't read a topic that is compacted. Of the streams in the batch, making the topics tells."""
