@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 SIMPLE_TYPES = ("string", "long", "integer", "double", "boolean", "timestamp")
+JSON_TYPE = "json"
+"""In a stream's schema alone: the members of an object that no other field takes, as one JSON text. Elsewhere it is a string."""
 TYPE_NAMES = (*SIMPLE_TYPES, "decimal(p,s)")
 """All types, as messages list them."""
 TYPE_PATTERN = rf"({'|'.join(SIMPLE_TYPES)}|decimal\(\d+, *\d+\))"

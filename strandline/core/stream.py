@@ -30,7 +30,7 @@ from pydantic_core import CoreSchema, ErrorDetails
 from strandline.core.documents import COLUMNS_MAX, KINDS, NAME, NAME_FORM, Path, YamlDocument, did_you_mean
 from strandline.core.durations import format_duration, format_retention, parse_duration_ms, parse_retention_ms
 from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
-from strandline.core.field_types import TYPE_NAMES, TYPE_PATTERN, WHOLE_RANGES, is_number, normal_type
+from strandline.core.field_types import JSON_TYPE, TYPE_NAMES, TYPE_PATTERN, WHOLE_RANGES, is_number, normal_type
 from strandline.core.json_paths import parse_json_path
 from strandline.core.record_headers import HEADER_CLOUD_EVENT_PREFIX, HEADER_HTTP_PREFIX
 
@@ -174,8 +174,8 @@ PathText = Annotated[str, BeforeValidator(check_json_path), WithJsonSchema({"typ
 class FieldSpec(DocumentModel):
     """One field of the schema. `double?` is short for `{type: double, required: false}`."""
 
-    type: str = Field(json_schema_extra={"pattern": rf"^{TYPE_PATTERN}\??$"})
-    """string, long, integer, double, boolean, timestamp or decimal(p,s)."""
+    type: str = Field(json_schema_extra={"pattern": rf"^({TYPE_PATTERN}|{JSON_TYPE})\??$"})
+    """string, long, integer, double, boolean, timestamp or decimal(p,s); or json, for what no other field takes."""
     required: bool = True
     """A record without it (or with null) is a dead letter."""
     min: Number | None = None
@@ -211,6 +211,10 @@ class FieldSpec(DocumentModel):
         value["type"] = _normal_type(value["type"])
         if value["type"] == "timestamp":
             value.setdefault("unit", "ms")
+        if value["type"] == JSON_TYPE:
+            if value.get("required") is True:
+                raise ValueError("a record may have no member but the declared ones; remove 'required: true'")
+            value["required"] = False
         return value
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
@@ -228,6 +232,8 @@ class FieldSpec(DocumentModel):
             yield ("unit",), f"'unit' is for timestamps, and this is a {self.type}; remove it"
         if self.text and self.type == "string":
             yield ("text",), "a string is text anyway; remove it"
+        if self.type == JSON_TYPE and (self.text or self.path is not None):
+            yield ("type",), "json is for the members that no other field takes; remove 'from' and 'text'"
 
 
 class MqttSpec(DocumentModel):
@@ -514,8 +520,8 @@ class StreamSpec(DocumentModel):
 
     @property
     def types(self) -> dict[str, str]:
-        """Field name -> type, in the order of the schema."""
-        return {name: field.type for name, field in self.fields.items()}
+        """Field name -> type in expressions, in the order of the schema."""
+        return {name: "string" if field.type == JSON_TYPE else field.type for name, field in self.fields.items()}
 
     def decoding_changes(self, other: StreamSpec) -> list[str]:
         """What `other` says otherwise of how records become rows. Empty: each record is decoded as by this document."""
@@ -617,12 +623,27 @@ class StreamSpec(DocumentModel):
                 yield ("schema", name, "from"), f"a record of format {self.format} has no members; remove it"
             if field.path == "$" and has_objects:
                 yield ("schema", name, "from"), "is the whole record, which is no value; name a member, as '$.temp'"
+        rest = [name for name, field in self.fields.items() if field.type == JSON_TYPE]
+        keeps_rest = self.format in _FORMATS_WITH_A_REST
+        if rest and (not keeps_rest or self.explode is not None):
+            what = "explode" if keeps_rest else f"format {self.format}"
+            yield (
+                ("schema", rest[0]),
+                f"json is for the other members of an object; with {what} there are none of a row",
+            )
+        for name in rest[1:]:
+            yield ("schema", name), f"the members that no field takes go to '{rest[0]}' already"
+        for name in rest:
+            if name == self.key or (self.mqtt is not None and name in self.mqtt.fields):
+                yield ("schema", name), "json is no member of the record, and so no key and no level of a topic"
         if is_bare and len(whole) > 1:
             yield ("schema", whole[1], "from"), f"the value goes to '{whole[0]}' already; a record has one value"
         if self.format == "raw" and all(self.fields[name].type != "string" for name in whole or self.fields):
             yield ("schema", *whole), "a raw record goes into a field of type string, and there is none"
 
 
+_FORMATS_WITH_A_REST = ("json", "msgpack", "cbor")
+"""Their records may have members that nobody declares."""
 _OPTIONS = ("raw", "csv", "avro", "protobuf")
 """The parts of a document that belong to the format of their name."""
 
@@ -638,6 +659,8 @@ def _differing(one: Mapping[str, object], other: Mapping[str, object]) -> list[s
 
 
 def _normal_type(text: str) -> str:
+    if text == JSON_TYPE:
+        return text
     try:
         found = normal_type(text)
     except ValueError as error:

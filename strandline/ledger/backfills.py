@@ -49,8 +49,8 @@ class Backfills(Part):
         stream_versions: StreamVersions | None = None,
     ) -> BackfillRow:
         """Request a backfill of `windows` (stage -> their ends) with this version of the job. `asked`: from and to, as the
-        caller gave them; `slice`: the last committed one, when the windows were chosen; `records`: how many it will read; `stream_versions`: by
-        which versions of its streams' documents the pipeline is compiled.
+        caller gave them; `slice`: the last committed one, when the windows were chosen; `records`: how many it will read;
+        `stream_versions`: by which versions of its streams' documents the pipeline is compiled.
 
         Requesting the same again while it is open changes nothing. Raises Conflict while another one is open; NotFound.
         """

@@ -44,7 +44,7 @@ class Registry(Part):
     def put_stream(self, name: str, document: dict[str, Any], base: int | None = None) -> StreamRow:
         """Register a stream, or give it a new version; each version stays. The same document again changes nothing.
 
-        `base`: the version that the document was checked against, 0 for none. Raises Conflict when the stream has another one now.
+        `base`: the version that the document was checked against, 0 for none. Raises Conflict when the stream has another one.
         """
         with self._database.writing(f"register stream {name}") as connection:
             known = connection.execute(sa.select(streams).where(streams.c.name == name).with_for_update()).first()

@@ -1,8 +1,8 @@
 """The Kafka topics behind streams: created when a stream or a job needs them, and never changed so that records are lost.
 
 Invariants of a topic that Strandline created:
-- `LogAppendTime`: retention and slices go by the time of arrival; event time stays in the payload. A topic that was there before may
-  have `CreateTime`: its log time is then the producers'.
+- `LogAppendTime`: retention and slices go by the time of arrival; event time stays in the payload. A topic that was there
+  before may have `CreateTime`: its log time is then the producers'.
 - `cleanup.policy=delete`: compaction would remove records from the middle of the log, and no rewind could be repeated.
 - The number of partitions stays: else a key would move to another partition, and lose the order of its records.
 """
@@ -153,8 +153,8 @@ def require_whole_log(topic: str, config: Mapping[str, str]) -> None:
     if policy != "delete":
         raise Conflict(
             f"topic {topic} has cleanup.policy={policy}, Strandline needs delete, and what such a topic has lost can't be had "
-            "back: use another name. If it was changed a moment ago, put the setting back and start its jobs again: a replay ends "
-            "with an error where records are missing"
+            "back: use another name. If it was changed a moment ago, put the setting back and start its jobs again: a replay "
+            "ends with an error where records are missing"
         )
 
 

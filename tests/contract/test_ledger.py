@@ -638,17 +638,44 @@ def test_any_sql_client_reads_slices_and_checkpoints(running: Ledger, ledger_url
     assert json.loads(emitted) == {"per_minute": 60_000}
 
 
+def test_versions_of_a_stream_stay_and_slices_say_by_which_they_go(running: Ledger) -> None:
+    first = running.put_stream("turbines", {"stream": "turbines"}, base=0).document
+    assert running.put_stream("turbines", {**first, "more": 1}, base=1).version == 2
+    with pytest.raises(Conflict, match="has just got version 2 by another application"):
+        running.put_stream("turbines", {**first, "more": 2}, base=1)
+    assert running.put_stream("turbines", {**first, "more": 1}, base=1).version == 2, "an answer may be lost"
+    assert running.stream_documents("turbines") == {1: first, 2: {**first, "more": 1}}
+    assert running.stream_version("turbines") == 2
+    running.set_run_streams("power", 1, {"turbines": 1})
+    assert running.runs("power")[0].stream_versions == {"turbines": 1}
+    running.plan_slice(a_slice(1, stream_versions={"turbines": 1}))
+    assert running.slices("power", 1, 1)[0].stream_versions == {"turbines": 1}
+    running.commit_checkpoint(a_checkpoint(1))
+    second = running.begin_run("power", 2)
+    with pytest.raises(Fenced):
+        running.set_run_streams("power", 1, {"turbines": 2})
+    running.set_run_streams("power", second.epoch, {"turbines": 2})
+    running.plan_slice(a_slice(2, second.epoch))
+    running.commit_checkpoint(a_checkpoint(2, second.epoch))
+    assert [tuple(one) for one in running.compiled_changes("power", 2)] == [
+        (1, 1, {"turbines": 1}),
+        (2, 1, {"turbines": 2}),
+    ]
+    with pytest.raises(NotFound):
+        running.stream_documents("none")
+
+
 @pytest.mark.parametrize(
     "broken",
     [
         "INSERT INTO slices SELECT job, 3, epoch, version, offsets_first, offsets, 0, NULL, kind, status, 0, rule, reached,"
-        " silence_ms, checksums FROM slices WHERE number = 2",
+        " silence_ms, checksums, stream_versions FROM slices WHERE number = 2",
         "UPDATE slices SET status = 'perhaps'",
         "UPDATE jobs SET state = 'perhaps'",
         "UPDATE jobs SET epoch = -1",
         "DELETE FROM slices WHERE number = 1",
         "UPDATE slices SET epoch = 77",
-        "INSERT INTO runs VALUES ('power', 2, 1, 1, 0, NULL, NULL, '', 0)",
+        "INSERT INTO runs VALUES ('power', 2, 1, 1, 0, NULL, NULL, '', 0, '{}')",
         "UPDATE runs SET ended_ms = 5",
     ],
 )

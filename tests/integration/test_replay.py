@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from strandline.core.stream import StreamSpec
 from strandline.ledger.states import BackfillState, Desired, JobState
 from strandline.log.admin import KafkaAdmin
 from strandline.log.index import LogIndex
@@ -77,18 +76,6 @@ def test_a_topic_that_became_compacted_is_found_at_the_start(audit_lab: AuditLab
         assert "cleanup.policy=compact" in fails(audit_lab, job)
     finally:
         admin.change_config(STREAM, {"cleanup.policy": "delete"})
-
-
-def test_a_document_that_decodes_otherwise_is_found_at_the_start(audit_lab: AuditLab, job: str) -> None:
-    """It came into the ledger past an `apply`, as by an older release or a ledger that was put back."""
-    document = audit_lab.ledger.stream(STREAM).document
-    mqtt = {"topics": ["farm/+/+"], "fields": {"device": 1}}
-    other = StreamSpec.from_document({**document, "mqtt": mqtt}).as_document()
-    audit_lab.ledger.put_stream(STREAM, other)
-    try:
-        assert "mqtt.fields.device differ" in fails(audit_lab, job)
-    finally:
-        audit_lab.ledger.put_stream(STREAM, document)
 
 
 @pytest.mark.long

@@ -1,7 +1,7 @@
 """A stream's document changes again and again while its job runs: each record is decoded by the version of its slice, for ever.
 
-Which records a version takes is known here from the records that were sent; which slice holds a record, and by which version it goes,
-from the ledger. Nothing is shared with the platform's decoder.
+Which records a version takes is known here from the records that were sent; which slice holds a record, and by which version it
+goes, from the ledger. Nothing is shared with the platform's decoder.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
-import time
 from collections import defaultdict
 from typing import Any
 
@@ -18,6 +16,7 @@ import pytest
 
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import SliceRow
+from tests.support.steady_sender import SteadySender
 from tests.support.topic_reader import read_messages
 
 FIELDS: dict[str, Any] = {
@@ -52,7 +51,6 @@ steps:
     emit: [{{elasticsearch: {job}-short}}]
 """
 BASE_MS = 1_700_000_000_000 // 60_000 * 60_000
-BATCH_RECORDS = 40
 
 
 def schema(version: int) -> dict[str, Any]:
@@ -64,7 +62,7 @@ def schema(version: int) -> dict[str, Any]:
 
 
 def record(number: int) -> dict[str, Any]:
-    """Some have a level that only wider types hold, some a probe that only some bounds allow, some no probe or one that is text."""
+    """Some have a level that only wider types hold, some a probe that only some bounds allow, or that is text, some none."""
     level: Any = 3_000_000_000 if number % 11 == 0 else 12.5 if number % 13 == 0 else number % 50
     probe: Any = str(number % 10) if number % 17 == 0 else number % 10
     made = {"device": f"d{number % 3}", "ts": BASE_MS + number * 100, "power": number * 7 % 100, "level": level}
@@ -84,30 +82,6 @@ def is_taken(value: dict[str, Any], version: int) -> bool:
     if isinstance(value["probe"], str) and not probe.get("text"):
         return False
     return probe.get("min", -1) <= int(value["probe"]) <= probe.get("max", 99)
-
-
-class Sender(threading.Thread):
-    """Sends records in the order of their event time until it is told to stop."""
-
-    def __init__(self, platform, stream):
-        super().__init__(daemon=True)
-        self.platform, self.stream, self.sent, self.is_stopping, self.error = platform, stream, 0, False, None
-
-    def run(self):
-        try:
-            while not self.is_stopping:
-                lines = [json.dumps(record(number)).encode() for number in range(self.sent, self.sent + BATCH_RECORDS)]
-                assert self.platform.send(self.stream, lines) == BATCH_RECORDS
-                self.sent += BATCH_RECORDS
-                time.sleep(0.05)  # a pace, and the job keeps up with it
-        except BaseException as error:  # noqa: BLE001  # told to the test, which fails by it
-            self.error = error
-
-    def end(self):
-        self.is_stopping = True
-        self.join(60)
-        if self.error is not None:
-            raise self.error
 
 
 class Story:
@@ -158,7 +132,7 @@ def test_the_document_changes_under_load_and_no_record_is_decoded_by_another_ver
     story = Story(platform, f"evolving-{changes}")
     is_long = changes > 3
     platform.apply(story.document(1) + "---" + PIPELINE.format(job=story.job))
-    sender = Sender(platform, story.stream)
+    sender = SteadySender(platform, story.stream, lambda number: json.dumps(record(number)).encode())
     sender.start()
     try:
         story.wait_until_at_work(1)

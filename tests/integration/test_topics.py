@@ -112,13 +112,19 @@ def test_a_stream_may_keep_its_records_forever(topics, name):
     assert config_of(topics, name)["retention.ms"] == "-1"
 
 
-@pytest.mark.parametrize("config", [{"cleanup.policy": "compact"}, {"message.timestamp.type": "CreateTime"}], ids=str)
-def test_a_topic_of_another_kind_is_not_taken_over(topics, kafka, name, config):
-    whole = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime", **config}
+def test_a_topic_that_is_compacted_is_not_taken_over(topics, kafka, name):
+    whole = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
     make_by_hand(kafka, name, whole)
     with pytest.raises(Conflict, match="use another name"):
         topics.ensure_stream_topic(spec(name))
     assert config_of(topics, name).items() >= whole.items()
+
+
+def test_a_topic_with_its_producers_times_is_taken_as_it_is_and_said_to_be_one(topics, kafka, name):
+    config = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime", "retention.ms": "172800000"}
+    make_by_hand(kafka, name, config)
+    assert topics.ensure_stream_topic(spec(name)).has_senders_times
+    assert config_of(topics, name).items() >= config.items()
 
 
 def test_a_topic_kept_for_ever_is_not_shortened(topics, kafka, name):

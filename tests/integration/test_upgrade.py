@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import threading
-import time
 from collections import defaultdict
 from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
+
+from tests.support.steady_sender import BATCH_RECORDS, SteadySender
 
 STREAM = """
 stream: {job}-in
@@ -41,8 +41,9 @@ VERSIONS = [(90, 10, COUNT), (90, 10, TOTAL), (50, 10, TOTAL), (50, 15, TOTAL)]
 UPGRADES = int(os.environ.get("STRANDLINE_TEST_UPGRADES", "4"))
 BASE_MS = 1_700_000_000_000 // 60_000 * 60_000
 STEP_MS = 100
-BATCH_RECORDS = 40
-"""Less than the delay, so that a slice that is cut through a request makes nothing late."""
+assert STEP_MS * BATCH_RECORDS < 5_000, (
+    "less than the delay, so that a slice that is cut through a request makes nothing late"
+)
 
 
 def text(job: str, version: int) -> str:
@@ -54,29 +55,9 @@ def record(number: int) -> tuple[int, str, int]:
     return BASE_MS + number * STEP_MS, f"d{number % 3}", number * 7 % 100
 
 
-class Sender(threading.Thread):
-    """Sends records in the order of their event time, one request after the other, until it is told to stop."""
-
-    def __init__(self, platform, stream):
-        super().__init__(daemon=True)
-        self.platform, self.stream, self.sent, self.is_stopping, self.error = platform, stream, 0, False, None
-
-    def run(self):
-        try:
-            while not self.is_stopping:
-                rows = [record(number) for number in range(self.sent, self.sent + BATCH_RECORDS)]
-                lines = [json.dumps({"device": d, "ts": ts, "power": p}).encode() for ts, d, p in rows]
-                assert self.platform.send(self.stream, lines) == BATCH_RECORDS
-                self.sent += BATCH_RECORDS
-                time.sleep(0.05)  # a pace: 80 s of event time a second, and the job keeps up with it
-        except BaseException as error:  # noqa: BLE001  # told to the test, which fails by it
-            self.error = error
-
-    def end(self):
-        self.is_stopping = True
-        self.join(60)
-        if self.error is not None:
-            raise self.error
+def line(number: int) -> bytes:
+    ts, device, power = record(number)
+    return json.dumps({"device": device, "ts": ts, "power": power}).encode()
 
 
 def expected(sent: int, version: int) -> tuple[dict, dict]:
@@ -131,7 +112,7 @@ def check_stage(documents: dict, is_right, keys_of) -> list[str]:
 def test_versions_take_over_under_load_and_no_window_is_emitted_by_two(platform, upgrades):
     job = f"upgraded-{upgrades}"
     platform.apply(STREAM.format(job=job) + "---" + text(job, 0))
-    sender = Sender(platform, f"{job}-in")
+    sender = SteadySender(platform, f"{job}-in", line)
     sender.start()
     audited_ms = BASE_MS
     try:

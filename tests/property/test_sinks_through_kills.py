@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
-from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters
+from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.emission.sinks import sink_writer
 from strandline.processing.emission.stage_emission import RecordEmission
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline

@@ -21,7 +21,7 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
 from strandline.log.admin import KafkaAdmin, TopicDescription
-from strandline.log.kafka_status import DeadLetterRange, KafkaStatus, LogRange, StoredDeadLetter
+from strandline.log.kafka_status import DeadLetterRange, KafkaStatus, LogRange, Sample, StoredDeadLetter
 from strandline.log.topics import require_whole_log
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.slices.old_slices import SlicesKept
@@ -117,6 +117,10 @@ class Log(KafkaStatus):
 
     def retention_ms(self, topic: str) -> int:
         return 604_800_000
+
+    def newest_records(self, topic: str, count: int) -> Sample:
+        self.range(topic)
+        return Sample([b'{"turbine": "T1", "extra": 1}', b'{"turbine": "T1"}'], 2, self.retention_ms(topic))
 
     def dead_letters(self, job: str, after: int, limit: int) -> list[StoredDeadLetter]:
         return [letter for letter in self.letters if letter.offset > after][:limit]

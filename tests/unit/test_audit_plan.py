@@ -12,6 +12,7 @@ from strandline.core.documents import read_documents
 from strandline.core.errors import NotFound
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import StreamVersions
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.plan import AuditPlan, plan_audit
 from strandline.processing.backfill.plan import Load

@@ -211,7 +211,8 @@ def test_tables_for_people(api: Api, say: Say, farm: str) -> None:
         (("job", "list"), ("power", "running")),
         (("job", "status", "power"), ("lag in records", "300", "restart")),
         (("stream", "list"), ("turbines", "1w")),
-        (("stream", "show", "turbines"), ("OFFSET NEXT", "205", "timestamp")),
+        (("stream", "show", "turbines"), ("OFFSET NEXT", "205", "timestamp", "$.extra", "50.0%")),
+        (("stream", "infer", "--from-topic", "turbines"), ("stream: turbines", "2 records of the sample give 2 rows")),
         (("dead-letters", "list", "power"), ("decode", "[red]{x")),
         (("dead-letters", "show", "power", "3"), ("decode", "[red]{x")),
     ):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from strandline.core.errors import Fenced, LogUnavailable, NotFound
@@ -463,6 +465,38 @@ def test_more_records_in_one_millisecond_than_a_slice_may_hold_are_one_slice(tmp
         job.log.add(0, 1_000, 1_000)
     job.log.add(0, 2_000, 2_000)
     assert job.next(3_000).offsets == {"s": {0: 25, 1: 0}}
+    job.ledger.close()
+
+
+FAR_MS = 4_000_000_000_000
+"""A year that a producer with a broken clock may say."""
+TIMES = {
+    "out of order": lambda chance: chance.randrange(10_000),
+    "one far ahead of all": lambda chance: FAR_MS if chance.random() < 0.01 else chance.randrange(10_000),
+    "none": lambda chance: -1,
+    "all the same": lambda chance: 5_000,
+}
+
+
+@pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
+@pytest.mark.parametrize("is_first_far", [False, True])
+def test_a_job_far_behind_gets_on_whatever_times_producers_say(tmp_path, times, is_first_far):
+    """Each slice holds some records and about as many as it may, and each record is in one slice."""
+    job, chance = Job(tmp_path, rows_max=50), random.Random(5)
+    settings = PlannerSettings("j", 1, job.run.epoch, "s", "earliest", 50, RULE, WINDOWS, has_senders_times=True)
+    job.planner = job.planner_of(settings)
+    for number in range(600):
+        log_ms = FAR_MS if is_first_far and number == 0 else times(chance)
+        job.log.add(number * number % 2, log_ms, 10_000 + number)
+    at, slices = {0: 0, 1: 0}, 0
+    while at != job.log.ends("s"):
+        row = job.commit(job.next(100))
+        held = sum(row.offsets["s"][partition] - at[partition] for partition in at)
+        assert row.offsets_first["s"] == at
+        assert 0 < held <= 50 + len(at)
+        at, slices = row.offsets["s"], slices + 1
+    assert slices <= 4 * 600 // 50
+    assert sum(row.records for row in job.ledger.checkpoints("j")) == 600
     job.ledger.close()
 
 

@@ -15,12 +15,13 @@ import pytest
 from strandline.core.errors import Conflict
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import SliceStatus
+from strandline.ledger.states import EventTimeRule, SliceStatus
 from strandline.log.reader import OffsetRange
 from strandline.processing.formats.record_rows import record_format
 from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.schema_changes import is_widening, refused_changes
 from strandline.processing.pipelines.stored import load_pipeline, streams_of_run
+from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
 from strandline.processing.slices.schema_in_force import SchemaInForce
 from strandline.processing.source.decoding import conforming_decoder, decoding_of
 from strandline.processing.source.source_config import Piece
@@ -150,7 +151,7 @@ def apply(ledger: Ledger, document: StreamSpec, more: str = "") -> list[Any]:
     import yaml
 
     applier = Applier(ledger, Topics(), lambda pipeline: None, lambda topic: {0: 0, 1: 0})  # type: ignore[arg-type]
-    return applier.apply(f"{yaml.safe_dump(document.as_document())}---\n{more}".encode(), "a.yaml")
+    return applier.apply(f"{yaml.safe_dump(document.as_document(), sort_keys=False)}---\n{more}".encode(), "a.yaml")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ def test_a_field_may_go_together_with_the_pipeline_that_used_it(ledger: Ledger) 
     gone = StreamSpec.from_document({"stream": "s", "schema": without("level")})
     apply(ledger, gone, PIPELINE.replace("level < 5", "power < 5"))
     assert (schema.version(), schema.needs_another_run()) == (None, False), "the new version of the job ends the run"
-    assert load_pipeline(ledger, "j", 2).columns_needed == ("device", "power", "ts")
+    assert load_pipeline(ledger, "j", 2).columns_needed == ("device", "ts", "power")
 
 
 def test_of_two_applications_at_once_one_becomes_the_next_version(ledger: Ledger) -> None:
@@ -265,3 +266,51 @@ def test_a_slice_is_decoded_by_its_own_version_into_the_columns_of_the_run(ledge
     assert found.arrays["wind"].to_pylist() == [None], "it was not declared then"
     assert [(one.index, one.reason) for one in found.rejects] == [(1, "schema"), (2, "schema")]
     assert list(found.arrays) == list(config.columns)
+
+
+def test_a_record_that_comes_when_a_version_is_applied_is_decoded_by_it(ledger: Ledger) -> None:
+    """It is applied, and a record comes, just when the planner looks where the log ends."""
+
+    class Log:
+        """One partition; at the second look something happens."""
+
+        looks = 0
+
+        def starts(self, stream: str) -> dict[int, int]:
+            return {0: 0}
+
+        def ends(self, stream: str) -> dict[int, int]:
+            self.looks += 1
+            if self.looks == 2:
+                apply(ledger, new)
+            return {0: 5 * self.looks}
+
+        ends_with_open = ends
+
+        def partitions(self, stream: str) -> list[int]:
+            return [0]
+
+        def topic_id(self, stream: str) -> str:
+            return "id-1"
+
+        def checksums(self, stream: str, offsets: dict[int, int]) -> dict[int, int]:
+            return dict(offsets)
+
+    new = stream({"wind": "double?"})
+    run = ledger.begin_run("j", 1)
+    rule = EventTimeRule(delay_ms=1_000, idle_timeout_ms=None)
+    settings = PlannerSettings("j", 1, run.epoch, "s", "earliest", 100, rule, (), stream_version=1)
+    index: Any = Log()
+    planner = SlicePlanner(settings, ledger, index, filling_ms=0)
+    first = planner.next_slice()
+    assert first is not None
+    assert first.stream_versions == {"s": 1}
+    ledger.commit_checkpoint(a_checkpoint(1, run.epoch, "j"))
+    second = planner.next_slice()
+    assert second is not None
+    assert (second.offsets, second.stream_versions) == ({"s": {0: 10}}, {"s": 2})
+    new = stream({"wind": "double?", "level": "long"})
+    apply(ledger, new)
+    ledger.commit_checkpoint(a_checkpoint(2, run.epoch, "j"))
+    assert planner.next_slice() is None, "another run has to take the wider type"
+    assert ledger.slice_count("j") == 2

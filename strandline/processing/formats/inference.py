@@ -90,10 +90,7 @@ def infer_from_topic(name: str, records: Sequence[bytes], partitions: int, reten
             f"topic {name} holds no record; propose a document from a file: strandline stream infer --sample FILE"
         )
     lines = [line for record in given if (line := _as_line(record)) is not None]
-    if 2 * len(lines) >= len(given):
-        proposal = infer_stream(name, b"\n".join(lines))
-    else:
-        proposal = _of_packed(name, given)
+    proposal = infer_stream(name, b"\n".join(lines)) if 2 * len(lines) >= len(given) else _of_packed(name, given)
     document, schema = proposal.document, proposal.document.pop("schema")
     proposal.document = document | {"partitions": partitions, "retention": retention, "schema": schema}
     return proposal

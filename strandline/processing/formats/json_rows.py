@@ -82,7 +82,7 @@ class JsonRows:
         if not isinstance(value, bytes):
             return value
         found = self._fields.read(value)
-        return self._fields.written(found) if isinstance(found, list) else found
+        return self._fields.written(self._fields.with_rest(value, found)) if isinstance(found, list) else found
 
 
 class ExplodedRows:
@@ -157,6 +157,9 @@ class _Fields:
     def __init__(self, fields: Sequence[RecordField], array: JsonPath) -> None:
         self.paths: list[JsonPath] = [(field.name,) if field.path is None else field.path for field in fields]
         self._texts = [(at, field.type) for at, field in enumerate(fields) if field.text]
+        self._rest = next((at for at, field in enumerate(fields) if field.rest), None)
+        self._taken = {path[0] for path, field in zip(self.paths, fields, strict=True) if path and not field.rest}
+        """The members that fields take something of."""
         self._names = {step for path in (*self.paths, array) for step in path if isinstance(step, str)}
         self._spelled = [_encode(name) for name in sorted(self._names)]
         ways = {path[: end + 1] for path in self.paths for end, step in enumerate(path) if isinstance(step, str)}
@@ -171,6 +174,8 @@ class _Fields:
 
     def rows_at_once(self, values: Sequence[JsonText]) -> list[bytes] | None:
         """The rows of records that have every field, each name once, and nothing else to be looked at; None if one may not."""
+        if self._rest is not None:
+            return None
         try:
             text = b"".join(values)  # type: ignore[arg-type]
         except TypeError:  # no bytes
@@ -201,6 +206,13 @@ class _Fields:
         except _RepeatedNameError as error:
             return Rejection(REASON_DECODE, f'duplicate key "{error}"')
         return _resolved(value, self.paths)
+
+    def with_rest(self, value: bytes, values: list[_Value]) -> list[_Value]:
+        """The values, with the object's other members where a field takes them. `value`: an object that was read."""
+        if self._rest is not None:
+            left = {name: raw for name, raw in _object_of(value).items() if name not in self._taken}
+            values[self._rest] = Raw(_encode(_encode(left).decode())) if left else UNSET
+        return values
 
     def written(self, values: list[_Value]) -> bytes:
         for at, field_type in self._texts:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from strandline.core.field_types import WHOLE_RANGES, digits_of, is_number, normal_type
+from strandline.core.field_types import JSON_TYPE, WHOLE_RANGES, digits_of, is_number, normal_type
 from strandline.core.json_paths import JsonPath, parse_json_path
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA, REASON_TIME_UNIT
 from strandline.processing.formats.decimals import DecimalParser
@@ -67,6 +67,8 @@ class RecordField:
     """Where in the record the value stands; None: in the member of the field's name."""
     text: bool = False
     """Whether the value may come as text, though it is none."""
+    rest: bool = False
+    """Whether it takes the members of the object that no other field does, as one JSON text."""
 
     def __post_init__(self) -> None:
         if not _is_type(self.type):
@@ -123,13 +125,14 @@ def record_fields(stream: StreamSpec) -> tuple[RecordField, ...]:
     return tuple(
         RecordField(
             name=name,
-            type=spec.type,
+            type="string" if spec.type == JSON_TYPE else spec.type,
             required=spec.required,
             min=spec.min,
             max=spec.max,
             unit=spec.unit,
             path=None if spec.path is None else parse_json_path(spec.path),
             text=spec.text,
+            rest=spec.type == JSON_TYPE,
         )
         for name, spec in stream.fields.items()
     )

@@ -138,7 +138,7 @@ class RowReader:
         """`schemas`: for a format that uses the registry."""
         self._source_fields = SourceFields(
             config.topic_levels,
-            {field.name: field.type for field in config.fields},
+            {field.name: field.type for field in config.fields if not field.rest},
             dict(config.header_fields),
             config.event_time_parameter,
         )
@@ -147,7 +147,10 @@ class RowReader:
         self._reader = make_reader(config, self._source_fields) if make_reader else self._array_reader
         self._is_filled_in = config.name in ("value", "raw")
         self._skips_tombstones = config.name == "debezium"
-        is_needed = any(field.text or field.path is not None for field in config.fields) and not self._is_filled_in
+        is_needed = (
+            any(field.text or field.path is not None or field.rest for field in config.fields)
+            and not self._is_filled_in
+        )
         self._json_rows = JsonRows(config.fields) if is_needed else None
         self._exploded = ExplodedRows(config.fields, config.explode) if config.explode is not None else None
         self.headers = (HEADER_QUERY, *((HEADER_SOURCE,) if config.topic_levels else ()))

@@ -1,4 +1,4 @@
-"""What a stream's records hold that its schema doesn't declare, counted in a sample. Nothing is counted while records are decoded."""
+"""What a stream's records hold that its schema doesn't declare, counted in a sample: while records are decoded nothing is."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def undeclared_fields(stream: StreamSpec, values: Sequence[bytes]) -> list[Undec
     config = record_format(stream)
     if config.name in ("csv", "value"):
         return []
-    declared = {(field.name,) if field.path is None else field.path for field in config.fields}
+    declared = {(field.name,) if field.path is None else field.path for field in config.fields if not field.rest}
     known = declared | {path[:end] for path in declared for end in range(1, len(path))}
     types: dict[str, Counter[str]] = defaultdict(Counter)
     records: Counter[str] = Counter()

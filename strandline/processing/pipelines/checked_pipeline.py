@@ -51,7 +51,7 @@ class CheckedPipeline:
     def compiled(self) -> tuple[object, ...]:
         """All that results depend on, besides what is recorded with the slices: equal of two pipelines that compute the same."""
         types = self.stream.types
-        columns = tuple((name, types[name]) for name in self.columns_needed)
+        columns = tuple(sorted((name, types[name]) for name in self.columns_needed))
         return self.stages, self.record_stages, columns, self.event_time_source
 
     @property

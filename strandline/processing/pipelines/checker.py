@@ -8,6 +8,7 @@ from dataclasses import replace
 from strandline.core.documents import COLUMNS_MAX, Path, YamlDocument, did_you_mean, path_text
 from strandline.core.durations import FOREVER_MS, format_duration
 from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
+from strandline.core.field_types import JSON_TYPE
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -278,6 +279,10 @@ class _Check:
                 path, f"'{name}' is a double, which makes no reliable key; use a string, a whole number or a decimal"
             )
         elif not before and name in self.stream.fields:
+            if self.stream.fields[name].type == JSON_TYPE:
+                self._add(
+                    path, f"'{name}' is json, of which two texts may mean the same; declare the member that is the key"
+                )
             self.columns_read.add(name)
 
     def _windows_together(self) -> None:

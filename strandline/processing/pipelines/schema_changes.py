@@ -1,8 +1,8 @@
 """How a stream's document may change while jobs read the stream. Pure.
 
-Each slice is decoded by the version that was in force when it was cut, in every replay. So a change may concern records to come in
-any way, but what was read before must still be what a pipeline of now can compute with: of the same fields, with values that keep
-their meaning in the types of now.
+Each slice is decoded by the version that was in force when it was cut, in every replay. So a change may concern records to come
+in any way, but what was read before must still be what a pipeline of now can compute with: of the same fields, with values that
+keep their meaning in the types of now.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def is_widening(old: str, new: str) -> bool:
 
 
 def refused_changes(history: Sequence[StreamSpec], new: StreamSpec) -> list[str]:
-    """Why the stream's document can't become `new` while jobs read the stream, as sentences that say what to do instead; empty when
-    it can. `history`: every version that slices may go by, the present one last.
+    """Why the stream's document can't become `new` while jobs read the stream, as sentences that say what to do instead; empty
+    when it can. `history`: every version that slices may go by, the present one last.
 
     A field that is removed is refused by the check of the pipelines that use it, and nobody else misses it.
     """
@@ -47,6 +47,11 @@ def _of_records(old: StreamSpec, new: StreamSpec) -> Iterator[str]:
         yield f"explode from {old.explode} to {new.explode}: the rows of a record would be others; {_ANOTHER}"
     if old.key != new.key:
         yield f"key from {old.key} to {new.key}: one device's records would lie in two partitions, out of order; {_ANOTHER}"
+    before, after = (one.mqtt.fields if one.mqtt else {} for one in (old, new))
+    for name in sorted(before.keys() - after.keys()):
+        yield f"mqtt.fields.{name} is gone, and records in the log have it in their topic alone; keep it"
+    if new.key is not None and old.key == new.key and before.get(new.key) != after.get(new.key, before.get(new.key)):
+        yield f"mqtt.fields.{new.key}: another key, and one device's records would lie in two partitions; {_ANOTHER}"
     if old.format == new.format == "csv":
         lines = [(one.csv.delimiter if one.csv else ",", _columns(one)) for one in (old, new)]
         if lines[0] != lines[1]:
@@ -73,8 +78,8 @@ def _of_fields(history: Sequence[StreamSpec], new: StreamSpec) -> Iterator[str]:
         types = dict.fromkeys(one.fields[name].type for one in history if name in one.fields)
         if narrower := [kind for kind in types if not is_widening(kind, field.type)]:
             yield (
-                f"field {name} from {narrower[-1]} to {field.type}: not every value that was read is one of {field.type}; add the "
-                f"new type as another field, as {name}_2: {{type: {field.type}, required: false, from: {_path(name, field)}}}"
+                f"field {name} from {narrower[-1]} to {field.type}: not every value that was read is one of {field.type}; add "
+                f"the new type as another field, as {name}_2: {{type: {field.type}, required: false, from: {_path(name, field)}}}"
             )
         elif field.required and (before is None or not before.required):
             what = "is new and required" if before is None else "becomes required"

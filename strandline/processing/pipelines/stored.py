@@ -44,8 +44,8 @@ def streams_of_version(ledger: Ledger, job: str, version: int) -> StreamVersions
 
 
 def streams_of_run(ledger: Ledger, run: RunRow) -> StreamVersions:
-    """By which versions of its stream's document a run that begins now is compiled: by the one of the slice that it has to finish,
-    some of whose results may be out, else by the present one."""
+    """By which versions of its stream's document a run that begins now is compiled: by the one of the slice that it has to
+    finish, some of whose results may be out, else by the present one."""
     last, stream = ledger.last_slice(run.job), input_of(ledger, run.job, run.version)
     if last is None or last.status is not SliceStatus.PLANNED or last.version != run.version:
         return {stream: ledger.stream_version(stream)}

@@ -297,9 +297,9 @@ class SlicePlanner:
         """The latest cut at one log time that holds at most `rows_max` records, and its time. If the first millisecond alone
         holds more, the slice takes all of it. No partition runs ahead of another in log time.
 
-        Where producers say the times, they may be in any order. The first offset with a time from t on never falls with t, so the cut
-        is found all the same, and always moves on; but one record far ahead of its time may stand before all others. Then the cut
-        is by offsets, the same share of each partition.
+        Where producers say the times, they may be in any order. The first offset with a time from t on never falls with t, so the
+        cut is found all the same, and always moves on; but one record far ahead of its time may stand before all others. Then the
+        cut is by offsets, the same share of each partition.
 
         But `newcomers` come first, up to their ends whatever their log times, and if a slice can't hold that, the others wait.
         For brokers' clocks may jump: then log time lets the others run ahead of records that were there before theirs, and a

@@ -79,9 +79,9 @@ def decode_pieces(
 ) -> Iterator[DecodedChunk]:
     """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is decoded and judged by its own.
 
-    `decoder`: `decoder_of` the config. Pieces of another format come as columns of the config's types, too. `is_new`: whether they
-    are of a new slice. Where records name schemas of a registry, only a new slice asks whether they are still the same. Raises
-    what the log's reader raises; RegistryUnavailable, LedgerUnavailable, SchemaChanged.
+    `decoder`: `decoder_of` the config. Pieces of another format come as columns of the config's types, too. `is_new`: whether
+    they are of a new slice. Where records name schemas of a registry, only a new slice asks whether they are still the same.
+    Raises what the log's reader raises; RegistryUnavailable, LedgerUnavailable, SchemaChanged.
     """
     for other, runs in groupby(_adjoining(pieces), lambda run: run[0].format):
         schemas = None
@@ -100,8 +100,8 @@ Decode = Callable[[Sequence[JsonText], Sequence[int], Any, Any], Decoded]
 
 
 def conforming_decoder(config: DecodingConfig, other: RecordFormat) -> Decode:
-    """`Decoder.decode` by another version of the stream's document, with the columns that the config's gives: those that the other
-    doesn't declare are null, and those of a narrower type are cast, which keeps each value."""
+    """`Decoder.decode` by another version of the stream's document, with the columns that the config's gives: those that the
+    other doesn't declare are null, and those of a narrower type are cast, which keeps each value."""
     types = {field.name: arrow_type(field.type) for field in config.format.fields}
     declared = {field.name for field in other.fields}
     decoder = Decoder(

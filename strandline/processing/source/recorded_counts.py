@@ -57,8 +57,8 @@ def recorded_counts(
     """What the checkpoints counted of these slices, all committed, as far as `version` of the job counts alike.
 
     `versions`: those that committed the slices. What a record is rejected for follows from the slice and the version of the
-    stream's document that is recorded with it; only whether an expression has a value follows from the version of the job, from the
-    release of Strandline, and from the types of the fields, which are those of `streams`. Raises LedgerUnavailable.
+    stream's document that is recorded with it; only whether an expression has a value follows from the version of the job, from
+    the release of Strandline, and from the types of the fields, which are those of `streams`. Raises LedgerUnavailable.
     """
     first, last = slices[0], slices[-1]
     before, after = ledger.totals(job, first - 1), ledger.totals(job, last)

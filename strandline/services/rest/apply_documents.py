@@ -38,9 +38,10 @@ from strandline.services.rest.job_status import input_stream, rewind_view
 from strandline.services.rest.views import Applied, JobPlan
 
 _SENDERS_TIMES = (
-    "the topic has message.timestamp.type=CreateTime: log time is what its producers say, so max_ahead and 'from: log' go by their "
-    "clocks. Kafka goes by it too when it deletes: records that are sent with old times may be gone before they are read, and one "
-    "with a time in the future keeps its segment. With message.timestamp.type=LogAppendTime new records would go by arrival"
+    "the topic has message.timestamp.type=CreateTime: log time is what its producers say, so max_ahead and 'from: log' go by "
+    "their clocks. Kafka goes by it too when it deletes: records that are sent with old times may be gone before they are read, "
+    "and one with a time in the future keeps its segment. With message.timestamp.type=LogAppendTime new records would go by "
+    "arrival"
 )
 
 

@@ -80,8 +80,8 @@ class JobLives:
             {f"{emit.kind} {emit.name}" for _, emit in spec.emissions() if emit.kind not in ("elasticsearch", "stream")}
         ):
             raise Conflict(
-                f"job {job} emits to {', '.join(places)}, where results have no generations: a reset would find those that are there "
-                "in its way. Apply the pipeline under another name, with other places; or take the place out of the pipeline first"
+                f"job {job} emits to {', '.join(places)}, where results have no generations: a reset would meet those that are "
+                "there. Apply the pipeline under another name, with other places; or take the place out of the pipeline first"
             )
         origin = self.origin(spec, to)
         fence = self._end_runs(job, "reset")
