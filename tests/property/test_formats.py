@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from strandline.core.stream import StreamSpec
 from strandline.processing.formats.decoder import Decoder
+from strandline.processing.formats.delimited_lines import DelimitedLines
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchema
 from strandline.processing.pipelines.event_time import EventTimeSource
@@ -172,6 +173,42 @@ def test_a_good_record_is_accepted(name: str) -> None:
 def test_any_bytes(name: str, value: bytes, seed: int) -> None:
     FORMATS[name].check(value)
     FORMATS[name].check(mutated(FORMATS[name].good, random.Random(seed)))
+
+
+CELLS = st.sampled_from(
+    [
+        "a",
+        "7",
+        "1.5",
+        "true",
+        "",
+        "-0",
+        "01",
+        "1e5",
+        "a\\",
+        "a%sb",
+        "\u00e4",
+        "\x01",
+        " 7",
+        "2026-01-01",
+        "2026-13",
+        '"a"',
+        "\n",
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(rows=st.lists(st.lists(CELLS, min_size=2, max_size=4), min_size=1, max_size=4))
+def test_lines_that_are_read_together_are_what_each_is_by_itself(rows: list[list[str]]) -> None:
+    fields = {"a": "string", "b": "double?", "c": "timestamp?", "d": "boolean?"}
+    document = {"stream": "s", "format": "csv", "schema": fields}
+    config = record_format(StreamSpec.from_document(document))
+    for width in (2, 3, 4):
+        reader = DelimitedLines(config.fields, config.columns[:width], ",")
+        lines: list[bytes | None] = [",".join(row).encode() for row in rows]
+        exact = [reader._object(line) for line in lines if line is not None]
+        assert reader.objects(lines, []) == exact
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -79,8 +79,8 @@ class ChangeEvents:
 
 def _repeated(text: bytes, members: dict[str, Raw]) -> str | None:
     """A name that an object has twice."""
-    # Written without spaces, and each member once: then nothing else has room.
-    if len(text) == 1 + sum(len(name) + 4 + len(bytes(value)) for name, value in members.items()):
+    # Nothing is shorter than what is written here, with each member once: in a text of this length nothing else has room.
+    if len(_encode(members)) == len(text):
         return None
     names = top_level_keys(text)
     return next((name for name in names if names.count(name) > 1), None) if len(names) > len(members) else None

@@ -14,6 +14,9 @@ import msgspec
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
 from strandline.processing.formats.record_fields import JsonText, Rejection
 
+_BLOCK_RECORDS = 1_024
+"""So many are read together; where one is no map, all of them are read one by one."""
+
 
 class PackedMaps:
     """Reads the maps of one stream. `unpack` returns what the bytes hold, and raises ValueError where they hold nothing whole."""
@@ -32,7 +35,19 @@ class PackedMaps:
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
         """Each map as a JSON object."""
-        return [None if value is None else self._object(value) for value in values]
+        objects: list[JsonText] = []
+        for first in range(0, len(values), _BLOCK_RECORDS):
+            block = values[first : first + _BLOCK_RECORDS]
+            objects += self._at_once(block) or [None if value is None else self._object(value) for value in block]
+        return objects
+
+    def _at_once(self, values: Sequence[bytes | None]) -> list[bytes] | None:
+        """The objects of values that are maps all; None if any is not."""
+        try:
+            found = list(map(self._unpack, values))  # type: ignore[arg-type]  # None raises TypeError
+            return list(map(msgspec.json.encode, found)) if set(map(type, found)) == {dict} else None
+        except (ValueError, TypeError, RecursionError):
+            return None
 
     def _object(self, value: bytes) -> JsonText:
         try:

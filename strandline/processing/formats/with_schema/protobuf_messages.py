@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 _NANOS = 10**9
+_BLOCK_RECORDS = 1_024
+"""So many are read together; where one can't be, all of them are read one by one."""
 _INDEXES_MAX = 32
 """Of a message's type, one for each level."""
 _WRAPPERS = {
@@ -48,8 +50,7 @@ class ProtobufMessages:
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
         """Each message as a JSON object."""
-        read = self._type.object
-        return [None if value is None else read(value) for value in values]
+        return self._type.objects(values)
 
     def with_only(self, value: bytes, element: int) -> bytes:
         """The message with an array of this element alone."""
@@ -128,6 +129,18 @@ class MessageType:
         self._errors = (DecodeError, UnicodeDecodeError)
         self._array = explode
         self._plain = _plain_message(descriptor, _wanted(fields, explode))
+
+    def objects(self, values: Sequence[bytes | None]) -> list[JsonText]:
+        """Each message as a JSON object of what the fields want of it."""
+        objects: list[JsonText] = []
+        for first in range(0, len(values), _BLOCK_RECORDS):
+            block = values[first : first + _BLOCK_RECORDS]
+            try:
+                objects += map(_encode, map(self._plain, map(self._parse, block)))
+            except (*self._errors, ValueError, TypeError):  # one of them is no message, or a tombstone
+                del objects[first:]
+                objects += [None if value is None else self.object(value) for value in block]
+        return objects
 
     def object(self, value: bytes) -> JsonText:
         """The message as a JSON object of what the fields want of it."""
@@ -250,6 +263,11 @@ def _plain_message(descriptor: Descriptor, wanted: _Wanted) -> Plain:
             others.append((field.name, field.has_presence, plain or _same))
     read = attrgetter(*plain_names) if plain_names else None
     is_one = len(plain_names) == 1
+    if read is not None and not is_one and not others:
+        members = [(f"f{at}", Any) for at in range(len(plain_names))]
+        names = {f"f{at}": name for at, name in enumerate(plain_names)}
+        struct = msgspec.defstruct("Plain", members, rename=names, gc=False)
+        return lambda message: struct(*read(message))
 
     def plain_of(message: Message) -> dict[str, Any]:
         found: dict[str, Any] = {}
