@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -75,6 +76,15 @@ class ChangeEvents:
             found = "it is missing" if row is None else f"got {shown(bytes(row))}"
             return Rejection(REASON_SCHEMA, f"{where}: expected the row as an object, {found}")
         return _encode({ROW: row} | {name: members[name] for name in self._wanted if name in members})
+
+
+def row_of_change(event: dict[str, Any]) -> dict[str, Any] | None:
+    """The row of an event that is read already; None if it is no change of a row."""
+    payload = event.get(_PAYLOAD, event)
+    if not isinstance(payload, dict) or not isinstance(operation := payload.get("op"), str):
+        return None
+    row = payload.get(_OPERATIONS.get(f'"{operation}"'.encode(), ""))
+    return row if isinstance(row, dict) else None
 
 
 def _repeated(text: bytes, members: dict[str, Raw]) -> str | None:
