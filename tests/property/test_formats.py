@@ -20,9 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.core.stream import StreamSpec
+from strandline.processing.formats.bare_values import BareValues
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.delimited_lines import DelimitedLines
 from strandline.processing.formats.record_rows import RowReader, record_format
+from strandline.processing.formats.source_fields import SourceFields
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchema
 from strandline.processing.pipelines.event_time import EventTimeSource
 from tests.support.messages import (
@@ -209,6 +211,39 @@ def test_lines_that_are_read_together_are_what_each_is_by_itself(rows: list[list
         lines: list[bytes | None] = [",".join(row).encode() for row in rows]
         exact = [reader._object(line) for line in lines if line is not None]
         assert reader.objects(lines, []) == exact
+
+
+SOURCES = st.sampled_from([None, b"?device=a", b"?device=b&x=7", b"?x=%22", b"mqtt:home/a"])
+BARE = st.sampled_from([b"1", b" 2.5\n", b"-0", b"01", b"1\n2", b"a", b'"3"', b"", b"\xff", b"true", None])
+OBJECTS = st.sampled_from(
+    [
+        b'{"x":1}',
+        b'{"device":"c"}',
+        b' {"y":2}',
+        b"{}",
+        b'{"n":{"device":1}}',
+        b'{"\\u0078":1}',
+        b"[1]",
+        b'{"x',
+        b"\xff",
+        None,
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(bare=st.lists(st.tuples(BARE, SOURCES), max_size=3), objects=st.lists(st.tuples(OBJECTS, SOURCES), max_size=3))
+def test_records_with_sources_that_are_read_together_are_what_each_is_by_itself(
+    bare: list[tuple[bytes | None, bytes | None]], objects: list[tuple[bytes | None, bytes | None]]
+) -> None:
+    document = {"stream": "s", "format": "value", "schema": {"device": "string?", "x": "double", "site": "string?"}}
+    fields = record_format(StreamSpec.from_document(document)).fields
+    sources = SourceFields({"site": 1}, {field.name: field.type for field in fields})
+    reader = BareValues(fields, sources)
+    exact = [None if value is None else reader._object(value, source) for value, source in bare]
+    assert reader.objects([value for value, _ in bare], [source for _, source in bare]) == exact
+    filled = sources.fill_in([value for value, _ in objects], [source for _, source in objects])
+    assert filled == [sources._fill_in_one(value, source) for value, source in objects]
 
 
 @pytest.mark.parametrize("name", FORMATS)
