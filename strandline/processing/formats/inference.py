@@ -153,9 +153,9 @@ def _of_changes(name: str, events: list[dict[str, Any]]) -> Proposal:
     for field_name, spec in schema.items():  # a column that is further in, or has no field's name
         if isinstance(spec, dict) and "from" in spec:
             schema[field_name] = spec | {"from": f"$.row{spec['from'][1:]}"}
-    for field_name, kind, path in (("op", "string", "$.op"), ("changed", "timestamp", "$.source.ts_ms")):
+    for field_name, kind, leads in (("op", "string", "$.op"), ("changed", "timestamp", "$.source.ts_ms")):
         if field_name not in schema:
-            schema[field_name] = {"type": kind, "from": path}
+            schema[field_name] = {"type": kind, "from": leads}
     proposal.document["schema"] = schema
     proposal.notes.append("op is c, r, u or d (created, read by a snapshot, updated, deleted): where: op <> 'd'")
     return proposal
@@ -171,7 +171,7 @@ def _of_avro_file(name: str, sample: bytes) -> tuple[Proposal, list[bytes]]:
         schema: Any = file.writer_schema
         for record in islice(file, SAMPLE_RECORDS_MAX):
             written = BytesIO()
-            fastavro.schemaless_writer(written, schema, record)  # type: ignore[arg-type]
+            fastavro.schemaless_writer(written, schema, record)
             values.append(written.getvalue())
         text = json.dumps(_plain_schema(schema))
         objects = AvroRecords((), None, text).objects(values, [None] * len(values))

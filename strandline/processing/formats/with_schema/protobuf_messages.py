@@ -125,7 +125,7 @@ class MessageType:
         from google.protobuf.message import DecodeError
         from google.protobuf.message_factory import GetMessageClass
 
-        self._parse = GetMessageClass(descriptor).FromString
+        self._parse: Callable[[Any], Message] = GetMessageClass(descriptor).FromString
         self._errors = (DecodeError, UnicodeDecodeError)
         self._array = explode
         self._plain = _plain_message(descriptor, _wanted(fields, explode))
