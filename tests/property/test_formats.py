@@ -209,7 +209,7 @@ def test_lines_that_are_read_together_are_what_each_is_by_itself(rows: list[list
     for width in (2, 3, 4):
         reader = DelimitedLines(config.fields, config.columns[:width], ",")
         lines: list[bytes | None] = [",".join(row).encode() for row in rows]
-        exact = [reader._object(line) for line in lines if line is not None]
+        exact = [reader._object(line) for line in lines]
         assert reader.objects(lines, []) == exact
 
 
@@ -240,7 +240,7 @@ def test_records_with_sources_that_are_read_together_are_what_each_is_by_itself(
     fields = record_format(StreamSpec.from_document(document)).fields
     sources = SourceFields({"site": 1}, {field.name: field.type for field in fields})
     reader = BareValues(fields, sources)
-    exact = [None if value is None else reader._object(value, source) for value, source in bare]
+    exact = [reader._object(value, source) for value, source in bare]
     assert reader.objects([value for value, _ in bare], [source for _, source in bare]) == exact
     filled = sources.fill_in([value for value, _ in objects], [source for _, source in objects])
     assert filled == [sources._fill_in_one(value, source) for value, source in objects]

@@ -10,8 +10,8 @@ from functools import lru_cache, partial
 import msgspec
 
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
-from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, not_utf8
-from strandline.processing.formats.source_fields import BLOCK_RECORDS, SOURCES_REMEMBERED_MAX, Members, SourceFields
+from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, in_blocks, not_utf8
+from strandline.processing.formats.source_fields import SOURCES_REMEMBERED_MAX, Members, SourceFields
 from strandline.processing.formats.text_values import NUMBER_LINES, json_of_text
 
 _text_of = msgspec.json.Decoder(str).decode
@@ -31,14 +31,7 @@ class BareValues:
 
     def objects(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> list[JsonText]:
         """Each value as a JSON object with its source's fields. `sources`: one of the headers of each record."""
-        objects: list[JsonText] = []
-        for first in range(0, len(values), BLOCK_RECORDS):
-            block, of_block = values[first : first + BLOCK_RECORDS], sources[first : first + BLOCK_RECORDS]
-            objects += self._at_once(block, of_block) or [
-                None if value is None else self._object(value, source)
-                for value, source in zip(block, of_block, strict=True)
-            ]
-        return objects
+        return in_blocks(self._at_once, self._object, values, sources)
 
     def _at_once(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> list[bytes] | None:
         """The objects of values that are all numbers for a field of numbers or times; None if one has to be looked at."""
@@ -59,7 +52,9 @@ class BareValues:
             return None
         return [begins[one] + number + b"}" for one, number in zip(members, numbers, strict=True)]
 
-    def _object(self, value: bytes, source: bytes | None) -> JsonText:
+    def _object(self, value: bytes | None, source: bytes | None) -> JsonText:
+        if value is None:
+            return None
         members = self._source_fields.members_of(source)
         field = self._field_for(members)
         if isinstance(field, Rejection):

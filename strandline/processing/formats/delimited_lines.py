@@ -13,11 +13,9 @@ from collections.abc import Sequence
 import msgspec
 
 from strandline.core.record_headers import REASON_DECODE
-from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, not_utf8
+from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, in_blocks, not_utf8
 from strandline.processing.formats.text_values import NUMBER, json_of_text
 
-_BLOCK_RECORDS = 1_024
-"""So many are tested together: where one is in doubt, all of them are read one by one."""
 _NUMBERS = re.compile(rf"(?:{NUMBER}\n)*+", re.ASCII)
 _TIMES = re.compile(r"(?:\d{4}-[^\x00-\x1f\\]++\n)*+", re.ASCII)
 """Texts that are no numbers, and hold nothing that JSON escapes."""
@@ -35,11 +33,7 @@ class DelimitedLines:
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
         """Each line as a JSON object of texts and numbers."""
-        objects: list[JsonText] = []
-        for first in range(0, len(values), _BLOCK_RECORDS):
-            block = values[first : first + _BLOCK_RECORDS]
-            objects += self._at_once(block) or [None if value is None else self._object(value) for value in block]
-        return objects
+        return in_blocks(self._at_once, self._object, values)
 
     def _at_once(self, values: Sequence[bytes | None]) -> list[bytes] | None:
         """The objects of lines that need no second look, column by column; None if any does: a quote, a value that is missing, a
@@ -66,7 +60,9 @@ class DelimitedLines:
             "\n".join([template % row for row in zip(*columns, strict=True)]).encode().split(b"\n") if columns else None
         )
 
-    def _object(self, value: bytes) -> JsonText:
+    def _object(self, value: bytes | None) -> JsonText:
+        if value is None:
+            return None
         try:
             line = value.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:

@@ -12,10 +12,7 @@ from typing import Any
 import msgspec
 
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
-from strandline.processing.formats.record_fields import JsonText, Rejection
-
-_BLOCK_RECORDS = 1_024
-"""So many are read together; where one is no map, all of them are read one by one."""
+from strandline.processing.formats.record_fields import JsonText, Rejection, in_blocks
 
 
 class PackedMaps:
@@ -35,11 +32,7 @@ class PackedMaps:
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
         """Each map as a JSON object."""
-        objects: list[JsonText] = []
-        for first in range(0, len(values), _BLOCK_RECORDS):
-            block = values[first : first + _BLOCK_RECORDS]
-            objects += self._at_once(block) or [None if value is None else self._object(value) for value in block]
-        return objects
+        return in_blocks(self._at_once, self._object, values)
 
     def _at_once(self, values: Sequence[bytes | None]) -> list[bytes] | None:
         """The objects of values that are maps all; None if any is not."""
@@ -49,7 +42,9 @@ class PackedMaps:
         except (ValueError, TypeError, RecursionError):
             return None
 
-    def _object(self, value: bytes) -> JsonText:
+    def _object(self, value: bytes | None) -> JsonText:
+        if value is None:
+            return None
         try:
             found = self._unpack(value)
         except (ValueError, RecursionError) as error:

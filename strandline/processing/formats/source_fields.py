@@ -13,12 +13,10 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from strandline.core.record_headers import QUERY_MARK, SOURCE_MQTT
-from strandline.processing.formats.record_fields import JsonText
+from strandline.processing.formats.record_fields import JsonText, in_blocks
 from strandline.processing.formats.text_values import json_of_text
 
 SOURCES_REMEMBERED_MAX = 50_000
-BLOCK_RECORDS = 1_024
-"""So many are tested together: where one is in doubt, all of them are looked at one by one."""
 _SOURCE_BYTES_REMEMBERED_MAX = 256
 _WHITESPACE = b" \t\r\n"
 _read_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -45,11 +43,7 @@ class SourceFields:
 
     def fill_in(self, values: Sequence[JsonText], sources: Sequence[bytes | None]) -> list[JsonText]:
         """Return the values with the fields that their sources add. `sources`: one of the headers of each record."""
-        filled: list[JsonText] = []
-        for first in range(0, len(values), BLOCK_RECORDS):
-            block, of_block = values[first : first + BLOCK_RECORDS], sources[first : first + BLOCK_RECORDS]
-            filled += self._fill_in_at_once(block, of_block) or map(self._fill_in_one, block, of_block)
-        return filled
+        return in_blocks(self._fill_in_at_once, self._fill_in_one, values, sources)
 
     def _fill_in_at_once(self, values: Sequence[JsonText], sources: Sequence[bytes | None]) -> list[bytes] | None:
         """The values with their fields, if all are objects that plainly have none of them; None if one has to be looked at."""

@@ -19,7 +19,7 @@ from strandline.core.field_types import is_number
 from strandline.core.json_paths import JsonPath
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
 from strandline.core.schemas.message_types import read_descriptor_set, read_registered_file
-from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection
+from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, in_blocks
 from strandline.processing.formats.timestamps import PER_SECOND, format_timestamp
 from strandline.processing.formats.with_schema.registered_schemas import PREFIX_BYTES, RegisteredSchemas, number_of
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 _NANOS = 10**9
-_BLOCK_RECORDS = 1_024
-"""So many are read together; where one can't be, all of them are read one by one."""
 _INDEXES_MAX = 32
 """Of a message's type, one for each level."""
 _WRAPPERS = {
@@ -132,18 +130,18 @@ class MessageType:
 
     def objects(self, values: Sequence[bytes | None]) -> list[JsonText]:
         """Each message as a JSON object of what the fields want of it."""
-        objects: list[JsonText] = []
-        for first in range(0, len(values), _BLOCK_RECORDS):
-            block = values[first : first + _BLOCK_RECORDS]
-            try:
-                objects += map(_encode, map(self._plain, map(self._parse, block)))
-            except (*self._errors, ValueError, TypeError):  # one of them is no message, or a tombstone
-                del objects[first:]
-                objects += [None if value is None else self.object(value) for value in block]
-        return objects
+        return in_blocks(self._at_once, self.object, values)
 
-    def object(self, value: bytes) -> JsonText:
+    def _at_once(self, values: Sequence[bytes | None]) -> list[bytes] | None:
+        try:
+            return list(map(_encode, map(self._plain, map(self._parse, values))))
+        except (*self._errors, ValueError, TypeError):  # one of them is no message, or a tombstone
+            return None
+
+    def object(self, value: bytes | None) -> JsonText:
         """The message as a JSON object of what the fields want of it."""
+        if value is None:
+            return None
         try:
             return _encode(self._plain(self._parse(value)))
         except self._errors as error:
