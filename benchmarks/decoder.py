@@ -6,15 +6,21 @@ W1 in each format.
 
 from __future__ import annotations
 
+import base64
 import random
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from io import BytesIO
 from typing import Any
 
 import cbor2
+import fastavro
 import msgspec
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.message_factory import GetMessageClass
 
+from strandline.core.schemas.message_types import read_descriptor_set
 from strandline.core.stream import StreamSpec
 from strandline.processing.formats.decoder import Decoder, RecordField
 from strandline.processing.formats.record_rows import RowReader, record_format
@@ -146,7 +152,61 @@ def format_works() -> dict[str, tuple[dict[str, Any], Lines, list[bytes | None]]
         ),
         "msgpack": ({"schema": w1, "format": "msgpack"}, packed(msgspec.msgpack.encode), []),
         "cbor": ({"schema": w1, "format": "cbor"}, packed(cbor2.dumps), []),
+        "raw": (
+            {"schema": {"device": "string", "ts": "timestamp?", "temp": "double?"}, "format": "raw"},
+            packed(lambda one: one["device"].encode()),
+            [],
+        ),
+        "avro": ({"schema": w1, "format": "avro", "avro": {"schema": AVRO}}, packed(avro_record), []),
+        "protobuf": (
+            {"schema": w1, "format": "protobuf", "protobuf": {"descriptor": descriptors(), "message": "p.W1"}},
+            packed(protobuf_message()),
+            [],
+        ),
+        "debezium": ({"schema": w1, "format": "debezium"}, packed(change_event), []),
     }
+
+
+AVRO = {
+    "type": "record",
+    "name": "W1",
+    "fields": [
+        {"name": "device", "type": "string"},
+        {"name": "ts", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "temp", "type": "double"},
+    ],
+}
+
+
+def avro_record(one: dict[str, Any]) -> bytes:
+    written = BytesIO()
+    fastavro.schemaless_writer(written, fastavro.parse_schema(AVRO), one)
+    return written.getvalue()
+
+
+def descriptors() -> str:
+    file = FileDescriptorProto(name="w1.proto", package="p", syntax="proto3")
+    message = file.message_type.add(name="W1")
+    for number, (name, kind) in enumerate({"device": 9, "ts": 3, "temp": 1}.items(), 1):  # string, int64, double
+        message.field.add(name=name, number=number, type=kind, label=1)  # type: ignore[arg-type]
+    return base64.b64encode(FileDescriptorSet(file=[file]).SerializeToString()).decode()
+
+
+def protobuf_message() -> Callable[[dict[str, Any]], bytes]:
+    message = GetMessageClass(read_descriptor_set(descriptors(), "p.W1"))
+    return lambda one: message(**one).SerializeToString()
+
+
+def change_event(one: dict[str, Any]) -> bytes:
+    source = {
+        "version": "3.2",
+        "connector": "postgresql",
+        "name": "plant",
+        "ts_ms": one["ts"],
+        "db": "plant",
+        "table": "w1",
+    }
+    return msgspec.json.encode({"before": None, "after": one, "source": source, "op": "c", "ts_ms": one["ts"] + 5})
 
 
 def format_cpu_s_per_million(document: dict[str, Any], lines: Lines, sources: list[bytes | None]) -> float:

@@ -812,3 +812,22 @@ class TestWhatAnAuditAsks:
         running.commit_checkpoint(a_checkpoint(6))
         assert running.first_slice_from("power", 6, {"turbines": {0: 50, 1: 100, 2: 0}}) == 6
         assert running.first_slice_from("power", 6, {"turbines": {0: 50, 1: 100, 2: 1}}) == 7
+
+
+class TestRegisteredSchemas:
+    """What a schema registry gave for a number."""
+
+    def test_the_first_answer_is_kept_for_ever(self, ledger: Ledger) -> None:
+        assert ledger.kept_schema("avro", 7) is None
+        kept = ledger.keep_schema("avro", 7, '{"text":"\\u0000"}')
+        assert (kept.kind, kept.number, kept.document) == ("avro", 7, '{"text":"\\u0000"}')
+        assert ledger.keep_schema("avro", 7, "another") == kept == ledger.kept_schema("avro", 7)
+        assert ledger.keep_schema("protobuf", 7, None).document is None
+        assert ledger.keep_schema("protobuf", 7, "later").document is None
+        assert ledger.keep_schema("avro", 2**32 - 1, None).number == 2**32 - 1
+        assert (ledger.count_unknown_schemas("avro"), ledger.count_unknown_schemas("protobuf")) == (1, 1)
+
+    def test_of_many_at_once_one_is_first(self, ledger: Ledger) -> None:
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda at: ledger.keep_schema("avro", 1, f"{at}"), range(8)))
+        assert len({one.document for one in found}) == 1

@@ -8,6 +8,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,9 @@ import cbor2
 import msgspec
 import pytest
 
+from strandline.core.documents import read_documents
+from strandline.core.stream import StreamSpec
+from tests.support.messages import avro_record, message_class
 from tests.support.topic_reader import read_messages
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "formats"
@@ -151,7 +155,80 @@ def influx() -> Case:
     return Case("site", "text/plain", ["\n".join(lines).encode()], expected, [b"weather,site=a"], ["decode"])
 
 
-CASES = {case.__name__: case for case in (paths, explode, csv, influx, msgpack, cbor)}
+def avro() -> Case:
+    stream, _ = read_documents((EXAMPLES / "avro.yaml").read_bytes(), "avro.yaml")
+    schema = json.loads(StreamSpec.parse(stream).avro.written_by)
+
+    def record(one: Reading) -> bytes:
+        state = "LEAK" if one.key == 3 else "OK"
+        at = datetime.fromtimestamp(one.at_s, UTC)
+        meter = {"id": one.key, "town": "t"}
+        bar = one.value if one.value > 0 else None
+        return avro_record(
+            schema, {"meter": meter, "at": at, "volume": Decimal(f"{one.value:.2f}"), "state": state, "bar": bar}
+        )
+
+    used = [one for one in readings()[:300] if one.key != 3]
+    expected = by_minute(
+        used,
+        lambda key: key,
+        lambda values: {
+            "volume": f"{sum(Decimal(f'{value:.2f}') for value in values):.2f}",
+            "pressure": max((v for v in values if v > 0), default=None),
+        },
+    )
+    good = record(readings()[0])
+    broken = [good[:-1], good + b"\0", b"\0" * 30]
+    return Case(
+        "meter", "application/avro", [record(one) for one in readings()[:300]], expected, broken, ["decode"] * 3
+    )
+
+
+def protobuf() -> Case:
+    stream, _ = read_documents((EXAMPLES / "protobuf.yaml").read_bytes(), "protobuf.yaml")
+    spec = StreamSpec.parse(stream).protobuf
+    message = message_class(spec.descriptor, spec.message)
+
+    def record(one: Reading, *ampere: float) -> bytes:
+        found = message(motor=f"motor-{one.key}")
+        found.at.seconds = one.at_s
+        if one.key != 3:
+            found.rpm = one.value
+        for value in ampere:
+            found.phase.add(name="L", ampere=value)
+        return found.SerializeToString()
+
+    groups = readings()[:300]
+    expected = by_minute(
+        groups,
+        lambda key: f"motor-{key}",
+        lambda values: {"peak": max(abs(value) for value in values) + 1, "rpm": max(values)},
+    )
+    for (motor, _), result in expected.items():
+        result["n"] *= 2
+        if motor == "motor-3":
+            result["rpm"] = None
+    bodies = [record(one, abs(one.value), abs(one.value) + 1) for one in groups]
+    broken = [b"\x0a\xff", record(groups[0], -1.0, -2.0)]
+    return Case("motor", "application/x-protobuf", bodies, expected, broken, ["decode", "schema", "schema"])
+
+
+def debezium() -> Case:
+    def event(one: Reading, number: int) -> dict[str, Any]:
+        row = {"id": one.key, "celsius": one.value}
+        before, after, op = (row, None, "d") if one.key == 3 else (None, row, "c")
+        source = {"ts_ms": one.at_s * 1000, "table": "thermostats"}
+        found = {"before": before, "after": after, "op": op, "source": source, "ts_ms": one.at_s * 1000 + 5}
+        return {"schema": {"type": "struct"}, "payload": found} if number % 2 else found
+
+    used = [one for one in readings() if one.key != 3]
+    expected = by_minute(used, lambda key: key, lambda values: {"low": min(values), "high": max(values)})
+    bodies = [json.dumps([event(one, number) for number, one in enumerate(readings())]).encode()]
+    broken = [b'{"op":"t","source":{"ts_ms":1}}', b'{"op":"c","after":{"id":1}']
+    return Case("id", "application/json", bodies, expected, broken, ["decode", "schema"])
+
+
+CASES = {case.__name__: case for case in (paths, explode, csv, influx, msgpack, cbor, avro, protobuf, debezium)}
 
 
 def apply_example(platform: Any, name: str) -> tuple[str, str, str]:
@@ -163,7 +240,7 @@ def apply_example(platform: Any, name: str) -> tuple[str, str, str]:
         names.append(f"formats-{old}")
         text = text.replace(f"{kind.strip()} {old}", f"{kind.strip()} formats-{old}")
     # No two streams may have a topic filter in common, and other tests apply examples, too.
-    platform.apply(text.replace("home/+/celsius", "formats/+/celsius"))
+    platform.apply(text.replace("home/+/celsius", "formats/+/celsius").replace("doors/+/log", "formats/+/log"))
     stream, job, alias = names
     return stream, job, alias
 
@@ -233,3 +310,22 @@ def test_bare_values_are_counted_by_their_arrival(platform: Any) -> None:
     report = platform.audit(job)
     assert report["sample"] == []
     assert (report["outcome"], report["differences"]) == ("clean", 0)
+
+
+@pytest.mark.long
+def test_raw_lines_are_counted_by_their_arrival(platform: Any) -> None:
+    stream, job, alias = apply_example(platform, "raw")
+    for number in range(100):
+        line = b' "door %d": %s\t' % (number, b"opened" if number % 4 else b"closed")
+        post(platform, stream, "application/octet-stream", line, f"?host=gate-{number % 3}")
+    post(platform, stream, "application/octet-stream", b"\xff", "?host=gate-0")
+    platform.wait_until_read(job)
+    platform.stop(job, drain=True)
+    counts: dict[str, int] = defaultdict(int)
+    for document in platform.documents(alias).values():
+        counts[document["host"]] += document["n"]
+    assert counts == {f"gate-{at}": sum(n % 3 == at and n % 4 > 0 for n in range(100)) for at in range(3)}
+    ((value, headers),) = platform.topic(f"{job}.dead-letter")
+    assert (value, headers["reason"]) == (b"\xff", b"decode")
+    report = platform.audit(job)
+    assert (report["outcome"], report["differences"], report["sample"]) == ("clean", 0, [])

@@ -20,8 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.core.stream import StreamSpec
+from strandline.processing.formats.bare_values import BareValues
 from strandline.processing.formats.decoder import Decoder
+from strandline.processing.formats.delimited_lines import DelimitedLines
 from strandline.processing.formats.record_rows import RowReader, record_format
+from strandline.processing.formats.source_fields import SourceFields
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchema
 from strandline.processing.pipelines.event_time import EventTimeSource
 from tests.support.messages import (
@@ -172,6 +175,75 @@ def test_a_good_record_is_accepted(name: str) -> None:
 def test_any_bytes(name: str, value: bytes, seed: int) -> None:
     FORMATS[name].check(value)
     FORMATS[name].check(mutated(FORMATS[name].good, random.Random(seed)))
+
+
+CELLS = st.sampled_from(
+    [
+        "a",
+        "7",
+        "1.5",
+        "true",
+        "",
+        "-0",
+        "01",
+        "1e5",
+        "a\\",
+        "a%sb",
+        "\u00e4",
+        "\x01",
+        " 7",
+        "2026-01-01",
+        "2026-13",
+        '"a"',
+        "\n",
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(rows=st.lists(st.lists(CELLS, min_size=2, max_size=4), min_size=1, max_size=4))
+def test_lines_that_are_read_together_are_what_each_is_by_itself(rows: list[list[str]]) -> None:
+    fields = {"a": "string", "b": "double?", "c": "timestamp?", "d": "boolean?"}
+    document = {"stream": "s", "format": "csv", "schema": fields}
+    config = record_format(StreamSpec.from_document(document))
+    for width in (2, 3, 4):
+        reader = DelimitedLines(config.fields, config.columns[:width], ",")
+        lines: list[bytes | None] = [",".join(row).encode() for row in rows]
+        exact = [reader._object(line) for line in lines]
+        assert reader.objects(lines, []) == exact
+
+
+SOURCES = st.sampled_from([None, b"?device=a", b"?device=b&x=7", b"?x=%22", b"mqtt:home/a"])
+BARE = st.sampled_from([b"1", b" 2.5\n", b"-0", b"01", b"1\n2", b"a", b'"3"', b"", b"\xff", b"true", None])
+OBJECTS = st.sampled_from(
+    [
+        b'{"x":1}',
+        b'{"device":"c"}',
+        b' {"y":2}',
+        b"{}",
+        b'{"n":{"device":1}}',
+        b'{"\\u0078":1}',
+        b"[1]",
+        b'{"x',
+        b"\xff",
+        None,
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(bare=st.lists(st.tuples(BARE, SOURCES), max_size=3), objects=st.lists(st.tuples(OBJECTS, SOURCES), max_size=3))
+def test_records_with_sources_that_are_read_together_are_what_each_is_by_itself(
+    bare: list[tuple[bytes | None, bytes | None]], objects: list[tuple[bytes | None, bytes | None]]
+) -> None:
+    document = {"stream": "s", "format": "value", "schema": {"device": "string?", "x": "double", "site": "string?"}}
+    fields = record_format(StreamSpec.from_document(document)).fields
+    sources = SourceFields({"site": 1}, {field.name: field.type for field in fields})
+    reader = BareValues(fields, sources)
+    exact = [reader._object(value, source) for value, source in bare]
+    assert reader.objects([value for value, _ in bare], [source for _, source in bare]) == exact
+    filled = sources.fill_in([value for value, _ in objects], [source for _, source in objects])
+    assert filled == [sources._fill_in_one(value, source) for value, source in objects]
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -135,3 +139,47 @@ def test_the_command_prints_a_document() -> None:
     assert "576 records of the sample give 576 rows" in told.output
     told = CliRunner().invoke(app, ["stream", "infer", "--sample", "-"], input="1\n2\n")
     assert yaml.safe_load(told.output)["schema"] == {"value": "long"}
+
+
+def test_change_events_are_proposed_by_the_columns_of_their_rows() -> None:
+    source = {"ts_ms": 1_764_000_000_000, "table": "t"}
+    rows = [{"id": 1, "celsius": 4.5, "a b": "x"}, {"id": 2, "celsius": None, "a b": "y"}]
+    events = [{"before": None, "after": row, "op": "c", "source": source, "ts_ms": 1_764_000_000_005} for row in rows]
+    events.append({"before": rows[0], "after": None, "op": "d", "source": source, "ts_ms": 1_764_000_000_005})
+    for wrapped in (events, [{"schema": {}, "payload": one} for one in events]):
+        proposal = infer_stream("s", b"\n".join(json.dumps(one).encode() for one in wrapped))
+        assert proposal.document == {
+            "stream": "s",
+            "format": "debezium",
+            "schema": {
+                "id": "long",
+                "celsius": "double?",
+                "a_b": {"type": "string", "from": '$.row["a b"]'},
+                "op": {"type": "string", "from": "$.op"},
+                "changed": {"type": "timestamp", "from": "$.source.ts_ms"},
+            },
+        }
+        assert (proposal.accepted, proposal.rejected) == (3, [])
+
+
+def test_a_file_of_avro_brings_its_schema() -> None:
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "id", "type": "string"},
+            {"name": "when", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+            {"name": "cost", "type": {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}},
+            {"name": "v", "type": ["null", "double"]},
+        ],
+    }
+    at = datetime(2025, 11, 24, 16, tzinfo=UTC)
+    rows = [{"id": "a", "when": at, "cost": Decimal("1.25"), "v": v} for v in (1.5, None)]
+    file = BytesIO()
+    fastavro.writer(file, schema, rows, codec="deflate")
+    proposal = infer_stream("s", file.getvalue())
+    fields = {"id": "string", "when": "timestamp", "cost": "decimal(6,2)", "v": "double?"}
+    assert proposal.document["schema"] == fields
+    assert (proposal.document["format"], proposal.accepted, proposal.rejected) == ("avro", 2, [])
+    with pytest.raises(NoSampleError, match="is no file of Avro that can be read"):
+        infer_stream("s", file.getvalue()[:-20])

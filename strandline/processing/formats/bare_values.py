@@ -10,9 +10,9 @@ from functools import lru_cache, partial
 import msgspec
 
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
-from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, not_utf8
+from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, in_blocks, not_utf8
 from strandline.processing.formats.source_fields import SOURCES_REMEMBERED_MAX, Members, SourceFields
-from strandline.processing.formats.text_values import json_of_text
+from strandline.processing.formats.text_values import NUMBER_LINES, json_of_text
 
 _text_of = msgspec.json.Decoder(str).decode
 
@@ -31,12 +31,30 @@ class BareValues:
 
     def objects(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> list[JsonText]:
         """Each value as a JSON object with its source's fields. `sources`: one of the headers of each record."""
-        return [
-            None if value is None else self._object(value, source)
-            for value, source in zip(values, sources, strict=True)
-        ]
+        return in_blocks(self._at_once, self._object, values, sources)
 
-    def _object(self, value: bytes, source: bytes | None) -> JsonText:
+    def _at_once(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> list[bytes] | None:
+        """The objects of values that are all numbers for a field of numbers or times; None if one has to be looked at."""
+        begins: dict[Members, bytes] = {}
+        members = list(map(self._source_fields.members_of, sources))
+        for one in set(members):
+            field = self._field_for(one)
+            if isinstance(field, Rejection) or field.type in ("string", "boolean"):
+                return None
+            given = b"".join([name + b":" + content + b"," for name, content in one])
+            begins[one] = b"{" + given + msgspec.json.encode(field.name) + b":"
+        try:
+            numbers = [value.strip() for value in values]  # type: ignore[union-attr]
+        except AttributeError:  # a tombstone
+            return None
+        text = b"\n".join([*numbers, b""])
+        if text.count(b"\n") != len(numbers) or NUMBER_LINES.fullmatch(text) is None:
+            return None
+        return [begins[one] + number + b"}" for one, number in zip(members, numbers, strict=True)]
+
+    def _object(self, value: bytes | None, source: bytes | None) -> JsonText:
+        if value is None:
+            return None
         members = self._source_fields.members_of(source)
         field = self._field_for(members)
         if isinstance(field, Rejection):
@@ -66,6 +84,9 @@ class RawValues(BareValues):
     def __init__(self, fields: Sequence[RecordField], source_fields: SourceFields, *, is_base64: bool) -> None:
         super().__init__([field for field in fields if field.type == "string"], source_fields)
         self._is_base64 = is_base64
+
+    def _at_once(self, _values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> None:
+        return None
 
     def _content(self, value: bytes, field: RecordField) -> bytes:
         return msgspec.json.encode(value if self._is_base64 else value.decode())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -77,10 +78,19 @@ class ChangeEvents:
         return _encode({ROW: row} | {name: members[name] for name in self._wanted if name in members})
 
 
+def row_of_change(event: dict[str, Any]) -> dict[str, Any] | None:
+    """The row of an event that is read already; None if it is no change of a row."""
+    payload = event.get(_PAYLOAD, event)
+    if not isinstance(payload, dict) or not isinstance(operation := payload.get("op"), str):
+        return None
+    row = payload.get(_OPERATIONS.get(f'"{operation}"'.encode(), ""))
+    return row if isinstance(row, dict) else None
+
+
 def _repeated(text: bytes, members: dict[str, Raw]) -> str | None:
     """A name that an object has twice."""
-    # Written without spaces, and each member once: then nothing else has room.
-    if len(text) == 1 + sum(len(name) + 4 + len(bytes(value)) for name, value in members.items()):
+    # Nothing is shorter than what is written here, with each member once: in a text of this length nothing else has room.
+    if len(_encode(members)) == len(text):
         return None
     names = top_level_keys(text)
     return next((name for name in names if names.count(name) > 1), None) if len(names) > len(members) else None

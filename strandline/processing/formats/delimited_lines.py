@@ -7,13 +7,20 @@ more or fewer values than columns.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Sequence
 
 import msgspec
 
 from strandline.core.record_headers import REASON_DECODE
-from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, not_utf8
-from strandline.processing.formats.text_values import json_of_text
+from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, in_blocks, not_utf8
+from strandline.processing.formats.text_values import NUMBER, json_of_text
+
+_NUMBERS = re.compile(rf"(?:{NUMBER}\n)*+", re.ASCII)
+_TIMES = re.compile(r"(?:\d{4}-[^\x00-\x1f\\]++\n)*+", re.ASCII)
+"""Texts that are no numbers, and hold nothing that JSON escapes."""
+_PLAIN_TEXTS = re.compile(r"(?:[^\x00-\x1f\\]++\n)*+")
+"""Not empty, and with nothing that JSON escapes; quotes are looked for before."""
 
 
 class DelimitedLines:
@@ -26,9 +33,36 @@ class DelimitedLines:
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
         """Each line as a JSON object of texts and numbers."""
-        return [None if value is None else self._object(value) for value in values]
+        return in_blocks(self._at_once, self._object, values)
 
-    def _object(self, value: bytes) -> JsonText:
+    def _at_once(self, values: Sequence[bytes | None]) -> list[bytes] | None:
+        """The objects of lines that need no second look, column by column; None if any does: a quote, a value that is missing, a
+        number that is none. Only what `_object` makes of a line, too, may come out."""
+        try:
+            text = b"\n".join(values).decode()  # type: ignore[arg-type]  # None raises TypeError
+        except (TypeError, UnicodeDecodeError):
+            return None
+        lines = text.split("\n")
+        if len(lines) != len(values) or '"' in text or "\r" in text:
+            return None
+        rows = [line.split(self._delimiter) for line in lines]
+        if set(map(len, rows)) != {len(self._columns)}:
+            return None
+        members, columns = [], []
+        for (name, field_type), column in zip(self._columns, zip(*rows, strict=True), strict=True):
+            if any(column):
+                if (form := _form_of(column, field_type)) is None:
+                    return None
+                members.append(name.decode().replace("%", "%%") + form)
+                columns.append(column)
+        template = "{" + ",".join(members) + "}"
+        return (
+            "\n".join([template % row for row in zip(*columns, strict=True)]).encode().split(b"\n") if columns else None
+        )
+
+    def _object(self, value: bytes | None) -> JsonText:
+        if value is None:
+            return None
         try:
             line = value.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
@@ -50,3 +84,15 @@ class DelimitedLines:
             if cell
         ]
         return b"{" + b",".join(members) + b"}"
+
+
+def _form_of(column: Sequence[str], field_type: str) -> str | None:
+    """How each value of a column stands in JSON; None if they differ in that, or one has to be looked at."""
+    cells = "\n".join(column) + "\n"
+    if field_type == "string":
+        return '"%s"' if _PLAIN_TEXTS.fullmatch(cells) else None
+    if field_type == "boolean":
+        return "%s" if set(column) <= {"true", "false"} else None
+    if _NUMBERS.fullmatch(cells):
+        return "%s"
+    return '"%s"' if field_type == "timestamp" and _TIMES.fullmatch(cells) else None

@@ -9,11 +9,16 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
+from itertools import islice
 from typing import Any
 
 from strandline.core.errors import StrandlineError
 from strandline.core.field_types import WHOLE_RANGES
+from strandline.core.json_paths import parse_json_path
+from strandline.core.schemas.avro_schemas import read_avro_schema
 from strandline.core.stream import FIELD_NAME, RESERVED_FIELDS, StreamSpec
+from strandline.processing.formats.change_events import row_of_change
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.influx_lines import InfluxLines
 from strandline.processing.formats.json_rows import path_text
@@ -22,9 +27,11 @@ from strandline.processing.formats.record_fields import Rejection
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.text_values import is_number_text
 from strandline.processing.formats.timestamps import PER_SECOND, parse_timestamp
+from strandline.processing.formats.with_schema.avro_records import AvroRecords, declared_type
 from strandline.processing.pipelines.event_time import EventTimeSource
 
 SAMPLE_RECORDS_MAX = 10_000
+_AVRO_FILE = b"Obj\x01"
 _DELIMITERS = ";,\t|"
 _TIME_NAME = re.compile(
     r"(?i)(?:^|_|\b)(?:ts|time|timestamp|date|datetime|at|when|created|measured|ns)(?:_?(?:s|ms|us|ns))?$"
@@ -57,12 +64,16 @@ Path = tuple[str | int, ...]
 
 def infer_stream(name: str, sample: bytes) -> Proposal:
     """Propose a document for the stream: format, fields with their types, units and paths. Raises NoSampleError."""
+    if sample.startswith(_AVRO_FILE):
+        proposal, values = _of_avro_file(name, sample)
+        _try_out(proposal, values)
+        return proposal
     try:
         text = sample.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise NoSampleError(
-            f"the sample is no text ({error.reason} at byte {error.start}); MessagePack and CBOR can't be inferred: write the "
-            "document by hand, see docs/formats.md"
+            f"the sample is no text ({error.reason} at byte {error.start}); MessagePack, CBOR, Protobuf and single records of "
+            "Avro can't be inferred: write the document by hand, see docs/formats.md"
         ) from error
     lines = [line for line in text.splitlines() if line.strip()][:SAMPLE_RECORDS_MAX]
     if not lines:
@@ -156,6 +167,8 @@ def _of_json(name: str, text: str, lines: list[str]) -> tuple[Proposal, list[byt
     objects = [record for record in records[:SAMPLE_RECORDS_MAX] if isinstance(record, dict)]
     if not objects:
         raise NoSampleError("the sample holds no JSON object; give one object a line, or an array of objects")
+    if all(row_of_change(one) is not None for one in objects):
+        return _of_changes(name, objects), [json.dumps(record).encode() for record in objects]
     document: dict[str, Any] = {"stream": name, "format": "json"}
     proposal = Proposal(document)
     array = next((key for key, value in objects[0].items() if _is_list_of_objects(value)), None)
@@ -175,6 +188,68 @@ def _of_json(name: str, text: str, lines: list[str]) -> tuple[Proposal, list[byt
             found[path].append(value)
     document["schema"] = _schema(found, len(rows), proposal, is_text=False)
     return proposal, [json.dumps(record).encode() for record in records[:SAMPLE_RECORDS_MAX]]
+
+
+def _of_changes(name: str, events: list[dict[str, Any]]) -> Proposal:
+    """Of Debezium's change events: the columns of their rows, and what happened to them when."""
+    found: dict[Path, list[Any]] = defaultdict(list)
+    for event in events:
+        for path, value in _leaves(row_of_change(event) or {}, ()):
+            found[path].append(value)
+    proposal = Proposal({"stream": name, "format": "debezium"})
+    schema = _schema(found, len(events), proposal, is_text=False)
+    for field_name, spec in schema.items():  # a column that is further in, or has no field's name
+        if isinstance(spec, dict) and "from" in spec:
+            schema[field_name] = spec | {"from": f"$.row{spec['from'][1:]}"}
+    for field_name, kind, leads in (("op", "string", "$.op"), ("changed", "timestamp", "$.source.ts_ms")):
+        if field_name not in schema:
+            schema[field_name] = {"type": kind, "from": leads}
+    proposal.document["schema"] = schema
+    proposal.notes.append("op is c, r, u or d (created, read by a snapshot, updated, deleted): where: op <> 'd'")
+    return proposal
+
+
+def _of_avro_file(name: str, sample: bytes) -> tuple[Proposal, list[bytes]]:
+    """Of a file of Avro: its schema, and its records as they would be sent."""
+    import fastavro
+
+    values = []
+    try:
+        file = fastavro.reader(BytesIO(sample))
+        schema: Any = file.writer_schema
+        for record in islice(file, SAMPLE_RECORDS_MAX):
+            written = BytesIO()
+            fastavro.schemaless_writer(written, schema, record)
+            values.append(written.getvalue())
+        text = json.dumps(_plain_schema(schema))
+        objects = AvroRecords((), None, text).objects(values, [None] * len(values))
+    except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError) as error:
+        raise NoSampleError(
+            f"the sample is no file of Avro that can be read ({error or type(error).__name__})"
+        ) from error
+    found: dict[Path, list[Any]] = defaultdict(list)
+    for one in objects:
+        for path, value in _leaves(json.loads(one) if isinstance(one, bytes) else {}, ()):
+            found[path].append(value)
+    proposal = Proposal({"stream": name, "format": "avro", "avro": {"schema": text}})
+    fields = _schema(found, len(values), proposal, is_text=False)
+    for field_name, spec in fields.items():
+        spec = dict(spec) if isinstance(spec, dict) else {"type": spec}
+        path = parse_json_path(spec.get("from", f"$.{field_name}"))
+        if (declared := declared_type(read_avro_schema(text), path)) is not None:
+            spec["type"] = declared + "?" * spec["type"].endswith("?")
+            spec.pop("unit", None)
+        fields[field_name] = spec if len(spec) > 1 else spec["type"]
+    proposal.document["schema"] = fields
+    proposal.notes.append("send each record by itself, without the file's header; or use a schema registry")
+    return proposal, values
+
+
+def _plain_schema(schema: Any) -> Any:
+    """A schema without what the library adds to it."""
+    if isinstance(schema, dict):
+        return {key: _plain_schema(value) for key, value in schema.items() if not key.startswith("__")}
+    return [_plain_schema(one) for one in schema] if isinstance(schema, list) else schema
 
 
 def _are_influx(lines: list[str]) -> bool:

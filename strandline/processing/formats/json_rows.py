@@ -25,6 +25,7 @@ from msgspec import UNSET, Raw, UnsetType
 from strandline.core.json_paths import JsonPath
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
 from strandline.processing.formats.record_fields import (
+    BLOCK_RECORDS,
     JsonText,
     RecordField,
     Rejection,
@@ -38,8 +39,6 @@ EXPLODED_BYTES_MAX = 64 << 20
 """The rows of one record have fewer bytes together."""
 
 ROWS_A_PART = 10_000
-_BLOCK_RECORDS = 1_024
-"""So many records are tested together: where one is in doubt, all of them are read one by one."""
 _Value = Raw | UnsetType
 _object_of = msgspec.json.Decoder(dict[str, Raw]).decode
 _array_of = msgspec.json.Decoder(list[Raw]).decode
@@ -73,8 +72,8 @@ class JsonRows:
     def rows(self, values: Sequence[JsonText]) -> list[JsonText]:
         """The row of each record. What is no JSON object stays as it is: the decoder rejects it."""
         rows: list[JsonText] = []
-        for first in range(0, len(values), _BLOCK_RECORDS):
-            block = values[first : first + _BLOCK_RECORDS]
+        for first in range(0, len(values), BLOCK_RECORDS):
+            block = values[first : first + BLOCK_RECORDS]
             rows += self._fields.rows_at_once(block) or map(self._row, block)
         return rows
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
-from strandline.processing.formats.record_fields import JsonText, Rejection
+from strandline.processing.formats.record_fields import JsonText, Rejection, in_blocks
 
 
 class PackedMaps:
@@ -32,9 +32,19 @@ class PackedMaps:
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
         """Each map as a JSON object."""
-        return [None if value is None else self._object(value) for value in values]
+        return in_blocks(self._at_once, self._object, values)
 
-    def _object(self, value: bytes) -> JsonText:
+    def _at_once(self, values: Sequence[bytes | None]) -> list[bytes] | None:
+        """The objects of values that are maps all; None if any is not."""
+        try:
+            found = list(map(self._unpack, values))  # type: ignore[arg-type]  # None raises TypeError
+            return list(map(msgspec.json.encode, found)) if set(map(type, found)) == {dict} else None
+        except (ValueError, TypeError, RecursionError):
+            return None
+
+    def _object(self, value: bytes | None) -> JsonText:
+        if value is None:
+            return None
         try:
             found = self._unpack(value)
         except (ValueError, RecursionError) as error:

@@ -18,6 +18,7 @@ import json
 import math
 import re
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -155,6 +156,24 @@ class Rejection:
 
 JsonText = bytes | Rejection | None
 """A record as the decoder takes it: the text of a JSON object, or why it can't be one; None is a tombstone."""
+
+
+BLOCK_RECORDS = 1_024
+"""So many records are read together; where one has to be looked at, all of them are read one by one."""
+
+
+def in_blocks(
+    at_once: Callable[..., Sequence[JsonText] | None], one: Callable[..., JsonText], *columns: Sequence[Any]
+) -> list[JsonText]:
+    """What `one` makes of each record, in order. `at_once` makes the same of a block of them, or None where it can't tell.
+
+    `columns`: what both are given of each record.
+    """
+    made: list[JsonText] = []
+    for first in range(0, len(columns[0]), BLOCK_RECORDS):
+        block = [column[first : first + BLOCK_RECORDS] for column in columns]
+        made += at_once(*block) or map(one, *block)
+    return made
 
 
 class RecordValidator:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from strandline.core.record_headers import QUERY_MARK, SOURCE_MQTT, unpack_header_values
-from strandline.processing.formats.record_fields import JsonText
+from strandline.processing.formats.record_fields import JsonText, in_blocks
 from strandline.processing.formats.text_values import json_of_text
 
 EVENT_TIME_PARAMETER = "event_time"
@@ -58,7 +58,21 @@ class SourceFields:
 
     def fill_in(self, values: Sequence[JsonText], sources: Sequence[bytes | None]) -> list[JsonText]:
         """Return the values with the fields that their sources add. `sources`: one of the headers of each record."""
-        return [self._fill_in_one(value, source) for value, source in zip(values, sources, strict=True)]
+        return in_blocks(self._fill_in_at_once, self._fill_in_one, values, sources)
+
+    def _fill_in_at_once(self, values: Sequence[JsonText], sources: Sequence[bytes | None]) -> list[bytes] | None:
+        """The values with their fields, if all are objects that plainly have none of them; None if one has to be looked at."""
+        try:
+            text = b"".join(values)  # type: ignore[arg-type]
+        except TypeError:  # no bytes
+            return None
+        if b"\\" in text or {value[:2] for value in values} != {b'{"'}:  # type: ignore[index]
+            return None
+        members = list(map(self.members_of, sources))
+        if any(name in text for name in {name for one in set(members) for name, _ in one}):
+            return None
+        begins = {one: b"{" + b"".join([name + b":" + content + b"," for name, content in one]) for one in set(members)}
+        return [begins[one] + value[1:] for one, value in zip(members, values, strict=True)]  # type: ignore[index]
 
     def _fill_in_one(self, value: JsonText, source: bytes | None) -> JsonText:
         if source is None or not isinstance(value, bytes):

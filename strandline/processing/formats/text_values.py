@@ -6,7 +6,11 @@ import re
 
 import msgspec
 
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?"
+"""A number as JSON writes it; for re.ASCII."""
+NUMBER_LINES = re.compile(rf"(?:{NUMBER}\n)*+".encode())
+"""Numbers, each with the end of its line."""
+_NUMBER = re.compile(NUMBER, re.ASCII)
 _encode = msgspec.json.encode
 
 

@@ -186,6 +186,17 @@ def _record_type(
     return RecordType(read_avro_schema(schema, references), fields, explode)
 
 
+def declared_type(schema: AvroType, path: JsonPath) -> str | None:
+    """The type that a field needs for what the logical type at the path means; None where there is none, or another one."""
+    for found in _reached(schema, path):
+        if isinstance(found, dict) and (logical := found.get("logicalType")) is not None:
+            if logical in _TIMES or logical == "date":
+                return "timestamp"
+            if logical == "decimal":
+                return f"decimal({found['precision']},{found.get('scale', 0)})"
+    return None
+
+
 def _physical(schema: AvroType, numbers: Iterator[int]) -> AvroType:
     """The schema without logical types, and with a name of its own for each type."""
     if isinstance(schema, list):

@@ -19,7 +19,7 @@ from strandline.core.field_types import is_number
 from strandline.core.json_paths import JsonPath
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
 from strandline.core.schemas.message_types import read_descriptor_set, read_registered_file
-from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection
+from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, in_blocks
 from strandline.processing.formats.timestamps import PER_SECOND, format_timestamp
 from strandline.processing.formats.with_schema.registered_schemas import PREFIX_BYTES, RegisteredSchemas, number_of
 
@@ -48,8 +48,7 @@ class ProtobufMessages:
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
         """Each message as a JSON object."""
-        read = self._type.object
-        return [None if value is None else read(value) for value in values]
+        return self._type.objects(values)
 
     def with_only(self, value: bytes, element: int) -> bytes:
         """The message with an array of this element alone."""
@@ -124,13 +123,25 @@ class MessageType:
         from google.protobuf.message import DecodeError
         from google.protobuf.message_factory import GetMessageClass
 
-        self._parse = GetMessageClass(descriptor).FromString
+        self._parse: Callable[[Any], Message] = GetMessageClass(descriptor).FromString
         self._errors = (DecodeError, UnicodeDecodeError)
         self._array = explode
         self._plain = _plain_message(descriptor, _wanted(fields, explode))
 
-    def object(self, value: bytes) -> JsonText:
+    def objects(self, values: Sequence[bytes | None]) -> list[JsonText]:
+        """Each message as a JSON object of what the fields want of it."""
+        return in_blocks(self._at_once, self.object, values)
+
+    def _at_once(self, values: Sequence[bytes | None]) -> list[bytes] | None:
+        try:
+            return list(map(_encode, map(self._plain, map(self._parse, values))))
+        except (*self._errors, ValueError, TypeError):  # one of them is no message, or a tombstone
+            return None
+
+    def object(self, value: bytes | None) -> JsonText:
         """The message as a JSON object of what the fields want of it."""
+        if value is None:
+            return None
         try:
             return _encode(self._plain(self._parse(value)))
         except self._errors as error:
@@ -250,6 +261,11 @@ def _plain_message(descriptor: Descriptor, wanted: _Wanted) -> Plain:
             others.append((field.name, field.has_presence, plain or _same))
     read = attrgetter(*plain_names) if plain_names else None
     is_one = len(plain_names) == 1
+    if read is not None and not is_one and not others:
+        members = [(f"f{at}", Any) for at in range(len(plain_names))]
+        names = {f"f{at}": name for at, name in enumerate(plain_names)}
+        struct = msgspec.defstruct("Plain", members, rename=names, gc=False)
+        return lambda message: struct(*read(message))
 
     def plain_of(message: Message) -> dict[str, Any]:
         found: dict[str, Any] = {}
