@@ -101,7 +101,7 @@ def _number(value: object) -> object:
 
 
 Number = Annotated[int | float, BeforeValidator(_number)]
-RecordFormatName = Literal["json", "value", "csv", "msgpack", "cbor", "influx"]
+RecordFormatName = Literal["json", "value", "csv", "msgpack", "cbor", "influx", "otlp", "prometheus"]
 FieldName = Annotated[str, BeforeValidator(check_field_name)]
 FIELD_NAMES_SCHEMA: dict[str, JsonValue] = {"propertyNames": {"pattern": f"^{FIELD_NAME.pattern}$"}}
 """For the JSON Schema of a mapping whose keys are field names."""
@@ -392,7 +392,8 @@ class StreamSpec(DocumentModel):
     """Of the Kafka topic."""
     format: RecordFormatName = "json"
     """What a record is: a JSON object; a bare `value`, a number or a text; a line of `csv`; a map in `msgpack` or
-    `cbor`; or a line of InfluxDB's protocol, `influx`."""
+    `cbor`; a line of InfluxDB's protocol, `influx`; or a request with metrics of OpenTelemetry, `otlp`, or of Prometheus'
+    remote write, `prometheus`, each of whose data points is a row."""
     csv: CsvSpec | None = None
     """Of the format csv: delimiter and columns."""
     explode: PathText | None = None

@@ -30,6 +30,8 @@ RECORD_CONTENT_TYPES = {
     "msgpack": b"application/vnd.msgpack",
     "cbor": b"application/cbor",
     "influx": b"text/plain",
+    "otlp": b"application/x-protobuf",
+    "prometheus": b"application/x-protobuf",
 }
 """Format of a stream -> the content type of one record, whatever the form of its request."""
 
@@ -109,6 +111,7 @@ FORM_OF_CONTENT_TYPE = {
     "application/vnd.msgpack": Form.WHOLE,
     "application/cbor": Form.WHOLE,
     "application/octet-stream": Form.WHOLE,
+    "application/x-protobuf": Form.WHOLE,
     "application/cloudevents+json": Form.EVENT,
     "application/cloudevents-batch+json": Form.EVENTS,
 }

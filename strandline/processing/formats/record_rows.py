@@ -18,6 +18,9 @@ from strandline.processing.formats.json_rows import ExplodedRows, JsonRows, Rows
 from strandline.processing.formats.packed_maps import PackedMaps
 from strandline.processing.formats.record_fields import JsonText, RecordField, record_fields
 from strandline.processing.formats.source_fields import SourceFields
+from strandline.processing.formats.telemetry.otlp_metrics import OtlpMetrics
+from strandline.processing.formats.telemetry.points import POINTS
+from strandline.processing.formats.telemetry.remote_writes import RemoteWrites
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
     from strandline.core.stream import StreamSpec
@@ -52,10 +55,20 @@ def record_format(stream: StreamSpec) -> RecordFormat:
         topic_levels=dict(stream.mqtt.fields) if stream.mqtt else {},
         columns=tuple(csv.columns if csv and csv.columns else stream.fields),
         delimiter=csv.delimiter if csv else ",",
-        explode=None if stream.explode is None else parse_json_path(stream.explode),
+        explode=POINTS
+        if stream.format in ("otlp", "prometheus")
+        else parse_json_path(stream.explode)
+        if stream.explode
+        else None,
         header_fields=tuple(stream.http.record_headers.items()) if stream.http else (),
         event_time_parameter=stream.event_time_parameter,
     )
+
+
+def _explode(stream: StreamSpec) -> JsonPath | None:
+    if stream.format in ("otlp", "prometheus"):
+        return POINTS
+    return None if stream.explode is None else parse_json_path(stream.explode)
 
 
 class FormatReader(Protocol):
@@ -72,6 +85,8 @@ _READERS: dict[str, Callable[[RecordFormat, SourceFields], FormatReader]] = {
     "msgpack": lambda *_: PackedMaps.of_msgpack(),
     "cbor": lambda *_: PackedMaps.of_cbor(),
     "influx": lambda *_: InfluxLines(),
+    "otlp": lambda *_: OtlpMetrics(),
+    "prometheus": lambda *_: RemoteWrites(),
 }
 """JSON needs none."""
 
@@ -123,6 +138,10 @@ class RowReader:
         if element is None or value is None:
             return value
         assert self._exploded is not None
+        if self._reader is not None:
+            (read,) = self._reader.objects([value], [None])
+            assert isinstance(read, bytes), "one of its rows was read"
+            value = read
         return self._exploded.with_only(value, element)
 
     def _filled_in(self, texts: Sequence[JsonText], sources: Sequence[bytes | None]) -> Sequence[JsonText]:
