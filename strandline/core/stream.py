@@ -39,7 +39,7 @@ HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 HEADERS_NOT_FOR_RECORDS = frozenset((
     "accept", "accept-encoding", "accept-language", "authorization", "cache-control", "connection", "content-encoding",
     "content-length", "content-type", "cookie", "expect", "host", "idempotency-key", "keep-alive", "origin", "pragma",
-    "proxy-authorization", "referer", "te", "trailer", "transfer-encoding", "upgrade",
+    "proxy-authorization", "referer", "te", "trailer", "transfer-encoding", "upgrade", "user-agent",
 ))  # fmt: skip
 """Of HTTP; lower case."""
 SECRET_HEADERS = frozenset(("authorization", "cookie", "proxy-authorization", "x-api-key", "api-key", "x-auth-token"))

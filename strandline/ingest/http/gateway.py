@@ -148,8 +148,10 @@ class HttpGateway:
             require_influx(appender.spec)
         elif (telemetry := telemetry_of(request.url)) is not None:
             require_format(appender.spec, telemetry[1])
-        headers = (*((HEADER_QUERY, head.query),) * bool(head.query), *headers_named_by(appender.spec, request))
+        headers: tuple[tuple[str, bytes], ...] = ((HEADER_QUERY, head.query),) if head.query else ()
         content_type = None
+        if appender.spec.http is not None:
+            headers += headers_named_by(appender.spec.http, request)
         if head.event is not None:
             headers, content_type = (*headers, *head.event.attributes), head.event.content_type
         framed = await self._frame(request.body(), head, appender.spec)

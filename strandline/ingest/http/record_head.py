@@ -40,7 +40,7 @@ def read_record_head(request: Request, body_bytes_max: int) -> RecordHead:
     telemetry = telemetry_of(request.url)
     is_packed = telemetry is not None and require_telemetry(request, telemetry[1])
     is_other_api = telemetry is not None or is_influx(request.url)
-    event = EventHead(request) if is_event(request) and not is_other_api else None
+    event = EventHead(request) if request.others and not is_other_api and is_event(request) else None
     if event is not None or telemetry is not None:
         form = Form.WHOLE  # whatever its data are
     else:
@@ -52,7 +52,8 @@ def read_record_head(request: Request, body_bytes_max: int) -> RecordHead:
     query = request.url.partition(b"?")[2].partition(b"#")[0]
     if len(query) > QUERY_BYTES_MAX:
         raise Refusal(400, "bad_request", f"the URL's query has {len(query)} bytes; at most {QUERY_BYTES_MAX}")
-    hold_others(request)
+    if request.others:
+        hold_others(request)
     return RecordHead(form, coding, message_id, QUERY_MARK + query if query else b"", event)
 
 
