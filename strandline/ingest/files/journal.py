@@ -72,7 +72,8 @@ class Journal:
     def __init__(self, path: Path) -> None:
         """Raises StackError."""
         try:
-            self._connection = sqlite3.connect(path, isolation_level=None)
+            # Large files are hashed in a thread; no two calls overlap.
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._connection.execute("PRAGMA journal_mode = TRUNCATE")
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.executescript(_SCHEMA)
