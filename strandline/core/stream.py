@@ -40,7 +40,7 @@ HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 HEADERS_NOT_FOR_RECORDS = frozenset((
     "accept", "accept-encoding", "accept-language", "authorization", "cache-control", "connection", "content-encoding",
     "content-length", "content-type", "cookie", "expect", "host", "idempotency-key", "keep-alive", "origin", "pragma",
-    "proxy-authorization", "referer", "te", "trailer", "transfer-encoding", "upgrade",
+    "proxy-authorization", "referer", "te", "trailer", "transfer-encoding", "upgrade", "user-agent",
 ))  # fmt: skip
 """Of HTTP; lower case."""
 SECRET_HEADERS = frozenset(("authorization", "cookie", "proxy-authorization", "x-api-key", "api-key", "x-auth-token"))
@@ -102,8 +102,10 @@ def _number(value: object) -> object:
 
 
 Number = Annotated[int | float, BeforeValidator(_number)]
-RecordFormatName = Literal["json", "value", "raw", "csv", "msgpack", "cbor", "influx", "avro", "protobuf", "debezium"]
-FORMATS_WITH_MEMBERS = ("json", "msgpack", "cbor", "influx", "avro", "protobuf", "debezium")
+RecordFormatName = Literal[
+    "json", "value", "raw", "csv", "msgpack", "cbor", "influx", "avro", "protobuf", "debezium", "otlp", "prometheus"
+]
+FORMATS_WITH_MEMBERS = ("json", "msgpack", "cbor", "influx", "avro", "protobuf", "debezium", "otlp", "prometheus")
 """The formats whose records have members, to which `from` leads."""
 FORMATS_WITH_ARRAYS = ("json", "avro", "protobuf")
 """The formats whose records can be exploded: their readers can also write a record with one element alone."""
@@ -472,8 +474,9 @@ class StreamSpec(DocumentModel):
     """Of the Kafka topic."""
     format: RecordFormatName = "json"
     """What a record is: a JSON object; a bare `value`, a number or a text; `raw` bytes or text; a line of `csv`; a map in
-    `msgpack` or `cbor`; a line of InfluxDB's protocol, `influx`; a record of `avro`; a message of `protobuf`; or a change
-    event of `debezium`."""
+    `msgpack` or `cbor`; a line of InfluxDB's protocol, `influx`; a record of `avro`; a message of `protobuf`; a change
+    event of `debezium`; or a request with metrics of OpenTelemetry, `otlp`, or of Prometheus' remote write, `prometheus`, each
+    of whose data points is a row."""
     raw: RawSpec | None = None
     """Of the format raw: how the record becomes text."""
     csv: CsvSpec | None = None

@@ -54,6 +54,7 @@ def wait_until(is_so: Callable[[], object], told: Callable[[], object] = str, de
 
 
 MODULES = {
+    "http": "strandline.ingest.http.gateway",
     "mqtt": "strandline.ingest.mqtt.bridge",
     "tcp": "strandline.ingest.sockets.tcp_gateway",
     "poll": "strandline.ingest.poll.gateway",
@@ -76,7 +77,7 @@ class GatewayProcess:
             "kafka_bootstrap": kafka,
             "ledger_url": f"sqlite:///{directory}/ledger.sqlite",
             "data_dir": directory,
-            f"{protocol}_pages_port": self.pages_port,
+            "http_port" if protocol == "http" else f"{protocol}_pages_port": self.pages_port,
             "record_bytes_max": RECORD_BYTES_MAX,
             "streams_look_s": 0.2,
             "confirm_timeout_s": 10,  # a busy machine is no reason to spool

@@ -172,7 +172,7 @@ def test_the_same_stream_written_in_two_ways_is_the_same_document() -> None:
         (
             "format: json",
             "format: avro",
-            ":3: format: expected 'json', 'value', 'csv', 'msgpack', 'cbor' or 'influx', got 'avro'",
+            ":3: format: expected 'json', 'value', 'csv', 'msgpack', 'cbor', 'influx', 'otlp' or 'prometheus', got 'avro'",
         ),
         ("turbine: string", "turbine: text", ":5: schema.turbine: 'text' is not a type; expected one of: boolean"),
         ("turbine: string", "turbine: sting", ":5: schema.turbine: 'sting' is not a type; did you mean 'string'?"),

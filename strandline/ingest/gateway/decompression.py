@@ -24,6 +24,7 @@ _GZIP = 31
 """For zlib: a window of 32 kB, with gzip's header and checksum."""
 _ZSTD_WINDOW_LOG_MAX = 23
 """8 MB, the largest window that HTTP allows (RFC 9659). Without the limit a frame may ask for far more memory."""
+ZSTD_OPTIONS: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG_MAX}
 
 
 class ContentCoding(Enum):
@@ -43,9 +44,7 @@ class _Decompressor(Protocol):
 
 _DECOMPRESSORS: dict[ContentCoding, Callable[[], _Decompressor]] = {
     ContentCoding.GZIP: lambda: zlib.decompressobj(_GZIP),
-    ContentCoding.ZSTD: lambda: zstd.ZstdDecompressor(
-        options={zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG_MAX}
-    ),
+    ContentCoding.ZSTD: lambda: zstd.ZstdDecompressor(options=ZSTD_OPTIONS),
 }
 
 

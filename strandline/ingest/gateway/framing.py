@@ -34,6 +34,8 @@ RECORD_CONTENT_TYPES = {
     "avro": b"application/avro",
     "protobuf": b"application/x-protobuf",
     "debezium": b"application/json",
+    "otlp": b"application/x-protobuf",
+    "prometheus": b"application/x-protobuf",
 }
 """Format of a stream -> the content type of one record, whatever the form of its request."""
 

@@ -222,11 +222,15 @@ class HttpConnection(asyncio.Protocol):
         request = self._request
         if request is None or not self._is_in_head:
             return
-        wanted = WANTED_HEADERS.get(name) or WANTED_HEADERS.get(name.lower())
+        wanted = WANTED_HEADERS.get(name)
         if wanted is None:
-            if name.lower() not in PASSED_OVER_HEADERS:
-                request.others.append((name.lower(), value))
-        else:
+            if name in PASSED_OVER_HEADERS:
+                return
+            lower = name.lower()
+            wanted = WANTED_HEADERS.get(lower)
+            if wanted is None and lower not in PASSED_OVER_HEADERS:
+                request.others.append((lower, value))
+        if wanted is not None:
             headers = request.headers
             if wanted in headers:
                 detail = f"the head has {wanted.decode()} twice; nothing of the request was persisted: send it once"

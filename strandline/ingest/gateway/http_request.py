@@ -168,11 +168,15 @@ WANTED_HEADERS = {
     for spelling in (name, name.title())
 }  # fmt: skip
 """The headers that a gateway reads, in the two spellings that nearly all senders use -> their lower-case name."""
-PASSED_OVER_HEADERS = frozenset((
-    b"accept", b"accept-encoding", b"accept-language", b"authorization", b"cache-control", b"connection", b"cookie",
-    b"keep-alive", b"pragma", b"proxy-authorization", b"referer", b"te", b"trailer", b"upgrade",
-))  # fmt: skip
-"""What is never kept: no stream may take it into its records. Lower case."""
+PASSED_OVER_HEADERS = frozenset(
+    spelling
+    for name in (
+        b"accept", b"accept-encoding", b"accept-language", b"authorization", b"cache-control", b"connection", b"cookie",
+        b"keep-alive", b"pragma", b"proxy-authorization", b"referer", b"te", b"trailer", b"upgrade", b"user-agent",
+    )
+    for spelling in (name, name.title())
+)  # fmt: skip
+"""What is never kept: no stream may take it into its records. In the two usual spellings."""
 
 
 @lru_cache(maxsize=1_000)

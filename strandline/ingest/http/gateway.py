@@ -58,6 +58,7 @@ from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
 from strandline.ingest.http.influx_api import is_influx, not_written, require_influx, stream_of_write, written
 from strandline.ingest.http.record_head import RecordHead, read_record_head
 from strandline.ingest.http.request_headers import headers_named_by, with_key_of
+from strandline.ingest.http.telemetry_api import not_taken, require_format, taken, telemetry_of
 
 logger = structlog.get_logger()
 
@@ -132,8 +133,9 @@ class HttpGateway:
                     "request failed", action="request_failed", stream=stream, error=repr(error), exc_info=error
                 )
         else:
-            if is_influx(request.url):
-                answer = written(framed)
+            telemetry = telemetry_of(request.url)
+            if is_influx(request.url) or telemetry is not None:
+                answer = written(framed) if telemetry is None else taken(request, telemetry[1])
                 self._metrics.requests.labels(str(answer.status)).inc()
                 return answer
             self._metrics.requests_accepted.inc()
@@ -141,7 +143,10 @@ class HttpGateway:
         finally:
             request.let_go()
         self._metrics.requests.labels(str(refusal.status)).inc()
-        return not_written(refusal) if is_influx(request.url) else problem(refusal, request.path)
+        if is_influx(request.url):
+            return not_written(refusal)
+        telemetry = telemetry_of(request.url)
+        return problem(refusal, request.path) if telemetry is None else not_taken(refusal, request, telemetry[1])
 
     def note_disconnected(self, request: Request) -> None:
         """The sender left before its request was whole: nothing of it is in the log."""
@@ -168,8 +173,12 @@ class HttpGateway:
         appender = self._appender_of(await self._resources.streams.find(stream))
         if is_influx(request.url):
             require_influx(appender.spec)
-        headers = (*((HEADER_QUERY, head.query),) * bool(head.query), *headers_named_by(appender.spec, request))
+        elif (telemetry := telemetry_of(request.url)) is not None:
+            require_format(appender.spec, telemetry[1])
+        headers: tuple[tuple[str, bytes], ...] = ((HEADER_QUERY, head.query),) if head.query else ()
         content_type = None
+        if appender.spec.http is not None:
+            headers += headers_named_by(appender.spec.http, request)
         if head.event is not None:
             headers, content_type = (*headers, *head.event.attributes), head.event.content_type
         framed = await self._frame(request.body(), head, appender.spec)
@@ -219,6 +228,9 @@ def stream_of(url: bytes) -> str | None:
     """The stream that a request's target names, or None when records don't go there."""
     if is_influx(url):
         return stream_of_write(url)
+    telemetry = telemetry_of(url)
+    if telemetry is not None:
+        return telemetry[0]
     path = path_of(url)
     stream = path[len(_PATH_BEFORE) : -len(_PATH_AFTER)]
     is_stream = path.startswith(_PATH_BEFORE) and path.endswith(_PATH_AFTER) and stream and "/" not in stream

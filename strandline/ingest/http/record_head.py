@@ -11,6 +11,7 @@ from strandline.ingest.gateway.framing import FORM_OF_CONTENT_TYPE, Form
 from strandline.ingest.gateway.http_request import Refusal, Request, body_too_large, method_not_allowed
 from strandline.ingest.http.influx_api import is_influx
 from strandline.ingest.http.request_headers import EventHead, hold_others, is_event
+from strandline.ingest.http.telemetry_api import require_telemetry, telemetry_of
 
 MESSAGE_ID_BYTES_MAX = 255
 QUERY_BYTES_MAX = 2_000
@@ -36,19 +37,23 @@ def read_record_head(request: Request, body_bytes_max: int) -> RecordHead:
         raise method_not_allowed(request, "POST")
     headers = request.headers
     # Clients of InfluxDB send lines under any content type.
-    event = EventHead(request) if is_event(request) and not is_influx(request.url) else None
-    if event is not None:
+    telemetry = telemetry_of(request.url)
+    is_packed = telemetry is not None and require_telemetry(request, telemetry[1])
+    is_other_api = telemetry is not None or is_influx(request.url)
+    event = EventHead(request) if request.others and not is_other_api and is_event(request) else None
+    if event is not None or telemetry is not None:
         form = Form.WHOLE  # whatever its data are
     else:
         form = Form.LINES if is_influx(request.url) else form_of(headers.get(b"content-type", b""))
-    coding = _coding_of(headers[b"content-encoding"]) if b"content-encoding" in headers else None
+    coding = _coding_of(headers[b"content-encoding"]) if b"content-encoding" in headers and not is_packed else None
     if int(headers.get(b"content-length", 0)) > body_bytes_max:
         raise body_too_large(body_bytes_max)
     message_id = _message_id_of(headers[b"idempotency-key"]) if b"idempotency-key" in headers else None
     query = request.url.partition(b"?")[2].partition(b"#")[0]
     if len(query) > QUERY_BYTES_MAX:
         raise Refusal(400, "bad_request", f"the URL's query has {len(query)} bytes; at most {QUERY_BYTES_MAX}")
-    hold_others(request)
+    if request.others:
+        hold_others(request)
     return RecordHead(form, coding, message_id, QUERY_MARK + query if query else b"", event)
 
 

@@ -5,7 +5,7 @@ names.
 from __future__ import annotations
 
 from strandline.core.record_headers import HEADER_HTTP_PREFIX
-from strandline.core.stream import StreamSpec
+from strandline.core.stream import HttpSpec, StreamSpec
 from strandline.ingest.gateway.cloud_events import (
     ATTRIBUTE_MARK,
     EVENT_CONTENT_TYPES,
@@ -49,15 +49,12 @@ def is_event(request: Request) -> bool:
 
 def hold_others(request: Request) -> None:
     """Count the headers that are kept until the stream is known. Raises RoomFull."""
-    if request.others:
-        request.hold(sum(len(name) + len(value) + HEADER_COST_BYTES for name, value in request.others))
+    request.hold(sum(len(name) + len(value) + HEADER_COST_BYTES for name, value in request.others))
 
 
-def headers_named_by(spec: StreamSpec, request: Request) -> tuple[tuple[str, bytes], ...]:
+def headers_named_by(http: HttpSpec, request: Request) -> tuple[tuple[str, bytes], ...]:
     """The headers of the request that the stream's document names, as its records get them. Raises Refusal."""
-    if spec.http is None or not spec.http.headers:
-        return ()
-    wanted = {name.lower().encode() for name in spec.http.headers.values()}
+    wanted = {name.lower().encode() for name in http.headers.values()}
     given = [header for header in request.others if header[0] in wanted and not header[0].startswith(ATTRIBUTE_MARK)]
     _require_sound(given, "headers that become fields")
     return tuple((HEADER_HTTP_PREFIX + name.decode("latin-1"), value) for name, value in given)

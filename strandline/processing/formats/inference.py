@@ -194,7 +194,7 @@ def _of_changes(name: str, events: list[dict[str, Any]]) -> Proposal:
     """Of Debezium's change events: the columns of their rows, and what happened to them when."""
     found: dict[Path, list[Any]] = defaultdict(list)
     for event in events:
-        for path, value in _leaves(row_of_change(event) or {}, ()):
+        for path, value in leaves(row_of_change(event) or {}, ()):
             found[path].append(value)
     proposal = Proposal({"stream": name, "format": "debezium"})
     schema = _schema(found, len(events), proposal, is_text=False)
@@ -229,7 +229,7 @@ def _of_avro_file(name: str, sample: bytes) -> tuple[Proposal, list[bytes]]:
         ) from error
     found: dict[Path, list[Any]] = defaultdict(list)
     for one in objects:
-        for path, value in _leaves(json.loads(one) if isinstance(one, bytes) else {}, ()):
+        for path, value in leaves(json.loads(one) if isinstance(one, bytes) else {}, ()):
             found[path].append(value)
     proposal = Proposal({"stream": name, "format": "avro", "avro": {"schema": text}})
     fields = _schema(found, len(values), proposal, is_text=False)

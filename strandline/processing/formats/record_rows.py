@@ -19,6 +19,9 @@ from strandline.processing.formats.json_rows import ExplodedRows, JsonRows, Rows
 from strandline.processing.formats.packed_maps import PackedMaps
 from strandline.processing.formats.record_fields import JsonText, RecordField, record_fields
 from strandline.processing.formats.source_fields import SourceFields
+from strandline.processing.formats.telemetry.otlp_metrics import OtlpMetrics
+from strandline.processing.formats.telemetry.points import POINTS
+from strandline.processing.formats.telemetry.remote_writes import RemoteWrites
 from strandline.processing.formats.with_schema.avro_records import AvroRecords, RegisteredAvroRecords
 from strandline.processing.formats.with_schema.protobuf_messages import ProtobufMessages, RegisteredProtobufMessages
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchemas
@@ -68,13 +71,26 @@ def record_format(stream: StreamSpec) -> RecordFormat:
         topic_levels=dict(stream.mqtt.fields) if stream.mqtt else {},
         columns=tuple(csv.columns if csv and csv.columns else stream.fields),
         delimiter=csv.delimiter if csv else ",",
-        explode=None if stream.explode is None else parse_json_path(stream.explode),
+        explode=_array_of_rows(stream),
         is_base64=stream.raw is not None and stream.raw.encoding == "base64",
         schema=avro.written_by if avro else protobuf.descriptor if protobuf else None,
         message=protobuf.message if protobuf else None,
         header_fields=tuple(stream.http.record_headers.items()) if stream.http else (),
         event_time_parameter=stream.event_time_parameter,
     )
+
+
+def _explode(stream: StreamSpec) -> JsonPath | None:
+    if stream.format in ("otlp", "prometheus"):
+        return POINTS
+    return None if stream.explode is None else parse_json_path(stream.explode)
+
+
+def _array_of_rows(stream: StreamSpec) -> JsonPath | None:
+    """The array whose elements are rows, if the stream has one."""
+    if stream.format in ("otlp", "prometheus"):
+        return POINTS
+    return None if stream.explode is None else parse_json_path(stream.explode)
 
 
 class FormatReader(Protocol):
@@ -118,6 +134,8 @@ _READERS: dict[str, Callable[[RecordFormat, SourceFields], FormatReader]] = {
     "cbor": lambda *_: PackedMaps.of_cbor(),
     "influx": lambda *_: InfluxLines(),
     "debezium": lambda config, _: ChangeEvents(config.fields),
+    "otlp": lambda *_: OtlpMetrics(),
+    "prometheus": lambda *_: RemoteWrites(),
 }
 """JSON needs none."""
 
@@ -187,7 +205,13 @@ class RowReader:
         if element is None or value is None:
             return value
         assert self._exploded is not None
-        return (self._array_reader or self._exploded).with_only(value, element)
+        if self._array_reader is not None:
+            return self._array_reader.with_only(value, element)
+        if self._reader is not None:
+            (read,) = self._reader.objects([value], [None])
+            assert isinstance(read, bytes), "one of its rows was read"
+            value = read
+        return self._exploded.with_only(value, element)
 
     def _parts_without_tombstones(
         self, values: Sequence[bytes | None], sources: Sequence[bytes | None]

@@ -1,4 +1,5 @@
-"""The command line: `strandline`. Everything but `up`, `down` and `example` goes through the REST API.
+"""The command line: `strandline`. Everything but `up`, `down`, `example` and `ingest`, which writes
+to Kafka itself, goes through the REST API.
 
 Exit codes: 0 done; 1 failed, with a sentence on stderr that says what, why and what to do; 2 wrong use; 3 an audit found
 differences.
@@ -19,6 +20,7 @@ from strandline.services.cli.certs_verbs import certs_app
 from strandline.services.cli.dead_letter_verbs import dead_letters_app
 from strandline.services.cli.desk_verbs import pipeline_app
 from strandline.services.cli.document_verbs import apply_app
+from strandline.services.cli.ingest_verbs import ingest_app
 from strandline.services.cli.job_verbs import audit_app, job_app
 from strandline.services.cli.kibana_verbs import kibana_app
 from strandline.services.cli.options import trust
@@ -38,6 +40,7 @@ app = typer.Typer(
 app.add_typer(stack_app)
 app.add_typer(apply_app)
 app.add_typer(audit_app)
+app.add_typer(ingest_app)
 app.add_typer(job_app, name="job")
 app.add_typer(stream_app, name="stream")
 app.add_typer(dead_letters_app, name="dead-letters")

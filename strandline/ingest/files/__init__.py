@@ -1,0 +1,1 @@
+"""Files into streams: each record once, also over a kill."""

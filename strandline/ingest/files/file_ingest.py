@@ -1,0 +1,208 @@
+"""Puts files into one stream: each of their records once, also when it is killed anywhere and started again.
+
+The way of a file:
+
+1. What it holds says which file it is, and how many of its rows are in the log already (journal.py).
+2. Its other rows go into the log in transactions. Before each one is made it is noted, with the offsets behind which it would
+   stand; after it is committed, and its last record read back, it is noted as done.
+3. At a start an attempt that was noted and not ended is in doubt. The new producer fences the old one, so that nothing of it can
+   arrive any more; then the log itself says whether it has.
+
+The message id of a record is `FILE:ROW`, of the hash that the file is known by and the row's place in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from strandline.core.errors import LogUnavailable
+from strandline.core.record_headers import (
+    HEADER_CONTENT_TYPE,
+    HEADER_EPOCH,
+    HEADER_MESSAGE_ID,
+    HEADER_RECEIVED,
+    HEADER_SEQUENCE,
+    HEADER_SOURCE,
+    HEADER_WRITER,
+)
+from strandline.core.stream import StreamSpec
+from strandline.ingest.append.attempts import AttemptFinder
+from strandline.ingest.append.kafka_clients import KafkaClients
+from strandline.ingest.append.spool import Attempt, SpooledRecord
+from strandline.ingest.append.transactional_writer import (
+    TRANSACTION_BYTES_MAX,
+    TRANSACTION_RECORDS_MAX,
+    TransactionalWriter,
+)
+from strandline.ingest.append.worker_thread import WorkerThread
+from strandline.ingest.append.writer_identity import WriterIdentity
+from strandline.ingest.files.journal import FileAttempt, Journal, KnownFile
+from strandline.ingest.files.rows import TOO_LONG, Row, TooLong, rows_of
+from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPES
+from strandline.log.record_key import key_finder
+
+SOURCE_BYTES_MAX = 500
+Progress = Callable[[int, int], None]
+"""Called with the bytes that are read of a file, and the records of it that are in the log."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What became of one file."""
+
+    records: int
+    """Records that were written now."""
+    before: int
+    """Rows that were done before."""
+    refused: int
+    """Rows that are larger than a record may be."""
+
+
+class FileIngest:
+    """One stream's files, one after the other, in an event loop. Used in `async with`; no other process uses the identity."""
+
+    def __init__(
+        self,
+        kafka_bootstrap: str,
+        spec: StreamSpec,
+        identity: WriterIdentity,
+        journal: Journal,
+        *,
+        record_bytes_max: int,
+        confirm_timeout_s: float,
+    ) -> None:
+        self._spec = spec
+        self._identity = identity
+        self._journal = journal
+        self._record_bytes_max = record_bytes_max
+        self._find_key = key_finder(spec.key) if spec.key else lambda _value: None
+        clients = KafkaClients(
+            kafka_bootstrap,
+            writer_id=identity.writer_id,
+            record_bytes_max=record_bytes_max,
+            confirm_timeout_s=confirm_timeout_s,
+            make_producer=Producer,
+            make_consumer=Consumer,
+            make_admin=AdminClient,
+        )
+        self._bootstrap = kafka_bootstrap
+        self._thread = WorkerThread("kafka-transaction")
+        self._finder = AttemptFinder(clients, self._thread)
+        self._writer = TransactionalWriter(
+            clients, self._thread, confirm_timeout_s=confirm_timeout_s, on_error=self._ignore
+        )
+        self._sequence = 0
+
+    async def __aenter__(self) -> Self:
+        """Fence every earlier writer of this identity, and resolve what it left in doubt. Raises LogUnavailable."""
+        try:
+            await self._writer.open()
+        except KafkaException as error:
+            self._thread.close()
+            raise LogUnavailable(
+                f"Kafka at {self._bootstrap} takes no transactions ({error.args[0].str()}); is it up?"
+            ) from error
+        attempt = self._journal.attempt()
+        if attempt is not None:
+            numbers = range(attempt.sequence_first, attempt.sequence_last + 1)
+            records = [SpooledRecord(self._spec.stream, attempt.epoch, number, b"", None, []) for number in numbers]
+            noted = Attempt(self._spec.stream, 0, attempt.scan_from)
+            self._journal.end(attempt, is_in_log=await self._finder.has_arrived(noted, records))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.drop()
+        self._thread.close()
+
+    async def take(self, path: Path, on_progress: Progress, *, again: bool = False) -> Taken:
+        """Write what is not in the log of a file. What was written before an error stays, and is known the next time.
+
+        Raises UnreadableFile, OSError, LogUnavailable and RecordTooLarge.
+        """
+        file = await asyncio.to_thread(self._journal.file, path, again=str(self._identity.epoch) if again else None)
+        written = refused = read_bytes = 0
+
+        def note_read(count: int) -> None:
+            nonlocal read_bytes
+            read_bytes = count
+
+        source = f"file:{path.name}".encode(errors="replace")[:SOURCE_BYTES_MAX]
+        rows = islice(rows_of(path, self._spec, file.bytes, self._record_bytes_max, note_read), file.rows, None)
+        for first, chunk in _chunks(rows, file.rows):
+            records = self._records(file, first, chunk, source)
+            refused += len(chunk) - len(records)
+            if records:
+                await self._write(file, first + len(chunk), records)
+                written += len(records)
+            else:
+                self._journal.pass_over(file.id, first + len(chunk))
+            on_progress(read_bytes, written)
+            await asyncio.sleep(0)
+        return Taken(written, file.rows, refused)
+
+    async def _write(self, file: KnownFile, rows: int, records: list[SpooledRecord]) -> None:
+        """One transaction: noted, made, read back, noted as done."""
+        attempt = FileAttempt(
+            file.id,
+            rows,
+            self._identity.epoch,
+            records[0].sequence,
+            records[-1].sequence,
+            await self._finder.ends_of(self._spec.stream),
+        )
+        self._journal.begin(attempt)
+        await self._writer.commit(records)
+        self._journal.end(attempt, is_in_log=True)
+
+    def _records(self, file: KnownFile, first: int, chunk: list[Row], source: bytes) -> list[SpooledRecord]:
+        common = [
+            (HEADER_WRITER, self._identity.writer_id.encode()),
+            (HEADER_EPOCH, b"%d" % self._identity.epoch),
+            (HEADER_RECEIVED, b"%d" % (time.time_ns() // 1_000_000)),
+            (HEADER_CONTENT_TYPE, RECORD_CONTENT_TYPES[self._spec.format]),
+            (HEADER_SOURCE, source),
+        ]
+        records = []
+        for place, row in enumerate(chunk, first):
+            if isinstance(row, TooLong):
+                continue
+            self._sequence += 1
+            own = [
+                (HEADER_MESSAGE_ID, f"{file.identity}:{place}".encode()),
+                (HEADER_SEQUENCE, b"%d" % self._sequence),
+            ]
+            records.append(
+                SpooledRecord(
+                    self._spec.stream, self._identity.epoch, self._sequence, row, self._find_key(row), common + own
+                )
+            )
+        return records
+
+    def _ignore(self, error: KafkaError) -> None:
+        """What matters comes as the failure of a transaction."""
+
+
+def _chunks(rows: Iterator[Row], first: int) -> Iterator[tuple[int, list[Row]]]:
+    """The rows in pieces for one transaction each, with the place of the first row in the file."""
+    chunk: list[Row] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += 0 if row is TOO_LONG else len(row)  # type: ignore[arg-type]
+        if len(chunk) == TRANSACTION_RECORDS_MAX or size >= TRANSACTION_BYTES_MAX:
+            yield first, chunk
+            first, chunk, size = first + len(chunk), [], 0
+    if chunk:
+        yield first, chunk

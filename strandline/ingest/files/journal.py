@@ -1,0 +1,174 @@
+"""What of which file is in the log, durably: a table of files, and the attempt that is under way.
+
+A file is what it holds, not what it is called: it is known by the hash of the bytes that were taken of it. So a file that was
+moved or copied is taken once, and one that has grown goes on behind what was taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from strandline.core.errors import StackError
+
+HEAD_BYTES = 4_096
+_READ_BYTES = 1 << 20
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS files (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    identity TEXT NOT NULL UNIQUE,
+    bytes INTEGER NOT NULL,
+    head TEXT NOT NULL,
+    sha256 TEXT NOT NULL,
+    rows INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS files_by_content ON files (bytes, sha256);
+CREATE TABLE IF NOT EXISTS attempts (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    file INTEGER NOT NULL,
+    rows INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    sequence_first INTEGER NOT NULL,
+    sequence_last INTEGER NOT NULL,
+    scan_from TEXT NOT NULL
+);
+"""
+
+
+@dataclass(frozen=True)
+class KnownFile:
+    """A file, and how much of it is in the log."""
+
+    id: int
+    identity: str
+    """The same for as long as the file only grows; in the message id of each of its records."""
+    bytes: int
+    """What is read of it; what is added meanwhile, another time."""
+    rows: int
+    """So many of its rows are in the log, or were refused."""
+
+
+@dataclass(frozen=True)
+class FileAttempt:
+    """Records that may be in the log: all of them or none."""
+
+    file: int
+    rows: int
+    """How many rows of the file are done if they are."""
+    epoch: int
+    sequence_first: int
+    sequence_last: int
+    scan_from: dict[int, int]
+    """Partition -> offset before which none of them stands."""
+
+
+class Journal:
+    """The journal of one stream's files, for one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises StackError."""
+        try:
+            # Large files are hashed in a thread; no two calls overlap.
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._connection.execute("PRAGMA journal_mode = TRUNCATE")
+            self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.executescript(_SCHEMA)
+        except sqlite3.Error as error:
+            raise StackError(f"the journal {path} can't be opened: {error}; free space on its disk") from error
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def file(self, path: Path, *, again: str | None = None) -> KnownFile:
+        """The file as it is now: known by what it holds, else noted as new. `again`: note it as new in any case, under an
+        identity of its own that ends so. Raises OSError."""
+        size = path.stat().st_size
+        head, digests = self._digests(path, size)
+        found = None
+        if again is None:
+            marks = [(length, digest) for length, digest in digests.items() if length]
+            found = next(
+                filter(None, (self._known(length, digest) for length, digest in sorted(marks, reverse=True))), None
+            )
+        sha256 = digests[size]
+        if found is None:
+            identity = sha256[:32] + (f"-{again}" if again else "")
+            self._connection.execute(
+                "INSERT INTO files (identity, bytes, head, sha256, rows) VALUES (?, ?, ?, ?, 0) ON CONFLICT DO NOTHING",
+                (identity, size, head, sha256),
+            )
+        else:
+            identity = found
+            self._connection.execute(
+                "UPDATE files SET bytes = ?, head = ?, sha256 = ? WHERE identity = ?", (size, head, sha256, identity)
+            )
+        row = self._connection.execute("SELECT id, rows FROM files WHERE identity = ?", (identity,)).fetchone()
+        return KnownFile(row[0], identity, size, row[1])
+
+    def attempt(self) -> FileAttempt | None:
+        """The attempt that was begun and not ended."""
+        row = self._connection.execute(
+            "SELECT file, rows, epoch, sequence_first, sequence_last, scan_from FROM attempts"
+        ).fetchone()
+        if row is None:
+            return None
+        file, rows, epoch, first, last, scan_from = row
+        offsets = {int(number): int(offset) for number, offset in json.loads(scan_from).items()}
+        return FileAttempt(file, rows, epoch, first, last, offsets)
+
+    def begin(self, attempt: FileAttempt) -> None:
+        """Note the attempt before it is made."""
+        self._connection.execute(
+            "INSERT OR REPLACE INTO attempts VALUES (1, ?, ?, ?, ?, ?, ?)",
+            (
+                attempt.file, attempt.rows, attempt.epoch, attempt.sequence_first, attempt.sequence_last,
+                json.dumps(attempt.scan_from),
+            ),
+        )  # fmt: skip
+
+    def end(self, attempt: FileAttempt, *, is_in_log: bool) -> None:
+        """Its outcome is certain."""
+        with self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            if is_in_log:
+                self._connection.execute("UPDATE files SET rows = ? WHERE id = ?", (attempt.rows, attempt.file))
+            self._connection.execute("DELETE FROM attempts")
+
+    def pass_over(self, file: int, rows: int) -> None:
+        """So many rows of the file are done, the last of them without a record."""
+        self._connection.execute("UPDATE files SET rows = ? WHERE id = ?", (rows, file))
+
+    def _known(self, length: int, digest: str) -> str | None:
+        row = self._connection.execute(
+            "SELECT identity FROM files WHERE bytes = ? AND sha256 = ? ORDER BY id LIMIT 1", (length, digest)
+        ).fetchone()
+        return None if row is None else str(row[0])
+
+    def _digests(self, path: Path, size: int) -> tuple[str, dict[int, str]]:
+        """The hash of the file's beginning, and that of each length that a known file has which may be its beginning."""
+        with path.open("rb") as file:
+            head = hashlib.sha256(file.read(min(HEAD_BYTES, size))).hexdigest()
+            lengths = self._connection.execute(
+                "SELECT DISTINCT bytes FROM files WHERE bytes < ? AND (bytes < ? OR head = ?) ORDER BY bytes",
+                (size, HEAD_BYTES, head),
+            ).fetchall()
+            return head, _digests_at(file, [*(length for (length,) in lengths), size])
+
+
+def _digests_at(file: object, lengths: Sequence[int]) -> dict[int, str]:
+    """Raises OSError when the file has become shorter."""
+    digest, at, found = hashlib.sha256(), 0, {}
+    file.seek(0)  # type: ignore[attr-defined]
+    for length in lengths:
+        while at < length:
+            block = file.read(min(_READ_BYTES, length - at))  # type: ignore[attr-defined]
+            if not block:
+                raise OSError("the file became shorter while it was read")
+            digest.update(block)
+            at += len(block)
+        found[length] = digest.copy().hexdigest()
+    return found

@@ -1,0 +1,61 @@
+"""What the readers of requests with data points share: the form of what they read, and messages in protobuf.
+
+A request becomes `{"points":[...]}`, whose elements are rows. In that form a reader takes a record, too: so a dead letter that
+holds one point of a request can be put back into the stream. No request begins like it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from strandline.core.record_headers import REASON_DECODE
+from strandline.processing.formats.record_fields import Rejection
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+POINTS = ("points",)
+"""The path of the array whose elements are rows."""
+_POINTS_START = b'{"points":'
+
+
+def of_points(points: Sequence[Mapping[str, Any]]) -> bytes | Rejection:
+    """The object that holds the points."""
+    try:
+        return msgspec.json.encode({"points": points})
+    except (UnicodeError, RecursionError, ValueError) as error:
+        return Rejection(REASON_DECODE, f"a point holds what no field can: {error}")
+
+
+def is_of_points(value: bytes) -> bool:
+    """Whether the record is in that form already."""
+    return value.startswith(_POINTS_START)
+
+
+def message_class(package: str, messages: Mapping[str, Sequence[tuple[str, int, str]]], name: str) -> type[Message]:
+    """The class of a message of protobuf. `messages`: name -> fields: name, number, and type as in a `.proto` file: `double`,
+    `repeated Label`, `optional double`. Fields that are not named are skipped when a message is read."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # only where a stream needs it
+
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
+    for message, fields in messages.items():
+        described = file.message_type.add(name=message)
+        for field, number, text in fields:
+            *words, kind = text.split()
+            added = described.field.add(name=field, number=number)
+            added.label = kinds.LABEL_REPEATED if "repeated" in words else kinds.LABEL_OPTIONAL
+            if kind in messages:
+                added.type, added.type_name = kinds.TYPE_MESSAGE, f".{package}.{kind}"
+            else:
+                added.type = getattr(kinds, f"TYPE_{kind.upper()}")
+            if "optional" in words:
+                added.proto3_optional = True
+                added.oneof_index = len(described.oneof_decl)
+                described.oneof_decl.add(name=f"_{field}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))

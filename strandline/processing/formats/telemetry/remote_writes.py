@@ -1,0 +1,86 @@
+"""Requests of Prometheus' remote write 1.0 (`WriteRequest` in protobuf, packed as one block of Snappy) to their samples.
+
+A sample has `metric`, the label `__name__`; `labels`, the others; `time` in milliseconds; and `value`, null where Prometheus says
+that a series has ended (a stale marker) or the value is no number. A native histogram has `count` and `sum` instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+from strandline.core.record_headers import REASON_DECODE
+from strandline.processing.formats.record_fields import JsonText, Rejection
+from strandline.processing.formats.telemetry.points import is_of_points, message_class, of_points
+
+PLAIN_BYTES_MAX = 64 << 20
+"""A request that says it is larger when it is unpacked is rejected."""
+_MESSAGES = {
+    "WriteRequest": [("timeseries", 1, "repeated TimeSeries")],
+    "TimeSeries": [
+        ("labels", 1, "repeated Label"), ("samples", 2, "repeated Sample"), ("histograms", 4, "repeated Histogram"),
+    ],
+    "Label": [("name", 1, "string"), ("value", 2, "string")],
+    "Sample": [("value", 1, "double"), ("timestamp", 2, "int64")],
+    "Histogram": [
+        ("count_int", 1, "optional uint64"), ("count_float", 2, "optional double"), ("sum", 3, "double"),
+        ("timestamp", 15, "int64"),
+    ],
+}  # fmt: skip
+
+
+class RemoteWrites:
+    """Reads the requests of one stream."""
+
+    def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
+        """Each request as an object with its samples."""
+        return [value if value is None or is_of_points(value) else _read(value) for value in values]
+
+
+@cache
+def _request_class() -> Any:
+    return message_class("strandline.prometheus", _MESSAGES, "WriteRequest")
+
+
+def _read(value: bytes) -> JsonText:
+    from google.protobuf.message import DecodeError  # only where a stream needs it
+
+    request = _request_class()()
+    try:
+        request.ParseFromString(unpack_snappy(value))
+        return of_points(list(_samples(request)))
+    except (DecodeError, ValueError, RecursionError) as error:
+        return Rejection(REASON_DECODE, f"not a request of Prometheus' remote write: {str(error)[:200]}")
+
+
+def _samples(request: Any) -> Iterator[dict[str, Any]]:
+    for series in request.timeseries:
+        labels = {label.name: label.value for label in series.labels}
+        about = {"metric": labels.pop("__name__", ""), "labels": labels}
+        for sample in series.samples:
+            yield about | {"time": sample.timestamp, "value": sample.value}
+        for one in series.histograms:
+            count = one.count_int if one.HasField("count_int") else one.count_float
+            yield about | {"time": one.timestamp, "count": count, "sum": one.sum}
+
+
+def unpack_snappy(value: bytes) -> bytes:
+    """The bytes of one block. Raises ValueError for what is no block, or says that it is larger than PLAIN_BYTES_MAX."""
+    import pyarrow as pa  # loaded in every worker that decodes
+
+    size = shift = 0
+    for byte in value[:5]:  # the length, 7 bits a byte, the lowest first
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    else:
+        raise ValueError("it doesn't begin with the length of a Snappy block")
+    if size > PLAIN_BYTES_MAX:
+        raise ValueError(f"it says that it has {size} bytes unpacked, and {PLAIN_BYTES_MAX} are taken")
+    try:
+        plain = bytes(pa.Codec("snappy").decompress(value, size, asbytes=True))
+    except OSError as error:
+        raise ValueError("it is no Snappy block") from error
+    return plain

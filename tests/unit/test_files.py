@@ -1,0 +1,183 @@
+"""Files as records: which rows a file holds, and which file it is."""
+
+from __future__ import annotations
+
+import datetime
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from backports import zstd
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from strandline.core.stream import StreamSpec
+from strandline.ingest.files.journal import FileAttempt, Journal
+from strandline.ingest.files.rows import TOO_LONG, UnreadableFile, rows_of
+from strandline.services.cli.ingest_verbs import _paths
+
+SCHEMA = {"a": "string?", "b": "double?"}
+PACK = {"": bytes, ".gz": gzip.compress, ".zst": zstd.compress}
+
+
+def spec(**more: Any) -> StreamSpec:
+    return StreamSpec.from_document({"stream": "s", "schema": SCHEMA, **more})
+
+
+def rows(path: Path, stream: StreamSpec | None = None, record_bytes_max: int = 50) -> list[Any]:
+    return list(rows_of(path, stream or spec(), path.stat().st_size, record_bytes_max, lambda _: None))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(st.lists(st.binary(max_size=80).map(lambda line: line.replace(b"\n", b"")), max_size=30), st.booleans())
+def test_each_line_is_a_row_however_the_file_is_packed(tmp_path: Path, lines: list[bytes], is_ended: bool) -> None:
+    text = b"\n".join(lines) + b"\n" * is_ended
+    kept = [line.removesuffix(b"\r") for line in lines if line.strip() or len(line) > 51]
+    for suffix, pack in PACK.items():
+        path = tmp_path / f"f.ndjson{suffix}"
+        path.write_bytes(pack(text))
+        found = rows(path)
+        assert [row if isinstance(row, bytes) else None for row in found] == [
+            line if len(line) <= 51 else None for line in kept
+        ]
+
+
+def test_members_that_were_packed_one_by_one_are_one_file(tmp_path: Path) -> None:
+    for suffix, pack in (("gz", gzip.compress), ("zst", zstd.compress)):
+        path = tmp_path / f"f.ndjson.{suffix}"
+        path.write_bytes(pack(b"1\n2") + pack(b"3\n"))
+        assert rows(path) == [b"1", b"23"]
+
+
+@pytest.mark.parametrize("content", [b"", b"no such thing", gzip.compress(b"1\n2\n" * 1_000)[:-9]])
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_packed_file_that_is_broken_is_refused(tmp_path: Path, content: bytes, suffix: str) -> None:
+    path = tmp_path / f"f.ndjson{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(UnreadableFile, match=r"can't be decompressed|cut short"):
+        rows(path)
+
+
+def test_a_line_longer_than_a_record_costs_no_memory_and_no_neighbour(tmp_path: Path) -> None:
+    path = tmp_path / "f.txt.gz"
+    path.write_bytes(gzip.compress(b"1\n" + b"x" * 50_000_000 + b"\n2"))
+    assert rows(path) == [b"1", TOO_LONG, b"2"]
+
+
+CSV = {"format": "csv", "csv": {"delimiter": ";", "columns": ["b", "a"]}}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (b'b;"A"\r\n1;x\n2;y\n', [b"1;x", b"2;y"]),
+        (b"\xef\xbb\xbfb; a\n1;x", [b"1;x"]),
+        (b"1;x\n2;y", [b"1;x", b"2;y"]),
+        (b'b;a\n1;"x\ny"\n2;z', [b'1;"x\ny"', b"2;z"]),
+        (b"", []),
+        (b"b;a\n", []),
+    ],
+)
+def test_lines_of_csv_stand_behind_their_header(tmp_path: Path, text: bytes, found: list[bytes]) -> None:
+    (tmp_path / "f.csv").write_bytes(text)
+    assert rows(tmp_path / "f.csv", spec(**CSV)) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "stream", "part"),
+    [
+        ("f.csv", b"a;b\n1;2", spec(**CSV), "expects b, a"),
+        ("f.csv", b"a,b\n1,2", spec(), "has the format json, not csv"),
+        ("f.parquet", b"PAR1", spec(), "can't be read as Parquet"),
+        ("f.parquet", b"PAR1", spec(**CSV), "become JSON objects"),
+        ("f.bin", b"\x81", spec(format="cbor"), "send them by HTTP"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(
+    tmp_path: Path, name: str, content: bytes, stream: StreamSpec, part: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UnreadableFile, match=part):
+        rows(tmp_path / name, stream)
+
+
+def test_rows_of_parquet_become_json_objects(tmp_path: Path) -> None:
+    at = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    table = pa.table({"a": ["x", None], "b": [1.5, 2.0], "at": [at, at], "raw": [b"\xff", b""], "l": [[1], []]})
+    parquet.write_table(table, tmp_path / "f.parquet")
+    found = rows(tmp_path / "f.parquet", record_bytes_max=1_000)
+    assert [json.loads(row) for row in found] == [
+        {"a": "x", "b": 1.5, "at": "2026-01-01T00:00:00Z", "raw": "/w==", "l": [1]},
+        {"a": None, "b": 2.0, "at": "2026-01-01T00:00:00Z", "raw": "", "l": []},
+    ]
+    assert rows(tmp_path / "f.parquet", record_bytes_max=10) == [TOO_LONG] * 2
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Any:
+    one = Journal(tmp_path / "files.sqlite")
+    yield one
+    one.close()
+
+
+def note(journal: Journal, file: int, rows_done: int) -> None:
+    attempt = FileAttempt(file, rows_done, 7, 1, 2, {0: 5})
+    journal.begin(attempt)
+    assert journal.attempt() == attempt
+    journal.end(attempt, is_in_log=True)
+    assert journal.attempt() is None
+
+
+@pytest.mark.parametrize("size", [1, 100, 5_000, 3_000_000])
+def test_a_file_is_what_it_holds(tmp_path: Path, journal: Journal, size: int) -> None:
+    one, other = tmp_path / "a", tmp_path / "b"
+    one.write_bytes(b"x" * size)
+    first = journal.file(one)
+    assert (first.bytes, first.rows) == (size, 0)
+    note(journal, first.id, 3)
+    one.rename(other)
+    assert journal.file(other) == journal.file(other)
+    assert (journal.file(other).identity, journal.file(other).rows) == (first.identity, 3)
+    other.write_bytes(b"x" * size + b"more")
+    grown = journal.file(other)
+    assert (grown.identity, grown.bytes, grown.rows) == (first.identity, size + 4, 3)
+    other.write_bytes(b"y" + b"x" * size)
+    assert journal.file(other).rows == 0
+    other.write_bytes(b"x" * size + b"more")
+    assert journal.file(other, again="8").identity == journal.file(other, again="8").identity != first.identity
+
+
+def test_an_empty_file_is_the_beginning_of_no_other(tmp_path: Path, journal: Journal) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"")
+    empty = journal.file(path)
+    path.write_bytes(b"1")
+    assert journal.file(path).identity != empty.identity
+
+
+def test_an_attempt_that_did_not_arrive_leaves_its_rows_to_do(tmp_path: Path, journal: Journal) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"1")
+    file = journal.file(path)
+    attempt = FileAttempt(file.id, 9, 7, 1, 2, {})
+    journal.begin(attempt)
+    journal.end(attempt, is_in_log=False)
+    assert (journal.file(path).rows, journal.attempt()) == (0, None)
+    journal.pass_over(file.id, 4)
+    assert journal.file(path).rows == 4
+
+
+def test_a_watched_folder_gives_each_file_that_rests_and_again_when_it_changed(tmp_path: Path) -> None:
+    for name in ("b.ndjson", "a.csv.gz", "note.md", ".part.ndjson", "c.ndjson.tmp"):
+        (tmp_path / name).write_bytes(b"1")
+    (tmp_path / "folder.csv").mkdir()
+    paths = _paths([tmp_path / "first"], tmp_path, 0)
+    expected = [tmp_path / "first", tmp_path / "a.csv.gz", tmp_path / "b.ndjson", None, None]
+    assert [next(paths) for _ in expected] == expected
+    (tmp_path / "b.ndjson").write_bytes(b"12")
+    assert [next(paths), next(paths)] == [tmp_path / "b.ndjson", None]
+    assert next(_paths([], tmp_path, 3_600)) is None
