@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import structlog
 
 from strandline.access.rights import Principal
-from strandline.access.tokens import is_secret_of, principal_of, read_token
+from strandline.access.tokens import Credential, is_secret_of, principal_of, read_token
 from strandline.core.errors import LedgerUnavailable, TransientError, Unauthenticated
 from strandline.ledger.states import TokenRow
 
@@ -101,6 +101,8 @@ class Doorkeeper:
         self._looking: dict[str, asyncio.Task[TokenRow | None]] = {}
         self._used_ms: dict[str, int] = {}
         self._is_reached = True
+        self._asking = 0
+        """Questions to the issuer that wait or are under way."""
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokens")
 
     def known(self, header: bytes) -> Principal | None:
@@ -112,24 +114,40 @@ class Doorkeeper:
         """Who sent this header. Raises Unauthenticated, and TransientError when that can't be told now."""
         if header is None:
             raise Unauthenticated(f"this needs a token; {SEND_ONE}")
-        found = self._known.get(header)
-        if found is not None:
-            return found.principal
-        scheme, _, text = header.partition(b" ")
-        if scheme.lower() not in _SCHEMES:
+        recalled = self.recall(header)
+        if recalled is not None:
+            return recalled
+        text = _token_of(header)
+        if text is None:
             raise Unauthenticated(f"this header Authorization holds no token; {SEND_ONE}")
         credential = read_token(text)
         if credential is not None:
-            row = await self._row(credential.token_id)
-            if row is None or not is_secret_of(row, credential.secret) or not row.is_valid_at(self._now_ms()):
-                raise Unauthenticated("the token is wrong, has expired or was revoked; ask an admin for another one")
-            self._used_ms[row.id] = self._now_ms()
-            until_s = float("inf") if row.expires_ms is None else row.expires_ms / 1_000
-            return self._remember(header, principal_of(row), row, until_s)
+            if credential.token_id not in self._rows:
+                row = await self._row(credential.token_id)
+                found = self._check(header, row, credential) if row is not None else None
+                if found is not None:
+                    return found
+            raise Unauthenticated("the token is wrong, has expired or was revoked; ask an admin for another one")
         if self._issuer is not None:
-            principal, until_s = await self._in_thread(partial(self._issuer.principal, text))
+            if self._asking >= LOOKING_MAX:
+                raise TokensUnavailable("too many tokens wait to be checked; send it again a little later")
+            self._asking += 1
+            try:
+                principal, until_s = await self._in_thread(partial(self._issuer.principal, text))
+            finally:
+                self._asking -= 1
             return self._remember(header, principal, None, until_s)
         raise Unauthenticated(f"this is no token of Strandline's; {SEND_ONE}")
+
+    def recall(self, header: bytes) -> Principal | None:
+        """Who sent this header, if that can be told without asking anybody."""
+        known = self._known.get(header)
+        if known is not None:
+            return known.principal
+        text = _token_of(header)
+        credential = read_token(text) if text is not None else None
+        row = self._rows.get(credential.token_id) if credential is not None else None
+        return self._check(header, row, credential) if row is not None and credential is not None else None
 
     async def follow(self) -> None:
         """Keep the tokens up to date until cancelled."""
@@ -173,9 +191,7 @@ class Doorkeeper:
         self._known = {
             header: one
             for header, one in self._known.items()
-            if now_s < one.until_s
-            and clock_s - one.since_s < CHECKED_AGAIN_S
-            and (one.row is None or _is_same(self._rows.get(one.row.id), one.row))
+            if now_s < one.until_s and (one.row is None or self._is_still(one.row, clock_s - one.since_s))
         }
 
     def close(self) -> None:
@@ -187,6 +203,18 @@ class Doorkeeper:
         while True:
             await asyncio.sleep(_TICK_S)
             self.forget_old()
+
+    def _is_still(self, row: TokenRow, known_for_s: float) -> bool:
+        now = self._rows.get(row.id)
+        is_same = now is not None and (now.digest, now.role, now.writes) == (row.digest, row.role, row.writes)
+        return is_same and known_for_s < CHECKED_AGAIN_S
+
+    def _check(self, header: bytes, row: TokenRow, credential: Credential) -> Principal | None:
+        if not is_secret_of(row, credential.secret) or not row.is_valid_at(self._now_ms()):
+            return None
+        self._used_ms[row.id] = self._now_ms()
+        until_s = float("inf") if row.expires_ms is None else row.expires_ms / 1_000
+        return self._remember(header, principal_of(row), row, until_s)
 
     def _remember(self, header: bytes, principal: Principal, row: TokenRow | None, until_s: float) -> Principal:
         if len(self._known) >= KNOWN_MAX:
@@ -228,5 +256,7 @@ class Doorkeeper:
         return int(self._now_s() * 1_000)
 
 
-def _is_same(now: TokenRow | None, before: TokenRow) -> bool:
-    return now is not None and (now.digest, now.role, now.writes) == (before.digest, before.role, before.writes)
+def _token_of(header: bytes) -> bytes | None:
+    """The token in a header; None when there is none."""
+    scheme, _, text = header.partition(b" ")
+    return text if text and scheme.lower() in _SCHEMES else None

@@ -8,7 +8,20 @@ from strandline.ledger.ledger import Ledger
 
 
 def open_doorkeeper(settings: Settings, ledger: Ledger) -> Doorkeeper | None:
-    """None while whoever reaches the service may do everything. The caller closes it, before the ledger."""
+    """None while whoever reaches the service may do everything. The caller closes it, before the ledger.
+
+    Raises InvalidSettings when what is set of an OIDC provider can't be used.
+    """
     if settings.auth == "none":
         return None
-    return Doorkeeper(ledger, look_s=settings.tokens_look_s, kept_s=settings.tokens_kept_s)
+    issuer = None
+    if settings.auth == "oidc":
+        from strandline.access.oidc import OidcIssuer  # its libraries take a while to import, and few need them
+
+        issuer = OidcIssuer(
+            settings.oidc_issuer or "",
+            settings.oidc_audience or "",
+            rights=settings.oidc_rights,
+            claim=settings.oidc_claim,
+        )
+    return Doorkeeper(ledger, look_s=settings.tokens_look_s, kept_s=settings.tokens_kept_s, issuer=issuer)

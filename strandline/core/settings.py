@@ -138,6 +138,14 @@ class Settings(BaseSettings):
     auth: Literal["none", "tokens", "oidc"] = "none"
     """Who may use the REST API and the gateways: `none`: who reaches them; `tokens`: who has a token of Strandline's; `oidc`:
     those, and who has a token of the OIDC provider."""
+    oidc_issuer: str | None = None
+    """The address of the OIDC provider, exactly as its tokens have it in `iss`."""
+    oidc_audience: str | None = None
+    """What the provider's tokens for Strandline have in `aud`."""
+    oidc_claim: str = "roles"
+    """The claim that rights follow from; `realm_access.roles` is a claim within a claim."""
+    oidc_rights: dict[str, str] = {}
+    """Value of that claim -> `viewer`, `operator`, `admin` or `write:STREAM`, as a JSON object."""
     allow_open: bool = False
     """Listen off loopback even without logins, because the network keeps strangers out."""
     tokens_look_s: float = Field(default=2.0, gt=0)

@@ -20,8 +20,12 @@ DEADLINE_S = 420
 
 @pytest.mark.long
 @pytest.mark.timeout(DEADLINE_S + 60)
-def test_the_example_gets_from_records_to_results_and_stops_all_it_started(tmp_path):
-    """Every spoiled record is found again as a dead letter for its reason, and minutes come out of the cascade."""
+@pytest.mark.parametrize("auth", ["none", "tokens"])
+def test_the_example_gets_from_records_to_results_and_stops_all_it_started(tmp_path, auth):
+    """Every spoiled record is found again as a dead letter for its reason, and minutes come out of the cascade.
+
+    With tokens the fleet, the watcher's parts and the command line use the token that the stack made for its owner.
+    """
     data_dir = tmp_path / "stack"
     command = [
         STRANDLINE,
@@ -33,7 +37,10 @@ def test_the_example_gets_from_records_to_results_and_stops_all_it_started(tmp_p
         "--seconds",
         "60",
     ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path,
+        env=os.environ | {"STRANDLINE_AUTH": auth},
+    )  # fmt: skip
     try:
         output, _ = process.communicate(timeout=DEADLINE_S)
     finally:
@@ -49,6 +56,9 @@ def test_the_example_gets_from_records_to_results_and_stops_all_it_started(tmp_p
     by_protocol = re.search(r"sent by protocol: HTTP ([\d,]+), MQTT ([\d,]+), UDP ([\d,]+)", output)
     assert by_protocol is not None, "all three ways at once"
     assert re.search(r"windows emitted: .*per_minute [\d,]+", output)
+    has_token = (data_dir / "admin.token").exists()
+    assert has_token is (auth == "tokens")
+    assert not has_token or (data_dir / "admin.token").stat().st_mode & 0o777 == 0o600
     assert json.loads((data_dir / "pids.json").read_text(encoding="utf-8")) == {}
     assert still_running(data_dir) == []
 

@@ -13,10 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.tokens import make_token
 from strandline.core.errors import StrandlineError
+from strandline.core.settings import Settings
 from strandline.core.urls import without_credentials
 from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import Role
 from strandline.processing.audit.index_reader import EndRange, open_snapshot, read_documents
 from strandline.results.elasticsearch_client import request
 from strandline.results.generations import Generation, discard_generation, swap_aliases
@@ -24,6 +28,7 @@ from strandline.results.mapping import ensure_index_template
 from strandline.services import control
 from strandline.services.rest.apply_documents import ensure_templates
 from tests.support.control import BOTH, Api
+from tests.support.settings_classes import all_settings
 
 USER, PASSWORD = "canary-user", "canary-password"
 LOGIN = f"{USER}:{PASSWORD}"
@@ -193,3 +198,44 @@ def test_a_control_service_with_wrong_settings(
     said = capsys.readouterr()
     assert (ended.value.code, variable in said.err) == (1, True)
     require_clean(said.out + said.err)
+
+
+@pytest.mark.parametrize("kind", sorted(all_settings(), key=lambda kind: kind.__name__))
+def test_no_setting_that_is_wrong_is_shown(kind: type[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A secret may land in any variable by mistake: the error names the variable, and says nothing of what is in it."""
+    for name in kind.model_fields:
+        with monkeypatch.context() as planted:
+            for value in (
+                PASSWORD,
+                f'["{PASSWORD}"]',
+                f'{{"{USER}": "{PASSWORD}"}}',
+                f"{PASSWORD}\n[",
+                f'{{"{PASSWORD}": {{}}}}',
+            ):
+                planted.setenv(f"STRANDLINE_{name.upper()}", value)
+                said = ""
+                try:
+                    kind.read()
+                except StrandlineError as error:
+                    said = str(error)
+                assert not said or f"STRANDLINE_{name.upper()}" in said
+                require_clean(said)
+
+
+def test_no_token_is_shown_by_what_holds_or_refuses_it(tmp_path: Path) -> None:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    try:
+        made = make_token(ledger, "a", role=Role.ADMIN, writes=[], lasts_ms=None, now_ms=0, by="the test")
+        secret = made.text.rpartition("_")[2]
+        door = Doorkeeper(ledger, look_s=1, kept_s=1)
+        api = Api(ledger, doorkeeper=door)
+        shown = [repr(made), str(ledger.events())]
+        for token in (made.text, made.text[:-3]):
+            for path in ("/v1/tokens", "/v1/events", "/metrics", "/v1/nothing", f"/v1/jobs/{secret[::-1]}"):
+                answer = api.ask("GET", path, headers={"Authorization": f"Bearer {token}"})
+                shown += [answer.text, str(answer.headers)]
+        door.close()
+        assert not [text for text in shown if secret[:40] in text]
+        assert secret not in (tmp_path / "ledger.sqlite").read_bytes().decode("latin-1")
+    finally:
+        ledger.close()

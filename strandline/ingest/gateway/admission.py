@@ -11,15 +11,17 @@ CHALLENGE: Headers = ((b"www-authenticate", b'Bearer realm="strandline"'),)
 
 
 def refuse_without_token(doorkeeper: Doorkeeper, request: Request, stream: str) -> None:
-    """Called when a request's head is complete: refuse before the body what can be refused without asking the ledger.
-
-    Raises Refusal.
+    """Called when a request's head is complete: admit who is known to have the right, with one look-up, and refuse before the
+    body what can be refused without asking the ledger. Raises Refusal.
     """
     header = request.headers.get(b"authorization")
     if header is None:
         raise Refusal(401, Unauthenticated.code, f"this needs a token; {SEND_ONE}", CHALLENGE)
     principal = doorkeeper.known(header)
-    if principal is not None and not principal.may_write(stream):
+    if principal is None:
+        return
+    request.is_admitted = principal.may_write(stream)
+    if not request.is_admitted:
         detail = f"{principal.name} may not append records: that needs the right to write to stream {stream}"
         raise Refusal(403, Forbidden.code, detail)
 

@@ -95,6 +95,8 @@ class Request:
     """What the room counts: the body, and what arrived of a head, of trailers or between chunks while they were unfinished."""
     held_before = held_last = 0
     """`bytes_held` one and two seconds ago, or less."""
+    is_admitted = False
+    """Its sender has proven that it may do this."""
     head: object = None
     """What the application's `admit` read in the head, for its `answer`."""
 

@@ -168,7 +168,7 @@ class HttpGateway:
             raise request.refusal
         head = request.head
         assert isinstance(head, RecordHead), "admit has read it"
-        if self._doorkeeper is not None:
+        if self._doorkeeper is not None and not request.is_admitted:
             await require_right(self._doorkeeper, request, Need.WRITE, "append records", stream)
         appender = self._appender_of(await self._resources.streams.find(stream))
         if is_influx(request.url):

@@ -40,6 +40,7 @@ from strandline.ingest.mqtt.encoder import (
     suback_refused,
     unsuback,
 )
+from strandline.ingest.mqtt.logins import Login
 from strandline.ingest.mqtt.wire import V5, PacketError, Reason
 
 RECEIVE_MAXIMUM = 1_000
@@ -152,6 +153,8 @@ class Connection(asyncio.Protocol):
         self.client_id = ""
         self.session_expiry_s = 0
         self.user: str | None = None
+        self.login: Login | None = None
+        """Who connected, with its rights; None where nobody is asked."""
         self.peer = ""
 
     # Called by the transport.

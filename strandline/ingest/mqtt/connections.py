@@ -9,6 +9,7 @@ import secrets
 import structlog
 from prometheus_client import Counter, Gauge
 
+from strandline.core.errors import TransientError
 from strandline.core.stream import StreamSpec
 from strandline.ingest.gateway.process import GatewayResources
 from strandline.ingest.mqtt.addresses import Arrivals, WrongPasswords, address_of
@@ -16,7 +17,8 @@ from strandline.ingest.mqtt.batches import Batches
 from strandline.ingest.mqtt.connection import Admission, Connection, ConnectRefused, Pause, State
 from strandline.ingest.mqtt.decoder import Connect, Publish, Will
 from strandline.ingest.mqtt.headers import TOPIC_BYTES_MAX, packet_bytes_max, properties_fit
-from strandline.ingest.mqtt.passwords import Passwords, TooManyChecks
+from strandline.ingest.mqtt.logins import Login, Logins
+from strandline.ingest.mqtt.passwords import TooManyChecks
 from strandline.ingest.mqtt.sessions import Sessions
 from strandline.ingest.mqtt.topics import TopicRoutes
 from strandline.ingest.mqtt.wire import V311, PacketError, Reason
@@ -36,12 +38,12 @@ _NO_STREAM = "(unknown)"
 
 
 class MqttConnections:
-    """All connections of the process. For one event loop. The caller closes writer, sessions and passwords."""
+    """All connections of the process. For one event loop. The caller closes writer, sessions and logins."""
 
     def __init__(
         self,
         resources: GatewayResources,
-        passwords: Passwords | None,
+        logins: Logins,
         sessions: Sessions,
         *,
         record_bytes_max: int,
@@ -55,7 +57,7 @@ class MqttConnections:
         self._connections_max = connections_max
         self._connections_per_address_max = connections_per_address_max
         self.keep_alive_max_s = keep_alive_max_s
-        self._passwords = passwords
+        self._logins = logins
         self._sessions = sessions
         self._metrics = resources.metrics
         self._batches = Batches(
@@ -108,14 +110,16 @@ class MqttConnections:
         logger.info("the streams have changed", action="mqtt_streams", streams=[spec.stream for spec in specs])
 
     async def watch(self) -> None:
-        """Once a second until cancelled: close connections that are too slow or silent, read a changed password file."""
+        """Once a second until cancelled: close connections that are too slow or silent, or whose token is not valid any more;
+        read changed files of passwords and rights."""
         while True:
             await asyncio.sleep(1.0)
             now_s = self._loop.time()
             for connection in list(self._connections):
                 connection.check_time(now_s)
-            if self._passwords is not None:
-                await asyncio.to_thread(self._passwords.reload)
+                if not self._logins.is_valid(connection.login):
+                    connection.close(Reason.NOT_AUTHORIZED, "the token is not valid any more, or can't be checked")
+            await asyncio.to_thread(self._logins.reload)
 
     async def stop(self) -> None:
         """Read nothing more, acknowledge what the log confirms, and close all connections."""
@@ -155,7 +159,7 @@ class MqttConnections:
     async def admit(self, connection: Connection, connect: Connect) -> Admission:
         """Decide about a CONNECT.
 
-        1. Check the password.
+        1. Check the password or the token, and whether its user may have this identifier.
         2. Give an identifier to a client without one.
         3. Close an older connection of the same client, unless it is another user's.
         4. Find the session to resume, and store the session before CONNACK promises it.
@@ -167,18 +171,22 @@ class MqttConnections:
                 Reason.CLIENT_IDENTIFIER_NOT_VALID,
                 f"the client identifier is longer than {CLIENT_ID_BYTES_MAX} bytes; give the client a shorter one",
             )
-        await self._check_password(connection, connect)
+        login = await self._log_in(connection, connect)
         if not connect.client_id and connect.version == V311 and not connect.clean_start:
             raise ConnectRefused(Reason.CLIENT_IDENTIFIER_NOT_VALID, "a session that stays needs a client identifier")
         client_id = connect.client_id or f"strandline-{secrets.token_hex(12)}"
-        user = connect.user if self._passwords is not None else None  # unchecked, a name says nothing
+        if login is not None and not login.may_connect(client_id):
+            raise ConnectRefused(
+                Reason.CLIENT_IDENTIFIER_NOT_VALID, f"user {login.user!r} may not connect as {client_id[:100]!r}"
+            )
+        user = login.user if login is not None else None  # unchecked, a name says nothing
         older = self._clients.get(client_id)
         if older is not None:
             if older.user != user:
                 raise ConnectRefused(Reason.CLIENT_IDENTIFIER_NOT_VALID, f"{client_id!r} is connected as another user")
             older.close(Reason.SESSION_TAKEN_OVER, "the same client has connected again")
         self._clients[client_id] = connection
-        connection.client_id, connection.user = client_id, user
+        connection.client_id, connection.user, connection.login = client_id, user, login
         if not self._is_reading:  # uvloop starts reading, whatever was set before
             connection.pause(Pause.BACKLOG)
         try:
@@ -206,6 +214,15 @@ class MqttConnections:
             self._refuse_message("unknown_topic")
             self._note("unknown_topic", f"no stream takes topic {publish.topic[:200]!r}", connection)
             return Reason.TOPIC_NAME_INVALID
+        login = connection.login
+        if login is not None and not login.may_publish(connection.client_id, publish.topic, route.stream):
+            self._refuse_message("forbidden")
+            self._note(
+                "forbidden",
+                f"user {login.user!r} may not publish to {publish.topic[:200]!r} of stream {route.stream}",
+                connection,
+            )
+            return Reason.NOT_AUTHORIZED
         self._batches.add(connection, publish, route)
         return Reason.SUCCESS
 
@@ -235,25 +252,30 @@ class MqttConnections:
 
     # Steps of the above.
 
-    async def _check_password(self, connection: Connection, connect: Connect) -> None:
-        """A password that was right before is never held up by anybody's wrong ones."""
+    async def _log_in(self, connection: Connection, connect: Connect) -> Login | None:
+        """Who connects; None where nobody is asked. A password that was right before is never held up by anybody's wrong ones."""
         user, password = connect.user or "", connect.password or b""
-        if self._passwords is None or self._passwords.is_known(user, password):
-            return
+        if not self._logins.asks:
+            return None
+        known = self._logins.known(user, password)
+        if known is not None:
+            return known
         address = address_of(connection.peer)
         if (wait_s := self._wrong_passwords.wait_s(address, user)) > 0:
             raise ConnectRefused(
                 Reason.CONNECTION_RATE_EXCEEDED, f"too many wrong passwords; connect again after {wait_s:.0f} s"
             )
         try:
-            is_right = await self._passwords.check(user, password)
+            login = await self._logins.check(user, password)
         except TooManyChecks as error:
             raise ConnectRefused(Reason.SERVER_BUSY, str(error)) from error
-        if is_right:
-            self._wrong_passwords.forget(address, user)
-        else:
+        except TransientError as error:
+            raise ConnectRefused(Reason.SERVER_UNAVAILABLE, str(error)) from error
+        if login is None:
             self._wrong_passwords.add(address, user)
             raise ConnectRefused(Reason.BAD_USER_NAME_OR_PASSWORD, "the user name or the password is wrong")
+        self._wrong_passwords.forget(address, user)
+        return login
 
     def _set_reading(self, is_reading: bool) -> None:
         self._is_reading = is_reading

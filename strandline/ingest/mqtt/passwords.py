@@ -1,8 +1,12 @@
 """Who may connect to the MQTT server: a file of users and hashed passwords.
 
 One user a line, `USER:scrypt:N:R:P:SALT:HASH`, salt and hash in base64 (scrypt: RFC 7914). Blank lines and lines that begin
-with `#` are skipped. `python -m strandline.ingest.mqtt.passwords FILE USER` reads a password from standard input (on a
-terminal it asks) and adds or replaces that user's line. The server reads a changed file within seconds.
+with `#` are skipped. Lines that Mosquitto's `mosquitto_passwd` wrote are read, too: `USER:$6$SALT$HASH` (SHA-512) and
+`USER:$7$ITERATIONS$SALT$HASH` (PBKDF2 with HMAC-SHA-512, RFC 8018). `python -m strandline.ingest.mqtt.passwords FILE USER` reads
+a password from standard input (on a terminal it asks) and adds or replaces that user's line. The server reads a changed file
+within seconds.
+
+Mosquitto's forms cost a guesser less than ours: `$6$` is one round of SHA-512, and `$7$` has 101 by default.
 """
 
 from __future__ import annotations
@@ -31,6 +35,9 @@ CHECKS_WAITING_MAX = 200
 """Over it a client is told to connect again later: guessing must not use up the machine."""
 _MEMORY_BYTES_MAX = 256 * 1024 * 1024
 _DIGEST_BYTES = 32
+_MOSQUITTO_DIGEST_BYTES = 64
+_ITERATIONS_MAX = 10_000_000
+"""A line with more would keep the one thread that hashes for seconds."""
 _NAME_FORBIDDEN = frozenset(":\r\n\0")
 
 
@@ -75,6 +82,45 @@ class Entry:
         )
 
 
+@dataclass(frozen=True)
+class MosquittoEntry:
+    """One user's hashed password, as Mosquitto writes it."""
+
+    iterations: int
+    """Of PBKDF2; 0: one plain SHA-512 (`$6$`)."""
+    salt: bytes
+    digest: bytes
+
+    @classmethod
+    def parse(cls, text: str) -> MosquittoEntry:
+        """Read what follows the user's name in a line. Raises ValueError."""
+        parts = text.split("$")
+        if len(parts) == 4 and parts[:2] == ["", "6"]:
+            iterations = 0
+        elif len(parts) == 5 and parts[:2] == ["", "7"]:
+            iterations = int(parts[2])
+        else:
+            raise ValueError(text)
+        entry = cls(iterations, b64decode(parts[-2], validate=True), b64decode(parts[-1], validate=True))
+        is_sound = len(entry.digest) == _MOSQUITTO_DIGEST_BYTES and 0 <= iterations <= _ITERATIONS_MAX
+        if not is_sound or (parts[1] == "7" and iterations == 0):
+            raise ValueError(text)
+        return entry
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        return self.iterations, 0, 0
+
+    def hash(self, password: bytes) -> bytes:
+        if self.iterations:
+            return hashlib.pbkdf2_hmac("sha512", password, self.salt, self.iterations)
+        return hashlib.sha512(password + self.salt).digest()
+
+    def __str__(self) -> str:
+        salt, digest = (b64encode(raw).decode() for raw in (self.salt, self.digest))
+        return f"$7${self.iterations}${salt}${digest}" if self.iterations else f"$6${salt}${digest}"
+
+
 class Passwords:
     """Checks passwords, for one event loop. An unknown user takes as long to refuse as a wrong password.
 
@@ -87,7 +133,7 @@ class Passwords:
         self._path = path
         self._stamp: tuple[int, int] | None = _stamp(path)
         self._entries = read_passwords(path)
-        self._nobody = Entry.of(b"")
+        self._nobody = _decoy(self._entries)
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="passwords")
         self._waiting = 0
         self._key = secrets.token_bytes(32)
@@ -126,6 +172,7 @@ class Passwords:
                 return
             self._stamp = stamp
             self._entries = read_passwords(self._path)
+            self._nobody = _decoy(self._entries)
             self._right.clear()
             logger.info("the password file was read", action="passwords_read", users=len(self._entries))
         except InvalidSettings as error:
@@ -138,20 +185,25 @@ class Passwords:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def read_passwords(path: Path) -> dict[str, Entry]:
+def _decoy(entries: dict[str, Entry | MosquittoEntry]) -> Entry | MosquittoEntry:
+    """What an unknown user's password is hashed for: an entry of the file, so that it takes as long as a known one's."""
+    return next(iter(entries.values()), None) or Entry.of(b"")
+
+
+def read_passwords(path: Path) -> dict[str, Entry | MosquittoEntry]:
     """User -> entry. Raises InvalidSettings, which names the line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
-    entries: dict[str, Entry] = {}
+    entries: dict[str, Entry | MosquittoEntry] = {}
     tried: set[tuple[int, int, int]] = set()
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
         try:
             user, _, rest = line.rstrip().partition(":")
-            entry = Entry.parse(rest)
+            entry = MosquittoEntry.parse(rest) if rest.startswith("$") else Entry.parse(rest)
             if not user:
                 raise ValueError(line)
             if entry.numbers not in tried:
@@ -159,7 +211,7 @@ def read_passwords(path: Path) -> dict[str, Entry]:
                 tried.add(entry.numbers)
         except (ValueError, MemoryError) as error:
             raise InvalidSettings(
-                f"{path}:{number} is not USER:scrypt:N:R:P:SALT:HASH; write it with "
+                f"{path}:{number} is not USER:scrypt:N:R:P:SALT:HASH, nor a line of Mosquitto's with $6$ or $7$; write it with "
                 f"python -m strandline.ingest.mqtt.passwords {path} USER"
             ) from error
         entries[user] = entry

@@ -31,6 +31,7 @@ from strandline.core.tls import ServerTls, server_tls
 from strandline.ingest.gateway.process import connections_max, open_resources, run_gateway, serve_health_pages
 from strandline.ingest.gateway.tls_door import behind_tls
 from strandline.ingest.mqtt.connections import MqttConnections
+from strandline.ingest.mqtt.logins import Logins, RightsFile
 from strandline.ingest.mqtt.passwords import Passwords
 from strandline.ingest.mqtt.sessions import Sessions
 
@@ -56,6 +57,9 @@ class MqttServerSettings(Settings):
     """A PEM file of certificates: only sensors pass whose own they vouch for."""
     mqtt_listener_passwords: Path | None = None
     """The password file, as `python -m strandline.ingest.mqtt.passwords` writes it. Without it anyone may connect."""
+    mqtt_listener_rights: Path | None = None
+    """What each user may publish, in the form of Mosquitto's `acl_file`. Without it every user of the password file may publish
+    to every topic; a token's rights say to which streams it may write."""
     mqtt_listener_open: bool = False
     """Listen off loopback even without TLS or passwords, because the network keeps strangers out."""
     mqtt_listener_connections_max: int = Field(default=10_000, ge=1)
@@ -83,8 +87,15 @@ async def serve(settings: MqttServerSettings) -> None:
         passwords = None
         if settings.mqtt_listener_passwords is not None:
             passwords = stack.enter_context(contextlib.closing(Passwords(settings.mqtt_listener_passwords)))
+        rights = RightsFile(settings.mqtt_listener_rights) if settings.mqtt_listener_rights is not None else None
+        if rights is not None and passwords is None and settings.auth == "none":
+            raise InvalidSettings(
+                "STRANDLINE_MQTT_LISTENER_RIGHTS gives rights to users, and nobody logs in: set "
+                "STRANDLINE_MQTT_LISTENER_PASSWORDS or STRANDLINE_AUTH, too"
+            )
         port = settings.mqtt_listener_pages_port
         resources = await stack.enter_async_context(open_resources(settings, "mqtt-listener", port))
+        logins = Logins(passwords, resources.doorkeeper, rights)
         await stack.enter_async_context(serve_health_pages(settings, port, resources))
         sessions = stack.enter_context(
             contextlib.closing(Sessions(settings.data_dir / f"mqtt-sessions-{settings.mqtt_listener_port}.jsonl"))
@@ -92,7 +103,7 @@ async def serve(settings: MqttServerSettings) -> None:
         count_max = connections_max("STRANDLINE_MQTT_LISTENER_CONNECTIONS_MAX", settings.mqtt_listener_connections_max)
         connections = MqttConnections(
             resources,
-            passwords,
+            logins,
             sessions,
             record_bytes_max=settings.record_bytes_max,
             connections_max=count_max,

@@ -32,7 +32,7 @@ from strandline.services.rest.routes import (
     streams,
     tokens,
 )
-from strandline.services.rest.token_guard import TokenGuard
+from strandline.services.rest.token_guard import TokenGuard, methods_of
 
 DESCRIPTION = "Register streams, submit pipelines, and lead the jobs that run them."
 _PROBLEM_ANSWER: dict[int | str, dict[str, Any]] = {
@@ -84,7 +84,7 @@ def create_app(
     app.state.dependencies = dependencies
     for one in (documents, streams, jobs, dead_letters, results, audits, backfills, tokens, health):
         app.include_router(one.router)
-    install_problem_handlers(app)
+    install_problem_handlers(app, methods_of)
     app.add_middleware(HostGuard, names=names)
     app.add_middleware(TokenGuard, doorkeeper=doorkeeper)  # the last one that is added is asked first
     _describe_problems(app)

@@ -5,7 +5,8 @@ Programs compare `code`, people read `detail`, and `errors` lists what is wrong 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from http import HTTPStatus
 
 import structlog
@@ -100,11 +101,12 @@ def problem_response(
     return Response(problem.model_dump_json(), status, headers, MEDIA_TYPE)
 
 
-def install_problem_handlers(app: FastAPI) -> None:
-    """Answer every exception that leaves a route with a problem; the server logs the unexpected ones."""
+def install_problem_handlers(app: FastAPI, methods_of: Callable[[str], list[str]]) -> None:
+    """Answer every exception that leaves a route with a problem; the server logs the unexpected ones. `methods_of` says which
+    methods a path takes: a router knows only those of the first route that fits."""
     app.add_exception_handler(StrandlineError, _answer_own_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid_request)
-    app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(HTTPException, partial(_answer_http_error, methods_of))
     app.add_exception_handler(Exception, _answer_unexpected_error)
 
 
@@ -134,7 +136,7 @@ def _answer_invalid_request(request: Request, error: Exception) -> Response:
     return problem_response(request.url.path, 422, "invalid_request", detail, errors=errors)
 
 
-def _answer_http_error(request: Request, error: Exception) -> Response:
+def _answer_http_error(methods_of: Callable[[str], list[str]], request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path
     code = _CODE_OF_STATUS.get(error.status_code, f"http_{error.status_code}")
@@ -142,8 +144,9 @@ def _answer_http_error(request: Request, error: Exception) -> Response:
     if error.status_code == 404 and detail == HTTPStatus.NOT_FOUND.phrase:
         detail = f"there is no route {path}; GET /openapi.json lists all"
     elif error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
+        allowed = ", ".join(methods_of(path))
         detail = f"{path} does not take {request.method}; it takes {allowed}"
+        return problem_response(path, 405, code, detail, headers={"Allow": allowed})
     return problem_response(path, error.status_code, code, detail, headers=dict(error.headers or {}))
 
 

@@ -111,6 +111,11 @@ def _operation_of(method: str, path: str) -> tuple[_Operation | None, dict[str, 
     return None, {}
 
 
+def methods_of(path: str) -> list[str]:
+    """The methods that a path takes."""
+    return sorted(method for method, those in _OPERATIONS.items() if any(one.path.match(path) for one in those))
+
+
 def _authorization(scope: Scope) -> bytes | None:
     found = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
     if len(found) > 1:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import Annotated
 
 from fastapi import APIRouter, Response
 from pydantic import Field
 
 from strandline.access import tokens
+from strandline.core.documents import NAME
 from strandline.core.durations import parse_duration_ms
 from strandline.core.errors import Conflict, InvalidDocument, Problem
 from strandline.ledger.states import Role, TokenRow
@@ -20,11 +22,11 @@ router = APIRouter(tags=["tokens"])
 class TokenRequest(View):
     """A token that is to be made."""
 
-    name: str = Field(max_length=200)
+    name: str = Field(pattern=f"^{NAME.pattern}$", max_length=tokens.NAME_CHARACTERS_MAX)
     role: Role | None = None
-    writes: list[str] = Field(default=[], max_length=1_000)
+    writes: list[Annotated[str, Field(pattern=rf"^(\*|{NAME.pattern})$")]] = Field(default=[], max_length=1_000)
     """The streams that it may write to; `*` for all."""
-    expires: str | None = None
+    expires: str | None = Field(default=None, pattern=r"^([1-9][0-9]{0,8}(ms|s|m|h|d|w))+$", max_length=30)
     """After which time it is refused, as `90d`; null: never."""
 
 

@@ -1,0 +1,210 @@
+"""Tokens of an OIDC provider: JSON web tokens (RFC 7519), checked with the keys that the provider publishes (OpenID Connect
+Discovery 1.0, RFC 7517).
+
+What a token must be: signed by a key of the provider with an algorithm of `ALGORITHMS` (never `none`, and never with a shared
+secret: a public key would be one), from this issuer, for this audience, not expired and not from the future. Who holds it is
+`oidc:SUB`; its rights follow from one claim, by the map in the settings.
+
+The keys are kept: read again when they are KEYS_KEPT_S old, or when a token names a key that is not among them, but not more
+often than every READ_AGAIN_S. While the provider is away they are believed until they are KEYS_BELIEVED_S old.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeGuard
+from urllib.parse import urlsplit
+
+import httpx
+import structlog
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, OKPKey, RSAKey
+
+from strandline.access.doorkeeper import TokensUnavailable
+from strandline.access.exposure import is_loopback
+from strandline.access.rights import ALL_STREAMS, Principal
+from strandline.core.documents import NAME
+from strandline.core.errors import InvalidSettings, Unauthenticated
+from strandline.ledger.states import Role
+
+logger = structlog.get_logger()
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
+KEYS_KEPT_S = 3_600.0
+KEYS_BELIEVED_S = 86_400.0
+READ_AGAIN_S = 30.0
+LEEWAY_S = 60
+"""How far the provider's clock and ours may be apart."""
+TOKEN_BYTES_MAX = 16 * 1024
+ANSWER_BYTES_MAX = 1_000_000
+_FETCH_TIMEOUT_S = 5.0
+_WRITE_MARK = "write:"
+_KEY_KINDS: dict[str, type[RSAKey | ECKey | OKPKey]] = {"RSA": RSAKey, "EC": ECKey, "OKP": OKPKey}
+_ROLES = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
+
+Fetch = Callable[[str], Any]
+"""The JSON at a URL. Raises OSError, httpx.HTTPError, ValueError."""
+
+
+class OidcIssuer:
+    """One provider. May be used by several threads."""
+
+    def __init__(
+        self,
+        issuer: str,
+        audience: str,
+        *,
+        rights: Mapping[str, str],
+        claim: str = "roles",
+        fetch: Fetch | None = None,
+        now_s: Callable[[], float] = time.time,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`rights`: value of the claim -> a role, or `write:STREAM`. Raises InvalidSettings."""
+        parts = urlsplit(issuer)
+        is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+        if not is_safe or not parts.hostname or parts.query or parts.fragment:
+            raise InvalidSettings(
+                "STRANDLINE_OIDC_ISSUER is wrong: write the provider's address, as https://login.example.org/realms/farm"
+            )
+        if not audience:
+            raise InvalidSettings(
+                "STRANDLINE_OIDC_AUDIENCE is missing: name what the provider's tokens for Strandline have in `aud`"
+            )
+        self._issuer = issuer
+        self._audience = audience
+        self._claim = claim.split(".")
+        self._roles, self._writes = _rights(rights)
+        self._fetch = fetch or fetch_json
+        self._now_s = now_s
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._keys: dict[str, RSAKey | ECKey | OKPKey] = {}
+        self._read_s = self._tried_s = -float("inf")
+
+    def principal(self, text: bytes) -> tuple[Principal, float]:
+        """Whom a token stands for, and until when (seconds since 1970). Raises Unauthenticated, and TokensUnavailable while the
+        provider's keys can't be had."""
+        if text.count(b".") != 2 or len(text) > TOKEN_BYTES_MAX:
+            raise Unauthenticated("this is no token of Strandline's, and none of the OIDC provider's")
+        try:
+            claims = jwt.decode(text, self._key_of, algorithms=ALGORITHMS).claims
+        except (JoseError, ValueError, TypeError, KeyError) as error:
+            raise Unauthenticated("the token is not signed by the OIDC provider as it must be; log in again") from error
+        until_s = self._check(claims)
+        name = claims.get("sub")
+        if not isinstance(name, str) or not name or len(name) > 255 or not name.isprintable():
+            raise Unauthenticated("the token does not say whose it is (`sub`)")
+        values = self._values(claims)
+        roles = [self._roles[value] for value in values if value in self._roles]
+        writes = frozenset(self._writes[value] for value in values if value in self._writes)
+        return Principal(f"oidc:{name}", max(roles, key=_ROLES.index, default=None), writes), until_s
+
+    def _check(self, claims: Mapping[str, Any]) -> float:
+        """Raises Unauthenticated; returns when the token expires."""
+        now_s, until_s = self._now_s(), claims.get("exp")
+        audiences = claims.get("aud")
+        if claims.get("iss") != self._issuer:
+            raise Unauthenticated("the token is of another issuer")
+        if self._audience not in (audiences if isinstance(audiences, list) else [audiences]):
+            raise Unauthenticated("the token is for another audience")
+        if not _is_time(until_s) or now_s >= float(until_s) + LEEWAY_S:
+            raise Unauthenticated("the token has expired; log in again")
+        for claim in ("nbf", "iat"):
+            since_s = claims.get(claim)
+            if since_s is not None and not (_is_time(since_s) and since_s <= now_s + LEEWAY_S):
+                raise Unauthenticated("the token is not valid yet; are the clocks right?")
+        return float(until_s) + LEEWAY_S
+
+    def _values(self, claims: Mapping[str, Any]) -> list[str]:
+        """The values of the claim that rights follow from; `realm_access.roles` is a claim within a claim."""
+        found: Any = claims
+        for part in self._claim:
+            found = found.get(part) if isinstance(found, Mapping) else None
+        values = found if isinstance(found, list) else [found]
+        return [value for value in values if isinstance(value, str)]
+
+    def _key_of(self, guest: Any) -> RSAKey | ECKey | OKPKey:
+        """Called with the token's header. Raises Unauthenticated for a key that the provider does not have."""
+        name = guest.headers().get("kid")
+        if not isinstance(name, str):
+            raise Unauthenticated("the token does not name its key (`kid`)")
+        with self._lock:
+            now_s = self._clock_s()
+            is_old = now_s - self._read_s > KEYS_KEPT_S
+            if (is_old or name not in self._keys) and now_s - self._tried_s > READ_AGAIN_S:
+                self._tried_s = now_s
+                self._read_keys(now_s)
+            if now_s - self._read_s > KEYS_BELIEVED_S:
+                raise TokensUnavailable(
+                    "the OIDC provider's keys can't be had now, so its tokens can't be checked; try again"
+                )
+            key = self._keys.get(name)
+        if key is None:
+            raise Unauthenticated("the token is signed with a key that the OIDC provider does not have; log in again")
+        return key
+
+    def _read_keys(self, now_s: float) -> None:
+        try:
+            about = self._fetch(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
+            if about["issuer"] != self._issuer:
+                raise ValueError("it says that it is another issuer")
+            place = urlsplit(about["jwks_uri"])
+            if place.scheme != urlsplit(self._issuer).scheme:
+                raise ValueError("its keys are to be fetched in another way than it is itself")
+            self._keys = _public_keys(self._fetch(about["jwks_uri"]))
+            self._read_s = now_s
+        except (OSError, httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
+            logger.warning("the OIDC provider's keys can't be read", action="oidc_keys_lost", reason=repr(error)[:300])
+
+
+def fetch_json(url: str) -> Any:
+    """Follows no redirect, and reads a bounded answer."""
+    with httpx.stream("GET", url, timeout=_FETCH_TIMEOUT_S, follow_redirects=False) as answer:
+        answer.raise_for_status()
+        body = b""
+        for piece in answer.iter_bytes():
+            body += piece
+            if len(body) > ANSWER_BYTES_MAX:
+                raise ValueError("the answer is too large")
+    if answer.status_code != 200:
+        raise ValueError(f"it answers {answer.status_code}")
+    return json.loads(body)
+
+
+def _public_keys(document: Any) -> dict[str, RSAKey | ECKey | OKPKey]:
+    """The keys that sign, by their names. Kinds that are not known are left out, as RFC 7517 says; so are shared secrets."""
+    found: dict[str, RSAKey | ECKey | OKPKey] = {}
+    for one in document["keys"]:
+        kind, name = _KEY_KINDS.get(one.get("kty")), one.get("kid")
+        if kind is None or not isinstance(name, str) or one.get("use", "sig") != "sig":
+            continue
+        try:
+            found[name] = kind.import_key(one)
+        except (JoseError, ValueError, TypeError, KeyError):
+            continue
+    return found
+
+
+def _rights(rights: Mapping[str, str]) -> tuple[dict[str, Role], dict[str, str]]:
+    roles: dict[str, Role] = {}
+    writes: dict[str, str] = {}
+    for value, right in rights.items():
+        stream = right.removeprefix(_WRITE_MARK)
+        if right in set(Role):
+            roles[value] = Role(right)
+        elif right.startswith(_WRITE_MARK) and (stream == ALL_STREAMS or NAME.fullmatch(stream)):
+            writes[value] = stream
+        else:
+            raise InvalidSettings(
+                f"STRANDLINE_OIDC_RIGHTS is wrong: {right!r} is neither viewer, operator or admin, nor write:STREAM"
+            )
+    return roles, writes
+
+
+def _is_time(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12

@@ -1,0 +1,148 @@
+"""Who connects to the MQTT server, and what it may do: users of the password file, and holders of tokens.
+
+With `STRANDLINE_AUTH=tokens` a token works as the password of a user who is named like it. Its rights are its streams; those of a
+user of the password file are what the file of rights says, or everything without one. Where the file of rights names the holder
+of a token, both must allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.rights import Principal
+from strandline.access.topic_rights import TopicRights, read_topic_rights
+from strandline.core.errors import InvalidSettings, Unauthenticated
+from strandline.ingest.mqtt.passwords import Passwords
+
+logger = structlog.get_logger()
+
+_REMEMBERED_MAX = 1_000
+"""Answers that a login keeps: a sensor publishes to the same few topics again and again."""
+
+
+class RightsFile:
+    """The file of rights, read again when it has changed."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises InvalidSettings when it can't be read or a line is wrong."""
+        self._path = path
+        self._stamp = _stamp(path)
+        self.rights = read_topic_rights(path)
+
+    def reload(self) -> None:
+        """If the file can't be read or is wrong, keep the present rights and log it once."""
+        stamp = _stamp(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self.rights = read_topic_rights(self._path)
+        except InvalidSettings as error:
+            logger.error("the changed file of rights is not used", action="rights_kept", reason=str(error))
+        else:
+            logger.info("the file of rights was read", action="rights_read")
+
+
+class Login:
+    """One user who is connected."""
+
+    __slots__ = ("_remembered", "_rights", "_rights_of_now", "header", "principal", "user")
+
+    def __init__(
+        self, user: str, principal: Principal | None, header: bytes, rights_of_now: Callable[[], TopicRights | None]
+    ) -> None:
+        self.user = user
+        self.principal = principal
+        """Whom the token stands for; None for a user of the password file."""
+        self.header = header
+        """The token, as the doorkeeper knows it; empty without one."""
+        self._rights_of_now = rights_of_now
+        self._rights: TopicRights | None = None
+        """Those for which answers are remembered."""
+        self._remembered: dict[tuple[bytes, str], bool] = {}
+
+    def may_connect(self, client_id: str) -> bool:
+        """Whether it may have this client identifier."""
+        rights = self._rights_of_now()
+        return rights is None or rights.may_connect(self.user, client_id)
+
+    def may_publish(self, client_id: str, topic: bytes, stream: str) -> bool:
+        """Whether its message may go from this topic to this stream. Asked for each message."""
+        if self.principal is not None and not self.principal.may_write(stream):
+            return False
+        rights = self._rights_of_now()
+        if rights is None or (self.principal is not None and not rights.names(self.user)):
+            return True
+        if rights is not self._rights:
+            self._rights, self._remembered = rights, {}
+        key = (topic, stream)
+        answer = self._remembered.get(key)
+        if answer is None:
+            answer = rights.may_publish(self.user, client_id, topic.decode("utf-8", "replace"), stream)
+            if len(self._remembered) < _REMEMBERED_MAX:
+                self._remembered[key] = answer
+        return answer
+
+
+class Logins:
+    """Everybody who may connect. For one event loop; the caller closes passwords and doorkeeper."""
+
+    def __init__(self, passwords: Passwords | None, doorkeeper: Doorkeeper | None, rights: RightsFile | None) -> None:
+        self._passwords = passwords
+        self._doorkeeper = doorkeeper
+        self._rights = rights
+        self.asks = passwords is not None or doorkeeper is not None
+        """Whether anybody is asked for a password."""
+
+    def known(self, user: str, password: bytes) -> Login | None:
+        """Who connects, if that was proven before: it costs no hashing."""
+        if self._passwords is not None and self._passwords.is_known(user, password):
+            return self._login(user, None, b"")
+        header = b"Bearer " + password
+        principal = self._doorkeeper.known(header) if self._doorkeeper is not None else None
+        return self._login(user, principal, header) if principal is not None and principal.name == user else None
+
+    async def check(self, user: str, password: bytes) -> Login | None:
+        """Who connects; None when the password is wrong. Raises TransientError when that can't be told now."""
+        if self._doorkeeper is not None and password:
+            header = b"Bearer " + password
+            try:
+                principal = await self._doorkeeper.admit(header)
+            except Unauthenticated:
+                principal = None
+            if principal is not None:
+                return self._login(user, principal, header) if principal.name == user else None
+        if self._passwords is not None and await self._passwords.check(user, password):
+            return self._login(user, None, b"")
+        return None
+
+    def is_valid(self, login: Login | None) -> bool:
+        """Whether who connected may stay. A removed user of the password file may, until its connection ends."""
+        if login is None or login.principal is None or self._doorkeeper is None:
+            return True
+        return self._doorkeeper.recall(login.header) is not None
+
+    def reload(self) -> None:
+        """Read files that have changed. Blocks."""
+        if self._passwords is not None:
+            self._passwords.reload()
+        if self._rights is not None:
+            self._rights.reload()
+
+    def _login(self, user: str, principal: Principal | None, header: bytes) -> Login:
+        return Login(user, principal, header, self._present_rights)
+
+    def _present_rights(self) -> TopicRights | None:
+        return self._rights.rights if self._rights is not None else None
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino
