@@ -1,5 +1,5 @@
-"""A run at the desk against a recomputation that shares no code with it, on generated pipelines and records: the same results, late
-records and dead letters; and the same to the last bit however the records are cut, and across restarts."""
+"""A run at the desk against a recomputation that shares no code with it, on generated pipelines and records: the same results,
+late records and dead letters; and the same to the last bit however the records are cut, and across restarts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -122,7 +123,7 @@ def at_the_desk(case: Case, slice_records: int | None, restarts: tuple[int, ...]
     desk = Desk(case.pipeline, slice_records, restarts=bool(restarts))
     found: list[Outcome] = []
     edges = [0, *restarts, len(case.lines)]
-    for first, end in zip(edges, edges[1:], strict=False):
+    for first, end in pairwise(edges):
         if first:
             desk.restart()
         part = case.lines[first:end]

@@ -16,8 +16,8 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.emission import keyed_task
 from strandline.processing.emission.dead_letters import DeadLetter
-from strandline.processing.emission.result_shapes import letter_shape
 from strandline.processing.emission.keyed_task import BucketOutcome, KeyedTask, RecordLetters
+from strandline.processing.emission.result_shapes import letter_shape
 from strandline.processing.emission.stage_emission import StageEmission
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec

@@ -1,4 +1,4 @@
-"""The verbs that try a pipeline at the desk, without a server: `pipeline run`, `test` and `explain`."""
+"""The verbs that try a pipeline: `pipeline run`, `test` and `explain` without a server, `preview` with a stack's records."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 from strandline.core.errors import InvalidDocument
 from strandline.services.cli.case_reports import TestsFailed, case_lines, junit_xml, report_json
+from strandline.services.cli.desk_display import desk_letters_table, documents_table, graph_tables, preview_tables
 from strandline.services.cli.document_verbs import pipeline_app
-from strandline.services.cli.options import AsJson
-from strandline.services.cli.output import AnsweredError, print_json
+from strandline.services.cli.options import AsJson, DataDir, Url, connect
+from strandline.services.cli.output import AnsweredError, print_json, show
 
 # What computes is imported by the verbs, so that all others are quick.
 if TYPE_CHECKING:
@@ -95,7 +97,7 @@ def run_pipeline(
         shown.print(desk, checked, output)
 
 
-@pipeline_app.command("test", epilog="Example: strandline pipeline test tests/*.yaml --junit report.xml")
+@pipeline_app.command("test", epilog="Example: strandline pipeline test examples/tests/nab.yaml --junit report.xml")
 def judge_pipeline(
     files: Annotated[
         list[Path],
@@ -151,6 +153,51 @@ def judge_pipeline(
         raise AnsweredError(answer, TestsFailed(f"{told}; mend the pipeline, or what is expected of it"))
     if as_json:
         print_json(answer)
+
+
+@pipeline_app.command("explain", epilog="Example: strandline pipeline explain examples/turbines.yaml")
+def explain_pipeline(
+    what: Annotated[str, typer.Argument(metavar="FILE|JOB", help="A YAML file, or the name of a job of the stack.")],
+    pipeline: PipelineName = None,
+    stream_file: StreamFile = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a pipeline does and costs: stages, state, reach, retention, when results come."""
+    if Path(what).is_file():
+        from strandline.processing.desk.pipeline_graph import pipeline_graph
+
+        graph = pipeline_graph(_read(Path(what), stream_file, pipeline, None))
+    else:
+        with connect(data_dir, url) as client:
+            graph = client.get(f"/v1/jobs/{quote(what, safe='')}/graph")
+    show(graph, as_json, lambda: graph_tables(graph))
+
+
+@pipeline_app.command("preview", epilog="Example: strandline pipeline preview examples/nab.yaml --records 500")
+def preview_pipeline(
+    what: Annotated[str, typer.Argument(metavar="FILE|JOB", help="A YAML file, or the name of a job of the stack.")],
+    stream: Annotated[str | None, typer.Option(help="The stream to read; default: the pipeline's.")] = None,
+    records: Annotated[int, typer.Option(min=1, max=10_000, help="How many of the newest records.")] = 1_000,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, max=30, help="Wait so long, and take what comes meanwhile.")
+    ] = None,
+    pipeline: PipelineName = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a pipeline over the newest records of the stack's stream. Writes nothing."""
+    asked = {"stream": stream, "records": records, "seconds": seconds}
+    query: dict[str, Any] = {name: one for name, one in asked.items() if one is not None}
+    with connect(data_dir, url) as client:
+        if Path(what).is_file():
+            query |= {"pipeline": pipeline} if pipeline else {}
+            answer = client.preview(Path(what).read_bytes(), what, **query)
+        else:
+            answer = client.get(f"/v1/jobs/{quote(what, safe='')}/preview", **query)
+    show(answer, as_json, lambda: preview_tables(answer))
 
 
 def _read(file: Path, stream_file: Path | None, pipeline: str | None, stream: str | None) -> CheckedPipeline:
@@ -215,21 +262,19 @@ class _Shown:
     def print(self, desk: Desk, pipeline: CheckedPipeline, output: Path | None) -> None:
         from rich.console import Console
 
-        from strandline.services.cli import display
-
         console = Console()
         for stage in pipeline.stages:
             rows, count = self._results[stage.name], desk.counts.results[stage.name]
             if rows and output is None:
                 console.print(f"[bold]{stage.name}[/bold]: {count:,} results", highlight=False)
-                console.print(display.documents_table(rows, list(stage.field_types)))
+                console.print(documents_table(rows, list(stage.field_types)))
                 if count > len(rows):
                     console.print(
                         f"and {count - len(rows):,} more; --output FILE or --json has them all", highlight=False
                     )
         if self._letters:
             console.print("[bold]dead letters[/bold]", highlight=False)
-            console.print(display.desk_letters_table(self._letters))
+            console.print(desk_letters_table(self._letters))
             if self._letter_count > len(self._letters):
                 console.print(f"and {self._letter_count - len(self._letters):,} more", highlight=False)
         counts = desk.counts

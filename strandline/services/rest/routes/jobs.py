@@ -14,9 +14,12 @@ from fastapi import APIRouter, Path, Query, Response
 from strandline.core.errors import Conflict, NotFound
 from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import LogRange, StoredDeadLetter
+from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.services.rest.dependencies import INTEGER_MAX, Control
 from strandline.services.rest.job_status import explanation, input_stream, job_view, present_pipeline
+from strandline.services.rest.previews import preview
 from strandline.services.rest.result_views import kibana_objects
+from strandline.services.rest.routes.documents import Records, Seconds
 from strandline.services.rest.views import (
     DeadLetterFull,
     DeadLetterList,
@@ -26,6 +29,8 @@ from strandline.services.rest.views import (
     JobList,
     JobView,
     KibanaView,
+    PipelineGraphView,
+    PreviewView,
     SliceList,
 )
 
@@ -61,6 +66,25 @@ def show_job(control: Control, name: str) -> JobView:
 def explain_job(control: Control, name: str) -> ExplanationView:
     """Why the job has no output, or what it waits for: one cause, in a sentence, and what to do."""
     return explanation(control.ledger, control.log, control.ledger.job(name))
+
+
+@router.get("/v1/jobs/{name}/graph")
+def show_graph(control: Control, name: str) -> PipelineGraphView:
+    """What the job's pipeline does and costs: stages, what each keeps, how far back it reaches, when results come."""
+    job = control.ledger.job(name)
+    pipeline = present_pipeline(control.ledger, job, input_stream(control.ledger, job))
+    return PipelineGraphView(**pipeline_graph(pipeline))
+
+
+@router.get("/v1/jobs/{name}/preview")
+def preview_job(
+    control: Control, name: str, stream: str | None = None, records: Records = 1_000, seconds: Seconds = None
+) -> PreviewView:
+    """Run the job's pipeline over the newest records of its stream, or over those that come within some seconds, and close all
+    windows. Writes nothing; the job itself goes on."""
+    job = control.ledger.job(name)
+    pipeline = present_pipeline(control.ledger, job, input_stream(control.ledger, job))
+    return preview(control.log, pipeline, stream or pipeline.stream.stream, records, seconds)
 
 
 @router.get("/v1/jobs/{name}/kibana")
