@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import typer
@@ -12,8 +12,10 @@ from rich.text import Text
 from strandline.core.errors import NotFound, StrandlineError
 from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, From, Name, Timeout, To, Url, connect, parse_time
-from strandline.services.cli.output import AnsweredError, show, waiting
-from strandline.services.client import Answer, ControlClient
+from strandline.services.cli.output import Answer, AnsweredError, show, waiting
+
+if TYPE_CHECKING:
+    from strandline.services.client import ControlClient
 
 audit_app = typer.Typer()
 job_app = typer.Typer(help="Jobs: running pipelines.", no_args_is_help=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.core.settings import Settings
-from strandline.services.client import ControlClient
+if TYPE_CHECKING:  # the verbs that need no stack begin sooner without it
+    from strandline.services.client import ControlClient
 
 DataDir = Annotated[
     Path | None,
@@ -32,8 +32,11 @@ To = Annotated[str | None, typer.Option("--to", help="Only windows that end at o
 
 def connect(data_dir: Path | None, url: str | None) -> ControlClient:
     """The control service of `--data-dir`, else of `--url`, else of the usual data directory."""
+    from strandline.services.client import ControlClient
+
     if url and data_dir is None:
         return ControlClient(url)
+    from strandline.core.settings import Settings
     from strandline.services.embedded.addresses import read_stack
 
     return ControlClient(read_stack(data_dir or Settings.read().data_dir).api_url)
