@@ -108,6 +108,10 @@ class ControlClient:
         """Check a pipeline. Changes nothing."""
         return self._post_yaml("/v1/pipelines/check", text, source)
 
+    def preview(self, text: bytes, source: str, **query: str | float) -> Answer:
+        """What a pipeline makes of the newest records of a stream. Writes nothing."""
+        return self._post_yaml("/v1/pipelines/preview", text, source, **query)
+
     def stream(self, name: str) -> Answer:
         """A stream, and what the log holds of it. Raises NotFound."""
         return self.get(f"/v1/streams/{quote(name, safe='')}")
@@ -243,9 +247,9 @@ class ControlClient:
                 )
             time.sleep(POLL_S)
 
-    def _post_yaml(self, path: str, text: bytes, source: str) -> Answer:
+    def _post_yaml(self, path: str, text: bytes, source: str, **query: str | float) -> Answer:
         headers = {"Content-Type": "application/yaml"}
-        return self._ask("POST", path, content=text, params={"source": source[-300:]}, headers=headers)
+        return self._ask("POST", path, content=text, params={"source": source[-300:], **query}, headers=headers)
 
     def _ask(self, method: str, path: str, **options: Any) -> Answer:
         try:

@@ -6,6 +6,7 @@ The recomputation below reads the CSV files with the standard library; it shares
 from __future__ import annotations
 
 import csv
+import json
 import math
 import os
 import random
@@ -16,6 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from strandline.processing.desk.desk import Desk
+from strandline.processing.desk.desk_pipeline import read_pipeline
+from strandline.processing.desk.records import DeskRecords, Placement
 from strandline.services.cli.result_verbs import page
 from tests.support.browser import CHROMIUM, COLORS, look_at
 
@@ -122,6 +126,37 @@ def assert_index_is_right(platform, name: str) -> None:
     assert compare(platform.documents(f"{name}-daily"), daily, timedelta(days=1), "daily") == []
 
 
+def require_desk_agrees(platform, name: str, lines: list[bytes]) -> None:
+    """At the desk the same records give the same documents under the same ids, to the last bit of every number."""
+    pipeline = read_pipeline(pipeline_text(name).encode(), "nab.yaml")
+    desk = Desk(pipeline, 10_000)
+    records = DeskRecords(lines, Placement(pipeline.stream, pipeline.stream.partitions).of_each(lines))
+    found: dict[str, dict[str, dict]] = defaultdict(dict)
+    for one in [*desk.feed(records), *desk.drain()]:
+        found[one.stage][one.document.id] = without_run(json.loads(one.document.source))
+    for stage in ("hourly", "daily"):
+        stored = {key: without_run(one) for key, one in platform.documents(f"{name}-{stage}").items()}
+        assert len(stored) > 100
+        assert found[stage] == stored
+
+
+def without_run(document: dict) -> dict:
+    """The document without what tells of the run that wrote it."""
+    return document | {"strandline": {key: document["strandline"][key] for key in ("job", "stage", "version")}}
+
+
+def require_preview(platform, name: str) -> None:
+    """The newest records of each partition, from Kafka, with their offsets."""
+    held = platform.control.stream(f"{name}-machines")
+    counts = [one["offset_next"] - one["offset_first"] for one in held["partitions"]]
+    share = 1_000 // sum(count > 0 for count in counts)
+    answer = platform.control.get(f"/v1/jobs/{name}/preview", records=1_000)
+    assert answer["records"] == sum(min(share, count) for count in counts) and answer["is_cut"]
+    # All came within minutes, and tell of years: by its log time none is too far ahead.
+    assert answer["accepted"] + sum(answer["rejected"].values()) == answer["records"]
+    assert answer["results"] and set(answer["rejected"]) <= {"late"}
+
+
 def require_picture(platform, name: str, directory: Path) -> None:
     """The hourly means are drawn as the recomputation says. $STRANDLINE_PICTURES: where the picture is kept, for docs/."""
     from_ms, to_ms = (int(datetime(*day, tzinfo=UTC).timestamp() * 1000) for day in ((2013, 12, 1), (2014, 3, 1)))
@@ -161,6 +196,8 @@ def test_in_order_every_document_is_right(platform, tmp_path):
     assert accepted == len(lines)
     state = platform.stop("nabo", drain=True)
     assert_index_is_right(platform, "nabo")
+    require_desk_agrees(platform, "nabo", [text for _, text in lines])
+    require_preview(platform, "nabo")
     require_picture(platform, "nabo", tmp_path)
     assert state["counts"]["records"] == state["counts"]["accepted"] == len(lines)
     assert platform.topic("nabo.dead-letter") == []

@@ -118,7 +118,7 @@ class Log(KafkaStatus):
     def retention_ms(self, topic: str) -> int:
         return 604_800_000
 
-    def newest_records(self, topic: str, count: int) -> Sample:
+    def sample(self, topic: str, count: int) -> Sample:
         self.range(topic)
         return Sample([b'{"turbine": "T1", "extra": 1}', b'{"turbine": "T1"}'], 2, self.retention_ms(topic))
 

@@ -337,7 +337,7 @@ def test_the_commands_of_the_readme_are_right(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(ROOT)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     lines = re.findall(r"^    \.venv/bin/strandline (.*)$", readme, re.MULTILINE)
-    assert [parse(line)[0] for line in lines] == ["up", "apply", "job", "audit", "down"]
+    assert [parse(line)[0] for line in lines] == ["pipeline", "up", "apply", "job", "audit", "down"]
     (sample,) = re.findall(r"--data-binary @(\S+)", readme)
     stream, _ = read_documents((ROOT / "examples" / "nab.yaml").read_bytes(), "nab.yaml")
     declared = set(StreamSpec.parse(stream).fields)

@@ -23,3 +23,8 @@ def test_the_planner_starts_without_what_only_tasks_need() -> None:
 def test_workers_are_forked_with_all_that_a_task_needs() -> None:
     held = imported_by(*_NEEDED_BY_WORKERS)
     assert imported_by(*_NEEDED_BY_WORKERS, "strandline.processing.source.source_task") == held
+
+
+def test_a_pipeline_at_the_desk_begins_without_what_only_a_stack_needs() -> None:
+    held = imported_by("strandline.services.cli.commands", "strandline.processing.desk.case_run")
+    assert not held & {"pyspark", "sqlalchemy", "httpx", "pydantic_settings", "aiokafka", "pandas", "fastapi"}

@@ -157,7 +157,7 @@ class Desk:
 
         Raises BadRecord where the pipeline ends at a bad record.
         """
-        offsets = self._offsets.of_each(records.partitions)
+        offsets = self._offsets.of_each(records.partitions) if records.offsets is None else records.offsets
         for rows in self._reader.parts(records.values, records.sources):
             for part in self._judged(records, offsets, rows):
                 if self._seen is not None:

@@ -55,7 +55,9 @@ def _file_format(path: Path, record_format: str) -> FileFormat:
     if kind == "csv" and record_format == "csv":
         kind = "lines"  # a line is a record
     if kind == "lines" and record_format not in _LINE_FORMATS:
-        raise PermanentError(f"{path}: a record of format {record_format} is no line; the desk reads {_LINE_FORMATS}")
+        raise PermanentError(
+            f"{path}: a record of format {record_format} is no line; the desk reads {', '.join(_LINE_FORMATS)}"
+        )
     if kind != "lines" and record_format != "json":
         raise PermanentError(
             f"{path}: rows become JSON objects, and the stream's format is {record_format}; give the records as lines"

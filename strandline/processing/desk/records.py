@@ -25,6 +25,8 @@ class DeskRecords:
     """Of each record; None: not said."""
     sources: Sequence[bytes | None] = ()
     """Of each record the header that fields are taken from (a query, an MQTT topic); empty: none has one."""
+    offsets: Sequence[int] | None = None
+    """Of each record in its partition; None: they are numbered as they come."""
 
     def __len__(self) -> int:
         return len(self.values)

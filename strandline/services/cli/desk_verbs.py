@@ -1,4 +1,4 @@
-"""The verbs that try a pipeline at the desk, without a server: `pipeline run`, `test` and `explain`."""
+"""The verbs that try a pipeline: `pipeline run`, `test` and `explain` without a server, `preview` with a stack's records."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import nullcontext
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 from strandline.core.errors import InvalidDocument
 from strandline.services.cli.case_reports import TestsFailed, case_lines, junit_xml, report_json
+from strandline.services.cli.desk_display import desk_letters_table, documents_table, graph_tables, preview_tables
 from strandline.services.cli.document_verbs import pipeline_app
-from strandline.services.cli.options import AsJson
-from strandline.services.cli.output import AnsweredError, print_json
+from strandline.services.cli.options import AsJson, DataDir, Url, connect
+from strandline.services.cli.output import AnsweredError, print_json, show
 
 # What computes is imported by the verbs, so that all others are quick.
 if TYPE_CHECKING:
@@ -66,6 +69,7 @@ def run_pipeline(
 ) -> None:
     """Run a pipeline over a file of records, without any server. Records in the file's order are the log, and log time is event
     time."""
+    _leave_out_pandas()
     from strandline.processing.desk.desk import Desk, DeskResult, letter_fields
     from strandline.processing.desk.result_files import result_file
 
@@ -95,7 +99,7 @@ def run_pipeline(
         shown.print(desk, checked, output)
 
 
-@pipeline_app.command("test", epilog="Example: strandline pipeline test tests/*.yaml --junit report.xml")
+@pipeline_app.command("test", epilog="Example: strandline pipeline test examples/tests/nab.yaml --junit report.xml")
 def judge_pipeline(
     files: Annotated[
         list[Path],
@@ -118,6 +122,7 @@ def judge_pipeline(
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline over records, and compare what comes of them with what is expected. Ends with 1 where they differ."""
+    _leave_out_pandas()
     from strandline.processing.desk.case_run import CaseReport, read_cases, run_case
     from strandline.processing.desk.cases import CaseSpec, CaseStep, Expected
 
@@ -151,6 +156,64 @@ def judge_pipeline(
         raise AnsweredError(answer, TestsFailed(f"{told}; mend the pipeline, or what is expected of it"))
     if as_json:
         print_json(answer)
+
+
+@pipeline_app.command("explain", epilog="Example: strandline pipeline explain examples/turbines.yaml")
+def explain_pipeline(
+    what: Annotated[str, typer.Argument(metavar="FILE|JOB", help="A YAML file, or the name of a job of the stack.")],
+    pipeline: PipelineName = None,
+    stream_file: StreamFile = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a pipeline does and costs: stages, state, reach, retention, when results come."""
+    if Path(what).is_file():
+        from strandline.processing.desk.pipeline_graph import pipeline_graph
+
+        graph = pipeline_graph(_read(Path(what), stream_file, pipeline, None))
+    else:
+        with connect(data_dir, url) as client:
+            graph = client.get(f"/v1/jobs/{quote(what, safe='')}/graph")
+    show(graph, as_json, lambda: graph_tables(graph))
+
+
+@pipeline_app.command("preview", epilog="Example: strandline pipeline preview examples/nab.yaml --records 500")
+def preview_pipeline(
+    what: Annotated[str, typer.Argument(metavar="FILE|JOB", help="A YAML file, or the name of a job of the stack.")],
+    stream: Annotated[str | None, typer.Option(help="The stream to read; default: the pipeline's.")] = None,
+    records: Annotated[int, typer.Option(min=1, max=10_000, help="How many of the newest records.")] = 1_000,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, max=30, help="Wait so long, and take what comes meanwhile.")
+    ] = None,
+    pipeline: PipelineName = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a pipeline over the newest records of the stack's stream. Writes nothing."""
+    asked = {"stream": stream, "records": records, "seconds": seconds}
+    query: dict[str, Any] = {name: one for name, one in asked.items() if one is not None}
+    with connect(data_dir, url) as client:
+        if Path(what).is_file():
+            query |= {"pipeline": pipeline} if pipeline else {}
+            answer = client.preview(Path(what).read_bytes(), what, **query)
+        else:
+            answer = client.get(f"/v1/jobs/{quote(what, safe='')}/preview", **query)
+    show(answer, as_json, lambda: preview_tables(answer))
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("the desk needs no pandas", name=fullname)
+
+
+def _leave_out_pandas() -> None:
+    """Have pyarrow find no pandas: it looks for it with the first list that it takes, and to import it would take a third of the
+    verb's time. Only where the process is the command line's own."""
+    if Path(getattr(sys.modules["__main__"], "__file__", None) or "").name == "strandline":
+        sys.meta_path.insert(0, _NoPandas())
 
 
 def _read(file: Path, stream_file: Path | None, pipeline: str | None, stream: str | None) -> CheckedPipeline:
@@ -215,21 +278,19 @@ class _Shown:
     def print(self, desk: Desk, pipeline: CheckedPipeline, output: Path | None) -> None:
         from rich.console import Console
 
-        from strandline.services.cli import display
-
         console = Console()
         for stage in pipeline.stages:
             rows, count = self._results[stage.name], desk.counts.results[stage.name]
             if rows and output is None:
                 console.print(f"[bold]{stage.name}[/bold]: {count:,} results", highlight=False)
-                console.print(display.documents_table(rows, list(stage.field_types)))
+                console.print(documents_table(rows, list(stage.field_types)))
                 if count > len(rows):
                     console.print(
                         f"and {count - len(rows):,} more; --output FILE or --json has them all", highlight=False
                     )
         if self._letters:
             console.print("[bold]dead letters[/bold]", highlight=False)
-            console.print(display.desk_letters_table(self._letters))
+            console.print(desk_letters_table(self._letters))
             if self._letter_count > len(self._letters):
                 console.print(f"and {self._letter_count - len(self._letters):,} more", highlight=False)
         counts = desk.counts

@@ -13,7 +13,6 @@ from strandline.core.durations import format_about, format_retention, format_win
 
 Answer = dict[str, Any]
 _SENTENCES_MAX = 3
-_PLACE = ("stream", "partition", "offset", "element", "index", "document")
 _STATE_STYLES = {"running": "green", "failed": "red", "stopped": "dim", "drained": "dim"}
 
 
@@ -63,7 +62,7 @@ def jobs_tables(jobs: list[Answer]) -> list[Table]:
         ),
     )
     messages = [(job["name"], job["message"]) for job in jobs if job["message"]]
-    return [table, _facts(list(messages))] if messages else [table]
+    return [table, facts_table(list(messages))] if messages else [table]
 
 
 def job_table(job: Answer) -> Table:
@@ -106,7 +105,7 @@ def job_table(job: Answer) -> Table:
         read = f"{one['records_done']:,} of {one['records']:,} records read"
         rows.append(("backfill", f"generation {one['generation']}, {one['state']}, {read}"))
     rows.append(("next steps", ", ".join(link["rel"] for link in job["links"])))
-    return _facts(rows)
+    return facts_table(rows)
 
 
 def applied_lines(applied: list[Answer]) -> list[Text]:
@@ -160,7 +159,7 @@ def streams_table(streams: list[Answer]) -> Table:
 def stream_tables(stream: Answer) -> list[Table]:
     """One stream, and its partitions."""
     retention_ms = stream["retention_ms"]
-    facts = _facts(
+    facts = facts_table(
         [
             ("stream", stream["name"]),
             ("version", str(stream["version"])),
@@ -190,8 +189,8 @@ def dead_letters_table(letters: list[Answer]) -> Table:
             (
                 str(letter["number"]),
                 letter["stream"],
-                _or_dash(letter["partition"]),
-                _or_dash(letter["offset"]),
+                or_dash(letter["partition"]),
+                or_dash(letter["offset"]),
                 letter["reason"],
                 letter["step"],
                 letter["message"],
@@ -204,7 +203,7 @@ def dead_letters_table(letters: list[Answer]) -> Table:
 
 def dead_letter_table(letter: Answer) -> Table:
     names = ("number", "stream", "partition", "offset", "element", "reason", "step", "message", "value_bytes", "value")
-    return _facts([(name, _or_dash(letter[name])) for name in (*names, "replay_of")])
+    return facts_table([(name, or_dash(letter[name])) for name in (*names, "replay_of")])
 
 
 def dead_letter_counts_tables(counts: Answer) -> list[Table]:
@@ -253,7 +252,11 @@ def replay_tables(report: Answer) -> list[Table | Text]:
         ("left out", f"{sum(report['left_out'].values()):,}"),
     ]
     rows = ((name, f"{count:,}") for name, count in sorted(report["outcomes"].items()))
-    return [_facts(facts), table_of(("BY THE PIPELINE AS IT IS NOW", "#RECORDS"), rows), *map(Text, report["notes"])]
+    return [
+        facts_table(facts),
+        table_of(("BY THE PIPELINE AS IT IS NOW", "#RECORDS"), rows),
+        *map(Text, report["notes"]),
+    ]
 
 
 def repair_sentence(answer: Answer) -> str:
@@ -263,41 +266,6 @@ def repair_sentence(answer: Answer) -> str:
     so = "is accepted" if answer["outcome"] == "accepted" else f"is rejected again ({answer['message']})"
     put = "would be" if answer["dry_run"] else "is"
     return f"dead letter {answer['number']} {put} put back; by the pipeline as it is now it {so}"
-
-
-def documents_table(documents: list[Answer], fields: Sequence[str]) -> Table:
-    """Results of one stage, one a line."""
-    return table_of(
-        ("WINDOW START", "WINDOW END", *(f"#{name}" for name in fields)),
-        (
-            (
-                *(document["window"][edge].replace("T", " ").replace(".000Z", "Z") for edge in ("start", "end")),
-                *(_cell(document.get(name)) for name in fields),
-            )
-            for document in documents
-        ),
-    )
-
-
-def _cell(value: object) -> str:
-    return f"{value:.10g}" if isinstance(value, float) else _or_dash(value)
-
-
-def desk_letters_table(letters: list[Answer]) -> Table:
-    """Dead letters of a run at the desk, one a line."""
-    return table_of(
-        ("WHERE", "REASON", "STEP", "MESSAGE", "VALUE"),
-        (
-            (
-                "/".join(str(one[name]) for name in _PLACE if name in one),
-                one["reason"],
-                one["step"],
-                one["message"],
-                _or_dash(one["value"]),
-            )
-            for one in letters
-        ),
-    )
 
 
 def stages_table(stages: list[Answer]) -> Table:
@@ -385,7 +353,7 @@ def backfill_table(backfill: Answer) -> Table:
     rows += [(f"results: {stage}", show_count(count)) for stage, count in backfill["results"].items()]
     rows += [(f"refused: {stage}", show_count(count)) for stage, count in backfill["refused"].items()]
     rows += [("refused, for example", one) for one in backfill["sample"][:1]]
-    return _facts(rows)
+    return facts_table(rows)
 
 
 def backfills_table(backfills: list[Answer]) -> Table:
@@ -451,7 +419,7 @@ def _backfill_state(state: str) -> Text:
     return Text(state, style=styles.get(state, "yellow"))
 
 
-def _facts(rows: list[tuple[str, str | Text]]) -> Table:
+def facts_table(rows: list[tuple[str, str | Text]]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -478,7 +446,7 @@ def _typed(fields: dict[str, str]) -> str:
     return ", ".join(f"{name} {type_name}" for name, type_name in fields.items()) or "-"
 
 
-def _or_dash(value: object) -> str:
+def or_dash(value: object) -> str:
     return "-" if value is None else str(value)
 
 
@@ -496,7 +464,7 @@ def job_line(job: Answer) -> str:
     counts, message = job["counts"], f" ({job['message']})" if job["message"] else ""
     rejected = sum(counts["rejected"].values())
     return (
-        f"{job['name']} {job['state']}{message}: slice {_or_dash(job['slice'])}, {show_count(job['lag_records'])} behind, "
+        f"{job['name']} {job['state']}{message}: slice {or_dash(job['slice'])}, {show_count(job['lag_records'])} behind, "
         f"{counts['records']:,} records, {rejected:,} rejected, {sum(counts['results'].values()):,} results, watermark "
         f"{show_time(job['watermark_ms'])}"
     )

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import typer
@@ -28,8 +28,10 @@ from strandline.services.cli.options import (
     connect,
     parse_time,
 )
-from strandline.services.cli.output import AnsweredError, show, waiting
-from strandline.services.client import Answer, ControlClient
+from strandline.services.cli.output import Answer, AnsweredError, show, waiting
+
+if TYPE_CHECKING:
+    from strandline.services.client import ControlClient
 
 audit_app = typer.Typer()
 job_app = typer.Typer(help="Jobs: running pipelines.", no_args_is_help=True)

@@ -6,13 +6,14 @@ import os
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from strandline.core.errors import InvalidSettings
-from strandline.core.settings import Settings
-from strandline.services.client import TOKEN_VARIABLE, ControlClient, Trust
+
+if TYPE_CHECKING:  # the verbs that need no stack begin sooner without it
+    from strandline.services.client import ControlClient, Trust
 
 DataDir = Annotated[
     Path | None,
@@ -46,6 +47,8 @@ _trust: ContextVar[Trust | None] = ContextVar("trust", default=None)
 def trust(ca: Path | None, certificate: Path | None, key: Path | None) -> None:
     """Have `connect` use these files with `https`."""
     if ca is not None or certificate is not None:
+        from strandline.services.client import Trust
+
         _trust.set(Trust(ca, certificate, key))
 
 
@@ -55,11 +58,14 @@ def connect(data_dir: Path | None, url: str | None, token_file: Path | None = No
     A stack's own token comes before STRANDLINE_TOKEN, which may be that of another platform. Raises InvalidSettings for a file
     without a token.
     """
+    from strandline.services.client import TOKEN_VARIABLE, ControlClient
+
     token = os.environ.get(TOKEN_VARIABLE) or None
     if token_file is not None:
         token = _read_token(token_file)
     if url and data_dir is None:
         return ControlClient(url, token=token, trust=_trust.get())
+    from strandline.core.settings import Settings
     from strandline.services.embedded.addresses import read_stack
     from strandline.services.embedded.admin_token import read_admin_token
 

@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from strandline.core.errors import InvalidDocument, StrandlineError
-from strandline.services.client import Answer
 
+Answer = dict[str, Any]
 LINE_EVERY_S = 10.0
 """Off a terminal: how often a verb that waits prints a line while its step stays the same."""
 

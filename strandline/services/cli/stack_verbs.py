@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from strandline.core.settings import Settings
 from strandline.services.cli.options import AsJson, DataDir
 from strandline.services.cli.output import print_json, progress_console
 
@@ -25,6 +24,7 @@ def up(
 ) -> None:
     """Start the embedded stack, or what is missing of it: Kafka, Elasticsearch, MQTT broker, control service, gateways. Ctrl-C
     stops it."""
+    from strandline.core.settings import Settings
     from strandline.services.embedded import stack
 
     settings = Settings.read()
@@ -51,6 +51,7 @@ def example(
     seconds: Annotated[float | None, typer.Option(min=1, help="End after so long; default: at Ctrl-C.")] = None,
 ) -> None:
     """Start the embedded stack with a simulated wind farm and its job, and show what happens. Ctrl-C stops it."""
+    from strandline.core.settings import Settings
     from strandline.example.run import run_example
 
     settings = Settings.read()
@@ -61,6 +62,7 @@ def example(
 @stack_app.command(epilog="Example: strandline down --data-dir /tmp/stack")
 def down(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Stop everything that `up` started, and the runners. Jobs that run now run again after the next `up`."""
+    from strandline.core.settings import Settings
     from strandline.services.embedded import stack
 
     directory = data_dir or Settings.read().data_dir

@@ -167,6 +167,44 @@ class ProposalView(View):
     """Why it rejects the first of the others."""
 
 
+class PreviewView(View):
+    """What a pipeline makes of the newest records of a stream. Nothing of it was written."""
+
+    pipeline: str
+    stream: str
+    records: int
+    accepted: int
+    rejected: dict[str, int]
+    """Reason -> records."""
+    result_counts: dict[str, int]
+    """Stage -> results."""
+    results: list[dict[str, Any]]
+    """The documents, 1,000 at most."""
+    dead_letters: list[dict[str, Any]]
+    """Records and results that could not be used, 100 at most."""
+    is_cut: bool
+    """Whether the stream holds more than was read."""
+
+
+class PipelineGraphView(View):
+    """What a pipeline does and costs."""
+
+    pipeline: str
+    input: dict[str, Any]
+    """The stream, its partitions, and which columns are read."""
+    event_time: dict[str, Any]
+    stages: list[dict[str, Any]]
+    """Of each stage: the steps before it, windows, aggregates, emissions, and what it keeps for a key (an estimate, in bytes)."""
+    exchange: dict[str, Any]
+    """By which fields rows are spread over buckets."""
+    reach_ms: int
+    """How far back in event time open windows go."""
+    retention: dict[str, Any]
+    """What a rewind may need of the log, and what the stream keeps."""
+    hints: list[str]
+    """What costs, and what may surprise."""
+
+
 class StageView(View):
     """One compiled stage of a pipeline."""
 

@@ -9,7 +9,8 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from strandline.core.errors import InvalidDocument
 from strandline.services.rest.checking import approval, refusal
 from strandline.services.rest.dependencies import Caller, Control
-from strandline.services.rest.views import AppliedList, CheckView, PlanView
+from strandline.services.rest.previews import RECORDS_MAX, SECONDS_MAX, chosen_pipeline, preview
+from strandline.services.rest.views import AppliedList, CheckView, PlanView, PreviewView
 
 router = APIRouter(tags=["documents"])
 
@@ -20,6 +21,10 @@ _YAML_BODY: dict[str, Any] = {
         "content": {"application/yaml": {"schema": {"type": "string", "description": "One or more YAML documents"}}},
     }
 }
+Records = Annotated[int, Query(ge=1, le=RECORDS_MAX, description="How many of the newest records")]
+Seconds = Annotated[
+    float | None, Query(gt=0, le=SECONDS_MAX, description="Wait so long, and take the records that come meanwhile")
+]
 Source = Annotated[str, Query(max_length=300, description="The file's name, for the problems that name its lines")]
 
 
@@ -53,6 +58,22 @@ def plan_documents(
 ) -> PlanView:
     """What applying the documents would mean for each job: its changes, and what its start would cost. Changes nothing."""
     return PlanView(jobs=control.applier.plan(body, source))
+
+
+@router.post("/v1/pipelines/preview", openapi_extra=_YAML_BODY)
+def preview_pipeline(
+    control: Control,
+    body: Annotated[bytes, Depends(yaml_body)],
+    source: Source = "<request>",
+    pipeline: Annotated[str | None, Query(description="Which pipeline, where there are several")] = None,
+    stream: Annotated[str | None, Query(description="The stream to read; default: the pipeline's")] = None,
+    records: Records = 1_000,
+    seconds: Seconds = None,
+) -> PreviewView:
+    """Run a pipeline over the newest records of a stream, or over those that come within some seconds, and close all windows.
+    Writes nothing."""
+    chosen = chosen_pipeline(control.applier.check(body, source), pipeline, source)
+    return preview(control.log, chosen, stream or chosen.stream.stream, records, seconds)
 
 
 @router.post("/v1/pipelines/check", openapi_extra=_YAML_BODY)

@@ -13,9 +13,12 @@ from fastapi import APIRouter, Query, Response
 from strandline.core.errors import Conflict
 from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import LogRange
+from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
 from strandline.services.rest.job_status import explanation, input_stream, job_view, present_pipeline
+from strandline.services.rest.previews import preview
 from strandline.services.rest.result_views import kibana_objects
+from strandline.services.rest.routes.documents import Records, Seconds
 from strandline.services.rest.runner_logs import runner_log
 from strandline.services.rest.views import (
     DeletedJobView,
@@ -25,6 +28,8 @@ from strandline.services.rest.views import (
     JobView,
     KibanaView,
     LogView,
+    PipelineGraphView,
+    PreviewView,
     SliceList,
 )
 from strandline.services.supervision.job_lives import Place
@@ -77,6 +82,25 @@ def show_log(
     """The log of the job's runner, of its present or last run: its last lines, or what came since. Passwords are left out."""
     part = runner_log(control.ledger, control.data_dir, name, lines, after)
     return LogView(lines=part.lines, byte_next=part.byte_next)
+
+
+@router.get("/v1/jobs/{name}/graph")
+def show_graph(control: Control, name: str) -> PipelineGraphView:
+    """What the job's pipeline does and costs: stages, what each keeps, how far back it reaches, when results come."""
+    job = control.ledger.job(name)
+    pipeline = present_pipeline(control.ledger, job, input_stream(control.ledger, job))
+    return PipelineGraphView(**pipeline_graph(pipeline))
+
+
+@router.get("/v1/jobs/{name}/preview")
+def preview_job(
+    control: Control, name: str, stream: str | None = None, records: Records = 1_000, seconds: Seconds = None
+) -> PreviewView:
+    """Run the job's pipeline over the newest records of its stream, or over those that come within some seconds, and close all
+    windows. Writes nothing; the job itself goes on."""
+    job = control.ledger.job(name)
+    pipeline = present_pipeline(control.ledger, job, input_stream(control.ledger, job))
+    return preview(control.log, pipeline, stream or pipeline.stream.stream, records, seconds)
 
 
 @router.get("/v1/jobs/{name}/kibana")

@@ -43,7 +43,7 @@ def propose_stream(control: Control, name: str, records: RecordsWanted = SAMPLE_
         check_name(name)
     except ValueError as error:
         raise Conflict(f"a topic of this name can't be a stream: {error}; copy its records to another topic") from error
-    sample = control.log.newest_records(name, records)
+    sample = control.log.sample(name, records)
     retention = format_retention(sample.retention_ms)
     return ProposalView(**vars(infer_from_topic(name, sample.values, sample.partitions, retention)))
 
@@ -52,7 +52,7 @@ def propose_stream(control: Control, name: str, records: RecordsWanted = SAMPLE_
 def undeclared(control: Control, name: str, records: RecordsWanted = SAMPLE_RECORDS) -> UndeclaredView:
     """What the stream's newest records hold that its schema doesn't declare."""
     row = control.ledger.stream(name)
-    values = control.log.newest_records(name, records).values
+    values = control.log.sample(name, records).values
     fields = undeclared_fields(StreamSpec.from_document(row.document), values)
     return UndeclaredView(
         stream=name,

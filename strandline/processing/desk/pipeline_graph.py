@@ -1,0 +1,140 @@
+"""What a pipeline does and costs, before it runs: stages, what each keeps, how far back it reaches, when results come. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from strandline.core.durations import FOREVER_MS, format_duration, format_retention
+from strandline.processing.operators.cascade import Cascade
+from strandline.processing.operators.windows import WindowOperator
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.stages import RowStep, Select, Stage, Where
+
+TEXT_BYTES = 24
+"""What a text takes in an estimate: twenty characters, and where it begins."""
+_MANY_PARTIALS = 100
+Answer = dict[str, Any]
+
+
+def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
+    """The pipeline as plain data."""
+    cascade = Cascade(pipeline.stages, pipeline.stream.types, 2)
+    rule = pipeline.event_time_rule
+    needed_ms = rule.delay_ms + pipeline.reach_ms
+    retention_ms = pipeline.stream.retention_ms
+    stages = []
+    for number, (stage, operator) in enumerate(zip(pipeline.stages, cascade.operators, strict=True)):
+        is_split = cascade.is_split and number + 1 == len(pipeline.stages)
+        stages.append(_stage(stage, operator, rule.delay_ms, pipeline.stream.partitions, is_split=is_split))
+    shared = [name for name in pipeline.stages[-1].by if all(name in stage.by for stage in pipeline.stages)]
+    if not shared and len(pipeline.stages) > 1:
+        shared = [name for name in pipeline.stages[-2].by if all(name in one.by for one in pipeline.stages[:-1])]
+    return {
+        "pipeline": pipeline.job,
+        "input": {
+            "stream": pipeline.stream.stream,
+            "partitions": pipeline.stream.partitions,
+            "format": pipeline.stream.format,
+            "columns_read": list(pipeline.columns_needed),
+            "columns": len(pipeline.stream.fields),
+        },
+        "event_time": {
+            "source": str(pipeline.event_time_source),
+            "delay_ms": rule.delay_ms,
+            "watermark": rule.watermark,
+            "idle_timeout_ms": rule.idle_timeout_ms,
+            "max_ahead_ms": rule.max_ahead_ms,
+        },
+        "stages": stages,
+        "exchange": {
+            "by": shared,
+            "exchanges": 2 if cascade.is_split else 1,
+            "buckets": "as many as the run has shuffle partitions" if shared or cascade.is_split else "one",
+        },
+        "reach_ms": pipeline.reach_ms,
+        "retention": {
+            "needed_ms": needed_ms,
+            "of_stream_ms": None if retention_ms == FOREVER_MS else retention_ms,
+        },
+        "hints": list(_hints(pipeline, cascade, stages, is_alone=not shared and not cascade.is_split)),
+    }
+
+
+def _stage(stage: Stage, operator: WindowOperator, delay_ms: int, partitions: int, *, is_split: bool) -> Answer:
+    panes = -(-(stage.size_ms + delay_ms) // operator.pane_ms) + 1
+    row_bytes, key_bytes = _bytes_of(operator.state_schema), _bytes_of(operator.key_schema)
+    return {
+        "name": stage.name,
+        "steps_before": [_step(step) for step in stage.pre_steps],
+        "size_ms": stage.size_ms,
+        "every_ms": stage.every_ms,
+        "by": dict(zip(stage.by, stage.by_types, strict=True)),
+        "aggregates": {column.name: column.sql for column in stage.aggregates},
+        "emits": [f"{emit.kind}: {emit.name}" for emit in stage.emits],
+        "merged_from_parts": is_split,
+        "state": {
+            "pane_ms": operator.pane_ms,
+            "panes_open": panes,
+            "bytes_a_pane_and_key": row_bytes,
+            "bytes_a_key": key_bytes + panes * row_bytes,
+            "partials": [str(kind) for kind in operator.aggregates.partial_types],
+        },
+        "results_after_ms": delay_ms,
+    }
+
+
+def _step(step: RowStep) -> str:
+    if isinstance(step, Where):
+        return f"where {step.sql}"
+    if isinstance(step, Select):
+        return f"select {', '.join(step.names)}"
+    return "derive " + ", ".join(f"{column.name}: {column.sql}" for column in step.columns)
+
+
+def _bytes_of(schema: pa.Schema) -> int:
+    """What a row takes, about."""
+    total = 0
+    for kind in schema.types:
+        try:
+            total += -(-kind.bit_width // 8)
+        except ValueError:  # a text
+            total += TEXT_BYTES
+    return total
+
+
+def _hints(pipeline: CheckedPipeline, cascade: Cascade, stages: list[Answer], *, is_alone: bool) -> Iterator[str]:
+    """What costs, and what may surprise."""
+    rule = pipeline.event_time_rule
+    if is_alone:
+        yield "no field groups all stages, so one bucket does all of the work; group by a field that they share"
+    elif cascade.is_split:
+        yield (
+            f"'{pipeline.stages[-1].name}' regroups by other fields: its partial results cross the exchange a second time"
+        )
+    for stage, told in zip(pipeline.stages, stages, strict=True):
+        if told["state"]["panes_open"] > _MANY_PARTIALS:
+            yield (
+                f"'{stage.name}' keeps {told['state']['panes_open']:,} partial results a key, one for each "
+                f"{format_duration(told['state']['pane_ms'])}; a longer distance between windows, or a shorter delay, keeps fewer"
+            )
+        if stage.every_ms < stage.size_ms:
+            times = -(-stage.size_ms // stage.every_ms)
+            yield f"'{stage.name}' writes up to {times} results for each {format_duration(stage.size_ms)} and key"
+    if rule.idle_timeout_ms is None and pipeline.stream.partitions > 1:
+        yield "idle_timeout is null: one silent partition holds all windows open"
+    if rule.delay_ms > min(stage.size_ms for stage in pipeline.stages):
+        yield (
+            f"the delay, {format_duration(rule.delay_ms)}, is longer than the shortest window: results come that much later"
+        )
+    unread = [name for name in pipeline.stream.fields if name not in pipeline.columns_needed]
+    if unread:
+        yield f"not read: {', '.join(unread)}; these fields are checked all the same"
+    needed_ms = rule.delay_ms + pipeline.reach_ms
+    if pipeline.stream.retention_ms != FOREVER_MS and pipeline.stream.retention_ms < 2 * needed_ms:
+        yield (
+            f"the stream keeps records for {format_retention(pipeline.stream.retention_ms)}, and a rewind may need "
+            f"{format_duration(needed_ms)} of them: an outage of longer than the difference can't be made up for"
+        )

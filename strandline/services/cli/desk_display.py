@@ -1,0 +1,119 @@
+"""What is shown of pipelines at the desk: results, dead letters, a pipeline's graph. Pure; nothing is printed here."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from strandline.core.durations import format_duration, format_retention, format_windows
+from strandline.services.cli.display import Answer, facts_table, or_dash, table_of
+
+_PLACE = ("stream", "partition", "offset", "element", "index", "document")
+_NO_FIELDS = ("@timestamp", "window", "window_start", "window_end", "strandline")
+
+
+def documents_table(documents: list[Answer], fields: Sequence[str]) -> Table:
+    """Results of one stage, one a line."""
+    return table_of(
+        ("WINDOW START", "WINDOW END", *(f"#{name}" for name in fields)),
+        (
+            (
+                *(document["window"][edge].replace("T", " ").replace(".000Z", "Z") for edge in ("start", "end")),
+                *(_cell(document.get(name)) for name in fields),
+            )
+            for document in documents
+        ),
+    )
+
+
+def _cell(value: object) -> str:
+    return f"{value:.10g}" if isinstance(value, float) else or_dash(value)
+
+
+def desk_letters_table(letters: list[Answer]) -> Table:
+    """Dead letters of a run at the desk, one a line."""
+    return table_of(
+        ("WHERE", "REASON", "STEP", "MESSAGE", "VALUE"),
+        (
+            (
+                "/".join(str(one[name]) for name in _PLACE if name in one),
+                one["reason"],
+                one["step"],
+                one["message"],
+                or_dash(one["value"]),
+            )
+            for one in letters
+        ),
+    )
+
+
+def preview_tables(answer: Answer) -> list[Table | Text]:
+    """What a preview gave: results of each stage, dead letters, and how many there are."""
+    stages: dict[str, list[Answer]] = defaultdict(list)
+    for one in answer["results"]:
+        stages[one["strandline"]["stage"]].append(one)
+    shown: list[Table | Text] = []
+    for stage, documents in stages.items():
+        shown += [Text(f"{stage}: {answer['result_counts'][stage]:,} results", style="bold")]
+        shown += [documents_table(documents, [name for name in documents[0] if name not in _NO_FIELDS])]
+    if answer["dead_letters"]:
+        shown += [Text("dead letters", style="bold"), desk_letters_table(answer["dead_letters"])]
+    rejected = "".join(f", {count:,} {reason}" for reason, count in sorted(answer["rejected"].items()))
+    told = f"{answer['records']:,} records of {answer['stream']}, {answer['accepted']:,} accepted{rejected}"
+    if answer["is_cut"]:
+        told += "; the stream holds more, so the first windows are not whole"
+    return [*shown, Text(f"{told}; nothing was written")]
+
+
+def graph_tables(graph: Answer) -> list[Table | Text]:
+    """A pipeline's stages in order with their steps, what each keeps, and what holds for all together."""
+    read, event_time, exchange, retention = (graph[name] for name in ("input", "event_time", "exchange", "retention"))
+    idle = event_time["idle_timeout_ms"]
+    spread = ", ".join(exchange["by"]) or "no field"
+    kept = retention["of_stream_ms"]
+    facts = [
+        ("pipeline", graph["pipeline"]),
+        ("reads", f"stream {read['stream']}, {read['partitions']} partitions, {read['format']}"),
+        ("columns read", f"{len(read['columns_read'])} of {read['columns']}: {', '.join(read['columns_read'])}"),
+        ("event time", f"{event_time['source']}, delay {format_duration(event_time['delay_ms'])}"),
+        ("watermark", f"{event_time['watermark']}, idle after {'no time' if idle is None else format_duration(idle)}"),
+        ("exchange", f"by {spread}, {exchange['exchanges']} times; buckets: {exchange['buckets']}"),
+        ("reach", format_duration(graph["reach_ms"])),
+        ("retention", f"needs {format_duration(retention['needed_ms'])}, has {_kept(kept)}"),
+    ]
+    steps = table_of(
+        ("STAGE", "STEPS BEFORE", "WINDOWS", "BY", "AGGREGATES", "EMITS"),
+        (
+            (
+                stage["name"],
+                "; ".join(stage["steps_before"]).replace("`", "") or "-",
+                format_windows(stage["size_ms"], stage["every_ms"]),
+                ", ".join(stage["by"]) or "-",
+                ", ".join(stage["aggregates"]),
+                ", ".join(stage["emits"]) or "-",
+            )
+            for stage in graph["stages"]
+        ),
+    )
+    state = table_of(
+        ("STAGE", "#PANES OPEN", "EACH OF", "#BYTES A KEY", "RESULTS COME WHEN EVENT TIME IS"),
+        (
+            (
+                stage["name"],
+                str(stage["state"]["panes_open"]),
+                format_duration(stage["state"]["pane_ms"]),
+                f"{stage['state']['bytes_a_key']:,}",
+                f"{format_duration(stage['results_after_ms'])} past the window's end",
+            )
+            for stage in graph["stages"]
+        ),
+    )
+    return [facts_table(facts), steps, state, *(Text(f"hint: {hint}") for hint in graph["hints"])]
+
+
+def _kept(retention_ms: Any) -> str:
+    return "all" if retention_ms is None else format_retention(retention_ms)

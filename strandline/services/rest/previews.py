@@ -1,0 +1,105 @@
+"""A preview: the newest records of a stream through a pipeline, as at the desk. Nothing is written. Bounded in records, bytes and
+time, and one at a time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+import numpy as np
+
+from strandline.core.errors import InvalidDocument, Problem, TransientError
+from strandline.log.kafka_status import KafkaStatus, NewestRecords
+from strandline.processing.desk.desk import Desk, DeskLetter, letter_fields
+from strandline.processing.desk.records import DeskRecords
+from strandline.processing.formats.record_rows import RowReader, record_format
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.services.rest.apply_documents import Batch
+from strandline.services.rest.views import PreviewView
+
+RECORDS_MAX = 10_000
+SECONDS_MAX = 30.0
+_BYTES_MAX = 32 << 20
+_RESULTS_MAX = 1_000
+_LETTERS_MAX = 100
+_SLICE_RECORDS = 1_000
+_WAIT_S = 10.0
+_one_at_a_time = Lock()
+
+
+def chosen_pipeline(batch: Batch, name: str | None, source: str) -> CheckedPipeline:
+    """The pipeline of this name, or the only one. Raises InvalidDocument."""
+    fitting = [one for one in batch.pipelines if name in (None, one.job)]
+    if len(fitting) != 1:
+        names = ", ".join(one.job for one in batch.pipelines) or "none"
+        raise InvalidDocument([Problem(f"expected one pipeline; there are: {names}", source=source)])
+    return fitting[0]
+
+
+def preview(
+    log: KafkaStatus, pipeline: CheckedPipeline, stream: str, records: int, seconds: float | None
+) -> PreviewView:
+    """Run the pipeline over the newest records of the stream, or over those that come within so many seconds.
+
+    Records of several partitions are taken in the order of their log time. At the end all windows are closed, so the first
+    and the last hold only what was read. Raises NotFound, LogUnavailable; TransientError while another preview takes too long.
+    """
+    reader = RowReader(record_format(pipeline.stream))
+    with _turn():
+        if seconds is None:
+            newest = log.newest_records(stream, records, _BYTES_MAX, reader.headers)
+        else:
+            begins = log.committed_ends(stream)
+            time.sleep(seconds)
+            newest = log.newest_records(stream, records, _BYTES_MAX, reader.headers, since=begins)
+        desk = Desk(pipeline, _SLICE_RECORDS)
+        results: list[dict[str, object]] = []
+        letters: list[dict[str, object]] = []
+        for one in [*desk.feed(_in_order(newest)), *desk.drain()]:
+            if isinstance(one, DeskLetter):
+                if len(letters) < _LETTERS_MAX:
+                    letters.append({**letter_fields(one)})
+            elif len(results) < _RESULTS_MAX:
+                results.append(json.loads(one.document.source))
+    return PreviewView(
+        pipeline=pipeline.job,
+        stream=stream,
+        records=desk.counts.records,
+        accepted=desk.counts.accepted,
+        rejected=dict(desk.counts.rejected),
+        result_counts=dict(desk.counts.results),
+        results=results,
+        dead_letters=letters,
+        is_cut=newest.is_cut,
+    )
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    if not _one_at_a_time.acquire(timeout=_WAIT_S):
+        raise TransientError("another preview is under way; try again in some seconds")
+    try:
+        yield
+    finally:
+        _one_at_a_time.release()
+
+
+def _in_order(newest: NewestRecords) -> DeskRecords:
+    """The records of all partitions by their log time; those of one partition keep their order."""
+    log_ms = np.array(newest.log_times_ms, np.int64)
+    partitions = np.array(newest.partitions, np.int64)
+    latest = log_ms.copy()
+    for partition in np.unique(partitions):  # the broker's clock may have been set back
+        mine = partitions == partition
+        latest[mine] = np.maximum.accumulate(log_ms[mine])
+    order = np.argsort(latest, kind="stable").tolist()
+    return DeskRecords(
+        [newest.values[at] for at in order],
+        [newest.partitions[at] for at in order],
+        [newest.log_times_ms[at] for at in order],
+        [newest.header_values[at] for at in order],
+        [newest.offsets[at] for at in order],
+    )

@@ -1,0 +1,463 @@
+"""Pipelines at the desk: the examples, files of records, time, tests, and what the verbs say."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import shlex
+from collections import defaultdict
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from strandline.core.errors import BadRecord, InvalidDocument, PermanentError
+from strandline.example.fleet import Fleet
+from strandline.ledger.ledger import Ledger
+from strandline.log.kafka_status import NewestRecords
+from strandline.processing.desk.case_run import CaseReport, read_expected, run_case
+from strandline.processing.desk.cases import CaseSpec
+from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
+from strandline.processing.desk.desk_pipeline import read_pipeline
+from strandline.processing.desk.expectations import compare
+from strandline.processing.desk.pipeline_graph import pipeline_graph
+from strandline.processing.desk.record_files import read_records
+from strandline.processing.desk.records import DeskRecords, partition_of_key
+from strandline.processing.formats.record_rows import record_format
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.services.cli.case_reports import junit_xml
+from strandline.services.rest import previews
+from tests.support.control import BOTH, Api, ObedientSupervisor, serving
+from tests.unit.test_command_line import Say, say
+
+__all__ = ["say"]
+
+ROOT = Path(__file__).parents[2]
+NAB = ROOT / "examples" / "nab.yaml"
+READINGS = ROOT / "examples" / "readings.ndjson"
+STREAM = """\
+stream: tanks
+schema: {tank: string, ts: {type: timestamp, unit: s}, level: double, note: "string?"}
+key: tank
+---
+"""
+PIPELINE = """\
+pipeline: tank-levels
+input: {stream: tanks}
+event_time: {field: ts, delay: 10s}
+steps:
+  - window: {name: per_minute, tumbling: 1m, by: [tank], aggregate: {n: count(*), high: max(level)}}
+    emit: [{elasticsearch: tank-minute}]
+"""
+
+
+def tanks(old: str = "", new: str = "", stream: str = STREAM) -> CheckedPipeline:
+    assert old in PIPELINE
+    return read_pipeline((stream + PIPELINE.replace(old, new)).encode(), "tanks.yaml")
+
+
+def run(pipeline: CheckedPipeline, *values: bytes, slice_records: int | None = None, **options: Any) -> list[Outcome]:
+    desk = Desk(pipeline, slice_records, **options)
+    return [*desk.feed(DeskRecords(values, [0] * len(values))), *desk.drain()]
+
+
+def level(ts: float | str, high: float = 1.0, **more: Any) -> bytes:
+    return json.dumps({"tank": "a", "ts": ts, "level": high, **more}).encode()
+
+
+def documents(outcomes: list[Outcome]) -> list[dict[str, Any]]:
+    return [json.loads(one.document.source) for one in outcomes if isinstance(one, DeskResult)]
+
+
+def letters(outcomes: list[Outcome]) -> list[DeskLetter]:
+    return [one for one in outcomes if isinstance(one, DeskLetter)]
+
+
+def counts_of(outcomes: list[Outcome]) -> dict[str, int]:
+    """The start of each window -> its records."""
+    return {one["window"]["start"]: one["n"] for one in documents(outcomes)}
+
+
+# The examples
+
+
+def test_the_readings_give_what_a_recomputation_gives_in_slices_of_any_size() -> None:
+    values = READINGS.read_bytes().splitlines()
+    hours: dict[datetime, list[float]] = defaultdict(list)
+    for line in values:
+        record = json.loads(line)
+        hours[datetime.fromisoformat(record["timestamp"]).replace(minute=0, second=0)].append(record["value"])
+    pipeline = read_pipeline(NAB.read_bytes(), "nab.yaml")
+    first = [re.sub(r'"emission":\d+', "", str(one)) for one in run(pipeline, *values)]
+    hourly = {one["window"]["start"]: one for one in documents(run(pipeline, *values)) if "total" in one}
+    assert len(hourly) == len(hours) == 49
+    for start, found in hours.items():
+        one = hourly[f"{start:%Y-%m-%dT%H:%M:%S}.000Z"]
+        total = 0.0
+        for value in found:
+            total += value
+        assert (one["n"], one["total"], one["low"], one["high"]) == (len(found), total, min(found), max(found))
+        assert math.isclose(one["mean"], total / len(found), rel_tol=1e-15)
+    for size in (7, 600):
+        again = run(pipeline, *values, slice_records=size)
+        assert sorted(re.sub(r'"emission":\d+', "", str(one)) for one in again) == sorted(first)
+
+
+def test_the_farm_gives_what_a_recomputation_gives_and_its_spoiled_reports_are_dead_letters() -> None:
+    fleet, first = Fleet(), 1_764_000_000_000 // 10_000
+    reports = [one for tick in range(first, first + 60) for one in fleet.reports(tick, late_allowed=False)]
+    pipeline = read_pipeline((ROOT / "examples" / "turbines.yaml").read_bytes(), "turbines.yaml")
+    # By its clock a turbine may be a year ahead. That is refused only where the time of arrival is known.
+    reports = [one for one in reports if one.spoiled is None or one.spoiled.name != "FUTURE"]
+    minutes: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for one in reports:
+        if one.spoiled is None and (reading := json.loads(one.line))["state"] != "service":
+            minutes[reading["turbine"], reading["ts"] // 60_000].append(reading["power"] / 3000)
+    outcomes = run(pipeline, *(one.line for one in reports), slice_records=100)
+    found = {
+        (one["turbine"], int(datetime.fromisoformat(one["window"]["start"]).timestamp()) // 60): (one["n"], one["load"])
+        for one in documents(outcomes)
+        if one["strandline"]["stage"] == "per_minute"
+    }
+    assert found.keys() == minutes.keys()
+    for key, loads in minutes.items():
+        assert found[key][0] == len(loads)
+        assert math.isclose(found[key][1], math.fsum(loads) / len(loads), rel_tol=1e-12)
+    spoiled = sorted(one.spoiled.reason for one in reports if one.spoiled)
+    assert sorted(one.reason for one in letters(outcomes)) == spoiled
+
+
+# Time
+
+
+def test_a_record_is_late_by_those_before_it_however_slices_are_cut() -> None:
+    values = [level(100), level(171), level(160), level(161), level(95)]
+    for size in (1, 2, None):
+        outcomes = run(tanks(), *values, slice_records=size)
+        assert counts_of(outcomes) == {"1970-01-01T00:01:00.000Z": 1, "1970-01-01T00:02:00.000Z": 2}
+        assert [(one.reason, one.place["offset"]) for one in letters(outcomes)] == [("late", 2), ("late", 4)]
+
+
+def test_a_partition_that_is_behind_holds_the_others_back_until_it_is_silent() -> None:
+    def late(*places: tuple[int, float]) -> list[int]:
+        desk = Desk(tanks())
+        records = DeskRecords([level(ts) for _, ts in places], [partition for partition, _ in places])
+        return [int(one.place["offset"]) for one in letters([*desk.feed(records), *desk.drain()])]
+
+    assert late((1, 100), (0, 100), (0, 150), (0, 101)) == []
+    assert late((1, 100), (0, 100), (0, 165), (0, 101)) == [2]  # partition 1 is silent for a minute
+
+
+def test_what_holds_no_time_has_the_log_time_of_the_record_before() -> None:
+    stream = STREAM.replace("ts: {type: timestamp, unit: s}", "ts: {type: timestamp, unit: s, required: false}")
+    pipeline = read_pipeline((stream + PIPELINE.replace("field: ts", "field: ts, else: log")).encode(), "tanks.yaml")
+    lines = [
+        b'{"tank": "a", "level": 1}',
+        level(100),
+        b'{"tank": "a", "level": 1}',
+        level(170),
+        b'{"tank": "a", "level": 1}',
+    ]
+    assert counts_of(run(pipeline, *lines)) == {"1970-01-01T00:01:00.000Z": 3, "1970-01-01T00:02:00.000Z": 2}
+
+
+def test_a_pipeline_by_log_time_needs_to_be_told_it() -> None:
+    pipeline = tanks("{field: ts, delay: 10s}", "{from: log}")
+    with pytest.raises(PermanentError, match="--log-time FIELD"):
+        run(pipeline, level(100))
+    assert counts_of(run(pipeline, level(100), level(130), log_time="ts")) == {
+        "1970-01-01T00:01:00.000Z": 1,
+        "1970-01-01T00:02:00.000Z": 1,
+    }
+    with pytest.raises(InvalidDocument, match="the stream's timestamps are: ts"):
+        Desk(pipeline, log_time="level")
+
+
+def test_without_a_drain_windows_stay_open_and_waiting_closes_them() -> None:
+    desk = Desk(tanks(), 1)
+    assert documents([*desk.feed(DeskRecords([level(100)], [0]))]) == []
+    assert counts_of([*desk.wait(60_000)]) == {}, "the partition has just become idle"
+    assert counts_of([*desk.wait(30_000)]) == {"1970-01-01T00:01:00.000Z": 1}
+
+
+def test_a_job_that_crashes_ends_at_the_record() -> None:
+    with pytest.raises(BadRecord, match="stream tanks, partition 0, offset 1"):
+        run(tanks("steps:", "on_error: crash\nsteps:"), level(100), b"no")
+    assert letters(run(tanks("steps:", "late: drop\nsteps:"), level(200), level(100))) == []
+
+
+def test_keys_come_to_the_partitions_where_kafkas_clients_put_them() -> None:
+    hashes = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
+    assert {key: partition_of_key(key, 2**31) for key in hashes} == {
+        key: one & 0x7FFFFFFF for key, one in hashes.items()
+    }
+
+
+# Files of records
+
+
+def test_rows_of_csv_and_parquet_are_the_records_that_lines_are(tmp_path: Path) -> None:
+    pipeline = tanks()
+    rows = [{"tank": "a,b", "ts": 100 + at, "level": at / 7, "note": None if at % 2 else 'of "it"'} for at in range(20)]
+    lines = tmp_path / "levels.ndjson"
+    lines.write_text("\n\n".join(json.dumps(row) for row in rows) + "\r\n")
+    with (tmp_path / "levels.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "levels.parquet")
+    with pa.output_stream(str(tmp_path / "levels.ndjson.gz"), compression="gzip") as packed:
+        packed.write(lines.read_bytes())
+    found = []
+    for name in ("levels.ndjson", "levels.ndjson.gz", "levels.csv", "levels.parquet"):
+        values = [one for piece in read_records(tmp_path / name, record_format(pipeline.stream)) for one in piece]
+        assert len(values) == 20
+        found.append([str(one) for one in run(pipeline, *values)])
+    assert found[1:] == found[:1] * 3
+    assert len(found[0]) == 1
+
+
+def test_what_is_no_record_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("tank,ts\na,1,2\n")
+    (tmp_path / "a.parquet").write_text("no")
+    for name, said in (
+        ("a.csv", "row 2 has 3 values"),
+        ("a.parquet", "can't be read"),
+        ("none.ndjson", "can't be read"),
+    ):
+        with pytest.raises(PermanentError, match=said):
+            list(read_records(tmp_path / name, record_format(tanks().stream)))
+    packed = tanks(stream=STREAM.replace("key: tank", "format: cbor"))
+    with pytest.raises(PermanentError, match="format cbor is no line"):
+        list(read_records(tmp_path / "a.lines", record_format(packed.stream)))
+
+
+def test_lines_of_values_may_have_a_head(tmp_path: Path) -> None:
+    pipeline = tanks(stream=STREAM.replace("key: tank", "format: csv"))
+    (tmp_path / "a.csv").write_text("tank,ts,level,note\na,100,1.5,\n")
+    assert list(read_records(tmp_path / "a.csv", record_format(pipeline.stream))) == [[b"a,100,1.5,"]]
+
+
+def test_the_pipeline_is_found_with_its_stream() -> None:
+    both = STREAM + PIPELINE + "---\n" + PIPELINE.replace("tank-", "other-")
+    with pytest.raises(InvalidDocument, match="choose one with --pipeline"):
+        read_pipeline(both.encode(), "tanks.yaml")
+    assert read_pipeline(both.encode(), "tanks.yaml", "other-levels").job == "other-levels"
+    with pytest.raises(InvalidDocument, match="there is no stream 'tanks' here"):
+        read_pipeline(PIPELINE.encode(), "tanks.yaml")
+    chain = (
+        STREAM
+        + PIPELINE.replace("elasticsearch: tank-minute", "stream: minutes")
+        + (
+            "---\npipeline: hours\ninput: {stream: minutes}\nevent_time: {field: window_start, delay: 0s}\nsteps:\n"
+            "  - window: {name: h, tumbling: 1h, by: [tank], aggregate: {n: sum(n)}}\n    emit: [{elasticsearch: hour}]\n"
+        )
+    )
+    assert read_pipeline(chain.encode(), "x", stream="minutes").stream.types["window_end"] == "timestamp"
+
+
+# Tests of pipelines
+
+
+def case(tmp_path: Path, **document: Any) -> CaseReport:
+    (tmp_path / "tanks.yaml").write_text(STREAM + PIPELINE)
+    given = {"test": "tanks", "file": "tanks.yaml", "steps": [], "expect": {}} | document
+    return run_case(CaseSpec.from_document(given), tmp_path)
+
+
+def test_a_case_tells_what_is_missing_extra_and_different(tmp_path: Path) -> None:
+    steps = [{"records": [{"tank": one, "ts": 100, "level": 1} for one in "abc"]}, {"restart": True}]
+    expected = [{"tank": "a", "n": 1}, {"tank": "b", "n": 2}, {"tank": "d"}]
+    report = case(tmp_path, steps=steps, expect={"results": expected})
+    assert not report.passed
+    assert [one["tank"] for one in report.results.missing] == ["d"]
+    assert [one["tank"] for one in report.results.extra] == ["c"]
+    assert [one.fields for one in report.results.different] == [{"n": (2, 1)}]
+    (failure,) = ElementTree.fromstring(junit_xml([report])).iter("failure")
+    assert "n: expected 2, got 1" in (failure.text or "")
+    assert case(tmp_path, steps=steps, expect={"results": [{}, {"tank": "a"}, {"n": 1.0}]}).passed
+
+
+def test_a_dead_letter_that_nobody_expects_fails_a_case(tmp_path: Path) -> None:
+    steps = [
+        {"record": "no"},
+        {"record": {"tank": "a", "ts": 200, "level": 1}},
+        {"record": {"tank": "a", "ts": 90, "level": 1}},
+    ]
+    assert [one["reason"] for one in case(tmp_path, steps=steps).dead_letters.extra] == ["decode", "late"]
+    assert case(tmp_path, steps=steps, expect={"late": 1, "dead_letters": [{"value": "no"}]}).passed
+    assert case(tmp_path, steps=steps, expect={"dead_letters": "any"}).passed
+    report = case(tmp_path, steps=steps, expect={"late": 2, "dead_letters": "any"})
+    assert report.sentences == ["1 records are late; expected 2"]
+    assert "can't be read" in case(tmp_path, file="none.yaml").sentences[0]
+
+
+def test_a_case_says_where_records_come_from_and_when(tmp_path: Path) -> None:
+    steps = [
+        {"record": {"tank": "a", "level": 1}, "query": "ts=100"},
+        {"record": {"tank": "a", "ts": 900, "level": 1}, "at": "1970-01-01T00:02:00Z", "partition": 3},
+    ]
+    report = case(
+        tmp_path,
+        steps=steps,
+        expect={"results": [{"n": 1}], "dead_letters": [{"reason": "future_event", "partition": 3}]},
+    )
+    assert report.passed, report
+
+
+def test_a_wrong_test_is_told_with_its_line(tmp_path: Path, say: Say) -> None:
+    (tmp_path / "t.yaml").write_text("test: t\nfile: x.yaml\nsteps:\n  - {wait: 1s, restart: true}\nexpect: {}\n")
+    said = say("pipeline", "test", str(tmp_path / "t.yaml"))
+    assert said.code == 1
+    assert f"{tmp_path / 't.yaml'}:4: steps[0]: expected exactly one of" in said.err
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "wrong"),
+    [
+        ([{"n": 1}, {"n": 1, "k": "a"}], [{"n": 1, "k": "a"}, {"n": 1, "k": "b"}], 0),
+        ([{"n": 1}], [{"n": True}], 1),
+        ([{"at": "2026-01-01"}], [{"at": "2026-01-01T00:00:00.000Z"}], 0),
+        ([{"at": "2026-01-02"}], [{"at": "2026-01-01T00:00:00.000Z"}], 1),
+        ([{"window": {"start": 1}}], [{"window": {"start": 1, "end": 2}}], 0),
+        ([{"n": None}], [{"n": None}], 0),
+        ([{"m": None}], [{"n": None}], 1),
+        ([{}, {}], [{"n": 1}], 1),
+        # The first could take either; the second only one.
+        ([{"x": 1}, {"x": 1, "y": 1}, {"y": 1}], [{"x": 1, "y": 1}, {"x": 1, "y": 2}, {"x": 2, "y": 1}], 0),
+    ],
+)
+def test_what_is_equal(expected: list[dict[str, Any]], found: list[dict[str, Any]], wrong: int) -> None:
+    assert len(compare(expected, found, ("k",), ("at",))) == wrong
+
+
+def test_expected_documents_come_as_lines_as_an_array_and_as_yaml(tmp_path: Path) -> None:
+    for name, text in (
+        ("a.ndjson", '{"n": 1}\n\n{"n": 2}\n'),
+        ("a.json", '[{"n": 1}, {"n": 2}]'),
+        ("a.yaml", "- {n: 1}\n- {n: 2}\n"),
+    ):
+        (tmp_path / name).write_text(text)
+        assert read_expected(tmp_path / name) == [{"n": 1}, {"n": 2}]
+    (tmp_path / "b.ndjson").write_text("{}\n{")
+    with pytest.raises(InvalidDocument, match=r"b\.ndjson:2: is not JSON"):
+        read_expected(tmp_path / "b.ndjson")
+
+
+# What it costs, and previews
+
+
+def test_the_graph_tells_state_reach_and_retention() -> None:
+    graph = pipeline_graph(tanks())
+    assert (graph["reach_ms"], graph["retention"]) == (60_000, {"needed_ms": 70_000, "of_stream_ms": 604_800_000})
+    (stage,) = graph["stages"]
+    # 70 s reach over three minutes; pane, key, partition, count, and the greatest level.
+    assert stage["state"]["panes_open"] == 3
+    assert stage["state"]["bytes_a_pane_and_key"] == 8 + 8 + 4 + 8 + 8
+    assert graph["input"]["columns_read"] == ["tank", "ts", "level"]
+    assert graph["hints"] == ["not read: note; these fields are checked all the same"]
+    alone = pipeline_graph(tanks("by: [tank]", "by: []"))
+    assert alone["exchange"]["exchanges"] == 2
+
+
+def newest_of(values: list[bytes]) -> NewestRecords:
+    count = len(values)
+    times = [1_600_000 + at for at in range(count)]
+    return NewestRecords(
+        [at % 2 for at in range(count)], [7 + at // 2 for at in range(count)], times, values, [None] * count, True
+    )
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say) -> Any:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    api = Api(ledger, ObedientSupervisor(ledger))
+    values = [json.dumps({"turbine": "t", "ts": 1_600_000 + at, "power": at}).encode() for at in range(6)]
+    monkeypatch.setattr(api.log, "newest_records", lambda *_, **__: newest_of([*values, b"no"]))
+    with serving(api.app) as url:
+        monkeypatch.setenv("STRANDLINE_URL", url)
+        yield api
+    ledger.close()
+
+
+def test_a_preview_shows_results_and_dead_letters_of_a_job_and_of_a_file(api: Api, say: Say, tmp_path: Path) -> None:
+    (tmp_path / "farm.yaml").write_text(BOTH)
+    assert say("apply", str(tmp_path / "farm.yaml")).code == 0
+    for what in ("power", str(tmp_path / "farm.yaml")):
+        answer = say("pipeline", "preview", what, "--records", "7", "--json").json
+        assert (answer["records"], answer["accepted"], answer["is_cut"]) == (7, 6, True)
+        assert [(one["n"], one["peak"]) for one in answer["results"]] == [(6, 5.0)]
+        assert [(one["partition"], one["offset"]) for one in answer["dead_letters"]] == [(0, 10)]
+    said = say("pipeline", "preview", "power")
+    assert "nothing was written" in said.out
+    assert say("pipeline", "explain", "power", "--json").json["pipeline"] == "power"
+    assert say("pipeline", "preview", "nothing").code == 1
+
+
+def test_a_preview_takes_its_turn(api: Api, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "farm.yaml").write_text(BOTH)
+    asked = []
+    monkeypatch.setattr(api.log, "newest_records", lambda *given, **_: asked.append(given) or newest_of([]))
+    monkeypatch.setattr(previews, "_WAIT_S", 0.01)
+    with previews._turn():
+        said = say("pipeline", "preview", str(tmp_path / "farm.yaml"))
+    assert (said.code, said.err) == (1, "another preview is under way; try again in some seconds\n")
+    assert say("pipeline", "preview", str(tmp_path / "farm.yaml")).code == 0
+    assert asked == [("turbines", 1_000, 32 << 20, ("strandline-query",))], "bounded in records and bytes"
+    assert api.ledger.streams() == [], "the file's stream is not registered"
+
+
+# The verbs
+
+
+def test_run_prints_results_to_stdout_and_dead_letters_to_stderr(say: Say, tmp_path: Path) -> None:
+    (tmp_path / "tanks.yaml").write_text(STREAM + PIPELINE)
+    (tmp_path / "levels").write_bytes(b"\n".join([level(100), b"\xff", level(200), level(20)]))
+    said = say("pipeline", "run", str(tmp_path / "tanks.yaml"), "--input", str(tmp_path / "levels"), "--json")
+    assert said.code == 0
+    assert [json.loads(line)["n"] for line in said.out.splitlines()] == [1, 1]
+    assert json.loads(said.err.splitlines()[0]) | {"message": ""} == {
+        "reason": "decode", "message": "", "step": "decode", "stream": "tanks", "partition": 0, "offset": 1, "value": "\\xff",
+    }  # fmt: skip
+    shown = say("pipeline", "run", str(tmp_path / "tanks.yaml"), "--input", str(tmp_path / "levels"))
+    assert "4 records, 2 accepted, 1 decode, 1 late; results: 2 of per_minute" in shown.out
+    assert say("pipeline", "run", str(NAB), "--input", str(READINGS), "--slice", "0").code == 2
+
+
+def test_results_are_written_as_columns(say: Say, tmp_path: Path) -> None:
+    kept = tmp_path / "results.parquet"
+    assert say("pipeline", "run", str(NAB), "--input", str(READINGS), "--output", str(kept)).code == 0
+    table = pq.read_table(kept)
+    assert (table.num_rows, table.schema.field("window_end").type) == (52, pa.timestamp("us", "UTC"))
+    rows = [row for row in table.to_pylist() if row["stage"] == "daily"]
+    assert [row["n"] for row in rows] == [33, 288, 255]
+    assert all(row["window_end"] - row["window_start"] == timedelta(days=1) for row in rows)
+
+
+def test_every_command_of_the_page_runs(api: Api, say: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "desk.md").read_text()
+    assert say("apply", str(NAB)).code == 0
+    readings = READINGS.read_bytes().splitlines()[:7]
+    monkeypatch.setattr(api.log, "newest_records", lambda *_, **__: newest_of(readings))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    commands = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+    assert len(commands) == 11
+    for command in commands:
+        line, _, target = command.partition(" > ")
+        said = say(*shlex.split(line)[1:])
+        assert said.code == 0, (command, said.err)
+        if target:
+            Path(target).write_text(said.out)
+
+
+def test_the_test_on_the_page_is_the_one_of_the_example() -> None:
+    (block,) = re.findall(r"```yaml\n(test:.*?)```", (ROOT / "docs" / "desk.md").read_text(), re.DOTALL)
+    example = (ROOT / "examples" / "tests" / "nab.yaml").read_text().partition("---")[0]
+    assert re.sub(r" *#.*", "", example).split() == block.split()
