@@ -145,7 +145,11 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         lives.origin,
     )
     service = ServiceIdentity(name, _address(settings), str(settings.data_dir.resolve()))
-    outside = Outside(KafkaAdmin(settings.kafka_bootstrap, timeout_s=TIMEOUT_S), settings.elasticsearch_url)
+    outside = Outside(
+        KafkaAdmin(settings.kafka_bootstrap, timeout_s=TIMEOUT_S),
+        settings.elasticsearch_url,
+        settings.schema_registry_url,
+    )
     supervisor = Supervisor(
         ledger,
         settings.data_dir,

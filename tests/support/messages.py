@@ -126,7 +126,8 @@ class RegistryServer:
         parts = [unquote(part) for part in where.split("/")]
         if parts[1] == "subjects":
             return self.versions.get((parts[2], int(parts[4])))
-        return self.schemas.get((int(parts[3]), query.removeprefix("format=")))
+        number = parts[3] if len(parts) > 3 else "-1"
+        return self.schemas.get((int(number), query.removeprefix("format=")))
 
     def close(self) -> None:
         self._server.shutdown()

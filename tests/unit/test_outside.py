@@ -12,6 +12,7 @@ from strandline.log.admin import KafkaAdmin
 from strandline.results.elasticsearch_client import RequestRefused
 from strandline.services.supervision import outside
 from strandline.services.supervision.outside import ASK_S, Outside
+from tests.support.messages import RegistryServer
 
 
 class ToldClient:
@@ -99,3 +100,19 @@ def test_a_kafka_that_can_not_be_asked_does_not_answer(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(client, "list_topics", list_topics)
     assert not answers(monkeypatch, client)
+
+
+def test_a_schema_registry_that_is_away_is_an_outage_and_one_that_refuses_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outside, "request", lambda *_, **__: {"status": "green"})
+    registry = RegistryServer()
+
+    def is_there() -> bool:
+        return Outside(ToldClient((1, 1, 1)).admin, "http://nowhere", registry.url).answers()
+
+    assert is_there()  # it says 404
+    registry.is_away = True
+    assert not is_there()
+    registry.close()
+    assert not is_there()

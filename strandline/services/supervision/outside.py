@@ -1,4 +1,4 @@
-"""Whether what jobs need outside answers: the control service's own look at Kafka and Elasticsearch."""
+"""Whether what jobs need outside answers: the control service's own look at Kafka, Elasticsearch and a schema registry."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
+
+import httpx
 
 from strandline.core.errors import LogUnavailable, StrandlineError
 from strandline.log.admin import KafkaAdmin
@@ -17,24 +19,33 @@ TIMEOUT_S = 2.0
 
 
 class Outside:
-    """Kafka and Elasticsearch as the jobs see them. The ledger is not asked: who asks here has just used it."""
+    """Kafka, Elasticsearch and the schema registry, if one is set, as the jobs see them. The ledger is not asked: who asks here
+    has just used it."""
 
     def __init__(
-        self, kafka: KafkaAdmin, elasticsearch_url: str, *, clock_s: Callable[[], float] = time.monotonic
+        self,
+        kafka: KafkaAdmin,
+        elasticsearch_url: str,
+        registry_url: str | None = None,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`kafka` waits no longer than TIMEOUT_S."""
         self._kafka = kafka
         self._elasticsearch_url = elasticsearch_url
+        self._registry_url = registry_url
         self._clock_s = clock_s
         self._lock = threading.Lock()
         self._asked_s: float | None = None
         self._answered = False
 
     def answers(self) -> bool:
-        """Whether both answer, and can be written to. Asked at most once in ASK_S."""
+        """Whether all answer, and can be written to, where they are to be. Asked at most once in ASK_S."""
         with self._lock:
             if self._asked_s is None or self._clock_s() - self._asked_s >= ASK_S:
-                self._answered = self._does_kafka_answer() and self._does_elasticsearch_answer()
+                self._answered = (
+                    self._does_kafka_answer() and self._does_elasticsearch_answer() and self._does_registry_answer()
+                )
                 self._asked_s = self._clock_s()
             return self._answered
 
@@ -53,3 +64,13 @@ class Outside:
         except StrandlineError:
             return False
         return bool(health["status"] != "red")
+
+    def _does_registry_answer(self) -> bool:
+        """One that refuses us answers: that is no outage, and somebody has to mend it."""
+        if self._registry_url is None:
+            return True
+        try:
+            url = f"{self._registry_url.rstrip('/')}/schemas/types"
+            return httpx.get(url, timeout=TIMEOUT_S, trust_env=False).status_code < 500
+        except (httpx.HTTPError, httpx.InvalidURL):
+            return False

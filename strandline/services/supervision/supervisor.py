@@ -20,9 +20,9 @@ The agreement with a runner (`python -m strandline.processing.run.process --job 
 Any other end is a death: the rest of its process tree is killed, and a new runner rewinds, after a growing pause. This does not
 go on for ever. Progress is a new checkpoint, or a run that lived for long and left no slice undone; without progress
 * DEATHS_MAX deaths in a row fail the job, with the last cause;
-* a runner that ended because something outside did not answer (Kafka, Elasticsearch, the ledger) is started again for as long
-  as that takes. But each time the supervisor looks for itself: AWAY_DEATHS_MAX such ends in a row, at all of which everything
-  outside did answer, are no outage, and fail the job with the last cause;
+* a runner that ended because something outside did not answer (Kafka, Elasticsearch, the ledger, a schema registry) is started
+  again for as long as that takes. But each time the supervisor looks for itself: AWAY_DEATHS_MAX such ends in a row, at all of
+  which everything outside did answer, are no outage, and fail the job with the last cause;
 * AWAY_DEATHS_MAX times in a row in which no process could be started fail the job, too.
 
 If there is a standby (`standbys.py`), it takes the start.
