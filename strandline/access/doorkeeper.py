@@ -179,6 +179,11 @@ class Doorkeeper:
                     action="tokens_lost", reason=str(error),
                 )  # fmt: skip
             self._is_reached = False
+        except (
+            Exception
+        ) as error:  # the edge: a look that fails must not end the looking, or old tokens would stay for ever
+            logger.error("the tokens can't be read", action="tokens_lost", error=repr(error), exc_info=error)
+            self._is_reached = False
         else:
             self._is_reached = True
         self.forget_old()

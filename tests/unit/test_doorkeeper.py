@@ -208,3 +208,18 @@ def test_many_tokens_cost_a_look_nothing_while_none_changes() -> None:
 def test_a_token_reads_back() -> None:
     credential = read_token(TOKEN.removeprefix(b"Bearer "))
     assert credential == (ROW.id, SECRET)
+
+
+def test_a_look_that_fails_in_any_way_does_not_end_the_looking() -> None:
+    async def script(door: Doorkeeper, book: ToldBook, clock: Clock) -> None:
+        book.add(ROW)
+        await door.look()
+        await door.admit(TOKEN)
+        book.rows = None  # type: ignore[assignment]
+        await door.look()
+        assert door.known(TOKEN) is not None
+        clock.now_s += KEPT_S + 1
+        await door.look()
+        assert door.known(TOKEN) is None
+
+    play(script)
