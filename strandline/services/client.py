@@ -66,12 +66,8 @@ class ControlClient:
         """`trust`: for an `https` service. Raises InvalidSettings if it can't be used."""
         self._url = url.rstrip("/")
         # A proxy of the environment must not stand between a command line and its own machine.
-        self._http = httpx.Client(
-            base_url=self._url,
-            timeout=timeout_s,
-            trust_env=False,
-            verify=trust.context() if trust is not None else True,
-        )
+        verify = trust.context() if trust is not None else True
+        self._http = httpx.Client(base_url=self._url, timeout=timeout_s, trust_env=False, verify=verify)
 
     def __enter__(self) -> Self:
         return self

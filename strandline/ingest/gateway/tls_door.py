@@ -7,6 +7,8 @@ under way the oldest is dropped for a new one over the limit: so whoever opens c
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable
 from typing import cast
 
@@ -42,79 +44,37 @@ def behind_tls(tls: ServerTls | None, make: Protocols) -> Protocols:
 
 
 class Handshake(asyncio.Protocol):
-    """A connection until its handshake is over."""
+    """A connection until its handshake is over.
+
+    The event loop makes it for a plain connection. Its socket is then given to the loop once more, as one to shake hands on: from a
+    connection that is open already the loops can't be relied on to begin TLS, since they may have read its first bytes.
+    """
 
     def __init__(self, door: TlsDoor, make: Protocols) -> None:
         self._door = door
         self._make = make
-        self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.pause_reading()  # what the client says is for TLS alone
+        own = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        own.setblocking(False)
+        cast(asyncio.Transport, transport).abort()  # before it reads; the connection lives on in `own`
         under_way = self._door.under_way
         under_way[self] = None
         if len(under_way) > self._door.handshakes_max:
             next(iter(under_way)).drop()
-        self._task = asyncio.get_running_loop().create_task(self._shake_hands())
+        self._task = asyncio.get_running_loop().create_task(self._shake_hands(own))
 
     def drop(self) -> None:
         """End a handshake that is under way."""
         self._door.under_way.pop(self, None)
         self._task.cancel()
 
-    async def _shake_hands(self) -> None:
-        assert self._transport is not None
-        early = _Early()
+    async def _shake_hands(self, own: socket.socket) -> None:
         try:
-            transport = await asyncio.get_running_loop().start_tls(
-                self._transport,
-                early,
-                self._door.tls.context,
-                server_side=True,
-                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._make, own, ssl=self._door.tls.context, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S
             )
         except (OSError, EOFError, asyncio.CancelledError):  # not TLS, a client without a certificate, too slow, gone
-            self._transport.abort()
-            return
+            own.close()
         finally:
             self._door.under_way.pop(self, None)
-        if transport is None or early.is_lost:
-            return
-        protocol = self._make()
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
-        if early.data and not transport.is_closing():
-            _feed(protocol, bytes(early.data))
-        if early.is_ended and not transport.is_closing() and not cast(asyncio.Protocol, protocol).eof_received():
-            transport.close()
-
-
-class _Early(asyncio.Protocol):
-    """Keeps what a client sends right behind its handshake, until its protocol is there: a moment of the event loop."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.is_ended = self.is_lost = False
-
-    def data_received(self, data: bytes) -> None:
-        self.data += data
-
-    def eof_received(self) -> bool:
-        self.is_ended = True
-        return True
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.is_lost = True
-
-
-def _feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
-    if not isinstance(protocol, asyncio.BufferedProtocol):
-        cast(asyncio.Protocol, protocol).data_received(data)
-        return
-    while data:
-        buffer = memoryview(cast(bytearray, protocol.get_buffer(len(data))))
-        taken = min(len(buffer), len(data))
-        buffer[:taken] = data[:taken]
-        protocol.buffer_updated(taken)
-        data = data[taken:]

@@ -18,7 +18,6 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from strandline.core.errors import InvalidSettings, LedgerUnavailable
-from strandline.core.settings import Settings
 from strandline.ledger.states import SliceRow
 from strandline.log.index import LogIndex
 from strandline.log.reader import OffsetRange
@@ -266,6 +265,7 @@ def open_ledger(url: str) -> Ledger:
 
     Raises LedgerUnavailable, and InvalidSettings when it is a file that this machine hasn't.
     """
+    from strandline.core.settings import Settings
     from strandline.ledger.database import sqlite_file, without_secrets
     from strandline.ledger.ledger import Ledger
 
