@@ -79,6 +79,20 @@ def librdkafka(bootstrap: str, own: Mapping[str, Any]) -> dict[str, Any]:
     return {**own, "bootstrap.servers": bootstrap, **outside}
 
 
+def consumer_settings(name: str) -> dict[str, Any]:
+    """What all our consumers share, for the one of this name: partitions are assigned by hand, and Kafka keeps no position of
+    theirs. The caller adds its own, and gives all to `librdkafka`."""
+    return {
+        "group.id": f"strandline-{name}",  # the client demands one; the group is never joined
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "allow.auto.create.topics": False,
+        "auto.offset.reset": "error",  # a missing offset is a failure to report, never a place to jump from
+        # After its queue was full, a consumer waits so long before it fetches again; by default a whole second.
+        "fetch.queue.backoff.ms": 5,
+    }
+
+
 def aiokafka() -> dict[str, Any]:
     """The options of aiokafka's connections. Raises InvalidSettings."""
     if not _is_set():

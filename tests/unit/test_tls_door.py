@@ -11,9 +11,8 @@ import pytest
 import uvloop
 
 from strandline.core.errors import InvalidSettings, StackError
-from strandline.core.tls import ServerTls, server_tls
 from strandline.ingest.gateway import tls_door
-from strandline.ingest.gateway.tls_door import TlsDoor
+from strandline.ingest.gateway.tls_door import ServerTls, TlsDoor, server_tls
 from strandline.services.certificates import make_dev_certificates
 
 
