@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import ssl
@@ -18,6 +19,8 @@ import pytest
 
 from strandline.core.errors import StrandlineError
 from strandline.core.settings import Settings
+from strandline.ingest.mqtt.bridge import MqttBridgeSettings, client_options
+from strandline.ingest.mqtt.client import MqttClient
 from strandline.ledger.ledger import Ledger
 from strandline.log.admin import KafkaAdmin
 from strandline.log.index import LogIndex
@@ -81,6 +84,13 @@ def in_the_ledger(settings: Settings) -> None:
     Ledger.migrate(settings.ledger_url)
 
 
+def in_mqtt(settings: Settings) -> None:
+    async def connect() -> None:
+        (await MqttClient.open(client_options(MqttBridgeSettings.read()), lambda *_: None)).close()
+
+    asyncio.run(connect())
+
+
 @pytest.mark.parametrize(
     ("ask", "changed", "said"),
     [
@@ -107,6 +117,12 @@ def in_the_ledger(settings: Settings) -> None:
             "401.*STRANDLINE_ELASTICSEARCH_API_KEY",
         ),
         (in_the_index, {"ELASTICSEARCH_CA_FILE": None}, "STRANDLINE_ELASTICSEARCH_CA_FILE"),
+        (
+            in_mqtt,
+            {"MQTT_PASSWORD_FILE": None, "MQTT_PASSWORD": "wrong-one"},
+            "refused the connection.*STRANDLINE_MQTT_PASSWORD",
+        ),
+        (in_mqtt, {"MQTT_CA_FILE": None}, "STRANDLINE_MQTT_CA_FILE"),
         (
             in_the_ledger,
             {"LEDGER_PASSWORD_FILE": None, "LEDGER_PASSWORD": "wrong-one"},
