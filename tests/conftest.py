@@ -12,6 +12,7 @@ pytest_plugins = [
     "tests.support.servers",
     "tests.support.gateways",
     "tests.support.postgresql",
+    "tests.support.secured",
     "tests.support.platform",
     "tests.support.spark",
     "tests.support.audit_lab",

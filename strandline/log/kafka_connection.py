@@ -7,16 +7,19 @@ that is made after a password has changed logs in with the new one (docs/decisio
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiokafka.errors import KafkaError as AiokafkaError
 from aiokafka.errors import SaslAuthenticationFailed, UnsupportedSaslMechanismError
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from strandline.core.errors import InvalidSettings
-from strandline.core.settings import Settings
+
+if TYPE_CHECKING:
+    from strandline.core.settings import Settings
 
 _WRONG_PROTOCOL = "incorrect security.protocol"
 """librdkafka's guess when a broker hangs up at the first word."""
@@ -67,16 +70,34 @@ _CODE_ENDS = ("_cb", "opaque", "logger", "on_delivery")
 def librdkafka(bootstrap: str, own: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a client of librdkafka with these brokers: `own` is what its maker wants, and what an operator set
     goes before that. Raises InvalidSettings."""
-    settings = Settings.read()
-    outside = _librdkafka(settings)
-    if outside:
-        _require_usable(outside, settings)
+    outside: dict[str, Any] = {}
+    if _is_set():
+        settings = _settings()
+        outside = _librdkafka(settings)
+        if outside:
+            _require_usable(outside, settings)
     return {**own, "bootstrap.servers": bootstrap, **outside}
+
+
+def consumer_settings(name: str) -> dict[str, Any]:
+    """What all our consumers share, for the one of this name: partitions are assigned by hand, and Kafka keeps no position of
+    theirs. The caller adds its own, and gives all to `librdkafka`."""
+    return {
+        "group.id": f"strandline-{name}",  # the client demands one; the group is never joined
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "allow.auto.create.topics": False,
+        "auto.offset.reset": "error",  # a missing offset is a failure to report, never a place to jump from
+        # After its queue was full, a consumer waits so long before it fetches again; by default a whole second.
+        "fetch.queue.backoff.ms": 5,
+    }
 
 
 def aiokafka() -> dict[str, Any]:
     """The options of aiokafka's connections. Raises InvalidSettings."""
-    settings = Settings.read()
+    if not _is_set():
+        return {"security_protocol": "PLAINTEXT"}
+    settings = _settings()
     _require_login(settings)
     options: dict[str, Any] = {"security_protocol": settings.kafka_security_protocol}
     if _is_encrypted(settings):
@@ -127,8 +148,20 @@ def remedy_of(error: BaseException | None) -> str:
     return ""
 
 
+def _is_set() -> bool:
+    """Whether the environment says anything but the address: a process that needs no more starts sooner without pydantic."""
+    names = (name.upper() for name in os.environ)
+    return any(name.startswith("STRANDLINE_KAFKA_") and name != "STRANDLINE_KAFKA_BOOTSTRAP" for name in names)
+
+
+def _settings() -> Settings:
+    from strandline.core.settings import Settings
+
+    return Settings.read()
+
+
 def _login_remedy() -> str:
-    settings = Settings.read()
+    settings = _settings()
     user = f"user {settings.kafka_username}, " if settings.kafka_username else ""
     return (
         f"Kafka refused the login: {user}{settings.kafka_sasl_mechanism}; look at STRANDLINE_KAFKA_USERNAME, "

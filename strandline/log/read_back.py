@@ -27,7 +27,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from strandline.core.record_headers import HEADER_EPOCH, HEADER_SEQUENCE, HEADER_WRITER
-from strandline.log.consumer_settings import consumer_settings
+from strandline.log.kafka_connection import consumer_settings
 
 SCAN_RECORDS_MAX = 100_000
 """When the broker did not tell a record's offset, it is looked for among so many of the newest of its partition."""

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from strandline.core.errors import LogTruncated, LogUnavailable
-from strandline.log.consumer_settings import consumer_settings
-from strandline.log.kafka_connection import explained, librdkafka
+from strandline.log.kafka_connection import consumer_settings, explained, librdkafka
 
 MESSAGES_A_FETCH = 10_000
 """How many messages are taken from librdkafka's queue at once; records are decoded in these units."""

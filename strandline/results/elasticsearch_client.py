@@ -20,10 +20,8 @@ from strandline.core.urls import without_credentials
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 _NAMES = tuple(name for name in Settings.model_fields if name.startswith("elasticsearch_"))
-_LOGIN_REMEDY = "look at STRANDLINE_ELASTICSEARCH_API_KEY, or at STRANDLINE_ELASTICSEARCH_USERNAME and STRANDLINE_ELASTICSEARCH_PASSWORD"
-_TLS_REMEDY = (
-    "look at STRANDLINE_ELASTICSEARCH_CA_FILE, and at STRANDLINE_ELASTICSEARCH_CERTIFICATE_FILE and its _KEY_FILE"
-)
+_LOGIN_REMEDY = "look at STRANDLINE_ELASTICSEARCH_API_KEY, or at STRANDLINE_ELASTICSEARCH_USERNAME and its _PASSWORD"
+_TLS_REMEDY = "look at STRANDLINE_ELASTICSEARCH_CA_FILE, and at STRANDLINE_ELASTICSEARCH_CERTIFICATE_FILE"
 
 
 class RequestRefused(PermanentError):

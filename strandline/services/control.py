@@ -27,8 +27,7 @@ from strandline.access.exposure import require_closed
 from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
-from strandline.core.tls import server_tls
-from strandline.ingest.gateway.tls_door import TlsDoor
+from strandline.ingest.gateway.tls_door import TlsDoor, server_tls
 from strandline.ledger.ledger import Ledger
 from strandline.log.admin import KafkaAdmin
 from strandline.log.kafka_status import KafkaStatus

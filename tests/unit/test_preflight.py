@@ -34,6 +34,16 @@ def fake_java(home: Path, output: str) -> None:
     launcher.chmod(0o755)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["KAFKA_PASSWORD_FILE", "KAFKA_PROPERTIES", "ELASTICSEARCH_API_KEY", "http_tls_certificate", "LEDGER_PASSWORD"],
+)
+def test_logins_and_certificates_are_refused_that_the_stacks_own_servers_have_not(name, tmp_path):
+    with pytest.raises(InvalidSettings, match=f"STRANDLINE_{name} is set, but `strandline up`") as refused:
+        preflight.require_embedded_settings({f"STRANDLINE_{name}": "planted"}, StackAddresses.of(tmp_path, 0))
+    assert "planted" not in str(refused.value)
+
+
 def test_no_java_is_one_sentence_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))

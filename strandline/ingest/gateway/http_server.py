@@ -11,10 +11,9 @@ from email.utils import formatdate
 
 import structlog
 
-from strandline.core.tls import ServerTls
 from strandline.ingest.gateway.http_connection import Application, HttpConnection
 from strandline.ingest.gateway.http_request import SMALL_REQUEST_BYTES
-from strandline.ingest.gateway.tls_door import behind_tls
+from strandline.ingest.gateway.tls_door import ServerTls, behind_tls
 
 logger = structlog.get_logger()
 

@@ -1,4 +1,4 @@
-"""TLS before a protocol: a handshake has a deadline, and only so many are under way at once.
+"""TLS before a protocol: a handshake has a deadline, only so many are under way at once, and changed certificates are taken.
 
 A connection becomes the protocol's when its handshake is over; the protocol's own limits begin then. Of the handshakes that are
 under way the oldest is dropped for a new one over the limit: so whoever opens connections and says nothing keeps nobody out.
@@ -7,10 +7,19 @@ under way the oldest is dropped for a new one over the limit: so whoever opens c
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
-from strandline.core.tls import ServerTls
+import structlog
+
+from strandline.core.errors import InvalidSettings
+from strandline.core.settings import stamp_of
+
+logger = structlog.get_logger()
 
 HANDSHAKE_TIMEOUT_S = 10.0
 """From the connection to the end of its handshake."""
@@ -18,6 +27,62 @@ HANDSHAKES_MAX = 500
 """Under way at once, at one door."""
 
 Protocols = Callable[[], asyncio.BaseProtocol]
+
+
+class ServerTls:
+    """The certificate of one server. A handshake that begins after its files have changed is made with the new ones; connections
+    that are open go on as they are. New files that can't be used are reported, and the ones before stay in force."""
+
+    def __init__(self, certificate: Path, key: Path | None, client_ca: Path | None, setting: str) -> None:
+        """`client_ca`: with it only clients pass whose certificate it vouches for. `setting`: what its settings' names
+        begin with, as STRANDLINE_HTTP_TLS. Raises InvalidSettings for files that can't be used."""
+        self._files = [path for path in (certificate, key, client_ca) if path is not None]
+        self._certificate, self._key, self._client_ca, self._setting = certificate, key, client_ca, setting
+        self._stamps = self._stamps_now()
+        self._context = self._load()
+        self.context = self._load()
+        """To listen with. Its own certificate is never used: each handshake takes the present one."""
+        self.context.sni_callback = self._take_present  # called at each handshake, named or not
+
+    def _take_present(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        stamps = self._stamps_now()
+        if stamps != self._stamps:
+            self._stamps = stamps
+            try:
+                self._context = self._load()
+                logger.info("the certificate has changed", action="certificate_changed", file=str(self._certificate))
+            except InvalidSettings as error:
+                logger.warning(f"{error}; the one before stays in force", action="certificate_unusable")
+        connection.context = self._context
+
+    def _stamps_now(self) -> list[tuple[str, int, int]]:
+        return [stamp_of(path) for path in self._files]
+
+    def _load(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self._client_ca)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            # An encrypted key is refused: otherwise the process would ask for its password at the terminal.
+            context.load_cert_chain(self._certificate, self._key, "")
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidSettings(
+                f"the certificate {self._certificate} can't be used: {error}; set {self._setting}_CERTIFICATE and "
+                f"{self._setting}_KEY to PEM files that fit"
+            ) from error
+        if self._client_ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+def server_tls(certificate: Path | None, key: Path | None, client_ca: Path | None, setting: str) -> ServerTls | None:
+    """None where no certificate is set. Raises InvalidSettings, also where one is missing for what else is set."""
+    if certificate is not None:
+        return ServerTls(certificate, key, client_ca, setting)
+    if key is not None or client_ca is not None:
+        raise InvalidSettings(
+            f"{setting}_KEY or {setting}_CLIENT_CA is set, but {setting}_CERTIFICATE is not; set it, too"
+        )
+    return None
 
 
 class TlsDoor:
@@ -42,79 +107,37 @@ def behind_tls(tls: ServerTls | None, make: Protocols) -> Protocols:
 
 
 class Handshake(asyncio.Protocol):
-    """A connection until its handshake is over."""
+    """A connection until its handshake is over.
+
+    The event loop makes it for a plain connection. Its socket is then given to the loop once more, as one to shake hands on: on a
+    connection that is open already uvloop can't be relied on to begin TLS, since it may have read the first bytes.
+    """
 
     def __init__(self, door: TlsDoor, make: Protocols) -> None:
         self._door = door
         self._make = make
-        self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.pause_reading()  # what the client says is for TLS alone
+        own = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        own.setblocking(False)
+        cast(asyncio.Transport, transport).abort()  # before it reads; the connection lives on in `own`
         under_way = self._door.under_way
         under_way[self] = None
         if len(under_way) > self._door.handshakes_max:
             next(iter(under_way)).drop()
-        self._task = asyncio.get_running_loop().create_task(self._shake_hands())
+        self._task = asyncio.get_running_loop().create_task(self._shake_hands(own))
 
     def drop(self) -> None:
         """End a handshake that is under way."""
         self._door.under_way.pop(self, None)
         self._task.cancel()
 
-    async def _shake_hands(self) -> None:
-        assert self._transport is not None
-        early = _Early()
+    async def _shake_hands(self, own: socket.socket) -> None:
         try:
-            transport = await asyncio.get_running_loop().start_tls(
-                self._transport,
-                early,
-                self._door.tls.context,
-                server_side=True,
-                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._make, own, ssl=self._door.tls.context, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S
             )
         except (OSError, EOFError, asyncio.CancelledError):  # not TLS, a client without a certificate, too slow, gone
-            self._transport.abort()
-            return
+            own.close()
         finally:
             self._door.under_way.pop(self, None)
-        if transport is None or early.is_lost:
-            return
-        protocol = self._make()
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
-        if early.data and not transport.is_closing():
-            _feed(protocol, bytes(early.data))
-        if early.is_ended and not transport.is_closing() and not cast(asyncio.Protocol, protocol).eof_received():
-            transport.close()
-
-
-class _Early(asyncio.Protocol):
-    """Keeps what a client sends right behind its handshake, until its protocol is there: a moment of the event loop."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.is_ended = self.is_lost = False
-
-    def data_received(self, data: bytes) -> None:
-        self.data += data
-
-    def eof_received(self) -> bool:
-        self.is_ended = True
-        return True
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.is_lost = True
-
-
-def _feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
-    if not isinstance(protocol, asyncio.BufferedProtocol):
-        cast(asyncio.Protocol, protocol).data_received(data)
-        return
-    while data:
-        buffer = memoryview(cast(bytearray, protocol.get_buffer(len(data))))
-        taken = min(len(buffer), len(data))
-        buffer[:taken] = data[:taken]
-        protocol.buffer_updated(taken)
-        data = data[taken:]

@@ -44,7 +44,6 @@ from strandline.core.errors import (
 from strandline.core.record_headers import HEADER_MESSAGE_ID, HEADER_QUERY
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
-from strandline.core.tls import server_tls
 from strandline.ingest.append.outcome import LogAway, LogBusy, SpoolFull
 from strandline.ingest.gateway.admission import CHALLENGE, refuse_without_token, require_right
 from strandline.ingest.gateway.cloud_events import STRUCTURED_CONTENT_TYPE
@@ -55,6 +54,7 @@ from strandline.ingest.gateway.http_request import Answer, BodyRoom, Refusal, Re
 from strandline.ingest.gateway.http_server import HttpServer
 from strandline.ingest.gateway.process import GatewayResources, connections_max, listen, open_resources, run_gateway
 from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
+from strandline.ingest.gateway.tls_door import server_tls
 from strandline.ingest.http.influx_api import is_influx, not_written, require_influx, stream_of_write, written
 from strandline.ingest.http.record_head import RecordHead, read_record_head
 from strandline.ingest.http.request_headers import headers_named_by, with_key_of

@@ -287,9 +287,13 @@ class MqttClient:
         except TimeoutError as error:
             raise BrokerUnavailable(f"{where} did not answer within {CONNECT_TIMEOUT_S:g} s") from error
         except OSError as error:
-            raise BrokerUnavailable(f"{where} can't be reached: {error}") from error
+            remedy = "; look at STRANDLINE_MQTT_CA_FILE" if isinstance(error, ssl.SSLError) else ""
+            raise BrokerUnavailable(f"{where} can't be reached: {error}{remedy}") from error
         if not self._connected.done():
-            raise BrokerUnavailable(f"{where} refused the connection: {self.lost.result()}")
+            reason = str(self.lost.result())
+            is_login = any(word in reason.lower() for word in ("authori", "user name", "password"))
+            remedy = "; look at STRANDLINE_MQTT_USERNAME and STRANDLINE_MQTT_PASSWORD" if is_login else ""
+            raise BrokerUnavailable(f"{where} refused the connection: {reason}{remedy}")
 
     async def _await_answer(self, sent: tuple[MQTTErrorCode, int | None], what: str) -> None:
         code, number = sent

@@ -27,9 +27,8 @@ from strandline.access.exposure import is_loopback
 from strandline.core.errors import InvalidSettings, StackError
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
-from strandline.core.tls import ServerTls, server_tls
 from strandline.ingest.gateway.process import connections_max, open_resources, run_gateway, serve_health_pages
-from strandline.ingest.gateway.tls_door import behind_tls
+from strandline.ingest.gateway.tls_door import ServerTls, behind_tls, server_tls
 from strandline.ingest.mqtt.connections import MqttConnections
 from strandline.ingest.mqtt.logins import Logins, RightsFile
 from strandline.ingest.mqtt.passwords import Passwords

@@ -27,7 +27,6 @@ from pydantic import Field
 from strandline.access.exposure import require_closed
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
-from strandline.core.tls import ServerTls, server_tls
 from strandline.ingest.gateway.ports import Ports
 from strandline.ingest.gateway.process import (
     GatewayResources,
@@ -38,7 +37,7 @@ from strandline.ingest.gateway.process import (
     serve_health_pages,
 )
 from strandline.ingest.gateway.stream_appender import StreamAppender
-from strandline.ingest.gateway.tls_door import behind_tls
+from strandline.ingest.gateway.tls_door import ServerTls, behind_tls, server_tls
 from strandline.ingest.sockets.tcp_connection import BUSY_PATIENCE_S, TcpConnection, TcpRoom
 
 logger = structlog.get_logger()

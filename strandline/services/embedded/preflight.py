@@ -29,15 +29,31 @@ _PORTS = {
     "gateway-poll": {"poll_gateway_health": "the polling gateway's health pages"},
 }
 """Part of the stack -> its fields of Ports, and what each is for."""
+_SECURED = (
+    "STRANDLINE_KAFKA_",
+    "STRANDLINE_ELASTICSEARCH_",
+    "STRANDLINE_LEDGER_PASSWORD",
+    "STRANDLINE_CONTROL_TLS_",
+    "STRANDLINE_HTTP_TLS_",
+    "STRANDLINE_TCP_TLS_",
+)
+_NO_LOGIN = ("STRANDLINE_KAFKA_BOOTSTRAP", "STRANDLINE_ELASTICSEARCH_URL")
+"""These give way to the stack's own addresses."""
 _HOSTS = ("CONTROL", "HTTP", "MQTT_LISTENER", "UDP", "TCP")
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
 def require_embedded_settings(environment: Mapping[str, str], addresses: StackAddresses) -> None:
-    """Raises InvalidSettings for a setting that names a host or a broker other than the stack's own."""
+    """Raises InvalidSettings for a setting that names a host or a broker other than the stack's own, and for a login or a
+    certificate: the stack's own servers have none."""
     allowed = {f"STRANDLINE_{name}_HOST": _LOOPBACK for name in _HOSTS}
     allowed |= {"STRANDLINE_MQTT_URL": (addresses.mqtt_url, addresses.mqtt_url.replace(*_LOOPBACK))}
     for name, value in environment.items():
+        if name.upper().startswith(_SECURED) and name.upper() not in _NO_LOGIN:
+            raise InvalidSettings(
+                f"{name} is set, but `strandline up` starts a Kafka and an Elasticsearch of its own and serves on 127.0.0.1, all "
+                "without logins and TLS; unset it, or run the gateways and the control service one by one (docs/security.md)"
+            )
         if name.upper() in allowed and value not in allowed[name.upper()]:
             raise InvalidSettings(
                 f"{name} is set, but `strandline up` starts an MQTT broker of its own and listens on 127.0.0.1 only; unset it, "

@@ -18,7 +18,8 @@ _PLACES = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin"
 class Mosquitto:
     """One broker on loopback, from the start of the object to `close`. Skips the test where none is installed."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: str = "allow_anonymous true") -> None:
+        """`settings`: lines of its configuration about who may connect, and how."""
         program = shutil.which("mosquitto") or shutil.which("mosquitto", path=_PLACES)
         if program is None:
             pytest.skip("no mosquitto here; install it (Debian: apt-get install mosquitto)")
@@ -26,7 +27,7 @@ class Mosquitto:
         directory.mkdir()
         config = directory / "mosquitto.conf"
         config.write_text(
-            f"listener {self.port} 127.0.0.1\nallow_anonymous true\npersistence true\n"
+            f"listener {self.port} 127.0.0.1\n{settings}\npersistence true\n"
             f"persistence_location {directory}/\nmax_queued_messages 0\nmax_inflight_messages 1000\nuser root\n"
         )
         with (directory / "mosquitto.log").open("wb") as log:

@@ -1,0 +1,169 @@
+"""TLS before a protocol: certificates that change, clients that must have one, handshakes that never end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import stat
+
+import pytest
+import uvloop
+
+from strandline.core.errors import InvalidSettings, StackError
+from strandline.ingest.gateway import tls_door
+from strandline.ingest.gateway.tls_door import ServerTls, TlsDoor, server_tls
+from strandline.services.certificates import make_dev_certificates
+
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.transport.write(data)
+
+
+class BufferedEcho(asyncio.BufferedProtocol):
+    def connection_made(self, transport):
+        self.transport, self.buffer = transport, bytearray(3)
+
+    def get_buffer(self, sizehint):
+        return memoryview(self.buffer)
+
+    def buffer_updated(self, nbytes):
+        self.transport.write(bytes(self.buffer[:nbytes]))
+
+
+def trusting(made, *, with_certificate=False):
+    context = ssl.create_default_context(cafile=made.ca)
+    if with_certificate:
+        context.load_cert_chain(made.client, made.client_key)
+    return context
+
+
+async def serve(tls, make=Echo, handshakes_max=tls_door.HANDSHAKES_MAX):
+    door = TlsDoor(tls, handshakes_max=handshakes_max)
+    server = await asyncio.get_running_loop().create_server(lambda: door.before(make), "127.0.0.1", 0)
+    return door, server, server.sockets[0].getsockname()[1]
+
+
+async def echoed(port, context, text=b"twelve bytes"):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    try:
+        writer.write(text)
+        return await reader.readexactly(len(text)), writer.get_extra_info("peercert")["serialNumber"]
+    finally:
+        writer.close()
+
+
+@pytest.fixture(
+    params=[asyncio.Runner, lambda: asyncio.Runner(loop_factory=uvloop.new_event_loop)], ids=["asyncio", "uvloop"]
+)
+def run(request):
+    with request.param() as runner:
+        yield runner.run
+
+
+@pytest.fixture
+def made(tmp_path):
+    return make_dev_certificates(tmp_path / "certs")
+
+
+@pytest.mark.parametrize("make", [Echo, BufferedEcho])
+def test_a_protocol_begins_when_the_handshake_is_over(run, made, make):
+    async def story():
+        _, server, port = await serve(ServerTls(made.server, made.server_key, None, "X"), make)
+        assert (await echoed(port, trusting(made)))[0] == b"twelve bytes"
+        server.close()
+
+    run(story())
+
+
+def test_a_new_certificate_is_taken_by_the_next_connection_and_a_broken_one_is_not(run, made):
+    async def story():
+        _, server, port = await serve(ServerTls(made.server, made.server_key, None, "X"))
+        _, first = await echoed(port, trusting(made))
+        make_dev_certificates(made.ca.parent)
+        _, second = await echoed(port, trusting(made))
+        assert second != first
+        made.server.write_text("half a certif")
+        assert (await echoed(port, trusting(made)))[1] == second
+        server.close()
+
+    run(story())
+
+
+def test_with_an_authority_for_clients_only_those_with_a_certificate_pass(run, made):
+    async def story():
+        _, server, port = await serve(ServerTls(made.server, made.server_key, made.ca, "X"))
+        assert (await echoed(port, trusting(made, with_certificate=True)))[0] == b"twelve bytes"
+        with pytest.raises((ssl.SSLError, OSError, asyncio.IncompleteReadError)):
+            await echoed(port, trusting(made))
+        make_dev_certificates(made.ca.parent)  # also with a certificate that was read anew
+        with pytest.raises((ssl.SSLError, OSError, asyncio.IncompleteReadError)):
+            await echoed(port, trusting(made))
+        server.close()
+
+    run(story())
+
+
+def test_a_handshake_that_never_ends_holds_its_place_for_a_time_only(run, made, monkeypatch):
+    monkeypatch.setattr(tls_door, "HANDSHAKE_TIMEOUT_S", 0.2)
+
+    async def story():
+        door, server, port = await serve(ServerTls(made.server, made.server_key, None, "X"))
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+        assert not door.under_way
+        writer.close()
+        server.close()
+
+    run(story())
+
+
+def test_those_that_say_nothing_keep_nobody_out(run, made):
+    async def story():
+        door, server, port = await serve(ServerTls(made.server, made.server_key, None, "X"), handshakes_max=3)
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
+        assert (await echoed(port, trusting(made)))[0] == b"twelve bytes"
+        assert len(door.under_way) <= 3
+        for _, writer in silent:
+            writer.close()
+        server.close()
+
+    run(story())
+
+
+def test_what_is_no_tls_is_cut(run, made):
+    async def story():
+        door, server, port = await serve(ServerTls(made.server, made.server_key, None, "X"))
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST / HTTP/1.1\r\n\r\n")
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(100)
+        assert not door.under_way
+        writer.close()
+        server.close()
+
+    run(story())
+
+
+def test_files_that_can_not_be_used_are_named_with_their_settings(made, tmp_path):
+    with pytest.raises(InvalidSettings, match="STRANDLINE_HTTP_TLS_CERTIFICATE and STRANDLINE_HTTP_TLS_KEY"):
+        server_tls(made.server, made.client_key, None, "STRANDLINE_HTTP_TLS")
+    with pytest.raises(InvalidSettings, match="STRANDLINE_HTTP_TLS_CERTIFICATE is not; set it"):
+        server_tls(None, made.client_key, None, "STRANDLINE_HTTP_TLS")
+    assert server_tls(None, None, None, "STRANDLINE_HTTP_TLS") is None
+
+
+def test_keys_are_for_their_owner_alone_and_an_authority_stays(made):
+    for key in (made.ca_key, made.server_key, made.client_key):
+        assert stat.S_IMODE(os.stat(key).st_mode) == 0o600
+    authority, server = made.ca.read_bytes(), made.server.read_bytes()
+    again = make_dev_certificates(made.ca.parent, ("gateway.example.org",))
+    assert again.ca.read_bytes() == authority and again.server.read_bytes() != server
+    made.ca_key.unlink()
+    with pytest.raises(StackError, match="choose another with --directory"):
+        make_dev_certificates(made.ca.parent)
