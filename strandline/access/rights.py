@@ -3,7 +3,7 @@
 Three roles, each of which may do what the one before it may:
 
     viewer     reads everything: jobs, streams, results, dead letters with their bytes, events, metrics; checks documents
-    operator   applies documents, starts and stops jobs, audits, backfills
+    operator   applies documents, starts, stops, resets and deletes jobs, deletes streams, audits, backfills, puts dead letters back
     admin      makes and revokes tokens, and writes to every stream
 
 Writing to a stream is a right of its own, given stream by stream: a sensor's token has that one and no role, so that it reads
@@ -60,12 +60,18 @@ REST_OPERATIONS: dict[str, Need] = {
     "GET /openapi.json": Need.VIEWER,
     "GET /v1/streams": Need.VIEWER,
     "GET /v1/streams/{name}": Need.VIEWER,
+    "GET /v1/streams/{name}/undeclared": Need.VIEWER,
+    "GET /v1/topics/{name}/proposal": Need.VIEWER,
     "GET /v1/jobs": Need.VIEWER,
     "GET /v1/jobs/{name}": Need.VIEWER,
     "GET /v1/jobs/{name}/explanation": Need.VIEWER,
     "GET /v1/jobs/{name}/kibana": Need.VIEWER,
+    "GET /v1/jobs/{name}/graph": Need.VIEWER,
+    "GET /v1/jobs/{name}/preview": Need.VIEWER,
+    "GET /v1/jobs/{name}/log": Need.VIEWER,
     "GET /v1/jobs/{name}/slices": Need.VIEWER,
     "GET /v1/jobs/{name}/dead-letters": Need.VIEWER,
+    "GET /v1/jobs/{name}/dead-letters/counts": Need.VIEWER,
     "GET /v1/jobs/{name}/dead-letters/{number}": Need.VIEWER,
     "GET /v1/jobs/{name}/audit": Need.VIEWER,
     "GET /v1/jobs/{name}/backfills": Need.VIEWER,
@@ -73,14 +79,20 @@ REST_OPERATIONS: dict[str, Need] = {
     "GET /v1/results/{alias}": Need.VIEWER,
     "GET /v1/results/{alias}/{document}/records": Need.VIEWER,
     "GET /v1/events": Need.VIEWER,
-    # These two read a document and change nothing.
+    # These read a document and change nothing.
     "POST /v1/pipelines/check": Need.VIEWER,
+    "POST /v1/pipelines/preview": Need.VIEWER,
     "POST /v1/documents/plan": Need.VIEWER,
     "POST /v1/documents": Need.OPERATOR,
     "POST /v1/jobs/{name}/start": Need.OPERATOR,
     "POST /v1/jobs/{name}/stop": Need.OPERATOR,
     "POST /v1/jobs/{name}/drain": Need.OPERATOR,
     "POST /v1/jobs/{name}/restart": Need.OPERATOR,
+    "POST /v1/jobs/{name}/reset": Need.OPERATOR,
+    "DELETE /v1/jobs/{name}": Need.OPERATOR,
+    "DELETE /v1/streams/{name}": Need.OPERATOR,
+    "POST /v1/jobs/{name}/dead-letters/replay": Need.OPERATOR,
+    "POST /v1/jobs/{name}/dead-letters/repair": Need.OPERATOR,
     "POST /v1/jobs/{name}/audit": Need.OPERATOR,
     "POST /v1/jobs/{name}/backfills": Need.OPERATOR,
     "POST /v1/jobs/{name}/backfills/{generation}/cancel": Need.OPERATOR,
@@ -97,6 +109,8 @@ GATEWAY_ACTIONS: dict[str, Need] = {
     "POST /v1/streams/{stream}/records": Need.WRITE,
     "POST /api/v2/write": Need.WRITE,
     "POST /write": Need.WRITE,
+    "POST /v1/streams/{stream}/otlp/v1/metrics": Need.WRITE,
+    "POST /v1/streams/{stream}/prometheus/write": Need.WRITE,
     "MQTT PUBLISH": Need.WRITE,
 }
 """Each action of the gateways -> what it needs. TCP and UDP know no principals: who reaches their ports may write."""

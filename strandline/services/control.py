@@ -27,7 +27,7 @@ from strandline.access.exposure import require_closed
 from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
-from strandline.ingest.gateway.tls_door import TlsDoor, server_tls
+from strandline.ingest.gateway.serving.tls_door import TlsDoor, server_tls
 from strandline.ledger.ledger import Ledger
 from strandline.log.admin import KafkaAdmin
 from strandline.log.kafka_status import KafkaStatus
@@ -36,8 +36,8 @@ from strandline.processing.slices.old_slices import SlicesKept
 from strandline.results.generations import discard_generation
 from strandline.services.rest.api import create_app
 from strandline.services.rest.apply_documents import Applier, ensure_templates
-from strandline.services.rest.bounded_http import BoundedHttp
 from strandline.services.rest.dependencies import Dependencies
+from strandline.services.rest.guards.bounded_http import BoundedHttp
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies

@@ -6,9 +6,9 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 
-from strandline.ingest.gateway.http_connection import HttpConnection
-from strandline.ingest.gateway.http_request import Answer, BodyRoom, Refusal, Request, problem
-from strandline.ingest.gateway.http_server import HttpServer
+from strandline.ingest.gateway.serving.http_connection import HttpConnection
+from strandline.ingest.gateway.serving.http_request import Answer, BodyRoom, Refusal, Request, problem
+from strandline.ingest.gateway.serving.http_server import HttpServer
 
 ROOM_BYTES = 1_000
 

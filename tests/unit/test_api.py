@@ -15,7 +15,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import LogRange, StoredDeadLetter
 from strandline.services.rest.api import create_app
-from strandline.services.rest.host_guard import BODY_BYTES_MAX
+from strandline.services.rest.guards.host_guard import BODY_BYTES_MAX
 from tests.support.control import BOTH, HOUR, PIPELINE, STREAM, Api
 from tests.support.ledgers import a_checkpoint, a_slice
 

@@ -16,9 +16,9 @@ from strandline.core.record_headers import pack_header_values, unpack_header_val
 from strandline.core.stream import StreamSpec
 from strandline.ingest.gateway.cloud_events import identity_of_event, plain_value
 from strandline.ingest.gateway.health_pages import HostNames
-from strandline.ingest.gateway.http_server import HttpServer
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources
+from strandline.ingest.gateway.serving.http_server import HttpServer
 from strandline.ingest.http.gateway import HttpGateway
 from strandline.processing.formats.record_rows import RowReader, record_format
 from tests.support.http_peers import Peer

@@ -31,7 +31,7 @@ from strandline.processing.desk.record_files import read_records
 from strandline.processing.desk.records import DeskRecords, partition_of_key
 from strandline.processing.formats.record_rows import record_format
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.services.cli.case_reports import junit_xml
+from strandline.services.cli.desk.case_reports import junit_xml
 from strandline.services.rest import previews
 from tests.support.control import BOTH, Api, ObedientSupervisor, serving
 from tests.unit.test_command_line import Say, say

@@ -15,9 +15,9 @@ from strandline.core.errors import LedgerUnavailable, LogUnavailable, NotFound, 
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.outcome import Accepted, LogAway, LogBusy, SpoolFull
 from strandline.ingest.gateway.health_pages import HostNames
-from strandline.ingest.gateway.http_request import Answer, Refusal, Request, path_of, problem
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources
+from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request, path_of, problem
 from strandline.ingest.http.gateway import HttpGateway, stream_of
 from strandline.log.record_key import Record
 

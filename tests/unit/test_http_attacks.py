@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.ingest.gateway import http_connection
-from strandline.ingest.gateway.http_request import SMALL_REQUEST_BYTES
-from strandline.ingest.gateway.http_server import HttpServer
+from strandline.ingest.gateway.serving import http_connection
+from strandline.ingest.gateway.serving.http_request import SMALL_REQUEST_BYTES
+from strandline.ingest.gateway.serving.http_server import HttpServer
 from tests.support.http_peers import ROOM_BYTES, EchoingApplication, Peer, play, post
 
 MEGABYTE = 1_000_000

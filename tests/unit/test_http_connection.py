@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from strandline.ingest.gateway import http_connection
-from strandline.ingest.gateway.http_server import HttpServer
+from strandline.ingest.gateway.serving.http_server import HttpServer
 from tests.support.http_peers import ROOM_BYTES, EchoingApplication, Peer, play, post
 
 REQUESTS = [

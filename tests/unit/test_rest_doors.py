@@ -12,8 +12,8 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from strandline.services.rest import bounded_http
-from strandline.services.rest.bounded_http import BoundedHttp
-from strandline.services.rest.host_guard import HostGuard
+from strandline.services.rest.guards.bounded_http import BoundedHttp
+from strandline.services.rest.guards.host_guard import HostGuard
 
 GET = b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n"

@@ -15,9 +15,9 @@ from strandline.access.rights import ANYONE, GATEWAY_ACTIONS, REST_OPERATIONS, N
 from strandline.core.errors import Forbidden
 from strandline.core.host_names import HEALTH_PATHS
 from strandline.ingest.gateway.health_pages import HostNames
-from strandline.ingest.gateway.http_request import Answer, Refusal, Request
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources
+from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request
 from strandline.ingest.http.gateway import HttpGateway
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Role
@@ -126,7 +126,7 @@ def ask_gateway(
             HostNames(),
             1_000,
             asyncio.Event(),
-            doorkeeper,
+            doorkeeper=doorkeeper,
         )
         gateway = HttpGateway(resources, body_bytes_max=1_000)
         request = Request(b"http:192.0.2.1", gateway.room)
@@ -151,6 +151,8 @@ URL_OF_ACTION = {
     "POST /v1/streams/{stream}/records": f"/v1/streams/{STREAM}/records",
     "POST /api/v2/write": f"/api/v2/write?bucket={STREAM}",
     "POST /write": f"/write?db={STREAM}",
+    "POST /v1/streams/{stream}/otlp/v1/metrics": f"/v1/streams/{STREAM}/otlp/v1/metrics",
+    "POST /v1/streams/{stream}/prometheus/write": f"/v1/streams/{STREAM}/prometheus/write",
 }
 
 

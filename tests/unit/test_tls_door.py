@@ -12,7 +12,7 @@ import uvloop
 
 from strandline.core.errors import InvalidSettings, StackError
 from strandline.ingest.gateway import tls_door
-from strandline.ingest.gateway.tls_door import ServerTls, TlsDoor, server_tls
+from strandline.ingest.gateway.serving.tls_door import ServerTls, TlsDoor, server_tls
 from strandline.services.certificates import make_dev_certificates
 
 

@@ -171,8 +171,9 @@ def test_the_same_stream_written_in_two_ways_is_the_same_document() -> None:
         ("partitions: 8", "partions: 8", ":2: partions: unknown field 'partions'; did you mean 'partitions'?"),
         (
             "format: json",
-            "format: avro",
-            ":3: format: expected 'json', 'value', 'csv', 'msgpack', 'cbor', 'influx', 'otlp' or 'prometheus', got 'avro'",
+            "format: xml",
+            ":3: format: expected 'json', 'value', 'raw', 'csv', 'msgpack', 'cbor', 'influx', 'avro', 'protobuf', 'debezium', "
+            "'otlp' or 'prometheus', got 'xml'",
         ),
         ("turbine: string", "turbine: text", ":5: schema.turbine: 'text' is not a type; expected one of: boolean"),
         ("turbine: string", "turbine: sting", ":5: schema.turbine: 'sting' is not a type; did you mean 'string'?"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from strandline.access.doorkeeper import SEND_ONE, Doorkeeper
 from strandline.access.rights import Need, require
 from strandline.core.errors import Forbidden, StrandlineError, Unauthenticated
-from strandline.ingest.gateway.http_request import Headers, Refusal, Request
+from strandline.ingest.gateway.serving.http_request import Headers, Refusal, Request
 
 CHALLENGE: Headers = ((b"www-authenticate", b'Bearer realm="strandline"'),)
 

@@ -16,7 +16,7 @@ from strandline.access.rights import GATEWAY_ACTIONS
 from strandline.core.errors import StrandlineError, TransientError
 from strandline.core.host_names import HEALTH_PATHS, LOOPBACK_NAMES, host_name, is_address, is_own_page
 from strandline.ingest.gateway.admission import refusal_of, require_right
-from strandline.ingest.gateway.http_request import (
+from strandline.ingest.gateway.serving.http_request import (
     Answer,
     BodyRoom,
     Refusal,

@@ -27,9 +27,9 @@ from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.writer import LogWriter
 from strandline.ingest.gateway.health_pages import HealthPages, HostNames
-from strandline.ingest.gateway.http_server import BACKLOG, HttpServer
 from strandline.ingest.gateway.left_spools import open_writer_disks
 from strandline.ingest.gateway.metrics import IngestMetrics
+from strandline.ingest.gateway.serving.http_server import BACKLOG, HttpServer
 from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.gateway.streams import Streams
 from strandline.ledger.ledger import Ledger
@@ -140,8 +140,8 @@ async def open_resources(
             HostNames((*settings.gateway_names, settings.http_host, socket.gethostname())),
             settings.record_bytes_max,
             stopping,
-            disks[0].identity.directory,
-            doorkeeper,
+            doorkeeper=doorkeeper,
+            directory=disks[0].identity.directory,
         )
     logger.info("the gateway has stopped", action="gateway_stopped", protocol=protocol)
 

@@ -50,11 +50,11 @@ from strandline.ingest.gateway.cloud_events import STRUCTURED_CONTENT_TYPE
 from strandline.ingest.gateway.decompression import decompress
 from strandline.ingest.gateway.framing import Framed, TooLarge, Unframable, frame
 from strandline.ingest.gateway.health_pages import HealthPages
-from strandline.ingest.gateway.http_request import Answer, BodyRoom, Refusal, Request, path_of, problem
-from strandline.ingest.gateway.http_server import HttpServer
 from strandline.ingest.gateway.process import GatewayResources, connections_max, listen, open_resources, run_gateway
+from strandline.ingest.gateway.serving.http_request import Answer, BodyRoom, Refusal, Request, path_of, problem
+from strandline.ingest.gateway.serving.http_server import HttpServer
+from strandline.ingest.gateway.serving.tls_door import server_tls
 from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
-from strandline.ingest.gateway.tls_door import server_tls
 from strandline.ingest.http.influx_api import is_influx, not_written, require_influx, stream_of_write, written
 from strandline.ingest.http.record_head import RecordHead, read_record_head
 from strandline.ingest.http.request_headers import headers_named_by, with_key_of

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 from strandline.core.stream import StreamSpec
 from strandline.ingest.gateway.framing import Framed
-from strandline.ingest.gateway.http_request import Answer, Refusal, headers_of, path_of
+from strandline.ingest.gateway.serving.http_request import Answer, Refusal, headers_of, path_of
 
 _STREAM_PARAMETERS = {"/api/v2/write": "bucket", "/write": "db"}
 _CODES = {

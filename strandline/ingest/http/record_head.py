@@ -8,7 +8,7 @@ from functools import lru_cache
 from strandline.core.record_headers import QUERY_MARK
 from strandline.ingest.gateway.decompression import ContentCoding
 from strandline.ingest.gateway.framing import FORM_OF_CONTENT_TYPE, Form
-from strandline.ingest.gateway.http_request import Refusal, Request, body_too_large, method_not_allowed
+from strandline.ingest.gateway.serving.http_request import Refusal, Request, body_too_large, method_not_allowed
 from strandline.ingest.http.influx_api import is_influx
 from strandline.ingest.http.request_headers import EventHead, hold_others, is_event
 from strandline.ingest.http.telemetry_api import require_telemetry, telemetry_of

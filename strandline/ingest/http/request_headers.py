@@ -13,7 +13,7 @@ from strandline.ingest.gateway.cloud_events import (
     identity_of_attributes,
 )
 from strandline.ingest.gateway.framing import Framed
-from strandline.ingest.gateway.http_request import Refusal, Request
+from strandline.ingest.gateway.serving.http_request import Refusal, Request
 
 HEADERS_MAX = 64
 HEADERS_BYTES_MAX = 2_000

@@ -11,7 +11,7 @@ import json
 from functools import lru_cache
 
 from strandline.core.stream import StreamSpec
-from strandline.ingest.gateway.http_request import Answer, Refusal, Request, headers_of, path_of, problem
+from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request, headers_of, path_of, problem
 
 _PATH_BEFORE = "/v1/streams/"
 _FORMATS = {"/otlp/v1/metrics": "otlp", "/prometheus/write": "prometheus"}

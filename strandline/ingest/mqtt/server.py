@@ -28,7 +28,7 @@ from strandline.core.errors import InvalidSettings, StackError
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.gateway.process import connections_max, open_resources, run_gateway, serve_health_pages
-from strandline.ingest.gateway.tls_door import ServerTls, behind_tls, server_tls
+from strandline.ingest.gateway.serving.tls_door import ServerTls, behind_tls, server_tls
 from strandline.ingest.mqtt.connections import MqttConnections
 from strandline.ingest.mqtt.logins import Logins, RightsFile
 from strandline.ingest.mqtt.passwords import Passwords

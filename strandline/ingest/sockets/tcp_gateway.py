@@ -36,8 +36,8 @@ from strandline.ingest.gateway.process import (
     run_gateway,
     serve_health_pages,
 )
+from strandline.ingest.gateway.serving.tls_door import ServerTls, behind_tls, server_tls
 from strandline.ingest.gateway.stream_appender import StreamAppender
-from strandline.ingest.gateway.tls_door import ServerTls, behind_tls, server_tls
 from strandline.ingest.sockets.tcp_connection import BUSY_PATIENCE_S, TcpConnection, TcpRoom
 
 logger = structlog.get_logger()

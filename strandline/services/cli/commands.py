@@ -18,7 +18,7 @@ import typer
 from strandline.core.errors import StrandlineError
 from strandline.services.cli.certs_verbs import certs_app
 from strandline.services.cli.dead_letter_verbs import dead_letters_app
-from strandline.services.cli.desk_verbs import pipeline_app
+from strandline.services.cli.desk.desk_verbs import pipeline_app
 from strandline.services.cli.document_verbs import apply_app
 from strandline.services.cli.ingest_verbs import ingest_app
 from strandline.services.cli.job_verbs import audit_app, job_app

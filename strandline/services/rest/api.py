@@ -19,7 +19,8 @@ from strandline import __version__
 from strandline.access.doorkeeper import Doorkeeper
 from strandline.access.rights import REST_OPERATIONS, Need
 from strandline.services.rest.dependencies import Dependencies
-from strandline.services.rest.host_guard import HostGuard
+from strandline.services.rest.guards.host_guard import HostGuard
+from strandline.services.rest.guards.token_guard import TokenGuard, methods_of
 from strandline.services.rest.problems import MEDIA_TYPE, ProblemDetails, install_problem_handlers
 from strandline.services.rest.routes import (
     audits,
@@ -32,7 +33,6 @@ from strandline.services.rest.routes import (
     streams,
     tokens,
 )
-from strandline.services.rest.token_guard import TokenGuard, methods_of
 
 DESCRIPTION = "Register streams, submit pipelines, and lead the jobs that run them."
 _PROBLEM_ANSWER: dict[int | str, dict[str, Any]] = {

@@ -28,7 +28,7 @@ from typing import Protocol, cast
 import httptools
 import structlog
 
-from strandline.ingest.gateway.http_request import (
+from strandline.ingest.gateway.serving.http_request import (
     PASSED_OVER_HEADERS,
     WANTED_HEADERS,
     Answer,

@@ -11,9 +11,9 @@ from email.utils import formatdate
 
 import structlog
 
-from strandline.ingest.gateway.http_connection import Application, HttpConnection
-from strandline.ingest.gateway.http_request import SMALL_REQUEST_BYTES
-from strandline.ingest.gateway.tls_door import ServerTls, behind_tls
+from strandline.ingest.gateway.serving.http_connection import Application, HttpConnection
+from strandline.ingest.gateway.serving.http_request import SMALL_REQUEST_BYTES
+from strandline.ingest.gateway.serving.tls_door import ServerTls, behind_tls
 
 logger = structlog.get_logger()
 

@@ -15,8 +15,8 @@ from urllib.parse import quote
 import typer
 
 from strandline.core.errors import InvalidDocument
-from strandline.services.cli.case_reports import TestsFailed, case_lines, junit_xml, report_json
-from strandline.services.cli.desk_display import desk_letters_table, documents_table, graph_tables, preview_tables
+from strandline.services.cli.desk.case_reports import TestsFailed, case_lines, junit_xml, report_json
+from strandline.services.cli.desk.desk_display import desk_letters_table, documents_table, graph_tables, preview_tables
 from strandline.services.cli.document_verbs import pipeline_app
 from strandline.services.cli.options import AsJson, DataDir, Url, connect
 from strandline.services.cli.output import AnsweredError, print_json, show

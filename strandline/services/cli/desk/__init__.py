@@ -1,0 +1,1 @@
+"""Verbs that try a pipeline without a stack, and how they show what came of it."""
