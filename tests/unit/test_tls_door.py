@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 import stat
+import threading
 
+import httpx
 import pytest
+import uvicorn
 import uvloop
 
 from strandline.core.errors import InvalidSettings, StackError
 from strandline.ingest.gateway import tls_door
 from strandline.ingest.gateway.tls_door import ServerTls, TlsDoor, server_tls
 from strandline.services.certificates import make_dev_certificates
+from strandline.services.client import ControlClient, ControlUnavailable, Trust
+from strandline.services.control import ControlSettings, _protocols
+from tests.support.waiting import wait_until
 
 
 class Echo(asyncio.Protocol):
@@ -167,3 +174,30 @@ def test_keys_are_for_their_owner_alone_and_an_authority_stays(made):
     made.ca_key.unlink()
     with pytest.raises(StackError, match="choose another with --directory"):
         make_dev_certificates(made.ca.parent)
+
+
+def test_the_rest_api_answers_behind_its_door(made):
+    """uvicorn as the control service runs it; an app that says by which scheme it was asked."""
+
+    async def app(scope, receive, send):
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": scope["scheme"].encode()})
+
+    settings = ControlSettings(control_tls_certificate=made.server, control_tls_key=made.server_key)
+    config = uvicorn.Config(app, http=_protocols(settings), loop="uvloop", log_config=None, lifespan="off")
+    server = uvicorn.Server(config)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            wait_until(lambda: server.started, bool, "started")
+            url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+            with httpx.Client(base_url=url, verify=Trust(made.ca).context(), trust_env=False) as client:
+                assert [client.get("/").text for _ in range(3)] == ["https"] * 3
+            with ControlClient(url) as stranger, pytest.raises(ControlUnavailable, match="strandline --ca FILE"):
+                stranger.job("any")
+        finally:
+            server.should_exit = True
+            thread.join(30)
