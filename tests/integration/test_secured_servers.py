@@ -190,6 +190,7 @@ def running(
         yield
     finally:
         stop(name, child.pid, pids, timeout_s=30)
+        child.is_alive()  # reaps it
 
 
 def publish(secured: Secured, records: list[dict[str, Any]]) -> None:

@@ -138,6 +138,7 @@ def secured_elasticsearch(directory: Path, certificates: DevCertificates, passwo
         yield url
     finally:
         stop(program.name, child.pid, pids, timeout_s=30)
+        child.is_alive()  # reaps it
 
 
 @contextlib.contextmanager

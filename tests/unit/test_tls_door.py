@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 import stat
+import threading
+from contextlib import asynccontextmanager
 
+import httpx
 import pytest
+import uvicorn
 import uvloop
 
 from strandline.core.errors import InvalidSettings, StackError
 from strandline.ingest.gateway import tls_door
 from strandline.ingest.gateway.serving.tls_door import ServerTls, TlsDoor, server_tls
 from strandline.services.certificates import make_dev_certificates
+from strandline.services.client import ControlClient, ControlUnavailable, Trust
+from strandline.services.control import ControlSettings, _protocols
+from tests.support.waiting import wait_until
 
 
 class Echo(asyncio.Protocol):
@@ -42,10 +50,14 @@ def trusting(made, *, with_certificate=False):
     return context
 
 
+@asynccontextmanager
 async def serve(tls, make=Echo, handshakes_max=tls_door.HANDSHAKES_MAX):
     door = TlsDoor(tls, handshakes_max=handshakes_max)
     server = await asyncio.get_running_loop().create_server(lambda: door.before(make), "127.0.0.1", 0)
-    return door, server, server.sockets[0].getsockname()[1]
+    try:
+        yield door, server.sockets[0].getsockname()[1]
+    finally:
+        server.close()  # also when the test fails: uvloop does not close its loop under an open server
 
 
 async def echoed(port, context, text=b"twelve bytes"):
@@ -73,37 +85,34 @@ def made(tmp_path):
 @pytest.mark.parametrize("make", [Echo, BufferedEcho])
 def test_a_protocol_begins_when_the_handshake_is_over(run, made, make):
     async def story():
-        _, server, port = await serve(ServerTls(made.server, made.server_key, None, "X"), make)
-        assert (await echoed(port, trusting(made)))[0] == b"twelve bytes"
-        server.close()
+        async with serve(ServerTls(made.server, made.server_key, None, "X"), make) as (_, port):
+            assert (await echoed(port, trusting(made)))[0] == b"twelve bytes"
 
     run(story())
 
 
 def test_a_new_certificate_is_taken_by_the_next_connection_and_a_broken_one_is_not(run, made):
     async def story():
-        _, server, port = await serve(ServerTls(made.server, made.server_key, None, "X"))
-        _, first = await echoed(port, trusting(made))
-        make_dev_certificates(made.ca.parent)
-        _, second = await echoed(port, trusting(made))
-        assert second != first
-        made.server.write_text("half a certif")
-        assert (await echoed(port, trusting(made)))[1] == second
-        server.close()
+        async with serve(ServerTls(made.server, made.server_key, None, "X")) as (_, port):
+            _, first = await echoed(port, trusting(made))
+            make_dev_certificates(made.ca.parent)
+            _, second = await echoed(port, trusting(made))
+            assert second != first
+            made.server.write_text("half a certif")
+            assert (await echoed(port, trusting(made)))[1] == second
 
     run(story())
 
 
 def test_with_an_authority_for_clients_only_those_with_a_certificate_pass(run, made):
     async def story():
-        _, server, port = await serve(ServerTls(made.server, made.server_key, made.ca, "X"))
-        assert (await echoed(port, trusting(made, with_certificate=True)))[0] == b"twelve bytes"
-        with pytest.raises((ssl.SSLError, OSError, asyncio.IncompleteReadError)):
-            await echoed(port, trusting(made))
-        make_dev_certificates(made.ca.parent)  # also with a certificate that was read anew
-        with pytest.raises((ssl.SSLError, OSError, asyncio.IncompleteReadError)):
-            await echoed(port, trusting(made))
-        server.close()
+        async with serve(ServerTls(made.server, made.server_key, made.ca, "X")) as (_, port):
+            assert (await echoed(port, trusting(made, with_certificate=True)))[0] == b"twelve bytes"
+            with pytest.raises((ssl.SSLError, OSError, asyncio.IncompleteReadError)):
+                await echoed(port, trusting(made))
+            make_dev_certificates(made.ca.parent)  # also with a certificate that was read anew
+            with pytest.raises((ssl.SSLError, OSError, asyncio.IncompleteReadError)):
+                await echoed(port, trusting(made))
 
     run(story())
 
@@ -112,40 +121,37 @@ def test_a_handshake_that_never_ends_holds_its_place_for_a_time_only(run, made, 
     monkeypatch.setattr(tls_door, "HANDSHAKE_TIMEOUT_S", 0.2)
 
     async def story():
-        door, server, port = await serve(ServerTls(made.server, made.server_key, None, "X"))
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await reader.readexactly(1)
-        assert not door.under_way
-        writer.close()
-        server.close()
+        async with serve(ServerTls(made.server, made.server_key, None, "X")) as (door, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await reader.readexactly(1)
+            assert not door.under_way
+            writer.close()
 
     run(story())
 
 
 def test_those_that_say_nothing_keep_nobody_out(run, made):
     async def story():
-        door, server, port = await serve(ServerTls(made.server, made.server_key, None, "X"), handshakes_max=3)
-        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
-        assert (await echoed(port, trusting(made)))[0] == b"twelve bytes"
-        assert len(door.under_way) <= 3
-        for _, writer in silent:
-            writer.close()
-        server.close()
+        async with serve(ServerTls(made.server, made.server_key, None, "X"), handshakes_max=3) as (door, port):
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
+            assert (await echoed(port, trusting(made)))[0] == b"twelve bytes"
+            assert len(door.under_way) <= 3
+            for _, writer in silent:
+                writer.close()
 
     run(story())
 
 
 def test_what_is_no_tls_is_cut(run, made):
     async def story():
-        door, server, port = await serve(ServerTls(made.server, made.server_key, None, "X"))
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"POST / HTTP/1.1\r\n\r\n")
-        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await reader.readexactly(100)
-        assert not door.under_way
-        writer.close()
-        server.close()
+        async with serve(ServerTls(made.server, made.server_key, None, "X")) as (door, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST / HTTP/1.1\r\n\r\n")
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await reader.readexactly(100)
+            assert not door.under_way
+            writer.close()
 
     run(story())
 
@@ -167,3 +173,30 @@ def test_keys_are_for_their_owner_alone_and_an_authority_stays(made):
     made.ca_key.unlink()
     with pytest.raises(StackError, match="choose another with --directory"):
         make_dev_certificates(made.ca.parent)
+
+
+def test_the_rest_api_answers_behind_its_door(made):
+    """uvicorn as the control service runs it; an app that says by which scheme it was asked."""
+
+    async def app(scope, receive, send):
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": scope["scheme"].encode()})
+
+    settings = ControlSettings(control_tls_certificate=made.server, control_tls_key=made.server_key)
+    config = uvicorn.Config(app, http=_protocols(settings), loop="uvloop", log_config=None, lifespan="off")
+    server = uvicorn.Server(config)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            wait_until(lambda: server.started, bool, "started")
+            url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+            with httpx.Client(base_url=url, verify=Trust(made.ca).context(), trust_env=False) as client:
+                assert [client.get("/").text for _ in range(3)] == ["https"] * 3
+            with ControlClient(url) as stranger, pytest.raises(ControlUnavailable, match="strandline --ca FILE"):
+                stranger.job("any")
+        finally:
+            server.should_exit = True
+            thread.join(30)
