@@ -34,7 +34,8 @@ def test_a_topic_with_its_producers_times_is_proposed_read_and_audited(platform)
     topic, chance = "old-plant", random.Random(3)
     kafka = platform.stack.addresses.kafka_bootstrap
     config = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
-    AdminClient({"bootstrap.servers": kafka}).create_topics([NewTopic(topic, 2, 1, config=config)])[topic].result(30)
+    admin = AdminClient({"bootstrap.servers": kafka})  # held until the answer is there: it ends with its last reference
+    admin.create_topics([NewTopic(topic, 2, 1, config=config)])[topic].result(30)
     producer = Producer({"bootstrap.servers": kafka})
     for number in range(RECORDS):
         value = {"ts": BASE_MS + number * 100, "site": "north" if number % 3 else "south", "temp": number % 40 / 2}
