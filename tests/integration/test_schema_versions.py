@@ -31,12 +31,12 @@ CHANGES: list[dict[str, Any]] = [
     {"wind": "double?"},  # a field more
     {"level": "long"},  # a wider type, which the pipeline computes with
     {"probe": {"type": "integer", "max": 5, "text": True}},
-    {"device": {"type": "string", "from": "$.device"}},
+    {"ts": {"type": "timestamp", "unit": "ms", "from": "$.ts"}},
     {"power": "long"},
-    {"probe": "integer?"},
+    {"probe": {"type": "integer", "required": False, "text": True}},
     {"level": "decimal(21,2)"},
     {"note": "string?"},
-    {"probe": {"type": "integer", "required": False, "min": 2, "max": 7}},
+    {"probe": {"type": "integer", "required": False, "text": True, "min": 2, "max": 7}},
 ]
 TAKES_A_RUN = {2, 5, 7}
 """The changes after which the pipeline computes with other types."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -27,6 +28,9 @@ class KeptLedger:
     def slices(self, job: str, first: int, last: int) -> list[SliceRow]:
         return [a_slice(number) for number in range(first, last + 1)]
 
+    def stream_documents(self, name: str) -> dict[int, dict[str, Any]]:
+        return {1: {"stream": name, "schema": {"n": "long"}}}
+
     def checkpoint(self, job: str, slice: int) -> CheckpointRow:
         assert 1 <= slice <= self.committed
         self.looks.append(slice)
@@ -36,9 +40,9 @@ class KeptLedger:
 
 def work_of(ledger: KeptLedger, plan: RewindPlan, first: int, last: int, monkeypatch: pytest.MonkeyPatch) -> SliceWork:
     monkeypatch.setattr(data_source, "open_ledger", lambda _url: ledger)
-    unused = cast(Any, None)
-    planner = cast(Any, type("Planner", (), {"job": "power"}))
-    reader = SliceStreamReader(SourceConfig(unused, planner, plan, 1_000, 0, 2, "sqlite://"))
+    task = cast(Any, SimpleNamespace(decoding=SimpleNamespace(format=None)))
+    planner = cast(Any, SimpleNamespace(job="power"))
+    reader = SliceStreamReader(SourceConfig(task, planner, plan, 1_000, 0, 2, "sqlite://"))
     tasks = reader.partitions(offset_of_slice(first - 1), offset_of_slice(last))
     works = [task.work for task in tasks if isinstance(task, SourceInputPartition) and task.work is not None]
     assert len(works) == 1, "one task hands it on"
