@@ -40,7 +40,7 @@ steps:
   - where: temp < 90
   - drop: [site]
   - emit: [{{elasticsearch: {name}-records}}, {{stream: {name}-records}},
-           {{files: {{path: "{files}"}}}}, {{sql: {{table: records}}}}]
+           {{files: {{path: "{files}"}}}}, {{sql: {{table: {name}_records}}}}]
     name: all_records
 """
 WITH_WINDOW = """
@@ -128,7 +128,7 @@ def check_sinks(files: str, url: str, name: str, wanted: dict[str, dict[str, Any
     }
     engine = sa.create_engine(url)
     with engine.connect() as connection:
-        found = connection.execute(sa.text("SELECT strandline_id, device, fahrenheit FROM records")).all()
+        found = connection.execute(sa.text(f"SELECT strandline_id, device, fahrenheit FROM {name}_records")).all()
     engine.dispose()
     assert len(found) == len(wanted)
     assert {key: (device, value) for key, device, value in found} == {

@@ -107,14 +107,21 @@ class Job:
                 chosen = own[first : first + CHUNK]
                 values: list[bytes | None] = [a_record(one) for one in chosen]
                 offsets = [one // PARTITIONS for one in chosen]
-                decoded = decoder_of(task._config.decoding).decode(values, [0] * len(values), None)
-                chunk = DecodedChunk("farm", partition, offsets, [0] * len(values), decoded, values.__getitem__)
+                times_ms = [time_ms(one) for one in chosen]
+                decoded = decoder_of(task._config.decoding).decode(values, times_ms, None)
+                assert not decoded.rejects
+                chunk = DecodedChunk("farm", partition, offsets, times_ms, decoded, values.__getitem__)
                 yield from task.rows([chunk], is_new=True, work=None)
+
+
+def time_ms(number: int) -> int:
+    """Some days, whatever the number of records."""
+    return number * 200_000_000 // RECORDS
 
 
 def a_record(number: int) -> bytes:
     return json.dumps(
-        {"device": f"d{number % 7}", "ts": number * 40_000, "number": number, "temp": number / 7}
+        {"device": f"d{number % 7}", "ts": time_ms(number), "number": number, "temp": number / 7}
     ).encode()
 
 
