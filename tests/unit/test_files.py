@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import datetime
 import gzip
 import json
@@ -15,7 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from strandline.core.errors import LogUnavailable
 from strandline.core.stream import StreamSpec
+from strandline.ingest.append.writer_identity import WriterIdentity
+from strandline.ingest.files import file_ingest
+from strandline.ingest.files.file_ingest import FileIngest, Taken
 from strandline.ingest.files.journal import FileAttempt, Journal
 from strandline.ingest.files.rows import TOO_LONG, UnreadableFile, rows_of
 from strandline.services.cli.ingest_verbs import _paths
@@ -181,3 +187,58 @@ def test_a_watched_folder_gives_each_file_that_rests_and_again_when_it_changed(t
     (tmp_path / "b.ndjson").write_bytes(b"12")
     assert [next(paths), next(paths)] == [tmp_path / "b.ndjson", None]
     assert next(_paths([], tmp_path, 3_600)) is None
+
+
+class ToldLog:
+    """Stands for writer and finder: commits until the second transaction, which ends before or after it is in the log."""
+
+    def __init__(self, log: list[Any], step: str) -> None:
+        self.log = log
+        self._step = step
+        self._calls = 0
+
+    async def open(self) -> None:
+        """Nothing is in the way."""
+
+    def drop(self) -> None:
+        """Nothing is open."""
+
+    async def commit(self, records: list[Any]) -> None:
+        self._calls += 1
+        if self._calls == 2 and self._step == "before":
+            raise LogUnavailable("ended before")
+        self.log.extend(records)
+        if self._calls == 2 and self._step == "after":
+            raise LogUnavailable("ended after")
+
+    async def ends_of(self, topic: str) -> dict[int, int]:
+        return {0: len(self.log)}
+
+    async def has_arrived(self, attempt: Any, records: list[Any]) -> bool:
+        found = {(one.epoch, one.sequence) for one in self.log[attempt.scan_from[0] :]}
+        return {(one.epoch, one.sequence) for one in records} <= found
+
+
+@pytest.mark.parametrize("step", ["before", "after"])
+def test_a_transaction_in_doubt_is_resolved_from_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr(file_ingest, "TRANSACTION_RECORDS_MAX", 10)
+    path, log = tmp_path / "f.ndjson", list[Any]()
+    path.write_bytes(b"".join(b"%d\n" % n for n in range(25)) + b"x" * 100 + b"\n")
+
+    async def run(at: str) -> Taken:
+        with contextlib.closing(WriterIdentity.take(tmp_path, "files-host-s")) as identity:
+            with contextlib.closing(Journal(identity.directory / "files.sqlite")) as journal:
+                one = FileIngest("127.0.0.1:1", spec(), identity, journal, record_bytes_max=50, confirm_timeout_s=1)
+                one._writer = one._finder = ToldLog(log, at)  # type: ignore[assignment]
+                async with one:
+                    return await one.take(path, lambda *_: None)
+
+    with pytest.raises(LogUnavailable, match=step):
+        asyncio.run(run(step))
+    before = 10 if step == "before" else 20
+    assert asyncio.run(run("")) == Taken(25 - before, before, 1)
+    assert asyncio.run(run("")) == Taken(0, 26, 0)
+    assert [record.value for record in log] == [b"%d" % n for n in range(25)]
+    assert len({dict(record.headers)["message-id"] for record in log}) == 25
