@@ -3,7 +3,7 @@
 Three roles, each of which may do what the one before it may:
 
     viewer     reads everything: jobs, streams, results, dead letters with their bytes, events, metrics; checks documents
-    operator   applies documents, starts, stops, resets and deletes jobs, deletes streams, audits, backfills, puts dead letters back
+    operator   applies documents, starts, stops, resets and deletes jobs, deletes streams, audits, backfills, replays dead letters
     admin      makes and revokes tokens, and writes to every stream
 
 Writing to a stream is a right of its own, given stream by stream: a sensor's token has that one and no role, so that it reads
