@@ -10,10 +10,10 @@ from prometheus_client import Counter
 
 from strandline.core.errors import LogUnavailable, StackError
 from strandline.core.settings import Settings
-from strandline.ingest.gateway import http_connection
 from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources, serve_health_pages
+from strandline.ingest.gateway.serving import http_connection
 from tests.support.gateways import free_port
 
 

@@ -9,7 +9,7 @@ import socket
 
 import pytest
 
-from strandline.ingest.gateway import http_connection
+from strandline.ingest.gateway.serving import http_connection
 from strandline.ingest.gateway.serving.http_server import HttpServer
 from tests.support.http_peers import ROOM_BYTES, EchoingApplication, Peer, play, post
 

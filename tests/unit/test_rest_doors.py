@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from strandline.services.rest import bounded_http
+from strandline.services.rest.guards import bounded_http
 from strandline.services.rest.guards.bounded_http import BoundedHttp
 from strandline.services.rest.guards.host_guard import HostGuard
 

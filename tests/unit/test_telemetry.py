@@ -341,7 +341,7 @@ OF_PROMETHEUS = {"content_type": "application/x-protobuf", "content_encoding": "
         ("otlp", b"\x0a\x00", OF_OTLP, (200, b"", b"application/x-protobuf"), b"\x0a\x00"),
         (
             "otlp",
-            gzip.compress(b"\x0a\x00"),
+            gzip.compress(b"\x0a\x00", mtime=0),
             {**OF_OTLP, "content_encoding": "gzip"},
             (200, b"", b"application/x-protobuf"),
             b"\x0a\x00",
