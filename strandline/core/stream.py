@@ -645,7 +645,7 @@ class StreamSpec(DocumentModel):
             yield ("schema", *whole), "a raw record goes into a field of type string, and there is none"
 
 
-_FORMATS_WITH_A_REST = ("json", "msgpack", "cbor")
+_FORMATS_WITH_A_REST = ("json", "msgpack", "cbor", "influx")
 """Their records may have members that nobody declares."""
 _OPTIONS = ("raw", "csv", "avro", "protobuf")
 """The parts of a document that belong to the format of their name."""

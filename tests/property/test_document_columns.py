@@ -49,9 +49,9 @@ def stages(draw: st.DrawFn) -> tuple[DocumentShape, list[tuple[Any, ...]], list[
         3,
         fields[:keys],
         fields[keys:],
-        draw(st.booleans()),
-        draw(st.booleans()),
-        draw(st.integers(1, 2)),
+        is_stream=draw(st.booleans()),
+        is_once=draw(st.booleans()),
+        generation=draw(st.integers(1, 2)),
     )
     row = st.tuples(*[st.none() | VALUES[type_name] for type_name in types])
     rows = draw(st.lists(row, max_size=12))

@@ -128,6 +128,10 @@ class TwinLedger:
         found = self._checkpoints[job][: before - 1 if before is not None else None]
         return found[::-1][:limit]
 
+    def floor(self, job: str) -> int:
+        """No slice is removed here, and no job reset."""
+        return 0
+
     def first_slice_reaching(self, job: str, event_ms: int) -> int | None:
         return next(
             (
