@@ -74,7 +74,7 @@ def test_the_schema_itself_refuses_a_second_open_one(ledger: Ledger, ledger_url:
     copied = (
         "job, 9, version, from_ms, to_ms, windows, slice, 'running', epoch, done_ms, records, records_done, results"
     )
-    rest = "refused, sample, message, requested_ms, updated_ms, ended_ms"
+    rest = "refused, sample, message, requested_ms, updated_ms, ended_ms, stream_versions"
     with pytest.raises(Conflict), database.writing("add another") as connection:
         connection.execute(sa.text(f"INSERT INTO backfills SELECT {copied}, {rest} FROM backfills"))
     database.close()

@@ -174,6 +174,7 @@ def test_a_letter_is_repaired_once(lab: ReplayLab) -> None:
 
 REPLAY = """
 import sys
+from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import KafkaStatus
 from strandline.services.supervision.dead_letter_replays import DeadLetters, LetterFilter

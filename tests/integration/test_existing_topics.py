@@ -28,6 +28,7 @@ steps:
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_topic_with_its_producers_times_is_proposed_read_and_audited(platform):
     """Times are out of order, the first is years ahead, and half of the records carry a member that nobody declared."""
