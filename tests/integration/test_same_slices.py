@@ -126,8 +126,8 @@ def committed(lab: AuditLab, job: str) -> int:
 
 def give_slices_of(lab: AuditLab, cut_first: str, job: str) -> None:
     """From now on each run of `job` finds the next slice of `cut_first` planned, as it was cut there."""
-    columns = "number, offsets_first, offsets, checksums, cut_time_ms, watermark_ms, rule, reached, silence_ms, kind, planned_ms, "
-    columns += "stream_versions"
+    columns = "number, offsets_first, offsets, checksums, cut_time_ms, watermark_ms, rule, reached, silence_ms, kind, planned_ms"
+    columns += ", stream_versions"
     plant = f"""
         INSERT INTO slices (job, epoch, version, status, {columns})
         SELECT '{job}', jobs.epoch, 1, 'planned', {columns} FROM slices JOIN jobs ON jobs.name = '{job}'

@@ -7,6 +7,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from tests.integration.test_formats import apply_example, iso, post
 from tests.support.messages import RegistryServer, avro_record, numbered
 
