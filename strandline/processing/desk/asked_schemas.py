@@ -27,7 +27,8 @@ def asked_schemas(config: RecordFormat) -> RegisteredSchemas | None:
     if registry is None:
         raise InvalidSettings(
             f"records of this stream name their {config.name} schemas in a schema registry, and none is set: set "
-            "STRANDLINE_SCHEMA_REGISTRY_URL, or give the stream a schema (schema_file, descriptor_file) and records without a number"
+            "STRANDLINE_SCHEMA_REGISTRY_URL, or give the stream a schema (schema_file, descriptor_file) and records without a "
+            "number"
         )
     return AskedSchemas(registry)
 

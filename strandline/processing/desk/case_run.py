@@ -57,8 +57,10 @@ def read_file(path: Path, name: str | None) -> CheckedPipeline:
 def run_case(
     case: CaseSpec, directory: Path, pipeline_of: Callable[[Path, str | None], CheckedPipeline] = read_file
 ) -> CaseReport:
-    """Run one test. `directory`: where its files are looked for. `pipeline_of`: reads the pipeline of this name from a file. An error of the pipeline's documents, of its files or (with
-    `on_error: crash`) of its records is a finding."""
+    """Run one test. `directory`: where its files are looked for. `pipeline_of`: reads the pipeline of this name from a file.
+
+    An error of the pipeline's documents, of its files or (with `on_error: crash`) of its records is a finding.
+    """
     begun_s = time.perf_counter()
     report = CaseReport(case.test)
     try:

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.record_headers import REASON_EXPRESSION, REASON_RESULT
-from strandline.processing.desk.event_clock import EventClock
 from strandline.processing.desk.asked_schemas import asked_schemas
+from strandline.processing.desk.event_clock import EventClock
 from strandline.processing.desk.log_times import LogTimes
 from strandline.processing.desk.records import DeskRecords, Offsets
 from strandline.processing.emission.result_shapes import document_shape, letter_shape, refusal_message, unusable_results
@@ -163,8 +163,8 @@ class Desk:
         return self._reader.headers_beside
 
     def feed(self, records: DeskRecords) -> Iterator[Outcome]:
-        """Take records in, and yield what becomes of them: rejected records, records that are emitted, and results of windows that
-        close.
+        """Take records in, and yield what becomes of them: rejected records, records that are emitted, and results of
+        windows that close.
 
         1. Decode the records, and judge each by the watermark that those before it have given.
         2. Cut them into slices.

@@ -32,7 +32,8 @@ _SUFFIXES: dict[str, FileFormat] = {
     ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".pq": "parquet",
     ".b64": "base64", ".base64": "base64", ".avro": "avro",
 }  # fmt: skip
-_AVRO_ERRORS = (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError)
+_AVRO_ERRORS = (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, SystemError, MemoryError)
+"""What its reader raises for bytes that are none."""
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 _PACKED = (".gz", ".zst", ".bz2", ".lz4")
 
@@ -68,8 +69,8 @@ def _file_format(path: Path, record_format: str) -> FileFormat:
     if kind == "lines" and record_format not in _LINE_FORMATS:
         own = ", or a file of Avro (.avro)" if record_format == "avro" else ""
         raise PermanentError(
-            f"{path}: a record of format {record_format} is no line of text; give a file with each record in base64 on a line of its "
-            f"own (.b64){own}"
+            f"{path}: a record of format {record_format} is no line of text; give a file with each record in base64 on a line of "
+            f"its own (.b64){own}"
         )
     if kind == "avro" and record_format != "avro":
         raise PermanentError(f"{path} is a file of Avro, and the stream's format is {record_format}")
@@ -134,8 +135,8 @@ def _of_avro(file: BinaryIO, config: RecordFormat, name: str) -> Iterator[bytes]
     """Each record of a file of Avro as it would be sent: by the stream's schema, without the file's header."""
     if config.schema is None:
         raise PermanentError(
-            f"{name}: records of this stream name a schema of the registry, and those of a file of Avro don't; give them as they are "
-            "sent, each in base64 on a line of its own (.b64)"
+            f"{name}: records of this stream name a schema of the registry, and those of a file of Avro don't; give them as they "
+            "are sent, each in base64 on a line of its own (.b64)"
         )
     import fastavro  # takes a while, and only streams of Avro need it
     from fastavro.read import SchemaResolutionError

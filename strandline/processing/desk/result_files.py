@@ -105,7 +105,9 @@ class _Rows:
         if any(isinstance(stage, RecordStage) for stage in stages):
             own |= _OF_RECORDS
         if taken := own.keys() & types.keys():
-            message = f"{min(taken)} is a field of the results, and the file's own column; write .ndjson, or rename the field"
+            message = (
+                f"{min(taken)} is a field of the results, and the file's own column; write .ndjson, or rename the field"
+            )
             raise InvalidDocument([Problem(message, source=str(path))])
         self._schema = pa.schema([*own.items(), *((name, arrow_type(kind)) for name, kind in types.items())])
         self._writer = pq.ParquetWriter(path, self._schema)

@@ -49,7 +49,10 @@ def run_pipeline(
     records: Annotated[
         Path,
         typer.Option(
-            "--input", allow_dash=True, dir_okay=False, help="Records: .ndjson, .csv, .parquet, .b64, .avro (.gz, .zst); - is stdin."
+            "--input",
+            allow_dash=True,
+            dir_okay=False,
+            help="Records: .ndjson, .csv, .parquet, .b64, .avro (.gz, .zst); - is stdin.",
         ),
     ],
     pipeline: PipelineName = None,
