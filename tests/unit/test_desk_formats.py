@@ -20,7 +20,7 @@ from strandline.processing.desk.cases import CaseSpec
 from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.record_files import read_records
-from strandline.processing.desk.records import DeskRecords
+from strandline.processing.desk.records import DeskRecords, partition_of_key
 from strandline.processing.formats.record_rows import record_format
 from tests.integration.test_formats import CASES, EXAMPLES, Case
 from tests.support.messages import RegistryServer, avro_record, descriptor_text, message_class, numbered, proto_file
@@ -214,3 +214,22 @@ def test_a_case_sends_headers_tombstones_and_bytes(tmp_path: Path) -> None:
     assert report("debezium", [tombstones], results=[{"id": "a", "strandline.offset": 1}]).passed
     with pytest.raises(InvalidDocument, match=r"steps\[0\]\.base64: a text of this step is no base64"):
         report("json", [{"record": "?", "base64": True}])
+
+
+def test_a_key_beside_the_record_leads_to_its_partition(tmp_path: Path) -> None:
+    """A level of the topic, or a header of HTTP, as gateways take it."""
+    pipeline = documents_of("raw\nkey: id\nmqtt: {topics: ['m/+'], fields: {id: 1}}\nhttp: {headers: {id: x-id}}")
+    pipeline = pipeline.replace("ts: {type: timestamp, unit: s}", "text: string").replace(
+        "field: ts, delay: 10s", "from: log"
+    )
+    (tmp_path / "meters.yaml").write_text(pipeline)
+    steps = [
+        {"record": "a", "topic": f"m/{one}", "at": 100}
+        if at % 2
+        else {"record": "a", "headers": {"X-Id": one}, "at": 100}
+        for at, one in enumerate("abcdef")
+    ]
+    results = [{"id": one, "strandline.partition": partition_of_key(one.encode(), 5), "text": "a"} for one in "abcdef"]
+    test = {"test": "t", "file": "meters.yaml", "partitions": 5, "steps": steps, "expect": {"results": results}}
+    report = run_case(CaseSpec.from_document(test), tmp_path)
+    assert report.passed, report

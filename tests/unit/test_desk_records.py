@@ -180,7 +180,7 @@ def test_explain_tells_of_emissions_of_records(say: Say, tmp_path: Path) -> None
     assert (alone["stages"], alone["reach_ms"], alone["retention"]["needed_ms"]) == ([], 0, 0)
     assert alone["exchange"] == {"by": [], "exchanges": 1, "buckets": "as many as the run has shuffle partitions"}
     said = say("pipeline", "explain", str(tmp_path / "events.yaml"))
-    assert (said.code, "with the slice that holds the record" in said.out) == (0, True)
+    assert (said.code, "with the record's slice" in said.out) == (0, True)
     assert "derive is_warm: mean > 25" in " ".join(say("pipeline", "explain", str(EXAMPLE)).out.split())
 
 

@@ -176,7 +176,8 @@ def _records(step: CaseStep, pipeline: CheckedPipeline, placement: Placement, di
         source = pack_header_values(source, {record_header(name): text.encode() for name, text in step.headers.items()})
     for values in pieces:
         count = len(values)
-        partitions = placement.of_each(values) if step.partition is None else [step.partition] * count
+        placed = None if step.partition is None else [step.partition] * count
+        partitions = placed or placement.of_each(values, step.topic, step.headers)
         times = None if step.at is None else [step.at] * count
         yield DeskRecords(values, partitions, times, () if source is None else [source] * count)
 

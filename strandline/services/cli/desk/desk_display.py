@@ -147,7 +147,7 @@ def _record_stages_table(stages: list[Answer]) -> Table:
                 _steps(stage["steps_before"]),
                 ", ".join(stage["fields"]),
                 ", ".join(stage["emits"]),
-                "with the slice that holds the record",
+                "with the record's slice",
             )
             for stage in stages
         ),
