@@ -25,6 +25,7 @@ from strandline.processing.formats.record_rows import record_format
 from tests.integration.test_formats import CASES, EXAMPLES, Case
 from tests.support.messages import RegistryServer, avro_record, descriptor_text, message_class, numbered, proto_file
 from tests.unit.test_command_line import Say, say
+from tests.unit.test_telemetry import OTLP, protobuf, write_request
 
 __all__ = ["say"]
 
@@ -233,3 +234,19 @@ def test_a_key_beside_the_record_leads_to_its_partition(tmp_path: Path) -> None:
     test = {"test": "t", "file": "meters.yaml", "partitions": 5, "steps": steps, "expect": {"results": results}}
     report = run_case(CaseSpec.from_document(test), tmp_path)
     assert report.passed, report
+
+
+def test_requests_with_metrics_are_records(say: Say, tmp_path: Path) -> None:
+    """OpenTelemetry's as lines of JSON and in Protobuf, and remote writes; each data point is a row."""
+    (tmp_path / "otlp").write_text(json.dumps(OTLP) + "\n")
+    (tmp_path / "otlp.b64").write_bytes(base64.b64encode(protobuf(OTLP)))
+    series = {"__name__": "up", "instance": "a"}
+    (tmp_path / "writes.b64").write_bytes(base64.b64encode(write_request((series, [(1.5, 60_000), (2.5, 61_000)]))))
+    found = []
+    for name, file in (("otlp", "otlp"), ("otlp", "otlp.b64"), ("prometheus", "writes.b64")):
+        said = say("pipeline", "run", str(EXAMPLES / f"{name}.yaml"), "--input", str(tmp_path / file), "--json")
+        found.append([json.loads(line) for line in said.out.splitlines()])
+    assert found[0] == found[1]
+    assert {one["metric"]: one["n"] for one in found[0]}["my.counter"] == 1
+    (write,) = found[2]
+    assert (write["metric"], write["instance"], write["n"], write["low"], write["high"]) == ("up", "a", 2, 1.5, 2.5)

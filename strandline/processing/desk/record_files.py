@@ -26,7 +26,8 @@ from strandline.processing.formats.text_values import json_of_text
 FileFormat = Literal["lines", "csv", "parquet", "base64", "avro"]
 LINE_BYTES_MAX = 64 << 20
 _BLOCK_BYTES = 1 << 20
-_LINE_FORMATS = ("json", "value", "raw", "csv", "influx", "debezium")
+_LINE_FORMATS = ("json", "value", "raw", "csv", "influx", "debezium", "otlp")
+"""Whose records may be lines of text; of otlp those in JSON, as a collector writes them to files."""
 _SUFFIXES: dict[str, FileFormat] = {
     ".ndjson": "lines", ".jsonl": "lines", ".json": "lines", ".txt": "lines", ".lines": "lines",
     ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".pq": "parquet",
