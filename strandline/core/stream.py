@@ -285,10 +285,13 @@ class HttpSpec(DocumentModel):
     @property
     def record_headers(self) -> dict[str, str]:
         """The fields that a header fills -> that header as the record has it."""
-        return {
-            field: HEADER_CLOUD_EVENT_PREFIX + name[3:] if name.startswith("ce-") else HEADER_HTTP_PREFIX + name
-            for field, name in ((field, header.lower()) for field, header in self.headers.items())
-        }
+        return {field: record_header(header) for field, header in self.headers.items()}
+
+
+def record_header(header: str) -> str:
+    """The header of a record that holds this header of HTTP."""
+    name = header.lower()
+    return HEADER_CLOUD_EVENT_PREFIX + name[3:] if name.startswith("ce-") else HEADER_HTTP_PREFIX + name
 
 
 class UdpSpec(DocumentModel):

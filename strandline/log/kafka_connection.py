@@ -12,8 +12,6 @@ import ssl
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from aiokafka.errors import KafkaError as AiokafkaError
-from aiokafka.errors import SaslAuthenticationFailed, UnsupportedSaslMechanismError
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from strandline.core.errors import InvalidSettings
@@ -138,6 +136,10 @@ def explained(error: KafkaError) -> str:
 
 def remedy_of(error: BaseException | None) -> str:
     """A clause for what aiokafka's connections raise: which settings to look at; empty where it is not about a login or TLS."""
+    # Imported where it is used: not all who read the log's form speak to Kafka.
+    from aiokafka.errors import KafkaError as AiokafkaError
+    from aiokafka.errors import SaslAuthenticationFailed, UnsupportedSaslMechanismError
+
     text = str(error)
     if isinstance(error, UnsupportedSaslMechanismError | SaslAuthenticationFailed) or (
         isinstance(error, AiokafkaError) and "uthentication" in text

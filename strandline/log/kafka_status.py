@@ -71,7 +71,7 @@ class NewestRecords:
     log_times_ms: list[int] = field(default_factory=list)
     values: list[bytes | None] = field(default_factory=list)
     header_values: list[bytes | None] = field(default_factory=list)
-    """Of the first of the headers asked for that a record has."""
+    """Of the first of the headers asked for that a record has, packed with those beside it."""
     is_cut: bool = False
     """Whether there were more than could be held."""
 
@@ -135,9 +135,10 @@ class KafkaStatus:
         bytes_max: int,
         headers: Sequence[str] = (),
         since: Mapping[int, int] | None = None,
+        headers_beside: Sequence[str] = (),
     ) -> NewestRecords:
         """The newest records of the topic, about as many of each partition, and no more than `bytes_max` of them. `since`: only
-        those at these offsets and later. Raises NotFound, LogTruncated."""
+        those at these offsets and later. `headers`, `headers_beside`: as of RangeReader. Raises NotFound, LogTruncated."""
         from strandline.log.range_reader import RangeReader  # its client takes a tenth of a second to import
 
         ends = self.committed_ends(topic)
@@ -151,7 +152,7 @@ class KafkaStatus:
         size = 0
         reader = RangeReader(self._admin.bootstrap, self._admin.timeout_s)
         try:
-            for chunk in reader.read(ranges, headers):
+            for chunk in reader.read(ranges, headers, headers_beside):
                 size += sum(len(value) for value in chunk.values if value)
                 if size > bytes_max:
                     found.is_cut = True

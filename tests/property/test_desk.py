@@ -17,11 +17,12 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
+from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome, _Emission
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
+from strandline.results.records.record_document import record_document_id
 from tests.property.test_rewind_windows import FIRST, SECOND
 from tests.property.test_window_operator import STREAM, Record, folded_by_panes, some_records
 
@@ -47,14 +48,24 @@ class Case:
     idle_ms: int | None
     below: float | None
     """Records with a power from here on are left out."""
+    emits_records: bool
+    """Whether records are emitted, too: behind the `where`, and behind a further step that some fail."""
+    has_windows: bool
     lines: list[tuple[int, bytes, Record | None]]
     pipeline: CheckedPipeline = field(init=False)
 
     def __post_init__(self) -> None:
-        windows = [self._window("first", self.first, ["machine", "site"], FIRST_OF_ALL)]
+        windows = [self._window("first", self.first, ["machine", "site"], FIRST_OF_ALL)] if self.has_windows else []
         if self.second:
             windows.append(self._window("second", self.second, self.by, MUCH_LATER))
         steps: list[dict[str, Any]] = [{"where": f"power is null or power < {self.below}"}] if self.below else []
+        if self.emits_records:
+            steps += [
+                {"emit": [{"elasticsearch": "machine-raw"}], "name": "raw"},
+                {"derive": {"inverse": "1 / power"}},
+                {"select": ["inverse", *STREAM.fields]},
+                {"emit": [{"stream": "machine-inverse"}, {"files": {"path": "/nowhere"}}], "name": "inverse"},
+            ]
         document = {
             "pipeline": "health",
             "input": {"stream": "machines"},
@@ -80,6 +91,8 @@ def a_case(seed: int) -> Case:
     fitting = [shape_of(one) for one in SECOND if one]
     fitting = [one for one in fitting if one[0] % first[1] == 0 and one[1] % first[1] == 0]
     partitions = random.choice([1, 3])
+    emits_records = random.random() < 0.5
+    has_windows = not emits_records or random.random() < 0.7
     lines: list[tuple[int, bytes, Record | None]] = []
     ahead_ms = 0
     for record in some_records(seed, random.choice([2, 6, 6, 12, 40])):
@@ -99,11 +112,13 @@ def a_case(seed: int) -> Case:
         lines.append((one.partition, line[:-2] if spoiled else line, None if spoiled else one))
     return Case(
         first,
-        random.choice(fitting) if fitting and random.random() < 0.7 else None,
+        random.choice(fitting) if fitting and has_windows and random.random() < 0.7 else None,
         random.choice([["machine"], ["machine", "site"], []]),
         random.choice([0, 5_000, 30_000]),
         random.choice([None, 10_000, 60_000]),
         random.choice([None, 900.0]),
+        emits_records,
+        has_windows,
         lines,
     )
 
@@ -184,11 +199,15 @@ def windows_holding(shape: tuple[int, int], ts_ms: int) -> list[int]:
 def expected(case: Case, late: set[int]) -> dict[tuple[Any, ...], dict[str, Any]]:
     """(stage, window's start, machine, site) -> the aggregates, by plain loops."""
     windows: dict[tuple[Any, ...], list[Record]] = defaultdict(list)
+    if not case.has_windows:
+        return {}
     for number, (_, _, record) in enumerate(case.lines):
         if record is None or number in late:
             continue
         if case.below and record.power is not None and record.power >= case.below:
             continue
+        if case.emits_records and record.power == 0:
+            continue  # its inverse fails
         for start in windows_holding(case.first, record.ts_ms):
             windows["first", start, record.machine, record.site].append(record)
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -216,11 +235,57 @@ def expected(case: Case, late: set[int]) -> dict[tuple[Any, ...], dict[str, Any]
     return found
 
 
+def expected_records(case: Case, late: set[int], slice_records: int | None) -> list[tuple[str, str, dict[str, Any]]]:
+    """(stage, id, document) of each record that is emitted, by plain loops over the lines."""
+    found: list[tuple[str, str, dict[str, Any]]] = []
+    offsets: dict[int, int] = defaultdict(int)
+    for number, (partition, _, record) in enumerate(case.lines):
+        offset = offsets[partition]
+        offsets[partition] += 1
+        if not case.emits_records or record is None or number in late:
+            continue
+        if case.below and record.power is not None and record.power >= case.below:
+            continue
+        time = moment(record.ts_ms)
+        columns = {
+            "machine": record.machine,
+            "site": record.site,
+            "ts": time,
+            "power": record.power,
+            "count": record.count,
+            "cost": None if record.cost is None else f"{record.cost:.4f}",
+        }
+        emission = 1 if slice_records is None else number // slice_records + 1
+        origin = {"job": "health", "version": 1, "epoch": 1, "emission": emission}
+        place = {"stream": "machines", "partition": partition, "offset": offset}
+        stages: list[tuple[str, dict[str, Any]]] = [("raw", columns)]
+        if record.power != 0:
+            inverse = None if record.power is None else 1 / record.power
+            stages.append(("inverse", {"event_time": time, "inverse": inverse, **columns}))
+        for stage, fields in stages:
+            document = {"@timestamp": time, **fields, "strandline": {**origin, "stage": stage, **place}}
+            found.append((stage, record_document_id("health", stage, "machines", partition, offset), document))
+    return sorted(found, key=str)
+
+
+def moment(ms: int) -> str:
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def records_of(found: list[Outcome]) -> list[tuple[str, str, dict[str, Any]]]:
+    documents = [
+        (one.stage, one.document.id, json.loads(one.document.source)) for one in found if isinstance(one, DeskResult)
+    ]
+    return sorted((one for one in documents if "window" not in one[2]), key=str)
+
+
 def results_of(found: list[Outcome]) -> dict[tuple[Any, ...], dict[str, Any]]:
     results: dict[tuple[Any, ...], dict[str, Any]] = {}
     for one in found:
         if isinstance(one, DeskResult):
             document = json.loads(one.document.source)
+            if "window" not in document:
+                continue  # a record
             key = (one.stage, start_ms(document), document.get("machine"), document.get("site"))
             assert key not in results, "each window is there once"
             left_out = ("@timestamp", "window", "machine", "site", "strandline")
@@ -233,7 +298,16 @@ def start_ms(document: dict[str, Any]) -> int:
     return since_1970 // timedelta(milliseconds=1)
 
 
-@settings(max_examples=200, phases=(Phase.explicit, Phase.generate), deadline=None)
+def without_inverse(case: Case, late: set[int]) -> list[bytes]:
+    """The lines whose records are emitted as they are, and fail behind it."""
+    return [
+        line
+        for number, (_, line, record) in enumerate(case.lines)
+        if case.emits_records and record is not None and number not in late and record.power == 0
+    ]
+
+
+@settings(max_examples=160, phases=(Phase.explicit, Phase.generate), deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_run_gives_what_a_plain_recomputation_gives_however_it_is_cut_and_restarted(seed: int) -> None:
     case = a_case(seed)
@@ -241,20 +315,29 @@ def test_a_run_gives_what_a_plain_recomputation_gives_however_it_is_cut_and_rest
     late = late_ones(case)
     expected_results = expected(case, late)
     assert results_of(at_once) == expected_results
+    assert records_of(at_once) == expected_records(case, late, None)
     letters = [one for one in at_once if isinstance(one, DeskLetter) and "offset" in one.place]
     assert sorted(one.value for one in letters if one.reason == "late") == sorted(case.lines[at][1] for at in late)
     assert sorted(one.value for one in letters if one.reason == "decode") == sorted(
         line for _, line, record in case.lines if record is None
     )
-    assert len(letters) == len(late) + sum(record is None for _, _, record in case.lines)
+    assert sorted(one.value for one in letters if one.reason == "expression") == sorted(without_inverse(case, late))
+    assert sum(one.reason != "expression" for one in letters) == len(late) + sum(
+        one is None for _, _, one in case.lines
+    )
     random = Random(seed)
     points = (
         tuple(sorted(random.sample(range(1, len(case.lines)), min(2, len(case.lines) - 1)))) if case.lines[1:] else ()
     )
     for slice_records in random.choice([(1,), (7, 600)]):
-        assert bits(at_the_desk(case, slice_records)) == bits(at_once)
+        cut = at_the_desk(case, slice_records)
+        assert bits(cut) == bits(at_once)
+        assert records_of(cut) == expected_records(case, late, slice_records), "each in its slice"
     if points and random.random() < 0.5:
-        assert bits(at_the_desk(case, random.choice([1, 3, None]), points)) == bits(at_once)
+        slice_records = random.choice([1, 3, None])
+        restarted = at_the_desk(case, slice_records, points)
+        assert bits(restarted) == bits(at_once)
+        assert records_of(restarted) == expected_records(case, late, slice_records), "once, in the slice of before"
 
 
 def test_the_generated_cases_hold_what_matters() -> None:
@@ -264,18 +347,27 @@ def test_the_generated_cases_hold_what_matters() -> None:
     assert sum(len({partition for partition, _, _ in case.lines}) > 1 for case in cases) > 10
     assert sum(case.second is not None for case in cases) > 10
     assert sum(case.first[0] != case.first[1] for case in cases) > 10
+    assert sum(case.emits_records and case.has_windows for case in cases) > 10
+    assert sum(case.emits_records and not case.has_windows for case in cases) > 5
+    assert sum(bool(without_inverse(case, late_ones(case))) for case in cases) > 0
 
 
-@pytest.mark.parametrize("mistake", ["watermark", "restart"])
+@pytest.mark.parametrize("mistake", ["watermark", "restart", "records"])
 def test_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison can fail: with a watermark that is a millisecond too high, and a restart that reads nothing again."""
+    """The comparison can fail: with a watermark that is a millisecond too high, a restart that reads nothing again, and records
+    that are emitted in the slice behind their own."""
     if mistake == "watermark":
         original = Desk._late
         monkeypatch.setattr(
             Desk, "_late", lambda self, texts, log, places, marks: original(self, texts, log, places[:0], marks[:0])
         )
-    else:
+    elif mistake == "restart":
         monkeypatch.setattr(Desk, "_accepted", lambda self, chunks: iter(()))
+    else:
+        outcomes = _Emission.outcomes
+        monkeypatch.setattr(
+            _Emission, "outcomes", lambda self, new, counts, number: outcomes(self, new, counts, number + 1)
+        )
     check_all = test_a_run_gives_what_a_plain_recomputation_gives_however_it_is_cut_and_restarted.hypothesis.inner_test  # type: ignore[attr-defined]
     failures = 0
     for seed in range(12):

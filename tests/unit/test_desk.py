@@ -186,6 +186,16 @@ def test_without_a_drain_windows_stay_open_and_waiting_closes_them() -> None:
     assert counts_of([*desk.wait(30_000)]) == {"1970-01-01T00:01:00.000Z": 1}
 
 
+def test_what_event_time_has_reached_closes_at_the_end_of_the_file_without_a_drain(say: Say, tmp_path: Path) -> None:
+    """Also where the last slice is not full."""
+    (tmp_path / "tanks.yaml").write_text(STREAM + PIPELINE)
+    (tmp_path / "levels").write_bytes(b"\n".join([level(100), level(300)]))
+    files = (str(tmp_path / "tanks.yaml"), "--input", str(tmp_path / "levels"))
+    for size in ("1", "10000", "all"):
+        said = say("pipeline", "run", *files, "--json", "--no-drain", "--slice", size)
+        assert [json.loads(line)["window"]["start"] for line in said.out.splitlines()] == ["1970-01-01T00:01:00.000Z"]
+
+
 def test_a_job_that_crashes_ends_at_the_record() -> None:
     with pytest.raises(BadRecord, match="stream tanks, partition 0, offset 1"):
         run(tanks("steps:", "on_error: crash\nsteps:"), level(100), b"no")
@@ -434,10 +444,10 @@ def test_results_are_written_as_columns(say: Say, tmp_path: Path) -> None:
     kept = tmp_path / "results.parquet"
     assert say("pipeline", "run", str(NAB), "--input", str(READINGS), "--output", str(kept)).code == 0
     table = pq.read_table(kept)
-    assert (table.num_rows, table.schema.field("window_end").type) == (52, pa.timestamp("us", "UTC"))
-    rows = [row for row in table.to_pylist() if row["stage"] == "daily"]
+    assert (table.num_rows, table.schema.field("strandline_window_end").type) == (52, pa.timestamp("us", "UTC"))
+    rows = [row for row in table.to_pylist() if row["strandline_stage"] == "daily"]
     assert [row["n"] for row in rows] == [33, 288, 255]
-    assert all(row["window_end"] - row["window_start"] == timedelta(days=1) for row in rows)
+    assert all(row["strandline_window_end"] - row["strandline_window_start"] == timedelta(days=1) for row in rows)
 
 
 def test_every_command_of_the_page_runs(api: Api, say: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -448,7 +458,7 @@ def test_every_command_of_the_page_runs(api: Api, say: Say, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     commands = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
-    assert len(commands) == 11
+    assert len(commands) == 12
     for command in commands:
         line, _, target = command.partition(" > ")
         said = say(*shlex.split(line)[1:])

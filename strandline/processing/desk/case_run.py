@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from strandline.core.documents import read_documents, read_values
 from strandline.core.errors import InvalidDocument, PermanentError, Problem, StrandlineError
-from strandline.core.record_headers import REASON_LATE, SOURCE_MQTT
+from strandline.core.record_headers import REASON_LATE, SOURCE_MQTT, pack_header_values
+from strandline.core.stream import record_header
 from strandline.processing.desk.cases import CaseSpec, CaseStep, Expected
 from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome, letter_fields
 from strandline.processing.desk.desk_pipeline import read_pipeline
@@ -20,8 +21,10 @@ from strandline.processing.desk.record_files import read_records
 from strandline.processing.desk.records import DeskRecords, Placement
 from strandline.processing.formats.record_rows import record_format
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.results.names import EVENT_TIME_FIELD
 
 _WINDOW_TIMES = ("@timestamp", "window.start", "window.end")
+_RECORD_PLACE = ("strandline.stream", "strandline.partition", "strandline.offset", "strandline.element")
 _LETTER_PLACE = ("stream", "partition", "offset", "element", "index", "document", "reason", "step")
 
 
@@ -46,13 +49,22 @@ def read_cases(path: Path) -> list[CaseSpec]:
     return [CaseSpec.parse(document) for document in read_documents(path.read_bytes(), str(path), ("test",))]
 
 
-def run_case(case: CaseSpec, directory: Path) -> CaseReport:
-    """Run one test. `directory`: where its files are looked for. An error of the pipeline's documents, of its files or (with
-    `on_error: crash`) of its records is a finding."""
+def read_file(path: Path, name: str | None) -> CheckedPipeline:
+    """The pipeline of a file, as `read_pipeline` finds it. Raises InvalidDocument, PermanentError."""
+    return read_pipeline(_bytes(path), str(path), name)
+
+
+def run_case(
+    case: CaseSpec, directory: Path, pipeline_of: Callable[[Path, str | None], CheckedPipeline] = read_file
+) -> CaseReport:
+    """Run one test. `directory`: where its files are looked for. `pipeline_of`: reads the pipeline of this name from a file.
+
+    An error of the pipeline's documents, of its files or (with `on_error: crash`) of its records is a finding.
+    """
     begun_s = time.perf_counter()
     report = CaseReport(case.test)
     try:
-        pipeline = read_pipeline(_bytes(directory / case.file), str(directory / case.file), case.pipeline)
+        pipeline = pipeline_of(directory / case.file, case.pipeline)
         outcomes, desk = _outcomes(case, pipeline, directory)
         judge(report, case.expect, pipeline, outcomes, desk.counts.rejected[REASON_LATE], directory)
     except StrandlineError as error:
@@ -75,9 +87,10 @@ def judge(
         documents = read_expected(directory / wanted) if isinstance(wanted, str) else wanted
         found = [document_of(one) for one in outcomes if isinstance(one, DeskResult)]
         by = dict.fromkeys(name for stage in pipeline.stages for name in stage.by)
-        types = {name: kind for stage in pipeline.stages for name, kind in stage.field_types.items()}
-        times = {*_WINDOW_TIMES, *(name for name, kind in types.items() if kind == "timestamp")}
-        report.results = compare(documents, found, ("_id", "_index", "strandline.stage", *_WINDOW_TIMES, *by), times)
+        types = {name: kind for stage in pipeline.all_stages for name, kind in stage.field_types.items()}
+        times = {*_WINDOW_TIMES, EVENT_TIME_FIELD, *(name for name, kind in types.items() if kind == "timestamp")}
+        identity = ("_id", "_index", "strandline.stage", *_WINDOW_TIMES, *_RECORD_PLACE, *by)
+        report.results = compare(documents, found, identity, times)
     if expected.late is not None and late != expected.late:
         report.sentences.append(f"{late} records are late; expected {expected.late}")
     if expected.dead_letters != "any":
@@ -144,13 +157,12 @@ def _outcomes(case: CaseSpec, pipeline: CheckedPipeline, directory: Path) -> tup
         else:
             for records in _records(step, pipeline, placement, directory):
                 found += desk.feed(records)
-    if case.drain:
-        found += desk.drain()
+    found += desk.drain() if case.drain else desk.end_slice()
     return found, desk
 
 
 def _records(step: CaseStep, pipeline: CheckedPipeline, placement: Placement, directory: Path) -> Iterator[DeskRecords]:
-    pieces: Iterator[list[bytes]] = iter([step.values()])
+    pieces: Iterator[Sequence[bytes | None]] = iter([step.values()])
     if step.input is not None:
         pieces = read_records(
             Path("-") if step.input == "-" else directory / step.input, record_format(pipeline.stream)
@@ -160,9 +172,12 @@ def _records(step: CaseStep, pipeline: CheckedPipeline, placement: Placement, di
         source = SOURCE_MQTT + step.topic.encode()
     elif step.query is not None:
         source = b"?" + step.query.removeprefix("?").encode()
+    if step.headers:
+        source = pack_header_values(source, {record_header(name): text.encode() for name, text in step.headers.items()})
     for values in pieces:
         count = len(values)
-        partitions = placement.of_each(values) if step.partition is None else [step.partition] * count
+        placed = None if step.partition is None else [step.partition] * count
+        partitions = placed or placement.of_each(values, step.topic, step.headers)
         times = None if step.at is None else [step.at] * count
         yield DeskRecords(values, partitions, times, () if source is None else [source] * count)
 

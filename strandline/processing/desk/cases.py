@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Literal
@@ -27,16 +28,18 @@ def _time_ms(value: object) -> object:
 
 Moment = Annotated[int, BeforeValidator(_time_ms)]
 """ISO 8601, UTC unless it says, or milliseconds since 1970."""
-JsonRecord = dict[str, Any] | str
+JsonRecord = dict[str, Any] | str | None
 
 
 class CaseStep(DocumentModel):
     """One step: records that come, time that passes, a restart."""
 
-    record: JsonRecord | None = None
+    record: JsonRecord = None
     """A record: an object, which becomes JSON, or a text, which is the record's bytes."""
     records: list[JsonRecord] | None = None
-    """Several."""
+    """Several. `null` is a record without a value, a tombstone."""
+    base64: Literal[True] | None = None
+    """Whether the texts among them are bytes in base64."""
     input: str | None = None
     """A file of records, from the test's directory."""
     at: Moment | None = None
@@ -47,6 +50,8 @@ class CaseStep(DocumentModel):
     """The MQTT topic that they came from."""
     query: str | None = None
     """The query of the URL that they were sent to."""
+    headers: dict[str, str] | None = None
+    """Headers of the HTTP request that brought them."""
     wait: Duration | None = None
     """So much log time passes, and no record comes."""
     restart: Literal[True] | None = None
@@ -57,18 +62,26 @@ class CaseStep(DocumentModel):
         if len(given) != 1:
             yield (), f"expected exactly one of {', '.join(_KINDS)}" + (f", got {', '.join(given)}" if given else "")
         elif given[0] in ("wait", "restart"):
-            for name in ("at", "partition", "topic", "query"):
+            for name in ("at", "partition", "topic", "query", "headers", "base64"):
                 if getattr(self, name) is not None:
                     yield (name,), f"is of records, and this step is a '{given[0]}'"
         if self.topic is not None and self.query is not None:
             yield ("query",), "a record comes from a topic or with a query, not both"
+        if self.base64:
+            try:
+                self.values()
+            except ValueError as error:
+                yield ("base64",), f"a text of this step is no base64: {error}"
 
-    def values(self) -> list[bytes]:
-        """The bytes of the records that stand in the step itself."""
+    def values(self) -> list[bytes | None]:
+        """The bytes of the records that stand in the step itself. Raises ValueError for what is no base64."""
         written = self.records if self.records is not None else [] if self.record is None else [self.record]
-        return [
-            one.encode() if isinstance(one, str) else json.dumps(one, ensure_ascii=False).encode() for one in written
-        ]
+        return [None if one is None else self._bytes(one) for one in written]
+
+    def _bytes(self, one: dict[str, Any] | str) -> bytes:
+        if isinstance(one, str):
+            return b64decode(one, validate=True) if self.base64 else one.encode()
+        return json.dumps(one, ensure_ascii=False).encode()
 
 
 _KINDS = ("record", "records", "input", "wait", "restart")

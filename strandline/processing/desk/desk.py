@@ -2,7 +2,7 @@
 log, a ledger or a store.
 
 The decoder, the record steps and the operators are the job's own (`source_task.py`, `cascade.py`). Records are read as they come
-and forgotten; only what open windows need is held.
+and forgotten; only what open windows need is held. Where records are emitted as such, their documents come at once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.record_headers import REASON_EXPRESSION, REASON_RESULT
+from strandline.processing.desk.asked_schemas import asked_schemas
 from strandline.processing.desk.event_clock import EventClock
 from strandline.processing.desk.log_times import LogTimes
 from strandline.processing.desk.records import DeskRecords, Offsets
@@ -27,13 +28,14 @@ from strandline.processing.formats.record_fields import JsonText
 from strandline.processing.formats.record_rows import RowReader
 from strandline.processing.operators.blobs import unpack
 from strandline.processing.operators.cascade import Chunk, StageResults
+from strandline.processing.operators.record_rows import unpack_record_rows
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import earliest_event, open_until
-from strandline.processing.pipelines.stages import Stage
+from strandline.processing.pipelines.stages import RecordStage, Stage
 from strandline.processing.slices.watermark import emitted_up_to
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
-from strandline.processing.source.slice_rows import FACTS, RECORDS, REJECTED, decode_facts
+from strandline.processing.source.slice_rows import FACTS, RECORD_ROWS, RECORDS, REJECTED, decode_facts
 from strandline.processing.source.source_config import TaskConfig
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.document import Document, DocumentShape
@@ -128,7 +130,7 @@ class Desk:
         self._in_slice = 0
         self._decoding = decoding_of(pipeline, "")
         self._decoder = decoder_of(self._decoding)
-        self._reader = RowReader(self._decoding.format)
+        self._reader = RowReader(self._decoding.format, asked_schemas(self._decoding.format))
         self._log_times = LogTimes(self._decoding.format.fields, self._decoding.event_time_source, log_time)
         config = TaskConfig(
             decoding=self._decoding,
@@ -137,9 +139,11 @@ class Desk:
             bucket_keys=(_BUCKET,),
             late_is_dropped=pipeline.spec.late == "drop",
             crashes=pipeline.spec.on_error == "crash",
+            record_stages=pipeline.record_stages,
         )
         self._task, self._cascade = SourceTask(config), config.cascade
         self._emissions = [_Emission(pipeline, stage) for stage in pipeline.stages]
+        self._record_emissions = [_Emission(pipeline, stage) for stage in pipeline.record_stages]
         self._clock = EventClock(pipeline.event_time_rule)
         self._offsets = Offsets()
         self._state: bytes | None = None
@@ -148,31 +152,41 @@ class Desk:
         self._seen: list[_Seen] | None = [] if restarts else None
         self.counts = DeskCounts()
 
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """Those of a record that its rows depend on: the first of them that it has."""
+        return self._reader.headers
+
+    @property
+    def headers_beside(self) -> tuple[str, ...]:
+        """Those that rows depend on beside the first."""
+        return self._reader.headers_beside
+
     def feed(self, records: DeskRecords) -> Iterator[Outcome]:
-        """Take records in, and yield what becomes of them: rejected records, and results of windows that close.
+        """Take records in, and yield what becomes of them: rejected records, records that are emitted, and results of
+        windows that close.
 
         1. Decode the records, and judge each by the watermark that those before it have given.
         2. Cut them into slices.
-        3. Of each slice, step the operators, and close the windows that end at or before the watermark after it.
+        3. Of each slice, emit its records, where the pipeline does that; step the operators, and close the windows that end at or
+           before the watermark after it.
 
         Raises BadRecord where the pipeline ends at a bad record.
         """
         offsets = self._offsets.of_each(records.partitions) if records.offsets is None else records.offsets
         for rows in self._reader.parts(records.values, records.sources):
             for part in self._judged(records, offsets, rows):
-                if self._seen is not None:
-                    self._seen.append(_Seen(part, self._clock.latest_event_ms))
-                yield from self._step(part)
+                yield from self._taken(part)
 
     def wait(self, ms: int) -> Iterator[Outcome]:
         """Let so much log time pass in which no record comes, and close what that closes."""
         self._clock.wait(ms)
-        yield from self._end_slice()
+        yield from self.end_slice()
 
     def drain(self) -> Iterator[Outcome]:
         """Close every open window."""
         self._clock.close(open_until(self._pipeline.windows, self._clock.latest_event_ms))
-        yield from self._end_slice()
+        yield from self.end_slice()
 
     def restart(self) -> None:
         """Forget all state, and rebuild it from the records, as a run does after a kill: from the first part that can hold a
@@ -191,11 +205,14 @@ class Desk:
         """What open windows hold."""
         return len(self._state or b"")
 
-    def _end_slice(self) -> Iterator[Outcome]:
-        """End the slice without another record."""
+    def end_slice(self) -> Iterator[Outcome]:
+        """End the slice without another record: close what event time has reached, and leave the rest open."""
         self._in_slice = 0
-        part = _Part([], True, self._clock.watermark_ms)
-        if self._seen is not None:
+        yield from self._taken(_Part([], True, self._clock.watermark_ms))
+
+    def _taken(self, part: _Part) -> Iterator[Outcome]:
+        """Remember the part where a restart may need it (only windows do), and take it in."""
+        if self._seen is not None and self._pipeline.stages:
             self._seen.append(_Seen(part, self._clock.latest_event_ms))
         yield from self._step(part)
 
@@ -250,25 +267,33 @@ class Desk:
         return {int(places[one.index]): one for one in rejects}
 
     def _step(self, part: _Part) -> Iterator[Outcome]:
-        """Take a part in; where its slice ends, close windows and emit their results."""
+        """Take a part in, and emit its records; where its slice ends, close windows and emit their results."""
         chunks: list[Chunk] = []
+        record_rows: list[tuple[int, int, bytes]] = []
         for _, kind, partition, sequence, blob in self._task.rows(part.chunks, is_new=True, work=None):
             if kind == RECORDS:
                 chunks.append(Chunk(partition, sequence, blob))
+            elif kind == RECORD_ROWS:
+                record_rows.append((partition, sequence, blob))
             elif kind == REJECTED:
                 yield from _letters(blob)
             elif kind == FACTS:
                 facts = decode_facts(blob)
                 self.counts.records += facts.records
                 self.counts.rejected.update(facts.rejected)
+        number = self.counts.slices + 1
+        rows_of_stage = unpack_record_rows(record_rows)
+        for emission in self._record_emissions:
+            if (rows := rows_of_stage.get(emission.stage)) is not None:
+                yield from emission.outcomes(rows, self.counts, number)
         closes_ms = part.watermark_ms if part.ends_slice else None
         stepped = self._cascade.step(self._state, chunks, Closing(self._closed_ms, closes_ms))
         self._state = stepped.state
         if not part.ends_slice:
             return
-        self.counts.slices += 1
+        self.counts.slices = number
         for emission, results in zip(self._emissions, stepped.results, strict=True):
-            yield from emission.outcomes(results, self._emitted.get(results.stage), self.counts)
+            yield from emission.of_windows(results, self._emitted.get(results.stage), self.counts, number)
         self._closed_ms = closes_ms
         stages = [(stage.name, stage.shape) for stage in self._pipeline.stages]
         self._emitted = emitted_up_to(stages, closes_ms, self._emitted)
@@ -330,28 +355,35 @@ class _JudgedRows:
 class _Emission:
     """Makes the documents of one stage."""
 
-    def __init__(self, pipeline: CheckedPipeline, stage: Stage) -> None:
-        self._stage = stage.name
+    def __init__(self, pipeline: CheckedPipeline, stage: Stage | RecordStage) -> None:
+        self.stage = stage.name
         places = sorted(stage.emits, key=lambda emit: emit.kind != "elasticsearch")
         self._shape: DocumentShape | None = document_shape(pipeline, stage, places[0], VERSION) if places else None
-        """As in the first index that the stage emits to, else as in its stream."""
+        """As in the first index that the stage emits to, else as in the first of its other places."""
         self._letter_shape = letter_shape(pipeline, stage, VERSION)
 
-    def outcomes(self, results: StageResults, emitted_ms: int | None, counts: DeskCounts) -> Iterator[Outcome]:
-        """What the stage emits of results, and the dead letters of those that can't be used."""
-        number = counts.slices
-        new = _later(results.rows, emitted_ms)
+    def of_windows(
+        self, results: StageResults, emitted_ms: int | None, counts: DeskCounts, number: int
+    ) -> Iterator[Outcome]:
+        """What the stage emits of windows that were not emitted yet, and the dead letters of those that can't be used."""
+        yield from self.outcomes(_later(results.rows, emitted_ms), counts, number)
+        yield from self._unusable(_later(results.failed, emitted_ms), number)
+
+    def outcomes(self, new: pa.RecordBatch, counts: DeskCounts, number: int) -> Iterator[Outcome]:
+        """What the stage emits of rows in the slice of this number, and the dead letters of those that can't be used."""
         good = new.filter(pc.is_null(new.column(PROBLEM)))
         if self._shape is not None and good.num_rows:
             for one in self._shape.documents(good, EPOCH, number):
-                counts.results[self._stage] += 1
+                counts.results[self.stage] += 1
                 if isinstance(one, Refused):
-                    yield _letter(one, REASON_RESULT, refusal_message(one), f"emit {self._stage}")
+                    yield _letter(one, REASON_RESULT, refusal_message(one), f"emit {self.stage}")
                 else:
-                    yield DeskResult(self._stage, one)
-        for rows in (new, _later(results.failed, emitted_ms)):
-            for document, message, step in unusable_results(self._letter_shape, rows, EPOCH, number):
-                yield _letter(document, REASON_EXPRESSION, message, step)
+                    yield DeskResult(self.stage, one)
+        yield from self._unusable(new, number)
+
+    def _unusable(self, rows: pa.RecordBatch, number: int) -> Iterator[DeskLetter]:
+        for document, message, step in unusable_results(self._letter_shape, rows, EPOCH, number):
+            yield _letter(document, REASON_EXPRESSION, message, step)
 
 
 def _later(rows: pa.RecordBatch, than_ms: int | None) -> pa.RecordBatch:

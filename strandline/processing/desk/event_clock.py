@@ -51,6 +51,8 @@ class EventClock:
         `is_usable`: rows that can't be read move nothing, but their partition is not silent. `log_times_ms`: None: event time is
         log time.
         """
+        if not len(partitions):  # all records of a piece had no row
+            return np.zeros(0, np.int64)
         if log_times_ms is None and len(set(partitions) | self._reached.keys()) == 1:
             return self._of_one_partition(partitions[0], events_ms, is_usable)
         found = np.full(len(partitions), NEVER_LATE)

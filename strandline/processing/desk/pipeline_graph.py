@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ from strandline.core.durations import FOREVER_MS, format_duration, format_retent
 from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.windows import WindowOperator
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.stages import RowStep, Select, Stage, Where
+from strandline.processing.pipelines.stages import RecordStage, RowStep, Select, Stage, Where
 
 TEXT_BYTES = 24
 """What a text takes in an estimate: twenty characters, and where it begins."""
@@ -23,15 +23,18 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
     """The pipeline as plain data."""
     cascade = Cascade(pipeline.stages, pipeline.stream.types, 2)
     rule = pipeline.event_time_rule
-    needed_ms = rule.delay_ms + pipeline.reach_ms
     retention_ms = pipeline.stream.retention_ms
+    records, done = [], 0
+    for record_stage in pipeline.record_stages:
+        records.append(_record_stage(record_stage, done))
+        done = len(record_stage.pre_steps)
     stages = []
     for number, (stage, operator) in enumerate(zip(pipeline.stages, cascade.operators, strict=True)):
         is_split = cascade.is_split and number + 1 == len(pipeline.stages)
-        stages.append(_stage(stage, operator, rule.delay_ms, pipeline.stream.partitions, is_split=is_split))
-    shared = [name for name in pipeline.stages[-1].by if all(name in stage.by for stage in pipeline.stages)]
-    if not shared and len(pipeline.stages) > 1:
-        shared = [name for name in pipeline.stages[-2].by if all(name in one.by for one in pipeline.stages[:-1])]
+        steps = stage.pre_steps[done:] if number == 0 else stage.pre_steps
+        stages.append(_stage(stage, steps, operator, rule.delay_ms, is_split=is_split))
+    shared = _fields_of_all(pipeline.stages) or _fields_of_all(pipeline.stages[:-1])
+    is_alone = bool(stages) and not shared and not cascade.is_split
     return {
         "pipeline": pipeline.job,
         "input": {
@@ -48,31 +51,55 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
             "idle_timeout_ms": rule.idle_timeout_ms,
             "max_ahead_ms": rule.max_ahead_ms,
         },
+        "record_stages": records,
         "stages": stages,
         "exchange": {
             "by": shared,
             "exchanges": 2 if cascade.is_split else 1,
-            "buckets": "as many as the run has shuffle partitions" if shared or cascade.is_split else "one",
+            "buckets": "one" if is_alone else "as many as the run has shuffle partitions",
         },
         "reach_ms": pipeline.reach_ms,
         "retention": {
-            "needed_ms": needed_ms,
+            "needed_ms": _needed_ms(pipeline),
             "of_stream_ms": None if retention_ms == FOREVER_MS else retention_ms,
         },
-        "hints": list(_hints(pipeline, cascade, stages, is_alone=not shared and not cascade.is_split)),
+        "hints": list(_hints(pipeline, cascade, stages, is_alone=is_alone)),
     }
 
 
-def _stage(stage: Stage, operator: WindowOperator, delay_ms: int, partitions: int, *, is_split: bool) -> Answer:
+def _needed_ms(pipeline: CheckedPipeline) -> int:
+    """How far back a rewind may read: not at all without a window."""
+    return pipeline.event_time_rule.delay_ms + pipeline.reach_ms if pipeline.stages else 0
+
+
+def _fields_of_all(stages: Sequence[Stage]) -> list[str]:
+    return [name for name in stages[-1].by if all(name in stage.by for stage in stages)] if stages else []
+
+
+def _record_stage(stage: RecordStage, done: int) -> Answer:
+    """`done`: so many of its steps stand before another emission."""
+    return {
+        "name": stage.name,
+        "steps_before": [_step(step) for step in stage.pre_steps[done:]],
+        "fields": stage.field_types,
+        "emits": [f"{emit.kind}: {emit.name}" for emit in stage.emits],
+    }
+
+
+def _stage(
+    stage: Stage, steps: Sequence[RowStep], operator: WindowOperator, delay_ms: int, *, is_split: bool
+) -> Answer:
+    """`steps`: those behind the emission before it."""
     panes = -(-(stage.size_ms + delay_ms) // operator.pane_ms) + 1
     row_bytes, key_bytes = _bytes_of(operator.state_schema), _bytes_of(operator.key_schema)
     return {
         "name": stage.name,
-        "steps_before": [_step(step) for step in stage.pre_steps],
+        "steps_before": [_step(step) for step in steps],
         "size_ms": stage.size_ms,
         "every_ms": stage.every_ms,
         "by": dict(zip(stage.by, stage.by_types, strict=True)),
         "aggregates": {column.name: column.sql for column in stage.aggregates},
+        "steps_after": [_step(step) for step in stage.post_steps],
         "emits": [f"{emit.kind}: {emit.name}" for emit in stage.emits],
         "merged_from_parts": is_split,
         "state": {
@@ -123,16 +150,16 @@ def _hints(pipeline: CheckedPipeline, cascade: Cascade, stages: list[Answer], *,
         if stage.every_ms < stage.size_ms:
             times = -(-stage.size_ms // stage.every_ms)
             yield f"'{stage.name}' writes up to {times} results for each {format_duration(stage.size_ms)} and key"
-    if rule.idle_timeout_ms is None and pipeline.stream.partitions > 1:
+    if pipeline.stages and rule.idle_timeout_ms is None and pipeline.stream.partitions > 1:
         yield "idle_timeout is null: one silent partition holds all windows open"
-    if rule.delay_ms > min(stage.size_ms for stage in pipeline.stages):
+    if pipeline.stages and rule.delay_ms > min(stage.size_ms for stage in pipeline.stages):
         yield (
             f"the delay, {format_duration(rule.delay_ms)}, is longer than the shortest window: results come that much later"
         )
     unread = [name for name in pipeline.stream.fields if name not in pipeline.columns_needed]
     if unread:
         yield f"not read: {', '.join(unread)}; these fields are checked all the same"
-    needed_ms = rule.delay_ms + pipeline.reach_ms
+    needed_ms = _needed_ms(pipeline)
     if pipeline.stream.retention_ms != FOREVER_MS and pipeline.stream.retention_ms < 2 * needed_ms:
         yield (
             f"the stream keeps records for {format_retention(pipeline.stream.retention_ms)}, and a rewind may need "

@@ -1,10 +1,14 @@
-"""Files of records: lines as they are, and rows of CSV and Parquet as JSON objects. Read in pieces of bounded size."""
+"""Files of records: lines as they are or in base64, rows of CSV and Parquet as JSON objects, and files of Avro. Read in pieces of
+bounded size."""
 
 from __future__ import annotations
 
 import csv
+import json
 import sys
+from base64 import b64decode
 from collections.abc import Iterable, Iterator, Sequence
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -19,14 +23,18 @@ from strandline.processing.formats.record_fields import RecordField
 from strandline.processing.formats.record_rows import RecordFormat
 from strandline.processing.formats.text_values import json_of_text
 
-FileFormat = Literal["lines", "csv", "parquet"]
+FileFormat = Literal["lines", "csv", "parquet", "base64", "avro"]
 LINE_BYTES_MAX = 64 << 20
 _BLOCK_BYTES = 1 << 20
-_LINE_FORMATS = ("json", "value", "csv", "influx")
+_LINE_FORMATS = ("json", "value", "raw", "csv", "influx", "debezium", "otlp")
+"""Whose records may be lines of text; of otlp those in JSON, as a collector writes them to files."""
 _SUFFIXES: dict[str, FileFormat] = {
     ".ndjson": "lines", ".jsonl": "lines", ".json": "lines", ".txt": "lines", ".lines": "lines",
     ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".pq": "parquet",
+    ".b64": "base64", ".base64": "base64", ".avro": "avro",
 }  # fmt: skip
+_AVRO_ERRORS = (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, SystemError, MemoryError)
+"""What its reader raises for bytes that are none."""
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 _PACKED = (".gz", ".zst", ".bz2", ".lz4")
 
@@ -39,8 +47,13 @@ def read_records(path: Path, config: RecordFormat) -> Iterator[list[bytes]]:
             yield from _of_parquet(path)
             return
         with _opened(path) as file:
+            if kind == "avro":
+                yield from _pieces(_of_avro(file, config, str(path)))
+                return
             lines = _lines(file, str(path))
-            if kind == "csv":
+            if kind == "base64":
+                lines = _of_base64(lines, str(path))
+            elif kind == "csv":
                 lines = _of_csv(lines, config, "\t" if ".tsv" in path.suffixes else ",", str(path))
             elif config.name == "csv":
                 lines = _without_head(lines, config)
@@ -55,10 +68,14 @@ def _file_format(path: Path, record_format: str) -> FileFormat:
     if kind == "csv" and record_format == "csv":
         kind = "lines"  # a line is a record
     if kind == "lines" and record_format not in _LINE_FORMATS:
+        own = ", or a file of Avro (.avro)" if record_format == "avro" else ""
         raise PermanentError(
-            f"{path}: a record of format {record_format} is no line; the desk reads {', '.join(_LINE_FORMATS)}"
+            f"{path}: a record of format {record_format} is no line of text; give a file with each record in base64 on a line of "
+            f"its own (.b64){own}"
         )
-    if kind != "lines" and record_format != "json":
+    if kind == "avro" and record_format != "avro":
+        raise PermanentError(f"{path} is a file of Avro, and the stream's format is {record_format}")
+    if kind in ("csv", "parquet") and record_format != "json":
         raise PermanentError(
             f"{path}: rows become JSON objects, and the stream's format is {record_format}; give the records as lines"
         )
@@ -105,6 +122,36 @@ def _without_head(lines: Iterator[bytes], config: RecordFormat) -> Iterator[byte
         if first != config.delimiter.join(config.columns).encode():
             yield first
     yield from lines
+
+
+def _of_base64(lines: Iterator[bytes], name: str) -> Iterator[bytes]:
+    for number, line in enumerate(lines, 1):
+        try:
+            yield b64decode(line.strip(), validate=True)
+        except ValueError as error:
+            raise PermanentError(f"{name}: line {number} is no base64: {error}") from error
+
+
+def _of_avro(file: BinaryIO, config: RecordFormat, name: str) -> Iterator[bytes]:
+    """Each record of a file of Avro as it would be sent: by the stream's schema, without the file's header."""
+    if config.schema is None:
+        raise PermanentError(
+            f"{name}: records of this stream name a schema of the registry, and those of a file of Avro don't; give them as they "
+            "are sent, each in base64 on a line of its own (.b64)"
+        )
+    import fastavro  # takes a while, and only streams of Avro need it
+    from fastavro.read import SchemaResolutionError
+
+    try:
+        schema = fastavro.parse_schema(json.loads(config.schema))
+        for record in fastavro.reader(file, reader_schema=schema):
+            written = BytesIO()
+            fastavro.schemaless_writer(written, schema, record)
+            yield written.getvalue()
+    except (*_AVRO_ERRORS, SchemaResolutionError) as error:
+        raise PermanentError(
+            f"{name} is no file of Avro whose records are of the stream's schema: {error or type(error).__name__}"
+        ) from error
 
 
 def _of_csv(lines: Iterator[bytes], config: RecordFormat, delimiter: str, name: str) -> Iterator[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -37,19 +37,32 @@ class Placement:
 
     def __init__(self, stream: StreamSpec, partitions: int) -> None:
         self._partitions = partitions
+        self._stream = stream
         self._key_of: Callable[[bytes], bytes | None] = lambda _: None
         if stream.key is not None and stream.format == "json":
             self._key_of = key_finder(stream.key)
         self._without_key = 0
 
-    def of_each(self, values: Sequence[bytes | None]) -> Sequence[int]:
-        """The partition of each record."""
+    def of_each(
+        self, values: Sequence[bytes | None], topic: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> Sequence[int]:
+        """The partition of each record. `topic`, `headers`: the MQTT topic that all came from, the headers of their request."""
         if self._partitions == 1:
             return [0] * len(values)
-        return [self._of(value) for value in values]
+        return [self._of(value, topic, headers or {}) for value in values]
 
-    def _of(self, value: bytes | None) -> int:
-        key = None if value is None else self._key_of(value)
+    def _of(self, value: bytes | None, topic: str | None, headers: Mapping[str, str]) -> int:
+        """The key is a level of the topic, if the document says so; else a field of the record, or else a header."""
+        mqtt, http, field = self._stream.mqtt, self._stream.http, self._stream.key or ""
+        if topic is not None and mqtt is not None and field in mqtt.fields:
+            levels = dict(enumerate(topic.split("/")))
+            text = levels.get(mqtt.fields[field])
+            key = None if text is None else text.encode()
+        else:
+            key = None if value is None else self._key_of(value)
+            wanted = "" if http is None else http.headers.get(field, "").lower()
+            beside = {name.lower(): text for name, text in headers.items()}.get(wanted)
+            key = key or (beside.encode() if beside else None)
         if key is not None:
             return partition_of_key(key, self._partitions)
         self._without_key += 1

@@ -16,12 +16,24 @@ from strandline.core.errors import InvalidDocument, PermanentError, Problem
 from strandline.core.field_types import digits_of
 from strandline.processing.desk.desk import DeskResult
 from strandline.processing.pipelines.arrow_types import arrow_type
-from strandline.processing.pipelines.stages import Stage
+from strandline.processing.pipelines.stages import RecordStage, Stage
 
 _ROWS_A_GROUP = 50_000
 _MOMENT = arrow_type("timestamp")
-_HEAD = (("id", pa.string()), ("index", pa.string()), ("stage", pa.string()))
-_TIMES = ("window_start", "window_end")
+_OWN = {
+    "strandline_id": pa.string(),
+    "strandline_index": pa.string(),
+    "strandline_stage": pa.string(),
+    "strandline_time": _MOMENT,
+}
+_OF_WINDOWS = {"strandline_window_start": _MOMENT, "strandline_window_end": _MOMENT}
+_OF_RECORDS = {
+    "strandline_partition": pa.int32(),
+    "strandline_offset": pa.int64(),
+    "strandline_element": pa.int32(),
+}
+"""Named as by a sink for files (docs/sinks.md)."""
+AnyStage = Stage | RecordStage
 
 
 class ResultFile(Protocol):
@@ -37,12 +49,12 @@ class ResultFile(Protocol):
 
 
 @contextmanager
-def result_file(path: Path, stages: Sequence[Stage]) -> Iterator[ResultFile]:
+def result_file(path: Path, stages: Sequence[AnyStage]) -> Iterator[ResultFile]:
     """A file for the results of these stages, of the kind that its name says. It is whole when the body ends.
 
     Raises PermanentError when it can't be written, InvalidDocument when the stages don't fit into one table.
     """
-    kinds: dict[str, Callable[[Path, Sequence[Stage]], ResultFile]] = {
+    kinds: dict[str, Callable[[Path, Sequence[AnyStage]], ResultFile]] = {
         ".ndjson": _Lines,
         ".jsonl": _Lines,
         ".parquet": _Rows,
@@ -63,7 +75,7 @@ def result_file(path: Path, stages: Sequence[Stage]) -> Iterator[ResultFile]:
 class _Lines:
     """One document a line."""
 
-    def __init__(self, path: Path, _stages: Sequence[Stage]) -> None:
+    def __init__(self, path: Path, _stages: Sequence[AnyStage]) -> None:
         self._file = path.open("wb")
 
     def write(self, result: DeskResult) -> None:
@@ -74,9 +86,10 @@ class _Lines:
 
 
 class _Rows:
-    """A row for each result: id, index, stage, the window's times, and the fields of all stages."""
+    """A row for each result: id, index, stage and time, of windows their times, of records their places, and the fields of all
+    stages."""
 
-    def __init__(self, path: Path, stages: Sequence[Stage]) -> None:
+    def __init__(self, path: Path, stages: Sequence[AnyStage]) -> None:
         import pyarrow.parquet as pq
 
         self._types = {stage.name: stage.field_types for stage in stages}
@@ -86,19 +99,31 @@ class _Rows:
                 if types.setdefault(name, kind) != kind:
                     message = f"{name} is a {types[name]} in one stage and a {kind} in '{stage.name}'; choose one with --stage"
                     raise InvalidDocument([Problem(message, source=str(path))])
-        fields = [*_HEAD, *((name, _MOMENT) for name in _TIMES)]
-        taken = {name for name, _ in fields}
-        fields += [(name, arrow_type(kind)) for name, kind in types.items() if name not in taken]
-        self._schema = pa.schema(fields)
+        own = dict(_OWN)
+        if any(isinstance(stage, Stage) for stage in stages):
+            own |= _OF_WINDOWS
+        if any(isinstance(stage, RecordStage) for stage in stages):
+            own |= _OF_RECORDS
+        if taken := own.keys() & types.keys():
+            message = (
+                f"{min(taken)} is a field of the results, and the file's own column; write .ndjson, or rename the field"
+            )
+            raise InvalidDocument([Problem(message, source=str(path))])
+        self._schema = pa.schema([*own.items(), *((name, arrow_type(kind)) for name, kind in types.items())])
         self._writer = pq.ParquetWriter(path, self._schema)
         self._held: list[dict[str, Any]] = []
 
     def write(self, result: DeskResult) -> None:
         document = json.loads(result.document.source)
         row = {name: _value(document.get(name), kind) for name, kind in self._types[result.stage].items()}
-        window = document["window"]
-        row |= zip(_TIMES, (_moment(window["start"]), _moment(window["end"])), strict=True)
-        self._held.append(row | {"id": result.document.id, "index": result.document.index, "stage": result.stage})
+        origin = document["strandline"]
+        own = (result.document.id, result.document.index, result.stage, _moment(document["@timestamp"]))
+        row |= zip(_OWN, own, strict=True)
+        if "window" in document:
+            row |= zip(_OF_WINDOWS, map(_moment, (document["window"][edge] for edge in ("start", "end"))), strict=True)
+        else:
+            row |= zip(_OF_RECORDS, map(origin.get, ("partition", "offset", "element")), strict=True)
+        self._held.append(row)
         if len(self._held) >= _ROWS_A_GROUP:
             self._flush()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -11,7 +11,9 @@ from rich.text import Text
 from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, Name, TokenFile, Url, connect, parse_time
 from strandline.services.cli.output import show, waiting
-from strandline.services.client import Answer
+
+if TYPE_CHECKING:  # its httpx takes a tenth of a second to import
+    from strandline.services.client import Answer
 
 dead_letters_app = typer.Typer(
     help="Records that could not be used, with the reason; repaired and put back.", no_args_is_help=True

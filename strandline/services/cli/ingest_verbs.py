@@ -8,15 +8,17 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from strandline.core.errors import StackError, StrandlineError
-from strandline.core.settings import Settings
-from strandline.core.stream import StreamSpec
 from strandline.services.cli.options import AsJson, DataDir, Url, connect
 from strandline.services.cli.output import Tell, print_json, waiting
+
+if TYPE_CHECKING:  # their pydantic takes a fifth of a second to import, and every verb comes by here
+    from strandline.core.settings import Settings
+    from strandline.core.stream import StreamSpec
 
 ingest_app = typer.Typer()
 SUFFIXES = (".ndjson", ".jsonl", ".json", ".csv", ".txt", ".lp", ".log", ".parquet", ".pq")
@@ -48,6 +50,8 @@ def ingest(
     """Put files into a stream: each record once, also when this is killed and started again."""
     if not files and watch is None:
         raise typer.BadParameter("name files, or a folder with --watch", param_hint="FILES")
+    from strandline.core.stream import StreamSpec
+
     with connect(data_dir, url) as client:
         spec = StreamSpec.from_document(client.stream(stream)["document"])
     settings = _settings(data_dir, url)
@@ -68,6 +72,8 @@ def ingest(
 
 def _settings(data_dir: Path | None, url: str | None) -> Settings:
     """Those of the stack in the data directory; with `--url` those of the environment, which say where Kafka is."""
+    from strandline.core.settings import Settings
+
     settings = Settings.read()
     if url and data_dir is None:
         return settings

@@ -18,7 +18,6 @@ import typer
 from rich.text import Text
 
 from strandline.core.durations import parse_duration_ms
-from strandline.core.settings import Settings
 from strandline.ledger.states import Role, TokenRow
 from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
@@ -113,6 +112,8 @@ def revoke_token(
 
 def _ledger_url(data_dir: Path | None, url: str | None, of_ledger: bool) -> str | None:
     """The ledger that can be used itself; None: ask the control service at `--url`."""
+    from strandline.core.settings import Settings  # takes a tenth of a second to import
+
     if of_ledger:
         return Settings.read().ledger_url
     if url and data_dir is None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from threading import Lock
 
 import numpy as np
@@ -15,7 +17,6 @@ from strandline.core.errors import InvalidDocument, Problem, TransientError
 from strandline.log.kafka_status import KafkaStatus, NewestRecords
 from strandline.processing.desk.desk import Desk, DeskLetter, letter_fields
 from strandline.processing.desk.records import DeskRecords
-from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.services.rest.apply_documents import Batch
 from strandline.services.rest.views import PreviewView
@@ -45,24 +46,29 @@ def preview(
     """Run the pipeline over the newest records of the stream, or over those that come within so many seconds.
 
     Records of several partitions are taken in the order of their log time. At the end all windows are closed, so the first
-    and the last hold only what was read. Raises NotFound, LogUnavailable; TransientError while another preview takes too long.
+    and the last hold only what was read. Of each stage as many results are shown, so that records that are emitted hide no
+    windows. Raises NotFound, LogUnavailable; TransientError while another preview takes too long; InvalidSettings,
+    RegistryUnavailable where records name schemas of a registry.
     """
-    reader = RowReader(record_format(pipeline.stream))
+    desk = Desk(pipeline, _SLICE_RECORDS)
+    shown = Counter[str]()
     with _turn():
         if seconds is None:
-            newest = log.newest_records(stream, records, _BYTES_MAX, reader.headers)
+            newest = log.newest_records(stream, records, _BYTES_MAX, desk.headers, headers_beside=desk.headers_beside)
         else:
             begins = log.committed_ends(stream)
             time.sleep(seconds)
-            newest = log.newest_records(stream, records, _BYTES_MAX, reader.headers, since=begins)
-        desk = Desk(pipeline, _SLICE_RECORDS)
+            newest = log.newest_records(
+                stream, records, _BYTES_MAX, desk.headers, since=begins, headers_beside=desk.headers_beside
+            )
         results: list[dict[str, object]] = []
         letters: list[dict[str, object]] = []
-        for one in [*desk.feed(_in_order(newest)), *desk.drain()]:
+        for one in chain(desk.feed(_in_order(newest)), desk.drain()):
             if isinstance(one, DeskLetter):
                 if len(letters) < _LETTERS_MAX:
                     letters.append({**letter_fields(one)})
-            elif len(results) < _RESULTS_MAX:
+            elif shown[one.stage] < _RESULTS_MAX // len(pipeline.all_stages):
+                shown[one.stage] += 1
                 results.append(json.loads(one.document.source))
     return PreviewView(
         pipeline=pipeline.job,

@@ -179,7 +179,7 @@ class PreviewView(View):
     result_counts: dict[str, int]
     """Stage -> results."""
     results: list[dict[str, Any]]
-    """The documents, 1,000 at most."""
+    """The documents, 1,000 at most: as many of each stage."""
     dead_letters: list[dict[str, Any]]
     """Records and results that could not be used, 100 at most."""
     is_cut: bool
@@ -193,8 +193,11 @@ class PipelineGraphView(View):
     input: dict[str, Any]
     """The stream, its partitions, and which columns are read."""
     event_time: dict[str, Any]
+    record_stages: list[dict[str, Any]]
+    """Of each emission of records: the steps before it, its fields, and where they go."""
     stages: list[dict[str, Any]]
-    """Of each stage: the steps before it, windows, aggregates, emissions, and what it keeps for a key (an estimate, in bytes)."""
+    """Of each window: the steps before it and behind it, aggregates, emissions, and what it keeps for a key (an estimate, in
+    bytes)."""
     exchange: dict[str, Any]
     """By which fields rows are spread over buckets."""
     reach_ms: int

@@ -13,21 +13,37 @@ from strandline.core.durations import format_duration, format_retention, format_
 from strandline.services.cli.display import Answer, facts_table, or_dash, table_of
 
 _PLACE = ("stream", "partition", "offset", "element", "index", "document")
-_NO_FIELDS = ("@timestamp", "window", "window_start", "window_end", "strandline")
+_NO_FIELDS = ("@timestamp", "event_time", "window", "window_start", "window_end", "strandline")
 
 
 def documents_table(documents: list[Answer], fields: Sequence[str]) -> Table:
-    """Results of one stage, one a line."""
+    """Results of one stage, one a line: each with its window, or with the time and the place of the record that it is."""
+    is_of_windows = all("window" in document for document in documents)
+    head = ("WINDOW START", "WINDOW END") if is_of_windows else ("EVENT TIME", "PARTITION/OFFSET")
     return table_of(
-        ("WINDOW START", "WINDOW END", *(f"#{name}" for name in fields)),
+        (*head, *(f"#{name}" for name in fields)),
         (
             (
-                *(document["window"][edge].replace("T", " ").replace(".000Z", "Z") for edge in ("start", "end")),
+                *(_window(document) if is_of_windows else _record_place(document)),
                 *(_cell(document.get(name)) for name in fields),
             )
             for document in documents
         ),
     )
+
+
+def _window(document: Answer) -> tuple[str, str]:
+    return _time(document["window"]["start"]), _time(document["window"]["end"])
+
+
+def _record_place(document: Answer) -> tuple[str, str]:
+    origin = document["strandline"]
+    place = (origin[name] for name in ("partition", "offset", "element") if name in origin)
+    return _time(document["@timestamp"]), "/".join(map(str, place))
+
+
+def _time(text: str) -> str:
+    return text.replace("T", " ").replace(".000Z", "Z")
 
 
 def _cell(value: object) -> str:
@@ -85,15 +101,21 @@ def graph_tables(graph: Answer) -> list[Table | Text]:
         ("reach", format_duration(graph["reach_ms"])),
         ("retention", f"needs {format_duration(retention['needed_ms'])}, has {_kept(kept)}"),
     ]
+    tables: list[Table | Text] = [facts_table(facts)]
+    if graph["record_stages"]:
+        tables.append(_record_stages_table(graph["record_stages"]))
+    if not graph["stages"]:
+        return [*tables, *(Text(f"hint: {hint}") for hint in graph["hints"])]
     steps = table_of(
-        ("STAGE", "STEPS BEFORE", "WINDOWS", "BY", "AGGREGATES", "EMITS"),
+        ("STAGE", "STEPS BEFORE", "WINDOWS", "BY", "AGGREGATES", "STEPS BEHIND", "EMITS"),
         (
             (
                 stage["name"],
-                "; ".join(stage["steps_before"]).replace("`", "") or "-",
+                _steps(stage["steps_before"]),
                 format_windows(stage["size_ms"], stage["every_ms"]),
                 ", ".join(stage["by"]) or "-",
                 ", ".join(stage["aggregates"]),
+                _steps(stage["steps_after"]),
                 ", ".join(stage["emits"]) or "-",
             )
             for stage in graph["stages"]
@@ -112,7 +134,28 @@ def graph_tables(graph: Answer) -> list[Table | Text]:
             for stage in graph["stages"]
         ),
     )
-    return [facts_table(facts), steps, state, *(Text(f"hint: {hint}") for hint in graph["hints"])]
+    return [*tables, steps, state, *(Text(f"hint: {hint}") for hint in graph["hints"])]
+
+
+def _record_stages_table(stages: list[Answer]) -> Table:
+    """The emissions of records, one a line."""
+    return table_of(
+        ("STAGE", "STEPS BEFORE", "EACH RECORD'S", "EMITS", "RESULTS COME"),
+        (
+            (
+                stage["name"],
+                _steps(stage["steps_before"]),
+                ", ".join(stage["fields"]),
+                ", ".join(stage["emits"]),
+                "with the record's slice",
+            )
+            for stage in stages
+        ),
+    )
+
+
+def _steps(steps: list[str]) -> str:
+    return "; ".join(steps).replace("`", "") or "-"
 
 
 def _kept(retention_ms: Any) -> str:

@@ -14,9 +14,10 @@ from urllib.parse import quote
 
 import typer
 
-from strandline.core.errors import InvalidDocument
+from strandline.core.errors import InvalidDocument, PermanentError
 from strandline.services.cli.desk.case_reports import TestsFailed, case_lines, junit_xml, report_json
 from strandline.services.cli.desk.desk_display import desk_letters_table, documents_table, graph_tables, preview_tables
+from strandline.services.cli.document_files import with_files
 from strandline.services.cli.document_verbs import pipeline_app
 from strandline.services.cli.options import AsJson, DataDir, Url, connect
 from strandline.services.cli.output import AnsweredError, print_json, show
@@ -48,7 +49,10 @@ def run_pipeline(
     records: Annotated[
         Path,
         typer.Option(
-            "--input", allow_dash=True, dir_okay=False, help="Records: .ndjson, .csv, .parquet (.gz, .zst); - is stdin."
+            "--input",
+            allow_dash=True,
+            dir_okay=False,
+            help="Records: .ndjson, .csv, .parquet, .b64, .avro (.gz, .zst); - is stdin.",
         ),
     ],
     pipeline: PipelineName = None,
@@ -74,10 +78,10 @@ def run_pipeline(
     from strandline.processing.desk.result_files import result_file
 
     checked = _read(file, stream_file, pipeline, stream)
-    names = {one.name for one in checked.stages}
+    names = {one.name for one in checked.all_stages}
     for unknown in set(stage or ()) - names:
         raise typer.BadParameter(f"no stage is called {unknown!r}; there are {', '.join(sorted(names))}")
-    chosen = [one for one in checked.stages if not stage or one.name in stage]
+    chosen = [one for one in checked.all_stages if not stage or one.name in stage]
     desk = Desk(checked, _slice_records(slice_), log_time=log_time)
     outcomes = _outcomes(desk, checked, records, partitions, drains=not no_drain)
     shown = _Shown()
@@ -144,7 +148,7 @@ def judge_pipeline(
         cases = [(case, file.parent) for file in files for case in read_cases(file)]
     reports: list[CaseReport] = []
     for case, directory in cases:
-        reports.append(run_case(case, directory))
+        reports.append(run_case(case, directory, _read_for_test))
         if not as_json:
             print("\n".join(case_lines(reports[-1])))
     if junit is not None:
@@ -197,7 +201,7 @@ def preview_pipeline(
     with connect(data_dir, url) as client:
         if Path(what).is_file():
             query |= {"pipeline": pipeline} if pipeline else {}
-            answer = client.preview(Path(what).read_bytes(), what, **query)
+            answer = client.preview(with_files(Path(what).read_bytes(), Path(what)), what, **query)
         else:
             answer = client.get(f"/v1/jobs/{quote(what, safe='')}/preview", **query)
     show(answer, as_json, lambda: preview_tables(answer))
@@ -227,6 +231,13 @@ def _read(file: Path, stream_file: Path | None, pipeline: str | None, stream: st
         raise InvalidDocument([name_source(problem) for problem in error.problems]) from error
 
 
+def _read_for_test(file: Path, pipeline: str | None) -> CheckedPipeline:
+    try:
+        return _read(file, None, pipeline, None)
+    except OSError as error:
+        raise PermanentError(f"{file} can't be read: {error.strerror}") from error
+
+
 def _slice_records(text: str) -> int | None:
     if text == "all":
         return None
@@ -245,8 +256,7 @@ def _outcomes(
     placement = Placement(pipeline.stream, partitions)
     for values in read_records(records, record_format(pipeline.stream)):
         yield from desk.feed(DeskRecords(values, placement.of_each(values)))
-    if drains:
-        yield from desk.drain()
+    yield from desk.drain() if drains else desk.end_slice()
 
 
 def _line(result: DeskResult, ids: bool) -> str:
@@ -279,7 +289,7 @@ class _Shown:
         from rich.console import Console
 
         console = Console()
-        for stage in pipeline.stages:
+        for stage in pipeline.all_stages:
             rows, count = self._results[stage.name], desk.counts.results[stage.name]
             if rows and output is None:
                 console.print(f"[bold]{stage.name}[/bold]: {count:,} results", highlight=False)
@@ -295,6 +305,6 @@ class _Shown:
                 console.print(f"and {self._letter_count - len(self._letters):,} more", highlight=False)
         counts = desk.counts
         rejected = "".join(f", {count:,} {reason}" for reason, count in sorted(counts.rejected.items()))
-        results = ", ".join(f"{counts.results[stage.name]:,} of {stage.name}" for stage in pipeline.stages)
+        results = ", ".join(f"{counts.results[stage.name]:,} of {stage.name}" for stage in pipeline.all_stages)
         told = f"{counts.records:,} records, {counts.accepted:,} accepted{rejected}; results: {results}"
         console.print(told + (f"; {output} is written" if output else ""), highlight=False, soft_wrap=True)
