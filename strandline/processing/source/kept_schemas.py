@@ -113,11 +113,12 @@ def schemas_of_process(ledger_url: str, *, is_new: bool) -> _SchemasOfSlices:
     """This process's schemas: Python workers are reused. The registry and its password come from this process's environment, so
     that they don't go through Spark. Raises InvalidSettings."""
     if ledger_url not in _kept:
-        _kept[ledger_url] = KeptSchemas(lambda: open_ledger(ledger_url), _registry(Settings.read()))
+        _kept[ledger_url] = KeptSchemas(lambda: open_ledger(ledger_url), registry_of(Settings.read()))
     return _SchemasOfSlices(_kept[ledger_url], is_new=is_new)
 
 
-def _registry(settings: Settings) -> Registry | None:
+def registry_of(settings: Settings) -> Registry | None:
+    """The schema registry of these settings; None where none is set. Raises InvalidSettings."""
     from strandline.processing.formats.with_schema.schema_registry import SchemaRegistry
 
     if settings.schema_registry_url is None:

@@ -20,16 +20,24 @@ def up(
     data_dir: DataDir = None,
     port_offset: Annotated[int, typer.Option(help="Added to every port.")] = 0,
     detach: Annotated[bool, typer.Option("--detach", help="Return when all is ready, and leave it running.")] = False,
+    kafka: Annotated[str | None, typer.Option(help="Use this Kafka, HOST:PORT[,...], and embed none.")] = None,
+    elasticsearch: Annotated[str | None, typer.Option(help="Use the Elasticsearch at this URL.")] = None,
+    mqtt: Annotated[str | None, typer.Option(help="Take records from the MQTT broker at this URL.")] = None,
+    ledger: Annotated[str | None, typer.Option(help="Keep the ledger at this SQLAlchemy URL.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Start the embedded stack, or what is missing of it: Kafka, Elasticsearch, MQTT broker, control service, gateways. Ctrl-C
-    stops it."""
+    stops it. Servers of yours take the place of its own; `embedded` for an address takes its own again."""
     from strandline.core.settings import Settings
     from strandline.services.embedded import stack
+    from strandline.services.embedded.outside_servers import choose_outside, take_over
 
-    settings = Settings.read()
+    directory = data_dir or Settings.read().data_dir
+    given = {"kafka": kafka, "elasticsearch": elasticsearch, "mqtt": mqtt, "ledger": ledger}
+    outside = choose_outside(given, directory, port_offset)
+    take_over(outside)
     console = progress_console(as_json)
-    started = stack.up(settings, data_dir or settings.data_dir, port_offset, detach, console)
+    started = stack.up(Settings.read(), directory, port_offset, detach, console, outside)
     if as_json:
         print_json(asdict(started.addresses))
     if detach:
