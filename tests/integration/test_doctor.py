@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from strandline.ledger.ledger import Ledger
 from strandline.services.processes.pids import PidFile
-from tests.support.gateways import free_port
+from tests.support.gateways import Mosquitto, free_port
 from tests.support.messages import RegistryServer
 from tests.support.servers import Stack, free_port_offset
 
@@ -40,9 +40,9 @@ def not_ok(ran: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 
 @pytest.mark.timeout(300)
 def test_a_deployment_in_which_all_is_well_and_each_server_that_is_gone(
-    servers: Stack,
     kafka: str,
     elasticsearch: str,
+    mosquitto: Mosquitto,
     schema_registry: RegistryServer,
     postgresql_url: str,
     tmp_path: Path,
@@ -54,8 +54,7 @@ def test_a_deployment_in_which_all_is_well_and_each_server_that_is_gone(
         "kafka_bootstrap": kafka,
         "elasticsearch_url": elasticsearch,
         "ledger_url": ledger,
-        "mqtt_url": servers.start_mqtt(),
-        "mqtt_version": "3.1.1",
+        "mqtt_url": mosquitto.url,
         "schema_registry_url": schema_registry.url,
         "sql_sink_url": postgresql_url,
     }
@@ -86,33 +85,33 @@ def test_a_deployment_in_which_all_is_well_and_each_server_that_is_gone(
 
 @pytest.mark.timeout(300)
 def test_a_stack_uses_servers_that_are_there_and_leaves_them_alone(
-    servers: Stack, kafka: str, elasticsearch: str, tmp_path: Path
+    servers: Stack, kafka: str, elasticsearch: str, mosquitto: Mosquitto, tmp_path: Path
 ) -> None:
-    directory, offset, mqtt = tmp_path / "stack", str(free_port_offset()), servers.start_mqtt()
+    directory, offset, mqtt = tmp_path / "stack", str(free_port_offset()), mosquitto.url
     yours = ["--kafka", kafka, "--elasticsearch", elasticsearch, "--mqtt", mqtt]
     place = ["--data-dir", str(directory)]
     up = ["up", "--detach", *place, "--port-offset", offset]
 
-    refused = strandline(*up, "--kafka", f"127.0.0.1:{free_port()}")
-    assert refused.returncode == 1 and refused.stderr.startswith("Kafka: "), refused.stderr
+    refused = strandline(*up, "--elasticsearch", f"http://127.0.0.1:{free_port()}")
+    assert refused.returncode == 1 and refused.stderr.startswith("Elasticsearch: "), refused.stderr
     assert "Nothing was started" in refused.stderr and PidFile(directory).all() == {}
 
     try:
-        ran = strandline(*up, *yours, mqtt_version="3.1.1", standbys="0")
+        ran = strandline(*up, *yours, standbys="0")
         assert ran.returncode == 0, ran.stderr
         for address in (kafka, elasticsearch, mqtt):
             assert f"{address} (yours)" in ran.stdout
         assert set(PidFile(directory).alive()) == OWN | {"watcher"}
-        again = strandline(*up, mqtt_version="3.1.1", standbys="0")
+        again = strandline(*up, standbys="0")
         assert again.returncode == 1 and "a stack already runs in" in again.stderr, "it remembers its servers"
-        other = strandline(*up, "--kafka", "embedded", mqtt_version="3.1.1")
+        other = strandline(*up, "--kafka", "embedded")
         assert f"runs with elasticsearch {elasticsearch} of yours" in other.stderr, other.stderr
-        looked = strandline("doctor", "--json", *place, mqtt_version="3.1.1")
+        looked = strandline("doctor", "--json", *place)
         assert not_ok(looked) == [], looked.stdout
     finally:
         stopped = strandline("down", *place)
     assert stopped.returncode == 0, stopped.stderr
     assert PidFile(directory).all() == {}
-    assert {"kafka", "elasticsearch", "mqtt"} <= set(PidFile(servers.data_dir).alive())
+    assert {"kafka", "elasticsearch"} <= set(PidFile(servers.data_dir).alive()) and mosquitto.is_listening()
     for name in ("kafka", "elasticsearch", "ledger.sqlite"):
         assert (directory / name).exists() == (name == "ledger.sqlite")

@@ -226,6 +226,7 @@ GRANTED = {
     "cluster": {"monitor": True, "manage_index_templates": True},
     "index": {"*": {"create_doc": True, "read": True, "create_index": True, "manage": True}},
 }
+NODES = {"nodes": {"x": {"version": "8.19.1"}}}
 PRIVILEGES = "POST /_security/user/_has_privileges"
 
 
@@ -240,6 +241,12 @@ def test_with_security_the_rights_are_asked_for_and_nothing_is_made() -> None:
     store = Store(**{PRIVILEGES: GRANTED})
     assert bad(check_elasticsearch(Settings(), store)) == []
     assert not any(line.startswith("PUT") for line in store.asked)
+
+
+def test_a_server_without_its_first_page_tells_its_version_elsewhere() -> None:
+    pages = {"GET /": RequestRefused("no such method", 405, "unknown")}
+    found = list(check_elasticsearch(Settings(), Store(**pages, **{"GET /_nodes/_local/none": NODES})))
+    assert bad(found) == [] and "version 8.19.1" in found[0].sentence
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from strandline.core.errors import StrandlineError
 from strandline.services.cli.certs_verbs import certs_app
 from strandline.services.cli.dead_letter_verbs import dead_letters_app
 from strandline.services.cli.desk.desk_verbs import pipeline_app
-from strandline.services.cli.doctor_verb import doctor_app
 from strandline.services.cli.document_verbs import apply_app
 from strandline.services.cli.ingest_verbs import ingest_app
 from strandline.services.cli.job_verbs import audit_app, job_app
@@ -39,7 +38,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(stack_app)
-app.add_typer(doctor_app)
 app.add_typer(apply_app)
 app.add_typer(audit_app)
 app.add_typer(ingest_app)

@@ -37,11 +37,10 @@ def check_elasticsearch(settings: Settings, ask: Ask | None = None) -> Iterator[
 
     ask = ask or asks
     try:
-        about = ask("GET", "/")
+        version = _version(ask)
     except (IndexUnavailable, RequestRefused) as error:
         yield wrong(SUBJECT, str(error), "start Elasticsearch, or look at STRANDLINE_ELASTICSEARCH_URL and its login")
         return
-    version = str(about.get("version", {}).get("number", "unknown"))
     login = login_of(settings)
     yield ok(SUBJECT, f"answers at {without_credentials(url)}, version {version}{f', {login}' if login else ''}")
     if version.partition(".")[0] != str(_VERSION):
@@ -51,6 +50,17 @@ def check_elasticsearch(settings: Settings, ask: Ask | None = None) -> Iterator[
     rights = _privileges(ask)
     yield from _of_privileges(rights) if rights is not None else _of_trial(ask)
     yield from _of_disks(ask)
+
+
+def _version(ask: Ask) -> str:
+    """Raises IndexUnavailable, RequestRefused."""
+    try:
+        return str(ask("GET", "/").get("version", {}).get("number", "unknown"))
+    except RequestRefused as error:
+        if error.status != 405:  # the embedded one has no such page
+            raise
+    nodes = ask("GET", "/_nodes/_local/none").get("nodes", {})
+    return next((str(node.get("version")) for node in nodes.values()), "unknown")
 
 
 def _privileges(ask: Ask) -> Mapping[str, Any] | None:
