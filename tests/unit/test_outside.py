@@ -29,6 +29,9 @@ class ToldClient:
     def admin(self) -> KafkaAdmin:
         return KafkaAdmin("nowhere", timeout_s=1.0, make_client=lambda _: self)  # type: ignore[arg-type,return-value]
 
+    def poll(self, timeout: float) -> int:
+        return 0
+
     def list_topics(self, timeout: float) -> SimpleNamespace:
         self.asked += 1
         topic = SimpleNamespace(topic="readings", partitions=self.partitions)

@@ -132,6 +132,9 @@ def ask_gateway(
         request = Request(b"http:192.0.2.1", gateway.room)
         request.method, request.url = method.encode(), url.encode()
         request.headers[b"content-type"] = b"application/json"
+        if url.endswith("/prometheus/write"):
+            request.headers[b"content-type"] = b"application/x-protobuf"
+            request.headers[b"content-encoding"] = b"snappy"
         if authorization is not None:
             request.headers[b"authorization"] = authorization.encode()
         is_read = True

@@ -16,7 +16,7 @@ import uvicorn
 import uvloop
 
 from strandline.core.errors import InvalidSettings, StackError
-from strandline.ingest.gateway import tls_door
+from strandline.ingest.gateway.serving import tls_door
 from strandline.ingest.gateway.serving.tls_door import ServerTls, TlsDoor, server_tls
 from strandline.services.certificates import make_dev_certificates
 from strandline.services.client import ControlClient, ControlUnavailable, Trust
