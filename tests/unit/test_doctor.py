@@ -316,7 +316,11 @@ def test_a_ledger_at_this_release_is_fine_and_stays_as_it_is(tmp_path: Path) -> 
 def test_a_ledger_that_is_not_there_is_not_made_by_looking(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.sqlite"
     (found,) = check_ledger(url)
-    assert (found.state, found.sentence, found.remedy) == (State.WRONG, "it has no tables yet", UPGRADE)
+    assert (found.state, found.sentence, found.remedy) == (
+        State.WRONG,
+        f"there is no {tmp_path}/ledger.sqlite yet",
+        UPGRADE,
+    )
     assert bad(check_ledger(url, is_upgraded_next=True)) == []
     assert list(tmp_path.iterdir()) == []
 

@@ -17,7 +17,7 @@ from strandline.services.doctor.finding import Finding, ok, warning, wrong
 from strandline.services.doctor.kafka import clock_findings
 
 SUBJECT = "ledger"
-UPGRADE = "python -m strandline.services.setup brings it up to date, as `strandline up` does"
+UPGRADE = "python -m strandline.services.setup makes it and brings it up to date, as `strandline up` does"
 
 
 def check_ledger(url: str, *, is_upgraded_next: bool = False) -> Iterator[Finding]:
@@ -28,8 +28,10 @@ def check_ledger(url: str, *, is_upgraded_next: bool = False) -> Iterator[Findin
         there = next(one for one in file.absolute().parents if one.exists())
         if not os.access(there, os.W_OK):
             yield wrong(SUBJECT, f"there is no {file}, and {there} can't be written", "look at STRANDLINE_LEDGER_URL")
+        elif is_upgraded_next:
+            yield ok(SUBJECT, f"{file} is made next")
         else:
-            yield _of_revision(None, is_upgraded_next)
+            yield wrong(SUBJECT, f"there is no {file} yet", UPGRADE)
         return
     with closing(Database(url)) as database:
         try:
