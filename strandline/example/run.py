@@ -32,6 +32,7 @@ from strandline.example.view import Places, account, plain_line, render, where_t
 from strandline.example.watch import Facts, ResultsReader, Watch
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.services.client import Answer, ControlClient, authorization
+from strandline.services.embedded.addresses import STACK_FILE, read_stack
 from strandline.services.embedded.admin_token import read_admin_token
 from strandline.services.embedded.progress_display import ProgressDisplay
 from strandline.services.embedded.stack import Stack, up
@@ -90,6 +91,7 @@ def run_example(
     Returns the exit code, as `show_example` does. Raises StrandlineError when a part fails, KeyboardInterrupt when
     interrupted before the stack was up; in every case nothing runs any more.
     """
+    _require_own_servers(data_dir)
     with stop_signals() as stop:
         stack = up(settings, data_dir, port_offset, False, console)
         try:
@@ -114,6 +116,12 @@ def run_example(
             stack.stop()
     say(console, f"everything is stopped; the next start continues with the data in {stack.data_dir}")
     return code
+
+
+def _require_own_servers(data_dir: Path) -> None:
+    """The example fills servers with made-up records: never those of somebody else. Raises StackError."""
+    if (data_dir / STACK_FILE).exists() and read_stack(data_dir).outside:
+        raise StackError(f"the stack in {data_dir} uses servers of yours; give the example another --data-dir")
 
 
 def _require_running(stack: Stack) -> None:

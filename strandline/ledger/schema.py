@@ -30,6 +30,12 @@ def migrate(database: Database) -> None:
             move_schema(connection, HEAD)
 
 
+def revision_of(database: Database) -> str | None:
+    """The revision of the database's schema; None where it has none yet."""
+    with database.reading("read the schema's revision") as connection:
+        return _revision(connection)
+
+
 def move_schema(connection: sa.Connection, revision: str) -> None:
     """Run the migrations from where the schema is to `revision` (`base` for none), in the connection's transaction."""
     # Alembic takes long to import, and an up-to-date ledger does without it.

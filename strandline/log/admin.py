@@ -105,6 +105,17 @@ class KafkaAdmin:
                 if partition.leader < 0 or len(partition.isrs) < max(1, len(partition.replicas) - 1):
                     raise LogUnavailable(f"partition {number} of topic {topic.topic} can't be written to at present")
 
+    def brokers(self) -> list[int]:
+        """The ids of the brokers that are up."""
+        try:
+            return sorted(self._client.list_topics(timeout=self.timeout_s).brokers)
+        except KafkaException as error:
+            raise self._explain("the brokers could not be asked", error) from error
+
+    def broker_config(self, broker: int) -> dict[str, str]:
+        """Return all settings of a broker by name."""
+        return self._config(ResourceType.BROKER, str(broker), f"the settings of broker {broker}")
+
     # Topics.
 
     def describe(self, topic: str) -> TopicDescription:
@@ -117,10 +128,13 @@ class KafkaAdmin:
 
         return self._until_answered(ask)
 
-    def create(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> bool:
-        """Return whether this call created the topic; False when it is there already."""
+    def create(
+        self, topic: str, partitions: int, replication: int, config: Mapping[str, str], *, only_asks: bool = False
+    ) -> bool:
+        """Return whether this call created the topic; False when it is there already. With `only_asks` none is created, and the
+        brokers say whether they would."""
         order = NewTopic(topic, partitions, replication, config=dict(config))
-        future = self._client.create_topics([order], request_timeout=self.timeout_s)[topic]
+        future = self._client.create_topics([order], request_timeout=self.timeout_s, validate_only=only_asks)[topic]
         try:
             self._result(future, topic, f"topic {topic} could not be created")
         except (Conflict, LogUnavailable) as error:
@@ -136,10 +150,7 @@ class KafkaAdmin:
 
     def config(self, topic: str) -> dict[str, str]:
         """Return all settings of the topic by name."""
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        future = self._client.describe_configs([resource], request_timeout=self.timeout_s)[resource]
-        entries = self._result(future, topic, f"the settings of topic {topic} could not be read")
-        return {name: str(entry.value) for name, entry in entries.items()}
+        return self._config(ResourceType.TOPIC, topic, f"the settings of topic {topic}")
 
     def change_config(self, topic: str, changes: Mapping[str, str]) -> None:
         """Set these settings of the topic; the others stay."""
@@ -247,6 +258,12 @@ class KafkaAdmin:
         timeout_ms = int(self.timeout_s * 1_000)
         own = {"socket.timeout.ms": timeout_ms, "log_level": 0, "error_cb": self._refusals}
         return self._make_client(librdkafka(self.bootstrap, own))
+
+    def _config(self, kind: ResourceType, name: str, what: str) -> dict[str, str]:
+        resource = ConfigResource(kind, name)
+        future = self._client.describe_configs([resource], request_timeout=self.timeout_s)[resource]
+        entries = self._result(future, name, f"{what} could not be read")
+        return {setting: str(entry.value) for setting, entry in entries.items()}
 
     def _result(self, future: Future[T], topic: str, what: str) -> T:
         try:

@@ -238,10 +238,10 @@ def test_taken_port_is_one_sentence_before_anything_starts(outside: OutsideStack
 def test_a_setting_that_up_cannot_honour_is_one_sentence(
     outside: OutsideStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STRANDLINE_MQTT_URL", "mqtt://elsewhere:1883")
+    monkeypatch.setenv("STRANDLINE_UDP_HOST", "0.0.0.0")
     answer = outside.up(timeout_s=60)
     assert answer.returncode == 1
-    assert answer.stderr.startswith("STRANDLINE_MQTT_URL is set, but") and len(answer.stderr.splitlines()) == 1
+    assert answer.stderr.startswith("STRANDLINE_UDP_HOST is set, but") and len(answer.stderr.splitlines()) == 1
 
 
 def test_down_where_no_stack_was_is_told(outside: OutsideStack) -> None:

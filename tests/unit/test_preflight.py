@@ -44,6 +44,22 @@ def test_logins_and_certificates_are_refused_that_the_stacks_own_servers_have_no
     assert "planted" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "outside"),
+    [
+        ("KAFKA_PASSWORD_FILE", {"kafka": "farm:9092"}),
+        ("ELASTICSEARCH_API_KEY", {"elasticsearch": "https://farm:9200"}),
+        ("LEDGER_PASSWORD", {"ledger": "postgresql+psycopg://me@farm/ledger"}),
+        ("MQTT_URL", {"mqtt": "planted"}),
+    ],
+)
+def test_the_login_of_a_server_that_is_not_the_stacks_own_is_honoured_and_of_no_other(name, outside, tmp_path):
+    environment = {f"STRANDLINE_{name}": "planted"}
+    preflight.require_embedded_settings(environment, StackAddresses.of(tmp_path, 0, outside))
+    with pytest.raises(InvalidSettings):
+        preflight.require_embedded_settings(environment, StackAddresses.of(tmp_path, 0))
+
+
 def test_no_java_is_one_sentence_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,5 +1,5 @@
-"""The command line: `strandline`. Everything but `up`, `down`, `example` and `ingest`, which writes
-to Kafka itself, goes through the REST API.
+"""The command line: `strandline`. Everything but `up`, `down`, `example`, `doctor` and `ingest`, which
+writes to Kafka itself, goes through the REST API.
 
 Exit codes: 0 done; 1 failed, with a sentence on stderr that says what, why and what to do; 2 wrong use; 3 an audit found
 differences.

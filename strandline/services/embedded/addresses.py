@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from strandline.core.errors import StackError
 from strandline.core.settings import Settings, secret_names
 
 STACK_FILE = "stack.json"
+OUTSIDE_FIELDS = {
+    "kafka": "kafka_bootstrap",
+    "elasticsearch": "elasticsearch_url",
+    "mqtt": "mqtt_url",
+    "ledger": "ledger_url",
+}
+"""What may be somebody else's: its name -> its field of StackAddresses, and its setting."""
+
+Outside = Mapping[str, str]
+"""The servers of a stack that are somebody else's: name -> address."""
+NOTHING_OUTSIDE: Outside = {}
 
 
 @dataclass(frozen=True)
@@ -57,12 +70,14 @@ class StackAddresses:
     mqtt_url: str
     mqtt_listener_url: str
     ledger_url: str
+    outside: tuple[str, ...] = ()
+    """Which of the servers are not the stack's own."""
 
     @classmethod
-    def of(cls, data_dir: Path, port_offset: int) -> StackAddresses:
+    def of(cls, data_dir: Path, port_offset: int, outside: Outside = NOTHING_OUTSIDE) -> StackAddresses:
         """The addresses of a stack in `data_dir`. Raises StackError for an offset that moves a port out of range."""
         ports = Ports.moved(port_offset)
-        return cls(
+        own = cls(
             data_dir=str(data_dir),
             port_offset=port_offset,
             api_url=f"http://127.0.0.1:{ports.control}",
@@ -73,6 +88,12 @@ class StackAddresses:
             mqtt_listener_url=f"mqtt://127.0.0.1:{ports.mqtt_listener}",
             ledger_url=f"sqlite:///{data_dir / 'ledger.sqlite'}",
         )
+        given: dict[str, Any] = {OUTSIDE_FIELDS[name]: address for name, address in outside.items()}
+        return replace(own, **given, outside=tuple(sorted(outside)))
+
+    def outside_servers(self) -> Outside:
+        """The servers that are not the stack's own."""
+        return {name: str(getattr(self, OUTSIDE_FIELDS[name])) for name in self.outside}
 
     def write(self) -> None:
         """Write `stack.json`, replacing it whole."""
@@ -89,7 +110,10 @@ def read_stack(data_dir: Path) -> StackAddresses:
     """
     path = data_dir.absolute() / STACK_FILE
     try:
-        return StackAddresses(**json.loads(path.read_text(encoding="utf-8")))
+        found = StackAddresses(**json.loads(path.read_text(encoding="utf-8")))
+        if not OUTSIDE_FIELDS.keys() >= set(found.outside):
+            raise ValueError(f"it names servers that this release does not know: {found.outside}")
+        return replace(found, outside=tuple(found.outside))
     except FileNotFoundError as error:
         raise StackError(
             f"no stack was ever started in {data_dir}; start one with: strandline up --data-dir {data_dir}"
@@ -105,7 +129,7 @@ def stack_settings(settings: Settings, addresses: StackAddresses) -> Settings:
         update={
             "data_dir": Path(addresses.data_dir),
             "kafka_bootstrap": addresses.kafka_bootstrap,
-            "stream_replication": 1,
+            "stream_replication": settings.stream_replication if "kafka" in addresses.outside else 1,
             "elasticsearch_url": addresses.elasticsearch_url,
             "ledger_url": addresses.ledger_url,
             "control_host": "127.0.0.1",
@@ -127,4 +151,6 @@ def settings_environment(settings: Settings) -> dict[str, str]:
         for name, value in settings.model_dump(mode="json", exclude_none=True, exclude=hidden).items()
     }
     # Settings are read without regard to case, so a lower-case name of the user's must not override the stack's address.
-    return {name: value for name, value in os.environ.items() if name.upper() not in values} | values
+    # Nor may a file name what is given as a value.
+    taken = {*values, *(f"{name}_FILE" for name in values)}
+    return {name: value for name, value in os.environ.items() if name.upper() not in taken} | values

@@ -13,6 +13,7 @@ from strandline.services.embedded.addresses import Ports, StackAddresses
 
 FREE_BYTES_MIN = 1024 * 1024 * 1024
 """Elasticsearch allocates no shards below 400 MB; the rest is for records and results."""
+MOVE_PORTS = "move all ports of the stack with --port-offset N"
 _PORTS = {
     "kafka": {"kafka": "Kafka", "kafka_controller": "Kafka's controller"},
     "elasticsearch": {"elasticsearch": "Elasticsearch", "elasticsearch_transport": "Elasticsearch's transport"},
@@ -29,36 +30,43 @@ _PORTS = {
     "gateway-poll": {"poll_gateway_health": "the polling gateway's health pages"},
 }
 """Part of the stack -> its fields of Ports, and what each is for."""
-_SECURED = (
-    "STRANDLINE_KAFKA_",
-    "STRANDLINE_ELASTICSEARCH_",
-    "STRANDLINE_LEDGER_PASSWORD",
-    "STRANDLINE_CONTROL_TLS_",
-    "STRANDLINE_HTTP_TLS_",
-    "STRANDLINE_TCP_TLS_",
-)
+PARTS = tuple(_PORTS)
+_SECURED = {
+    "kafka": ("STRANDLINE_KAFKA_",),
+    "elasticsearch": ("STRANDLINE_ELASTICSEARCH_",),
+    "ledger": ("STRANDLINE_LEDGER_PASSWORD",),
+    "doors": ("STRANDLINE_CONTROL_TLS_", "STRANDLINE_HTTP_TLS_", "STRANDLINE_TCP_TLS_"),
+}
+"""Part of the stack -> the beginnings of the settings that its own kind does without."""
 _NO_LOGIN = ("STRANDLINE_KAFKA_BOOTSTRAP", "STRANDLINE_ELASTICSEARCH_URL")
-"""These give way to the stack's own addresses."""
+"""These name no login, and an address that is not the stack's own makes the server an outside one."""
 _HOSTS = ("CONTROL", "HTTP", "MQTT_LISTENER", "UDP", "TCP")
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
 def require_embedded_settings(environment: Mapping[str, str], addresses: StackAddresses) -> None:
-    """Raises InvalidSettings for a setting that names a host or a broker other than the stack's own, and for a login or a
-    certificate: the stack's own servers have none."""
+    """Raises InvalidSettings for a setting that names a host or a broker other than those of `addresses`, and for a login or a
+    certificate of one of the stack's own servers: they have none."""
     allowed = {f"STRANDLINE_{name}_HOST": _LOOPBACK for name in _HOSTS}
     allowed |= {"STRANDLINE_MQTT_URL": (addresses.mqtt_url, addresses.mqtt_url.replace(*_LOOPBACK))}
+    secured = tuple(one for part, names in _SECURED.items() if part not in addresses.outside for one in names)
     for name, value in environment.items():
-        if name.upper().startswith(_SECURED) and name.upper() not in _NO_LOGIN:
+        if name.upper().startswith(secured) and name.upper() not in _NO_LOGIN:
             raise InvalidSettings(
-                f"{name} is set, but `strandline up` starts a Kafka and an Elasticsearch of its own and serves on 127.0.0.1, all "
-                "without logins and TLS; unset it, or run the gateways and the control service one by one (docs/security.md)"
+                f"{name} is set, but `strandline up` starts a server of its own for that, on 127.0.0.1 without logins and TLS; "
+                "unset it, name a server of yours (docs/operating.md), or run the gateways and the control service one by one "
+                "(docs/security.md)"
             )
         if name.upper() in allowed and value not in allowed[name.upper()]:
             raise InvalidSettings(
-                f"{name} is set, but `strandline up` starts an MQTT broker of its own and listens on 127.0.0.1 only; unset it, "
+                f"{name} is set, but `strandline up` listens on 127.0.0.1 only and this stack has another broker; unset it, "
                 "or run the gateways and the control service one by one (docs/compose.md)"
             )
+
+
+def ports_to_take(ports: Ports, parts: Iterable[str]) -> dict[str, int]:
+    """What each port of these parts is for -> the port."""
+    return {purpose: getattr(ports, name) for part in parts for name, purpose in _PORTS[part].items()}
 
 
 def require_data_dir(data_dir: Path) -> None:
@@ -85,14 +93,12 @@ def require_free_space(directory: Path, needed_bytes: int, what: str, remedy: st
 
 def require_free_ports(ports: Ports, parts: Iterable[str] = tuple(_PORTS)) -> None:
     """Raises StackError that names the first port of these parts which another program listens on."""
-    for part in parts:
-        for name, purpose in _PORTS[part].items():
-            port = getattr(ports, name)
-            if not is_free(port):
-                raise StackError(
-                    f"port {port} on 127.0.0.1, meant for {purpose}, is taken by another program; stop that program, or "
-                    "move all ports of the stack with --port-offset N"
-                )
+    for purpose, port in ports_to_take(ports, parts).items():
+        if not is_free(port):
+            raise StackError(
+                f"port {port} on 127.0.0.1, meant for {purpose}, is taken by another program; stop that program, or "
+                f"{MOVE_PORTS}"
+            )
 
 
 def is_free(port: int) -> bool:

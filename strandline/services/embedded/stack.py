@@ -19,6 +19,9 @@ from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.services.embedded import preflight
 from strandline.services.embedded.addresses import (
+    NOTHING_OUTSIDE,
+    OUTSIDE_FIELDS,
+    Outside,
     Ports,
     StackAddresses,
     read_stack,
@@ -30,6 +33,7 @@ from strandline.services.embedded.artifacts import ELASTICSEARCH, KAFKA, Artifac
 from strandline.services.embedded.elasticsearch_server import elasticsearch_program
 from strandline.services.embedded.interruption import signals_raise_interrupt, signals_wait
 from strandline.services.embedded.kafka_server import kafka_program
+from strandline.services.embedded.outside_servers import require_outside
 from strandline.services.embedded.progress_display import Cancelled, ProgressDisplay
 from strandline.services.embedded.shutdown import STOP_TIMEOUTS_S, WATCHER, record_orphan, stop_all, stop_part
 from strandline.services.processes.child_process import Child, Program, start
@@ -54,10 +58,18 @@ class Stack:
     part runs then.
     """
 
-    def __init__(self, settings: Settings, data_dir: Path, port_offset: int, console: Console) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        data_dir: Path,
+        port_offset: int,
+        console: Console,
+        outside: Outside = NOTHING_OUTSIDE,
+    ) -> None:
+        """`outside`: servers that are there already, which the stack uses instead of its own."""
         self.data_dir = data_dir.absolute()
         self.ports = Ports.moved(port_offset)
-        self.addresses = StackAddresses.of(self.data_dir, port_offset)
+        self.addresses = StackAddresses.of(self.data_dir, port_offset, outside)
         self.settings = stack_settings(settings, self.addresses)
         """What the processes of this stack, and a client of it, are to be given."""
         self._console = console
@@ -69,8 +81,9 @@ class Stack:
 
     @property
     def servers(self) -> dict[str, Callable[[], object]]:
-        """What everything else needs: name in `pids.json` -> what starts it."""
-        return {"kafka": self.start_kafka, "elasticsearch": self.start_elasticsearch, "mqtt": self.start_mqtt}
+        """What everything else needs and is not there already: name in `pids.json` -> what starts it."""
+        own = {"kafka": self.start_kafka, "elasticsearch": self.start_elasticsearch, "mqtt": self.start_mqtt}
+        return {name: start for name, start in own.items() if name not in self.addresses.outside}
 
     @property
     def parts(self) -> dict[str, Callable[[], object]]:
@@ -88,7 +101,7 @@ class Stack:
     def start(self) -> None:
         """Start what is missing of the stack, so that on return every part answers and is watched.
 
-        1. Check the settings, Java, the directory and free space.
+        1. Check the settings, Java, the directory and free space, and the servers that are not the stack's own.
         2. Look what runs already; refuse when nothing is missing. Stop the watcher, so that no part is started twice.
         3. Check that the ports of the missing parts are free.
         4. Fetch what the cache lacks, start Kafka, Elasticsearch and the MQTT broker, bring the ledger's schema up to
@@ -101,6 +114,7 @@ class Stack:
         self._find_java()
         preflight.require_data_dir(self.data_dir)
         running = self._running_parts()
+        self._require_outside()
         missing = {name: start for name, start in self.parts.items() if name not in running}
         try:
             with signals_raise_interrupt():
@@ -123,6 +137,13 @@ class Stack:
             else:
                 self.stop()
             raise
+
+    def _require_outside(self) -> None:
+        """Raises StackError when a server that is not the stack's own can't be used."""
+        if outside := self.addresses.outside_servers():
+            names = ", ".join(outside)
+            with self._progress.step(f"looking at your servers: {names}", f"your servers are fine: {names}"):
+                require_outside(outside, self.settings)
 
     def start_kafka(self) -> str:
         """Start Kafka, fetching it first if need be. Returns its bootstrap address."""
@@ -179,15 +200,17 @@ class Stack:
         return self.addresses.ingest_url
 
     def start_mqtt_gateway(self) -> None:
-        """Start the gateway that takes what is published to the stack's MQTT broker."""
+        """Start the gateway that takes what is published to the MQTT broker."""
+        # What amqtt speaks; of another broker the settings say it.
+        version = {} if "mqtt" in self.addresses.outside else {"STRANDLINE_MQTT_VERSION": "3.1.1"}
         with self._progress.step("starting the MQTT bridge", "the MQTT bridge runs"):
             self._start_module(
                 "gateway-mqtt",
                 ["strandline.ingest.mqtt.bridge"],
                 _health(f"http://127.0.0.1:{self.ports.mqtt_gateway_health}"),
                 STRANDLINE_MQTT_URL=self.addresses.mqtt_url,
-                STRANDLINE_MQTT_VERSION="3.1.1",  # what amqtt speaks
                 STRANDLINE_MQTT_PAGES_PORT=str(self.ports.mqtt_gateway_health),
+                **version,
             )
 
     def start_udp_gateway(self) -> None:
@@ -309,6 +332,11 @@ class Stack:
                 f"the stack in {self.data_dir} runs with --port-offset {there.port_offset}; give the same to start what is "
                 f"missing, or stop it with: strandline down --data-dir {self.data_dir}"
             )
+        if there.outside_servers() != self.addresses.outside_servers():
+            raise StackError(
+                f"the stack in {self.data_dir} runs with {_shown(there)}, and is asked for with {_shown(self.addresses)}; "
+                f"stop it first with: strandline down --data-dir {self.data_dir}"
+            )
         if running.keys() == self.parts.keys() and WATCHER in alive:
             names = ", ".join(f"{name} ({pid})" for name, pid in running.items())
             raise StackError(
@@ -374,18 +402,30 @@ class Stack:
             raise next((error for error in errors if not isinstance(error, Cancelled)), errors[0])
 
 
-def up(settings: Settings, data_dir: Path, port_offset: int, detach: bool, console: Console) -> Stack:
+def up(
+    settings: Settings,
+    data_dir: Path,
+    port_offset: int,
+    detach: bool,
+    console: Console,
+    outside: Outside = NOTHING_OUTSIDE,
+) -> Stack:
     """Start a stack in `data_dir`, or what is missing of it; return when every part answers, and print where.
+
+    `outside`: servers that are there already, as `choose_outside` found them.
 
     Its processes outlive this one. Without `detach` the caller goes on with `Stack.wait` and `Stack.stop`.
     Raises StackError when it can't be started, KeyboardInterrupt when the user gave up; nothing that it started runs then.
     """
-    stack = Stack(settings, data_dir, port_offset, console)
+    stack = Stack(settings, data_dir, port_offset, console, outside)
     stack.start()
     where = stack.addresses
+    yours = {name: " (yours)" if name in where.outside else "" for name in OUTSIDE_FIELDS}
     lines = [
-        f"API {where.api_url}   HTTP ingest {where.ingest_url}   Elasticsearch {where.elasticsearch_url}",
-        f"Kafka {where.kafka_bootstrap}   MQTT broker {where.mqtt_url}   MQTT server {where.mqtt_listener_url}",
+        f"API {where.api_url}   HTTP ingest {where.ingest_url}   Elasticsearch {where.elasticsearch_url}{yours['elasticsearch']}",
+        f"Kafka {where.kafka_bootstrap}{yours['kafka']}   MQTT broker {where.mqtt_url}{yours['mqtt']}   "
+        f"MQTT server {where.mqtt_listener_url}",
+        *([f"ledger {where.ledger_url} (yours)"] if yours["ledger"] else []),
         f"UDP and TCP: the ports that the streams name{f', plus {port_offset}' if port_offset else ''}   "
         f"logs {stack.data_dir / 'logs'}",
     ]
@@ -405,6 +445,13 @@ def down(data_dir: Path, console: Console) -> None:
     read_stack(data_dir)
     with signals_wait():
         stop_all(data_dir.absolute(), ProgressDisplay(console))
+
+
+def _shown(addresses: StackAddresses) -> str:
+    """Which servers it uses, in words."""
+    outside = addresses.outside_servers()
+    shown = ", ".join(f"{name} {address} of yours" for name, address in outside.items())
+    return shown or "servers of its own"
 
 
 def _speaks_mqtt(port: int) -> bool:

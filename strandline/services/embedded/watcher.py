@@ -25,7 +25,7 @@ from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.services.embedded.progress_display import Cancelled
 from strandline.services.embedded.shutdown import WATCHER
-from strandline.services.embedded.stack import Stack, watching
+from strandline.services.embedded.stack import Stack, read_stack, watching
 from strandline.services.processes.log_files import bound_log
 from strandline.services.processes.pids import PidFile
 
@@ -120,7 +120,8 @@ def main() -> None:
     """
     settings = Settings()
     configure_logs(as_json=settings.log_json)
-    stack = Stack(settings, settings.data_dir, int(sys.argv[1]), Console(quiet=True))
+    outside = read_stack(settings.data_dir).outside_servers()
+    stack = Stack(settings, settings.data_dir, int(sys.argv[1]), Console(quiet=True), outside)
     stopping = threading.Event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:

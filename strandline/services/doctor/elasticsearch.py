@@ -1,0 +1,170 @@
+"""Elasticsearch: whether it answers, its version, our rights there, and room on its disks. Where security is off the rights are
+tried on an index and a template of the doctor's own, which are deleted again."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from strandline.core.errors import IndexUnavailable, StrandlineError
+from strandline.core.settings import Settings
+from strandline.core.urls import without_credentials
+from strandline.results.elasticsearch_client import NDJSON, RequestRefused, login_of, request
+from strandline.services.doctor.finding import Finding, ok, warning, wrong
+
+SUBJECT = "Elasticsearch"
+NAME_PREFIX = "strandline-doctor-"
+_TIMEOUT_S = 8.0
+_VERSION = 8
+_CLUSTER_RIGHTS = ("monitor", "manage_index_templates")
+_INDEX_RIGHTS = ("create_doc", "read", "create_index", "manage")
+_SEE_RIGHTS = "docs/security.md lists the rights"
+_UNITS = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40, "pb": 2**50}
+
+Ask = Callable[..., Any]
+"""`request`, for one server."""
+
+
+def check_elasticsearch(settings: Settings, ask: Ask | None = None) -> Iterator[Finding]:
+    """The findings, the first about whether it answers at all. Raises StrandlineError where it doesn't."""
+    url = settings.elasticsearch_url
+
+    def asks(method: str, path: str, **more: Any) -> Any:
+        return request(url, method, path, timeout_s=_TIMEOUT_S, **more)
+
+    ask = ask or asks
+    try:
+        version = _version(ask)
+    except (IndexUnavailable, RequestRefused) as error:
+        yield wrong(SUBJECT, str(error), "start Elasticsearch, or look at STRANDLINE_ELASTICSEARCH_URL and its login")
+        return
+    login = login_of(settings)
+    yield ok(SUBJECT, f"answers at {without_credentials(url)}, version {version}{f', {login}' if login else ''}")
+    if version.partition(".")[0] != str(_VERSION):
+        yield wrong(
+            SUBJECT, f"it is version {version}, and Strandline is made for {_VERSION}.x", "use Elasticsearch 8.19"
+        )
+    rights = _privileges(ask)
+    yield from _of_privileges(rights) if rights is not None else _of_trial(ask)
+    yield from _of_disks(ask)
+
+
+def _version(ask: Ask) -> str:
+    """Raises IndexUnavailable, RequestRefused."""
+    try:
+        return str(ask("GET", "/").get("version", {}).get("number", "unknown"))
+    except RequestRefused as error:
+        if error.status != 405:  # the embedded one has no such page
+            raise
+    nodes = ask("GET", "/_nodes/_local/none").get("nodes", {})
+    return next((str(node.get("version")) for node in nodes.values()), "unknown")
+
+
+def _privileges(ask: Ask) -> Mapping[str, Any] | None:
+    """What the user may do; None where security is off."""
+    body = {"cluster": _CLUSTER_RIGHTS, "index": [{"names": ["*"], "privileges": _INDEX_RIGHTS}]}
+    try:
+        answer = ask("POST", "/_security/user/_has_privileges", body=body)
+    except RequestRefused as error:
+        if error.status in (400, 404, 405, 500, 501):  # a server without security knows no such path
+            return None
+        raise
+    return answer if isinstance(answer, dict) else None
+
+
+def _of_privileges(rights: Mapping[str, Any]) -> Iterator[Finding]:
+    missing = [name for name in _CLUSTER_RIGHTS if not rights.get("cluster", {}).get(name)]
+    if missing:
+        remedy = f"grant {', '.join(missing)} on the cluster; {_SEE_RIGHTS}"
+        yield wrong(SUBJECT, f"the user lacks rights on the cluster: {', '.join(missing)}", remedy)
+    on_all = rights.get("index", {}).get("*", {})
+    lacking = [name for name in _INDEX_RIGHTS if not on_all.get(name)]
+    if lacking:
+        remedy = f"see that they are granted on the names that jobs emit under; {_SEE_RIGHTS}"
+        yield warning(SUBJECT, f"the user has not on all indices: {', '.join(lacking)}", remedy)
+    if not missing and not lacking:
+        yield ok(SUBJECT, "the user has the rights for templates, indices, aliases and documents")
+
+
+def _of_trial(ask: Ask) -> Iterator[Finding]:
+    name = f"{NAME_PREFIX}{uuid.uuid4().hex[:12]}"
+    template = {"index_patterns": [name], "template": {"settings": {"number_of_replicas": 0}}}
+    lines = [{"create": {"_id": "1"}}, {"doctor": True}]
+    body = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+    steps: list[tuple[str, str, str, dict[str, Any]]] = [
+        ("make a template", "PUT", f"/_index_template/{name}", {"body": template}),
+        ("make an index", "PUT", f"/{name}", {"parameters": {"wait_for_active_shards": "0"}}),
+        ("name an alias", "PUT", f"/{name}/_alias/{name}-alias", {}),
+        ("write documents", "POST", f"/{name}/_bulk", {"body": body, "content_type": NDJSON}),
+    ]
+    doing = ""
+    try:
+        for doing, method, path, more in steps:
+            answer = ask(method, path, **more)
+            if isinstance(answer, dict) and answer.get("errors"):
+                yield wrong(SUBJECT, f"it refused to {doing}: {answer['items'][0]['create'].get('error')}", _SEE_RIGHTS)
+                return
+        yield ok(SUBJECT, "without security: a template, an index, an alias and a document can be made and deleted")
+    except (RequestRefused, IndexUnavailable) as error:
+        yield wrong(SUBJECT, f"it could not {doing}: {error}", f"look at the reason; {_SEE_RIGHTS}")
+    finally:
+        for path in (f"/{name}", f"/_index_template/{name}"):
+            with suppress(StrandlineError):
+                ask("DELETE", path)
+
+
+def _of_disks(ask: Ask) -> Iterator[Finding]:
+    try:
+        parameters = {"include_defaults": "true", "flat_settings": "true"}
+        answer = ask("GET", "/_cluster/settings", parameters=parameters)
+        nodes = ask("GET", "/_cat/allocation", parameters={"format": "json", "bytes": "b"})
+    except (RequestRefused, IndexUnavailable) as error:
+        yield warning(SUBJECT, f"its disks can't be looked at: {error}", "grant monitor on the cluster")
+        return
+    settings = {**answer.get("defaults", {}), **answer.get("persistent", {}), **answer.get("transient", {})}
+    fullest: list[Finding] = []
+    for node in nodes:
+        if not str(node.get("disk.avail") or "").isdigit() or not str(node.get("disk.total") or "").isdigit():
+            continue  # the line of shards that no node has
+        free, total = int(node["disk.avail"]), int(node["disk.total"])
+        for level in ("flood_stage", "high", "low"):
+            needed = free_bytes_needed(settings, level, total)
+            if free < needed:
+                make = wrong if level == "flood_stage" else warning
+                sentence = (
+                    f"node {node['node']} has {free >> 20:,} MB free, below the watermark {level} ({needed >> 20:,} MB)"
+                )
+                remedy = (
+                    "free some space or add a disk; at flood_stage its indices take no documents, at low no new shards"
+                )
+                fullest.append(make(SUBJECT, sentence, remedy))
+                break
+    yield from fullest or [ok(SUBJECT, "each node's disk is within its watermarks")]
+
+
+def free_bytes_needed(settings: Mapping[str, Any], level: str, total: int) -> int:
+    """How much of a disk of `total` bytes must be free to be within a watermark: it is a share that may be used, with a bound, or
+    an amount that must be free. 0 where it is written in a way unknown to us."""
+    name = f"cluster.routing.allocation.disk.watermark.{level}"
+    text = str(settings.get(name, ""))
+    try:
+        if text.endswith("%"):
+            needed = int(total * (1 - float(text[:-1]) / 100))
+        elif text.replace(".", "", 1).isdigit():
+            needed = int(total * (1 - float(text)))
+        else:
+            return _bytes(text) or 0
+    except ValueError:
+        return 0
+    headroom = _bytes(str(settings.get(f"{name}.max_headroom", "")))
+    return needed if headroom is None else min(needed, headroom)
+
+
+def _bytes(text: str) -> int | None:
+    for unit in ("kb", "mb", "gb", "tb", "pb", "b"):
+        if text.endswith(unit) and text.removesuffix(unit).replace(".", "", 1).isdigit():
+            return int(float(text.removesuffix(unit)) * _UNITS[unit])
+    return None

@@ -1,0 +1,35 @@
+"""All checks of a deployment, and those of the servers of somebody else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from strandline.core.settings import Settings
+from strandline.ingest.mqtt.bridge import MqttBridgeSettings
+from strandline.services.doctor.elasticsearch import check_elasticsearch
+from strandline.services.doctor.finding import Check
+from strandline.services.doctor.kafka import check_kafka
+from strandline.services.doctor.ledger import check_ledger
+from strandline.services.doctor.mqtt_broker import check_mqtt
+from strandline.services.doctor.schema_registry import check_registry
+from strandline.services.doctor.sql_sink import check_sql_sink
+
+DEADLINE_S = 60.0
+"""Of all checks of one subject together. Each request has a shorter one."""
+
+
+def server_checks(settings: Settings, mqtt: MqttBridgeSettings | None) -> Mapping[str, Check]:
+    """What looks at each server of a deployment. `mqtt`: None where no MQTT broker is set."""
+    checks: dict[str, Check] = {
+        "kafka": partial(check_kafka, settings),
+        "elasticsearch": partial(check_elasticsearch, settings),
+        "ledger": partial(check_ledger, settings.ledger_url),
+    }
+    if mqtt is not None:
+        checks["mqtt"] = partial(check_mqtt, mqtt)
+    if settings.schema_registry_url is not None:
+        checks["registry"] = partial(check_registry, settings)
+    if settings.sql_sink_url is not None:
+        checks["sql"] = partial(check_sql_sink, settings)
+    return checks

@@ -1,0 +1,109 @@
+"""What the doctor says: a finding is one sentence about one subject, and what to do where all is not well."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from pydantic import SecretStr
+
+from strandline.core.errors import StrandlineError
+from strandline.core.settings import Settings, secret_names
+from strandline.core.urls import without_credentials
+
+
+class State(StrEnum):
+    """How it is. Only `wrong` is a failure."""
+
+    OK = "ok"
+    WARNING = "warning"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding."""
+
+    subject: str
+    state: State
+    sentence: str
+    """What was found, and of what."""
+    remedy: str = ""
+    """What to do; empty where all is well."""
+
+
+Check = Callable[[], Iterable[Finding]]
+"""Looks at one subject. May raise StrandlineError: that is what is wrong with it."""
+
+
+def ok(subject: str, sentence: str) -> Finding:
+    return Finding(subject, State.OK, sentence)
+
+
+def warning(subject: str, sentence: str, remedy: str) -> Finding:
+    return Finding(subject, State.WARNING, sentence, remedy)
+
+
+def wrong(subject: str, sentence: str, remedy: str) -> Finding:
+    return Finding(subject, State.WRONG, sentence, remedy)
+
+
+def examine(checks: Mapping[str, Check], deadline_s: float, settings: Settings) -> list[Finding]:
+    """Do all checks at once, and return their findings in the order of the checks. What a check has not said by the deadline is
+    one finding of its own; no secret of the settings is in any."""
+    patients = [_Patient(subject, check) for subject, check in checks.items()]
+    for patient in patients:
+        patient.thread.start()
+    found = [finding for patient in patients for finding in patient.findings(deadline_s)]
+    return [_without_secrets(one, settings) for one in found]
+
+
+class _Patient:
+    """One check under way. Its thread does not keep the process from ending: a client may never give up."""
+
+    def __init__(self, subject: str, check: Check) -> None:
+        self._subject = subject
+        self._check = check
+        self._found: list[Finding] = []
+        self.thread = threading.Thread(target=self._run, name=f"doctor-{subject}", daemon=True)
+
+    def findings(self, deadline_s: float) -> list[Finding]:
+        self.thread.join(deadline_s)
+        found = list(self._found)
+        if self.thread.is_alive():
+            remedy = "look whether a firewall drops what is sent to it, and whether it is overloaded"
+            found.append(wrong(self._subject, f"a check did not end within {deadline_s:g} s", remedy))
+        return found
+
+    def _run(self) -> None:
+        try:
+            for finding in self._check():
+                self._found.append(finding)
+        except StrandlineError as error:
+            sentence, _, remedy = str(error).partition("; ")
+            self._found.append(wrong(self._subject, sentence, remedy or "mend what the sentence names"))
+        except Exception as error:  # noqa: BLE001  # a check that fails itself must not hide what the others found
+            remedy = "this is a fault of the check itself; report it"
+            self._found.append(wrong(self._subject, f"a check failed: {type(error).__name__}: {error}", remedy))
+
+
+def _without_secrets(finding: Finding, settings: Settings) -> Finding:
+    """Errors show no secrets anyway; this is the last door."""
+    sentence, remedy = finding.sentence, finding.remedy
+    for secret in _secrets(settings):
+        sentence, remedy = sentence.replace(secret, "***"), remedy.replace(secret, "***")
+    return replace(finding, sentence=sentence, remedy=remedy)
+
+
+def _secrets(settings: Settings) -> Iterator[str]:
+    for name in secret_names(type(settings)):
+        value = getattr(settings, name)
+        for one in value.values() if isinstance(value, dict) else [value]:
+            text = one.get_secret_value() if isinstance(one, SecretStr) else one
+            if not isinstance(one, SecretStr) and text is not None:  # of a URL only its user and password are one
+                shown = without_credentials(str(text)).partition("://")[2]
+                text = str(text).partition("://")[2].removesuffix(shown).rstrip("@").rpartition(":")[2]
+            if text is not None and len(text) > 3:
+                yield text

@@ -1,0 +1,164 @@
+"""Kafka: whether it answers, what we may do there, and whether it keeps what a promise rests on. What is tried is tried on
+a topic of the doctor's own, which is deleted again."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from confluent_kafka import KafkaException, Producer
+
+from strandline.core.errors import Conflict, LogUnavailable, StrandlineError
+from strandline.core.settings import Settings
+from strandline.log.admin import KafkaAdmin
+from strandline.log.kafka_connection import explained, librdkafka
+from strandline.log.reader import LogReader, OffsetRange
+from strandline.services.doctor.finding import Finding, ok, warning, wrong
+
+SUBJECT = "Kafka"
+TOPIC_PREFIX = "strandline-doctor-"
+_TIMEOUT_S = 8.0
+_RIGHTS = "give the user the rights on topics and transactional ids that docs/security.md lists"
+_CLOCK_OFF_MS_MAX = 2_000
+
+
+def check_kafka(settings: Settings, admin: KafkaAdmin | None = None, trial: Trial | None = None) -> Iterator[Finding]:
+    """The findings, the first about whether it answers at all. Raises StrandlineError where it doesn't."""
+    bootstrap = settings.kafka_bootstrap
+    admin = admin or KafkaAdmin(bootstrap, timeout_s=_TIMEOUT_S, changes_topics=True)
+    try:
+        brokers = admin.brokers()
+    except LogUnavailable as error:
+        yield wrong(SUBJECT, str(error).removesuffix("; try again when Kafka answers"), _unreachable(settings))
+        return
+    login = f", as user {settings.kafka_username}" if settings.kafka_username else ""
+    yield ok(SUBJECT, f"answers on {bootstrap} with {len(brokers)} broker{'s' * (len(brokers) != 1)}{login}")
+    yield from _of_replication(len(brokers), settings.stream_replication)
+    yield from _of_broker(admin, brokers[0])
+    yield from _of_topics(admin, settings, trial or try_topic)
+
+
+def _unreachable(settings: Settings) -> str:
+    return (
+        f"start Kafka, or look at STRANDLINE_KAFKA_BOOTSTRAP; if that port wants TLS or a login, at "
+        f"STRANDLINE_KAFKA_SECURITY_PROTOCOL (now {settings.kafka_security_protocol})"
+    )
+
+
+def _of_replication(brokers: int, replication: int) -> Iterator[Finding]:
+    if replication > brokers:
+        remedy = f"start more brokers, or set STRANDLINE_STREAM_REPLICATION to {brokers} at most"
+        yield wrong(SUBJECT, f"topics are to have {replication} replicas, and {brokers} brokers are up", remedy)
+    elif replication < 3 <= brokers:
+        remedy = "set STRANDLINE_STREAM_REPLICATION=3, so that an acknowledged record survives the loss of a broker"
+        yield warning(SUBJECT, f"topics get {replication} replica(s) though {brokers} brokers are up", remedy)
+
+
+def _of_broker(admin: KafkaAdmin, broker: int) -> Iterator[Finding]:
+    """What its settings would do to topics. Strandline's own say it themselves; those that somebody else made don't."""
+    try:
+        config = admin.broker_config(broker)
+    except (Conflict, LogUnavailable) as error:
+        remedy = "give the user Describe and DescribeConfigs on the cluster, or never mind: only hints come from them"
+        yield warning(SUBJECT, f"the broker's settings can't be read: {error}", remedy)
+        return
+    if config.get("log.message.timestamp.type", "CreateTime") == "CreateTime":
+        yield ok(
+            SUBJECT,
+            "topics of other makers have the producers' times (message.timestamp.type=CreateTime); those of Strandline have the "
+            "brokers'",
+        )
+    if config.get("auto.create.topics.enable") == "true":
+        remedy = "set auto.create.topics.enable=false on the brokers: a misspelt name should make no topic"
+        yield warning(SUBJECT, "the brokers make every topic that somebody names", remedy)
+    hours = config.get("log.retention.hours", "")
+    yield ok(
+        SUBJECT, f"topics of other makers keep records for {hours or 'unknown'} hours; a stream's document says its own"
+    )
+
+
+def _of_topics(admin: KafkaAdmin, settings: Settings, trial: Trial) -> Iterator[Finding]:
+    topic = f"{TOPIC_PREFIX}{uuid.uuid4().hex[:12]}"
+    replication = settings.stream_replication
+    config = {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "delete"}
+    try:
+        admin.create(topic, 1, replication, config, only_asks=True)
+        admin.create(topic, 1, replication, config)
+    except (Conflict, LogUnavailable) as error:
+        yield wrong(SUBJECT, f"no topic can be made: {error}", f"{_RIGHTS}, and look at the reason above")
+        return
+    try:
+        _wait_for_leader(admin, topic)
+        before_ms = time.time_ns() // 1_000_000
+        log_time_ms = trial(settings.kafka_bootstrap, topic)
+        after_ms = time.time_ns() // 1_000_000
+        yield ok(SUBJECT, "a topic can be made, described, written in a transaction, read back and deleted")
+        yield from clock_findings(SUBJECT, log_time_ms, before_ms, after_ms)
+        admin.newest_log_times(topic, [0])
+        yield ok(SUBJECT, "the brokers can say where a partition's newest record is (Kafka 3.0 or newer)")
+    except StrandlineError as error:
+        yield wrong(SUBJECT, f"records can't be written and read back: {error}", f"{_RIGHTS}; Kafka 3.0 is the oldest")
+    finally:
+        deleted: Exception | None = None
+        try:
+            admin.delete(topic)
+        except StrandlineError as error:
+            deleted = error
+    if deleted is not None:
+        yield warning(SUBJECT, f"the doctor's topic {topic} could not be deleted: {deleted}", "delete it by hand")
+
+
+def clock_findings(subject: str, theirs_ms: int, before_ms: int, after_ms: int) -> Iterator[Finding]:
+    """How far a server's clock is off ours, when it was read between these times of ours."""
+    off_ms = theirs_ms - after_ms if theirs_ms > after_ms else min(0, theirs_ms - before_ms)
+    if abs(off_ms) <= _CLOCK_OFF_MS_MAX:
+        yield ok(subject, "its clock agrees with this machine's")
+        return
+    way = "ahead of" if off_ms > 0 else "behind"
+    remedy = "have the machines keep time (chrony, systemd-timesyncd): leases go by the database's clock, log times by Kafka's"
+    yield warning(subject, f"its clock is {abs(off_ms) / 1000:.1f} s {way} this machine's", remedy)
+
+
+Trial = Callable[[str, str], int]
+"""Writes to a topic and reads back; returns the record's log time (ms). Raises StrandlineError."""
+
+
+def try_topic(bootstrap: str, topic: str) -> int:
+    """Write one record in a transaction, and read it back as committed. Raises LogUnavailable."""
+    own = {
+        "transactional.id": topic,
+        "acks": "all",
+        "message.timeout.ms": int(_TIMEOUT_S * 1_000),
+        "transaction.timeout.ms": int(_TIMEOUT_S * 1_000),
+        "log_level": 0,
+    }
+    producer = Producer(librdkafka(bootstrap, own))
+    try:
+        producer.init_transactions(_TIMEOUT_S)
+        producer.begin_transaction()
+        producer.produce(topic, b"strandline doctor", partition=0)
+        producer.commit_transaction(_TIMEOUT_S)
+    except KafkaException as error:
+        with suppress(KafkaException):
+            producer.abort_transaction(1.0)
+        raise LogUnavailable(f"a transaction on topic {topic} failed: {explained(error.args[0])}") from error
+    reader = LogReader(bootstrap, _TIMEOUT_S)
+    try:
+        for messages in reader.read(OffsetRange(topic, 0, 0, 1)):
+            for message in messages:
+                return int(message.timestamp()[1])
+    finally:
+        reader.close()
+    raise LogUnavailable(f"the record that was written to topic {topic} was not there when it was read back")
+
+
+def _wait_for_leader(admin: KafkaAdmin, topic: str) -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
+    while time.monotonic() < deadline:
+        with suppress(StrandlineError):
+            if admin.do_leaders_answer(topic, [0]):
+                return
+        time.sleep(0.05)
+    raise LogUnavailable(f"the new topic {topic} has no leader after {_TIMEOUT_S:g} s")

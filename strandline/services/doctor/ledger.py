@@ -1,0 +1,84 @@
+"""The ledger: whether its database answers, has this release's schema, can be written, and tells our time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import sqlalchemy as sa
+
+from strandline.core.errors import LedgerUnavailable
+from strandline.ledger.database import Database, sqlite_file
+from strandline.ledger.models import metadata
+from strandline.ledger.schema import HEAD, revision_of
+from strandline.services.doctor.finding import Finding, ok, warning, wrong
+from strandline.services.doctor.kafka import clock_findings
+
+SUBJECT = "ledger"
+UPGRADE = "python -m strandline.services.setup makes it and brings it up to date, as `strandline up` does"
+
+
+def check_ledger(url: str, *, is_upgraded_next: bool = False) -> Iterator[Finding]:
+    """The findings. `is_upgraded_next`: whether the caller brings the schema up to date itself. Raises InvalidSettings for a URL
+    that can't name a ledger."""
+    file = sqlite_file(url)
+    if file is not None and not file.exists():  # to connect would make it
+        there = next(one for one in file.absolute().parents if one.exists())
+        if not os.access(there, os.W_OK):
+            yield wrong(SUBJECT, f"there is no {file}, and {there} can't be written", "look at STRANDLINE_LEDGER_URL")
+        elif is_upgraded_next:
+            yield ok(SUBJECT, f"{file} is made next")
+        else:
+            yield wrong(SUBJECT, f"there is no {file} yet", UPGRADE)
+        return
+    with closing(Database(url)) as database:
+        try:
+            revision = revision_of(database)
+        except LedgerUnavailable as error:
+            yield wrong(SUBJECT, str(error), "start the database, or look at STRANDLINE_LEDGER_URL and its login")
+            return
+        yield ok(SUBJECT, f"its database answers at {database.address}")
+        yield _of_revision(revision, is_upgraded_next)
+        if revision == HEAD:
+            yield from _of_writing(database)
+        yield from _of_clock(database)
+
+
+def _of_revision(revision: str | None, is_upgraded_next: bool) -> Finding:
+    ahead = int(revision or 0) - int(HEAD)
+    if ahead > 1:
+        sentence = f"its schema is at revision {revision}, and this release knows {HEAD}"
+        return wrong(SUBJECT, sentence, "upgrade Strandline, or take the ledger back as its migration notes say")
+    if ahead == 1:
+        sentence = f"its schema is at revision {revision}, one ahead of this release ({HEAD}), which can still use it"
+        return warning(SUBJECT, sentence, "upgrade Strandline on this machine, too")
+    if ahead == 0:
+        return ok(SUBJECT, f"its schema is at revision {HEAD}, as this release needs it")
+    sentence = (
+        f"its schema is at revision {revision}, and this release needs {HEAD}" if revision else "it has no tables yet"
+    )
+    return ok(SUBJECT, f"{sentence}; that is done next") if is_upgraded_next else wrong(SUBJECT, sentence, UPGRADE)
+
+
+def _of_writing(database: Database) -> Iterator[Finding]:
+    """Whether every table may be written: statements that change no row are refused as all others."""
+    try:
+        with database.writing("write to the ledger") as connection:
+            for table in metadata.sorted_tables:
+                connection.execute(sa.delete(table).where(sa.false()))
+                nothing = sa.select(table).where(sa.false())
+                connection.execute(sa.insert(table).from_select([column.name for column in table.columns], nothing))
+    except LedgerUnavailable as error:
+        remedy = "give its user all rights on the ledger's tables, and see that the database takes writes (no standby)"
+        yield wrong(SUBJECT, str(error), remedy)
+        return
+    yield ok(SUBJECT, "its tables can be written")
+
+
+def _of_clock(database: Database) -> Iterator[Finding]:
+    before_ms = time.time_ns() // 1_000_000
+    with database.reading("read the database's clock") as connection:
+        theirs_ms = int(connection.execute(sa.select(database.clock_ms())).scalar_one())
+    yield from clock_findings(SUBJECT, theirs_ms, before_ms, time.time_ns() // 1_000_000)

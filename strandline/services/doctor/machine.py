@@ -1,0 +1,82 @@
+"""This machine: Java, Python, room on disks, open files, ports."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from strandline.core.errors import StrandlineError
+from strandline.core.settings import Settings
+from strandline.services.doctor.finding import Finding, ok, warning, wrong
+
+SUBJECT = "machine"
+PYTHON_MIN = (3, 11)
+OPEN_FILES_MIN = 4_096
+"""Less is enough for trying; each connection of a sender and each partition of a job takes one."""
+ROOM_BYTES_WRONG, ROOM_BYTES_WARNING = 512 * 2**20, 5 * 2**30
+
+
+def check_machine(settings: Settings, find_java: Callable[[], Path]) -> Iterator[Finding]:
+    """The findings about all but ports."""
+    yield from of_python(sys.version_info[:2])
+    try:
+        yield ok(SUBJECT, f"Java is {find_java()}")
+    except StrandlineError as error:
+        sentence, _, remedy = str(error).partition("; ")
+        yield wrong(SUBJECT, sentence, remedy)
+    scratch = settings.scratch_dir or settings.data_dir
+    for what, directory in {"data": settings.data_dir, "scratch": scratch}.items():
+        yield from of_room(what, directory, lambda path: shutil.disk_usage(path).free)
+    yield from of_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def of_python(version: tuple[int, ...]) -> Iterator[Finding]:
+    if version < PYTHON_MIN:
+        remedy = f"use Python {'.'.join(map(str, PYTHON_MIN))} or newer"
+        yield wrong(SUBJECT, f"Python is {'.'.join(map(str, version))}, too old", remedy)
+    else:
+        yield ok(SUBJECT, f"Python is {platform.python_version()}")
+
+
+def of_room(what: str, directory: Path, free_bytes: Callable[[Path], int]) -> Iterator[Finding]:
+    """Whether the directory, or the one that it will be made in, can be written and has room."""
+    absolute = directory.absolute()
+    there = next(one for one in (absolute, *absolute.parents) if one.exists())
+    if not os.access(there, os.W_OK) or not there.is_dir():
+        remedy = "let this user write there, or choose another (STRANDLINE_DATA_DIR, STRANDLINE_SCRATCH_DIR)"
+        yield wrong(SUBJECT, f"the {what} directory {directory} can't be written", remedy)
+        return
+    free = free_bytes(there)
+    sentence = f"the {what} directory {directory} has {free / 2**30:.1f} GB free"
+    remedy = "free some space or choose another disk"
+    if free < ROOM_BYTES_WRONG:
+        yield wrong(SUBJECT, sentence, remedy)
+    elif free < ROOM_BYTES_WARNING:
+        yield warning(SUBJECT, sentence, remedy)
+    else:
+        yield ok(SUBJECT, sentence)
+
+
+def of_open_files(limit: int) -> Iterator[Finding]:
+    """`limit` is what `ulimit -n` says."""
+    shown = "any number of" if limit == resource.RLIM_INFINITY else f"{limit:,}"
+    if limit != resource.RLIM_INFINITY and limit < OPEN_FILES_MIN:
+        remedy = f"raise it: ulimit -n {OPEN_FILES_MIN * 16}, or LimitNOFILE= of the service"
+        yield warning(SUBJECT, f"a process may open {shown} files", remedy)
+    else:
+        yield ok(SUBJECT, f"a process may open {shown} files")
+
+
+def check_ports(ports: Mapping[str, int], is_free: Callable[[int], bool], remedy: str) -> Iterator[Finding]:
+    """Whether each port is free for its purpose; the ports are of parts that do not run now."""
+    taken = {purpose: port for purpose, port in ports.items() if not is_free(port)}
+    for purpose, port in taken.items():
+        sentence = f"port {port} on 127.0.0.1, meant for {purpose}, is taken by another program"
+        yield wrong(SUBJECT, sentence, remedy)
+    if ports and not taken:
+        yield ok(SUBJECT, "the ports of what does not run yet are free")

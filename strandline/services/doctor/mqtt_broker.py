@@ -1,0 +1,67 @@
+"""The MQTT broker that the bridge takes records from: whether it lets us in."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+from strandline.core.errors import InvalidSettings
+from strandline.core.urls import without_credentials
+from strandline.ingest.mqtt.bridge import MqttBridgeSettings, client_options
+from strandline.services.doctor.finding import Finding, ok, wrong
+
+SUBJECT = "MQTT broker"
+_TIMEOUT_S = 8.0
+
+
+def check_mqtt(settings: MqttBridgeSettings, timeout_s: float = _TIMEOUT_S) -> Iterator[Finding]:
+    """The finding: as the bridge connects, but under a name of the doctor's own, in a session that is not kept."""
+    where = without_credentials(settings.mqtt_url)
+    try:
+        options = client_options(settings)
+    except InvalidSettings as error:
+        yield wrong(SUBJECT, str(error), "correct STRANDLINE_MQTT_URL")
+        return
+    except OSError as error:  # the authority's file
+        yield wrong(SUBJECT, f"STRANDLINE_MQTT_CA_FILE can't be used: {error}", "name a PEM file of certificates")
+        return
+    is_5 = options.is_5
+    client = paho.Client(
+        CallbackAPIVersion.VERSION2,
+        client_id=f"strandline-doctor-{uuid.uuid4().hex[:8]}",
+        protocol=MQTTProtocolVersion.MQTTv5 if is_5 else MQTTProtocolVersion.MQTTv311,
+        clean_session=None if is_5 else True,
+    )
+    client.connect_timeout = timeout_s
+    if options.tls is not None:
+        client.tls_set_context(options.tls)
+    if options.username is not None:
+        client.username_pw_set(options.username, options.password)
+    answers: list[Any] = []
+    client.on_connect = lambda _client, _data, _flags, reason, _properties: answers.append(reason)
+    try:
+        client.connect(options.host, options.port)
+        deadline = time.monotonic() + timeout_s
+        while not answers and time.monotonic() < deadline and client.loop(timeout=0.2) == paho.MQTT_ERR_SUCCESS:
+            pass
+    except (OSError, ssl.SSLError, socket.gaierror) as error:
+        remedy = "start the broker, or look at STRANDLINE_MQTT_URL; with mqtts:// at STRANDLINE_MQTT_CA_FILE, too"
+        yield wrong(SUBJECT, f"no connection to {where}: {error}", remedy)
+        return
+    finally:
+        client.disconnect()
+    if not answers:
+        remedy = "see that a broker of MQTT listens there, and STRANDLINE_MQTT_VERSION (5 or 3.1.1)"
+        yield wrong(SUBJECT, f"what listens at {where} gave no answer of MQTT {options.version}", remedy)
+    elif answers[0].is_failure:
+        remedy = "look at STRANDLINE_MQTT_USERNAME, STRANDLINE_MQTT_PASSWORD and STRANDLINE_MQTT_VERSION"
+        yield wrong(SUBJECT, f"the broker at {where} refused the connection: {answers[0]}", remedy)
+    else:
+        yield ok(SUBJECT, f"lets us in at {where}, MQTT {options.version}")

@@ -1,0 +1,42 @@
+"""The database of `emit: [{sql: ...}]`, where one is set: whether it answers, and whether a table can be made there."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+
+from strandline.core.settings import Settings
+from strandline.ledger.database import CONNECT_TIMEOUT_S, without_secrets
+from strandline.services.doctor.finding import Finding, ok, wrong
+
+SUBJECT = "SQL sink"
+
+
+def check_sql_sink(settings: Settings) -> Iterator[Finding]:
+    """The finding. Raises InvalidSettings for a URL that can't be one."""
+    url = settings.sql_sink_url
+    if url is None:
+        return
+    shown = without_secrets(url)
+    is_postgresql = url.startswith("postgresql")
+    engine = sa.create_engine(url, connect_args={"connect_timeout": CONNECT_TIMEOUT_S} if is_postgresql else {})
+    table = sa.Table(f"strandline_doctor_{uuid.uuid4().hex[:12]}", sa.MetaData(), sa.Column("id", sa.Integer))
+    doing = "be reached"
+    try:
+        with engine.begin() as connection:
+            doing = "take a table of the doctor's own"
+            table.create(connection)
+            connection.execute(table.insert(), [{"id": 1}])
+            table.drop(connection)
+    except sa.exc.SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
+        remedy = (
+            "look at STRANDLINE_SQL_SINK_URL; its user needs CREATE on the schema, or rights on tables that are there"
+        )
+        yield wrong(SUBJECT, f"the database {shown} can't {doing}: {reason}", remedy)
+        return
+    finally:
+        engine.dispose()
+    yield ok(SUBJECT, f"a table can be made and written at {shown}")

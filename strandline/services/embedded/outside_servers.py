@@ -1,0 +1,90 @@
+"""The servers of somebody else that a stack uses instead of its own: given to `up`, set in its environment, or remembered from
+the last `up` in `DIR/stack.json`. They are looked at, and never started, watched or stopped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from strandline.core.errors import InvalidSettings, StackError
+from strandline.core.settings import Settings
+from strandline.core.urls import without_credentials
+from strandline.ingest.mqtt.bridge import MqttBridgeSettings
+from strandline.ledger.database import sqlite_file, without_secrets
+from strandline.services.doctor.examination import DEADLINE_S, server_checks
+from strandline.services.doctor.finding import State, examine
+from strandline.services.doctor.ledger import check_ledger
+from strandline.services.embedded.addresses import OUTSIDE_FIELDS, STACK_FILE, Outside, StackAddresses, read_stack
+
+EMBEDDED = "embedded"
+"""Given instead of an address: the stack's own server, whatever was remembered."""
+_LOGINS = {
+    "kafka": "STRANDLINE_KAFKA_USERNAME and STRANDLINE_KAFKA_PASSWORD_FILE",
+    "elasticsearch": "STRANDLINE_ELASTICSEARCH_USERNAME and STRANDLINE_ELASTICSEARCH_PASSWORD_FILE",
+    "mqtt": "STRANDLINE_MQTT_USERNAME and STRANDLINE_MQTT_PASSWORD_FILE",
+    "ledger": "STRANDLINE_LEDGER_PASSWORD_FILE",
+}
+
+
+def choose_outside(given: Mapping[str, str | None], data_dir: Path, port_offset: int) -> Outside:
+    """The servers that are not the stack's own, by name: what was given goes before the environment, and that before what
+    `stack.json` remembers. The stack's own address, or `embedded`, stands for its own server.
+
+    Raises InvalidSettings for an address with a password: `stack.json` and messages show it.
+    """
+    set_here = MqttBridgeSettings.read()
+    own = StackAddresses.of(data_dir.absolute(), port_offset)
+    there = read_stack(data_dir) if (data_dir / STACK_FILE).exists() else own
+    outside: dict[str, str] = {}
+    for name, field in OUTSIDE_FIELDS.items():
+        address = given.get(name)
+        if address is None and field in set_here.model_fields_set:
+            address = str(getattr(set_here, field))
+        if address is None and name in there.outside:
+            address = str(getattr(there, field))
+        mine = str(getattr(own, field))
+        if address is not None and address not in (EMBEDDED, mine, mine.replace("127.0.0.1", "localhost")):
+            _require_usable(name, address)
+            outside[name] = address
+    return outside
+
+
+def take_over(outside: Outside, environment: os._Environ[str] | dict[str, str] = os.environ) -> None:
+    """Have this process's settings name these servers: a login counts only for the server that the settings name."""
+    for name, address in outside.items():
+        variable = f"STRANDLINE_{OUTSIDE_FIELDS[name].upper()}"
+        for other in [one for one in environment if one.upper() in (variable, f"{variable}_FILE")]:
+            del environment[other]
+        environment[variable] = address
+
+
+def require_outside(outside: Outside, settings: Settings) -> None:
+    """Do the doctor's checks of these servers. Raises StackError with what is wrong, and what to do."""
+    mqtt = None
+    if "mqtt" in outside:
+        mqtt = MqttBridgeSettings.read().model_copy(update={"mqtt_url": outside["mqtt"]})
+    checks = dict(server_checks(settings, mqtt))
+    checks["ledger"] = partial(check_ledger, settings.ledger_url, is_upgraded_next=True)
+    found = examine({name: checks[name] for name in outside}, DEADLINE_S, settings)
+    wrong = [f"{one.subject}: {one.sentence}; {one.remedy}" for one in found if one.state is State.WRONG]
+    if wrong:
+        raise StackError(f"{'. '.join(wrong)}. Nothing was started")
+
+
+def _require_usable(name: str, address: str) -> None:
+    if name == "ledger":
+        has_password = without_secrets(address) != sa.make_url(address).render_as_string(hide_password=False)
+        file = sqlite_file(address)
+        if file is not None and not file.is_absolute():
+            raise InvalidSettings(f"the ledger {address} is relative to a directory; write sqlite:////DIRECTORY/FILE")
+    else:
+        has_password = without_credentials(address) != address
+    if has_password:
+        raise InvalidSettings(
+            f"the address of {name} holds a login, and `strandline up` writes addresses down; leave it out and set "
+            f"{_LOGINS[name]}"
+        )
