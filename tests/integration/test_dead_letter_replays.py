@@ -199,7 +199,8 @@ def test_a_replay_that_is_killed_anywhere_puts_nothing_back_twice(lab: ReplayLab
     lab.reject([b"%d" % number for number in range(20)])
     for failpoint in REPLAY_FAILPOINTS:
         killed = replay_elsewhere(lab, f"{failpoint}=kill")
-        assert killed.wait(60) == -signal.SIGKILL, killed.communicate()
+        _, said = killed.communicate(timeout=60)
+        assert killed.returncode == -signal.SIGKILL, said
     done = lab.replay()
     assert done.put_back + done.already == 20 and done.unknown == 0
     assert Counter(headers[HEADER_REPLAY_OF] for _, _, headers in lab.put_back()) == {
@@ -337,4 +338,5 @@ def test_a_thousand_letters_are_repaired_and_put_back_with_kills_in_the_middle(p
     assert (again["put_back"], again["left_out"]) == (0, {"failed_again": BROKEN - REPAIRED + LACKING})
     platform.stop(JOB, drain=True)
     found = platform.documents(f"{JOB}-day").values()
-    assert sum(one["n"] for one in found) == ZERO + REPAIRED
+    # The upgrade has computed the open day anew, and with it the records that the version before could not use: docs/dead-letters.md.
+    assert sum(one["n"] for one in found) == 2 * ZERO + REPAIRED
