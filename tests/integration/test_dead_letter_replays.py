@@ -338,5 +338,5 @@ def test_a_thousand_letters_are_repaired_and_put_back_with_kills_in_the_middle(p
     assert (again["put_back"], again["left_out"]) == (0, {"failed_again": BROKEN - REPAIRED + LACKING})
     platform.stop(JOB, drain=True)
     found = platform.documents(f"{JOB}-day").values()
-    # The upgrade has computed the open day anew, and with it the records that the version before could not use: docs/dead-letters.md.
+    # The upgrade has computed the open day anew, with the records that the version before could not use: docs/dead-letters.md.
     assert sum(one["n"] for one in found) == 2 * ZERO + REPAIRED
