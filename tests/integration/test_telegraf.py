@@ -29,7 +29,7 @@ WEATHER = {
         "time": {"type": "timestamp", "unit": "ns"},
     },
 }
-AGENT = "[agent]\n  omit_hostname = true\n  metric_batch_size = 100\n"
+AGENT = "[agent]\n  omit_hostname = true\n  metric_batch_size = 100\n  precision = \"1ns\"\n"
 
 
 def run_telegraf(directory: Path, output: str) -> None:
@@ -81,7 +81,7 @@ def test_lines_by_mqtt_are_in_the_log(kafka: str, tmp_path: Path) -> None:
     port = free_port()
     gateway = GatewayProcess("mqtt_listener", kafka, tmp_path, mqtt_listener_port=port)
     try:
-        stream = gateway.register(**WEATHER, mqtt={"topics": ["telegraf/+"]})
+        stream = gateway.register(is_open=False, **WEATHER, mqtt={"topics": ["telegraf/+"]})
         output = (
             f'[[outputs.mqtt]]\n  servers = ["tcp://127.0.0.1:{port}"]\n  topic = "telegraf/{{{{ .PluginName }}}}"\n'
             f'  qos = 1\n  protocol = "3.1.1"\n  data_format = "influx"\n'
