@@ -6,10 +6,11 @@ import json
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import cbor2
@@ -81,7 +82,7 @@ class Case(NamedTuple):
     letters: list[str]
     """Reasons of these dead letters, sorted."""
     path: str = "records"
-    headers: dict[str, str] = {}
+    headers: Mapping[str, str] = MappingProxyType({})
     """Of each request."""
 
 
