@@ -1,86 +1,40 @@
-"""docs/tutorial.md, typed as it stands there: every command, in order, against a stack of its own."""
+"""docs/tutorial.md and docs/tutorial-devices.md, typed as they stand there: every command, in order, each against a stack of its
+own. What can be tried without a stack is in tests/unit/test_tutorials.py."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.servers import free_port_offset
-
-ROOT = Path(__file__).parents[2]
-TUTORIAL = ROOT / "docs" / "tutorial.md"
-STRANDLINE = Path(sys.executable).parent / "strandline"
-PORTS = (8080, 8081, 9200)
-
-
-def blocks(page: str) -> list[str]:
-    """The shell blocks of a page."""
-    return re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Typist:
-    """Types the tutorial's commands in a directory of its own, against ports and files of its own."""
-
-    directory: Path
-    offset: int
-
-    def own(self, block: str) -> str:
-        """The same commands for this stack: only the program's path, its options and the ports differ."""
-        where = f"--data-dir {self.directory / 'data'}"
-        more = {"up": f"{where} --port-offset {self.offset}", "pipeline check": ""}
-
-        def command(match: re.Match[str]) -> str:
-            return f"{STRANDLINE} {match[1]} {more.get(match[1], where)}"
-
-        block = re.sub(r"\.venv/bin/strandline ((?:job |dead-letters |pipeline )?[a-z]+)", command, block)
-        for port in PORTS:
-            block = block.replace(f"127.0.0.1:{port}", f"127.0.0.1:{port + self.offset}")
-        return block
-
-    def type(self, block: str, timeout_s: float = 280) -> str:
-        """Run a block; every command of it must succeed. Returns what it printed."""
-        script = f"set -euo pipefail\n{self.own(block)}"
-        done = subprocess.run(
-            ["bash", "-c", script], cwd=self.directory, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
-        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
+from tests.support.tutorials import DEVICES, FIRST, Typist, blocks, typing
 
 
 @pytest.fixture
 def typist(monkeypatch: pytest.MonkeyPatch) -> Iterator[Typist]:
     monkeypatch.setenv("STRANDLINE_STANDBYS", "0")
-    with tempfile.TemporaryDirectory(prefix="strandline-tutorial-") as directory:
-        one = Typist(Path(directory), free_port_offset())
-        try:
-            yield one
-        finally:
-            if (one.directory / "data" / "stack.json").exists():
-                command = [str(STRANDLINE), "down", "--data-dir", str(one.directory / "data")]
-                subprocess.run(command, env=dict(os.environ), capture_output=True, timeout=120, check=False)
+    with typing() as one:
+        yield one
+
+
+def sources(answer: str) -> list[dict[str, Any]]:
+    """The documents that a search of Elasticsearch gave."""
+    found = json.loads(answer[answer.index('{\n  "took"') :])
+    return [hit["_source"] for hit in found["hits"]["hits"]]
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_every_command_of_the_tutorial_does_what_it_says(typist: Typist) -> None:
-    up, check, apply, send, results, draw, rejected, audit, down = blocks(TUTORIAL.read_text())
+    up, check, apply, send, results, draw, rejected, audit, down = blocks(FIRST)
     typist.type(up)
     typist.type(check)
     typist.type(apply)
     assert json.loads(typist.type(send)) == {"accepted": 5}
-    answer = typist.type(results)
-    found = json.loads(answer[answer.index('{\n  "took"') :])["hits"]["hits"]
-    rows = [(hit["_source"]["room"], hit["_source"]["n"], hit["_source"]["mean"]) for hit in found]
+    rows = [(one["room"], one["n"], one["mean"]) for one in sources(typist.type(results))]
     assert sorted(rows) == [("cellar", 1, 12.0), ("kitchen", 1, 22.3), ("kitchen", 2, 21.65)]
     typist.type(draw)
     data = json.loads(re.findall(r'id="data">(.*?)</script>', (typist.directory / "comfort.html").read_text())[0])
@@ -95,8 +49,43 @@ def test_every_command_of_the_tutorial_does_what_it_says(typist: Typist) -> None
     )
 
 
-def test_the_tutorial_has_no_command_that_is_not_run() -> None:
-    page = TUTORIAL.read_text()
-    outside = re.sub(r"^```sh\n.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
-    assert ".venv/bin/" not in outside and "curl" not in outside
-    assert len(blocks(page)) == 9
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_two_devices_become_documents_and_their_broken_records_are_mended(typist: Typist) -> None:
+    up, declare, desk, apply, explain, publish, look, letters, repair, replay, drain, *pump, down = blocks(DEVICES)
+    typist.type(up)
+    typist.type(declare)
+    assert "two-readings-and-a-broken-one: ok" in typist.type(desk)
+    typist.type(apply)
+    assert "boiler-heat" in typist.type(explain)
+    typist.type_until(explain, lambda said: "nothing has arrived yet" in said)
+    typist.type(publish)
+    listed = typist.type_until(letters, lambda said: said.count("schema") == 2)
+    assert re.findall(r"boilers +(\d+) +(\d+) ", listed) == [("0", "2"), ("0", "3")]
+    typist.type_until(look, lambda said: "east" in said)
+    typist.type(repair)
+    assert re.findall(r"^(\w+) +\d+$", typist.type(replay).replace("put back", ""), re.MULTILINE) == ["accepted"] * 2
+    temperatures = sources(typist.type(drain))
+    assert {one["boiler"] for one in temperatures} == {"east"}
+    assert sum(one["n"] for one in temperatures) == 4
+    assert max(one["hottest"] for one in temperatures) == 95
+    assert sum(one["n"] * one["mean"] for one in temperatures) == pytest.approx(23.5 + 24.5 + 95 - 25.5, abs=0.05)
+
+    device, infer, at_desk, emit, show, change, readings, close = pump
+    typist.type(device)
+    assert "from: $.water.flow" in typist.type(infer)
+    (minute,) = [json.loads(line) for line in typist.type(at_desk).splitlines()]
+    assert (minute["pump"], minute["n"], minute["mean"]) == ("p1", 1, 3.25)
+    typist.type(emit)
+    typist.type_until(show, lambda said: re.search(r"^records +[1-9]", said, re.MULTILINE) is not None)
+    typist.type(change)
+    # Until the job has read both, its index may not be there.
+    answer = typist.type_until(readings, lambda said: '"took"' in said and len(sources(said)) == 2)
+    assert [one["flow"] for one in sources(answer)] == [3.25, 4.25]
+    assert "3.75" in typist.type(close)
+    typist.type(down)
+
+
+@pytest.mark.parametrize(("page", "count"), [(FIRST, 9), (DEVICES, 20)])
+def test_no_page_has_a_command_that_is_not_run(page: Any, count: int) -> None:
+    assert len(blocks(page)) == count

@@ -18,7 +18,7 @@ from strandline.processing.source.prospects import Prospects
 from strandline.services.cli.dead_letter_verbs import _sum
 from strandline.services.cli.display import repair_sentence, replay_notes
 from strandline.services.supervision import dead_letter_replays
-from strandline.services.supervision.dead_letter_replays import LetterFilter, _judge, _Original, _runs
+from strandline.services.supervision.dead_letter_replays import DeadLetters, LetterFilter, _judge, _Original, _runs
 from tests.support.control import BOTH, Api
 
 STREAM = """
@@ -51,10 +51,10 @@ def letter(number: int, reason: str = "decode", step: str = "decode", **headers:
     return StoredDeadLetter(number, 1_000 * number, place | headers, b"%d" % number)
 
 
-def prospects(explode: bool = False) -> Prospects:
+def prospects(explode: bool = False, pipeline_text: str = PIPELINE) -> Prospects:
     stream = STREAM if explode else STREAM.replace("explode: $.items\n", "")
     (document,) = read_documents(stream, "stream.yaml")
-    (pipeline,) = read_documents(PIPELINE, "pipeline.yaml")
+    (pipeline,) = read_documents(pipeline_text, "pipeline.yaml")
     return Prospects(check(PipelineSpec.parse(pipeline), StreamSpec.parse(document)), NOW_MS - 60_000)
 
 
@@ -87,6 +87,24 @@ def test_the_outcome_is_what_the_present_version_makes_of_the_record() -> None:
         "decode",
     ]
     assert "watermark" in found[5].message
+
+
+def test_a_pipeline_without_a_window_judges_records_too() -> None:
+    text = PIPELINE[: PIPELINE.index("  - window")] + "  - emit: [{elasticsearch: powers}]\n"
+    found = prospects(pipeline_text=text).of_records([record(), record(rated=0)], [{}, {}], NOW_MS)
+    assert [one.outcome for one in found] == ["accepted", "expression"]
+
+
+def test_records_are_judged_by_the_streams_present_document(api: Api) -> None:
+    """Not by the one with which the job's run began: what is put back is in a slice to come."""
+    api.apply(BOTH.replace("power: double", "power: {type: double, max: 10}"))
+    epoch = api.ledger.begin_run("power", pid=1).epoch
+    api.ledger.set_run_streams("power", epoch, {"turbines": 1})
+    api.apply(BOTH.replace("power: double", "power: {type: double, max: 99}"))
+    letters = DeadLetters(api.ledger, api.log, "127.0.0.1:1", 1_000_000)
+    _, pipeline = letters._job("power")
+    (prospect,) = letters._prospects(pipeline, [record(ts=NOW_MS - 50_000_000_000, power=50)], [{}])
+    assert prospect.outcome == "accepted"
 
 
 def test_a_record_of_many_rows_is_accepted_if_all_are() -> None:

@@ -221,6 +221,16 @@ def test_attributes_of_all_kinds() -> None:
     assert point["value"] is None
 
 
+def test_a_point_that_does_not_know_its_time_has_none() -> None:
+    """It is not of 1970: it becomes a dead letter, or takes the time of arrival (`else: log`)."""
+    for time in ({}, {"timeUnixNano": 0}):
+        gauge = {"name": "x", "gauge": {"dataPoints": [{"asDouble": 1.5, **time}]}}
+        request = {"resourceMetrics": [{"scopeMetrics": [{"metrics": [gauge]}]}]}
+        for body in (json.dumps(request).encode(), protobuf(request)):
+            (point,) = points(OtlpMetrics(), body)
+            assert "time" not in point and point["value"] == 1.5
+
+
 def test_samples_of_prometheus() -> None:
     body = write_request(
         ({"__name__": "up", "job": "node", "instance": "a:9100"}, [(1.0, 1_000), (0.0, 2_000)]),

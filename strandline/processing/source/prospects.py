@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from strandline.core.record_headers import REASON_EXPRESSION
 from strandline.processing.formats.record_rows import RowReader
+from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.source.data_source import task_config
 from strandline.processing.source.decoding import decoder_of
 
@@ -35,7 +36,7 @@ class Prospects:
         config = task_config(pipeline, "", (0,))
         self._decoder = decoder_of(config.decoding)
         self._row_reader = RowReader(config.decoding.format)
-        self._steps = config.cascade.record_steps
+        self._steps = RowSteps(config.record_steps, dict(config.types))
         self._watermark_ms = watermark_ms
         self._max_ahead_ms = pipeline.event_time_rule.max_ahead_ms
 

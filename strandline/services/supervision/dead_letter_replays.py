@@ -32,7 +32,7 @@ from strandline.log.record_key import key_finder
 from strandline.processing.emission.put_back import PutBack, PutBackRecord, put_back
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.result_streams import emitter_of
-from strandline.processing.pipelines.stored import load_pipeline
+from strandline.processing.pipelines.stored import input_of, load_pipeline
 from strandline.processing.slices.watermark import greatest
 from strandline.processing.source.prospects import ACCEPTED, Prospect, Prospects
 from strandline.processing.source.slice_rows import row_identity
@@ -246,8 +246,9 @@ class DeadLetters:
 
     def _job(self, job: str) -> tuple[JobRow, CheckedPipeline]:
         row = self._ledger.job(job)
-        pipeline = load_pipeline(self._ledger, job, row.version)
-        stream = pipeline.stream.stream
+        stream = input_of(self._ledger, job, row.version)
+        # A record that is put back is in a slice to come, so the stream's present document counts.
+        pipeline = load_pipeline(self._ledger, job, row.version, {stream: self._ledger.stream_version(stream)})
         if emitter := emitter_of(self._ledger, stream):
             raise Conflict(
                 f"stream {stream} holds the results of job {emitter}, and nothing else may get into it; mend what job {emitter} "

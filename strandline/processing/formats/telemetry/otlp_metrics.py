@@ -103,7 +103,9 @@ def _points(request: Any) -> Iterator[dict[str, Any]]:
 
 
 def _point(kind: str, point: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"time": point.time_unix_nano, "attributes": _attributes(point.attributes)}
+    found: dict[str, Any] = {"attributes": _attributes(point.attributes)}
+    if point.time_unix_nano:  # 0 is a point that does not know its time
+        found["time"] = point.time_unix_nano
     if point.start_time_unix_nano:
         found["start_time"] = point.start_time_unix_nano
     if kind in ("gauge", "sum"):
