@@ -29,7 +29,7 @@ WEATHER = {
         "time": {"type": "timestamp", "unit": "ns"},
     },
 }
-AGENT = "[agent]\n  omit_hostname = true\n  metric_batch_size = 100\n  precision = \"1ns\"\n"
+AGENT = '[agent]\n  omit_hostname = true\n  metric_batch_size = 100\n  precision = "1ns"\n'
 
 
 def run_telegraf(directory: Path, output: str) -> None:
