@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka import Producer
 
@@ -274,8 +275,9 @@ def answer(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 def kill_control(platform: Platform) -> None:
     """Kill the service, and start it again."""
-    pid = PidFile(platform.stack.data_dir).all()["control"]
-    os.kill(pid, signal.SIGKILL)
+    control = psutil.Process(PidFile(platform.stack.data_dir).all()["control"])
+    control.kill()
+    control.wait(60)
     platform.stack.start_control()
 
 
