@@ -8,7 +8,7 @@ from strandline.ledger.ledger import Ledger
 
 
 def open_doorkeeper(settings: Settings, ledger: Ledger) -> Doorkeeper | None:
-    """None while whoever reaches the service may do everything. The caller closes it, before the ledger.
+    """None without authentication: then every caller may do everything. The caller closes it, before the ledger.
 
     Raises InvalidSettings when what is set of an OIDC provider can't be used.
     """

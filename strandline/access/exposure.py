@@ -1,4 +1,4 @@
-"""Which doors may be reached from other machines: those that ask who comes, and those of which an operator has said so."""
+"""Which listeners other machines may reach: those that ask for a login, and those that the operator has opened."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The one place that answers "may this principal do this to that". Pure: no door, no ledger, no clock.
 
-Three roles, each of which may do what the one before it may:
+Three roles. Each includes the rights of the one before it:
 
     viewer     reads everything: jobs, streams, results, dead letters with their bytes, events, metrics; checks documents
     operator   applies documents, starts, stops, resets and deletes jobs, deletes streams, audits, backfills, replays dead letters

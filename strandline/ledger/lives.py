@@ -217,7 +217,8 @@ class Lives(Part):
             connection.execute(sa.update(jobs).where(jobs.c.name.in_(deleted)).values(letters_first=0))
 
     def delete_stream(self, name: str, checked: Mapping[str, int]) -> None:
-        """Delete the registration of a stream. `checked`: the present version of each job, none of which needs the stream.
+        """Delete the registration of a stream. `checked`: the present version of each job; the caller has seen that none needs
+        the stream.
 
         Raises Conflict when there is another job or version by now; NotFound.
         """

@@ -75,7 +75,7 @@ def _bytes_of(text: str) -> bytes:
 
 
 def _find(files: Sequence[FileDescriptorProto], message: str) -> Descriptor:
-    """The message type in these files, each of which follows those that it imports."""
+    """The message type in these files. Each file comes after those that it imports."""
     from importlib import import_module
 
     from google.protobuf.descriptor_pool import DescriptorPool

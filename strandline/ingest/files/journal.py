@@ -1,4 +1,4 @@
-"""What of which file is in the log, durably: a table of files, and the attempt that is under way.
+"""Which part of each file is in the log, durably: a table of files, and the attempt that is under way.
 
 A file is what it holds, not what it is called: it is known by the hash of the bytes that were taken of it. So a file that was
 moved or copied is taken once, and one that has grown goes on behind what was taken.

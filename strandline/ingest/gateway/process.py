@@ -57,7 +57,7 @@ class GatewayResources:
     directory: Path = Path()
     """Where this process may keep files of its own; no other process uses it."""
     doorkeeper: Doorkeeper | None = None
-    """Tells who sends a request; None while whoever reaches the gateway may use it."""
+    """Tells who sends a request; None without authentication: then every sender may use the gateway."""
 
     def appender(self, spec: StreamSpec, *, may_spool: bool) -> StreamAppender:
         """A way into the log for the records of one stream."""

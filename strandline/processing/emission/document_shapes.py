@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from strandline.core.errors import Fenced
@@ -42,8 +43,12 @@ class EmissionsOfRun:
             for stage in self.run.pipeline.record_stages
         )
 
+    @cached_property
+    def _generation(self) -> int:
+        return own_generation(self.run)
+
     def _places(self, stage: Stage | RecordStage) -> tuple[tuple[StoreWriter, ...], tuple[ResultStream, ...]]:
-        run, settings, generation = self.run, self.run.settings, own_generation(self.run)
+        run, settings, generation = self.run, self.run.settings, self._generation
         shapes = [(document_shape(run.pipeline, stage, emit, run.version, generation), emit) for emit in stage.emits]
         streams = (
             ResultStream(settings.kafka_bootstrap, shape, self.stream_keys[shape.emit_name], settings.record_bytes_max)
@@ -60,7 +65,7 @@ class EmissionsOfRun:
     def _common(self, stage: Stage | RecordStage) -> dict[str, Any]:
         run, settings = self.run, self.run.settings
         return {
-            "shape": letter_shape(run.pipeline, stage, run.version, own_generation(run)),
+            "shape": letter_shape(run.pipeline, stage, run.version, self._generation),
             "job": run.job,
             "stage": stage.name,
             "epoch": run.epoch,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
@@ -40,35 +41,21 @@ def document_shape(
 ) -> DocumentShape:
     """What the documents of one emission have in common. A backfill's documents always have ids from the data, whatever the job's
     guarantee: every attempt computes the same."""
-    is_once = is_backfill or pipeline.spec.guarantee == "exactly_once"
+    common: dict[str, Any] = {
+        "emit_name": emit.name,
+        "job": pipeline.job,
+        "stage": stage.name,
+        "version": version,
+        "is_stream": emit.kind == "stream",
+        "is_elsewhere": emit.kind not in ("elasticsearch", "stream"),
+        "is_once": is_backfill or pipeline.spec.guarantee == "exactly_once",
+        "generation": generation,
+        "is_shown": not is_backfill,
+    }
     if isinstance(stage, RecordStage):
-        return RecordShape(
-            emit_name=emit.name,
-            job=pipeline.job,
-            stage=stage.name,
-            version=version,
-            by=(),
-            aggregates=stage.fields,
-            is_stream=emit.kind == "stream",
-            is_elsewhere=emit.kind not in ("elasticsearch", "stream"),
-            is_once=is_once,
-            generation=generation,
-            is_shown=not is_backfill,
-            input_stream=pipeline.stream.stream,
-        )
-    return DocumentShape(
-        emit_name=emit.name,
-        job=pipeline.job,
-        stage=stage.name,
-        version=version,
-        by=tuple(zip(stage.by, stage.by_types, strict=True)),
-        aggregates=tuple(stage.value_types.items()),
-        is_stream=emit.kind == "stream",
-        is_elsewhere=emit.kind not in ("elasticsearch", "stream"),
-        is_once=is_once,
-        generation=generation,
-        is_shown=not is_backfill,
-    )
+        return RecordShape(by=(), aggregates=stage.fields, input_stream=pipeline.stream.stream, **common)
+    by = tuple(zip(stage.by, stage.by_types, strict=True))
+    return DocumentShape(by=by, aggregates=tuple(stage.value_types.items()), **common)
 
 
 def unusable_results(

@@ -1,7 +1,7 @@
 """TLS before a protocol: a handshake has a deadline, only so many are under way at once, and changed certificates are taken.
 
 A connection becomes the protocol's when its handshake is over; the protocol's own limits begin then. Of the handshakes that are
-under way the oldest is dropped for a new one over the limit: so whoever opens connections and says nothing keeps nobody out.
+under way the oldest is dropped for a new one over the limit: so silent connections keep nobody out.
 """
 
 from __future__ import annotations
