@@ -229,10 +229,10 @@ def by_operators(pipeline: CheckedPipeline, log: Log) -> tuple[Results, Rejected
             decoded = decoder.decode(lines, [0] * len(lines), watermark_ms)
             of_piece = {reject.index: reject.reason for reject in decoded.rejects}
             accepted = [at for at in range(len(lines)) if at not in of_piece]
-            chain = RecordChain(pipeline.record_stages, pipeline.record_steps, STREAM.types)
-            stepped, at_stages = chain.apply(decoded.arrays, len(accepted))
+            chain = RecordChain(pipeline.record_stages, pipeline.stages, STREAM.types)
+            came = chain.apply(decoded.arrays, len(accepted))
             partition = piece.offsets.partition
-            for records_at in at_stages:
+            for records_at in came.at_stages:
                 event_us = decoded.event_time.cast(pa.int64())
                 places = np.array([offsets[at] for at in accepted], np.int64)
                 blob = pack_record_rows(records_at, partition, event_us, places, None)
@@ -240,10 +240,11 @@ def by_operators(pipeline: CheckedPipeline, log: Log) -> tuple[Results, Rejected
                 rows = unpack_record_rows([(partition, 0, blob)])[RECORDS]
                 documents = [one for one in shape.documents(rows, 1, 1) if isinstance(one, Document)]
                 records_emitted |= {one.id: encode_result(json.loads(one.source)) for one in documents}
-            of_piece |= {accepted[problem.row]: "expression" for problem in stepped.problems}
+            of_piece |= {accepted[problem.row]: "expression" for problem in came.problems}
             rejected |= {f"machines/{partition}/{offsets[at]}": reason for at, reason in of_piece.items()}
-            event_us = decoded.event_time.take(pa.array(stepped.rows)).cast(pa.int64())
-            chunks += [chunk for _, chunk in cascade.cut(partition, 0, event_us, stepped.columns)]
+            for first, stepped in came.at_windows:
+                event_us = decoded.event_time.take(pa.array(stepped.rows)).cast(pa.int64())
+                chunks += [chunk for _, chunk in cascade.cut(partition, 0, event_us, stepped.columns, first)]
         stepped = cascade.step(state, chunks, Closing(watermark_ms, after_ms))
         state, results = stepped.state, stepped.results
         for stage, one in zip(pipeline.stages, results, strict=True):

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from strandline.core.stream import StreamSpec
 from strandline.processing.operators.cascade import Cascade, Chunk
 from strandline.processing.operators.casting import arrow_type
+from strandline.processing.operators.record_chain import RecordChain
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
@@ -148,6 +149,7 @@ def run(
     can't use. Rows of a slice are cut into chunks. `before`: the watermark before the first of the slices. Each result must come
     in the slice that closes its window."""
     cascade = Cascade(checked.stages, checked.stream.types, buckets)
+    chain = RecordChain((), checked.stages, checked.stream.types)
     states: dict[int, bytes | None] = dict.fromkeys(range(buckets))
     names = [name for stage in checked.stages for name in (stage.name, f"{stage.name} failed")]
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
@@ -160,21 +162,21 @@ def run(
             for sequence, first in enumerate(range(0, len(mine), chunk_rows)):
                 part = mine[first : first + chunk_rows]
                 columns = chunk_columns(part)
-                stepped = cascade.record_steps.apply(columns, len(part))
-                event_us = pa.array(np.array([row.ts_ms * 1000 for row in part], np.int64)[stepped.rows])
-                for bucket, chunk in cascade.cut(partition, sequence, event_us, stepped.columns):
-                    chunks[bucket].append(chunk)
-        parts: dict[int, list[bytes]] = defaultdict(list)
+                for first, came in chain.apply(columns, len(part)).at_windows:
+                    event_us = pa.array(np.array([row.ts_ms * 1000 for row in part], np.int64)[came.rows])
+                    for bucket, chunk in cascade.cut(partition, sequence, event_us, came.columns, first):
+                        chunks[bucket].append(chunk)
+        parts: dict[tuple[int, int], list[bytes]] = defaultdict(list)
         for bucket in range(buckets):
             stepped = cascade.step(states[bucket], list(reversed(chunks[bucket])), closing)
             states[bucket] = stepped.state
             for one in stepped.results:
                 found[one.stage] += in_order(one.rows, keys[one.stage], closing)
                 found[f"{one.stage} failed"] += one.failed.to_pylist()
-            for target, part in stepped.parts:
-                parts[target].append(part)
-        for of_bucket in parts.values():
-            merged = cascade.merge(list(reversed(of_bucket)))
+            for target, stage, part in stepped.parts:
+                parts[target, stage].append(part)
+        for (_, stage), of_bucket in parts.items():
+            merged = cascade.merge(stage, list(reversed(of_bucket)))
             found[merged.stage] += in_order(merged.rows, keys[merged.stage], closing)
         before = watermark_ms
     for rows_of_stage in found.values():

@@ -152,9 +152,9 @@ class Engine:
             self.states[bucket] = done.state
             outcomes.append(done.outcome)
             parts += done.parts
-        for bucket in sorted({target for target, _ in parts}, reverse=True):
-            of_bucket = [part for target, part in reversed(parts) if target == bucket]
-            outcomes.append(self.keyed.emit_merged(bucket, of_bucket, work))
+        for bucket, stage in sorted({(target, stage) for target, stage, _ in parts}, reverse=True):
+            of_bucket = [part for target, of, part in reversed(parts) if (target, of) == (bucket, stage)]
+            outcomes.append(self.keyed.emit_merged(bucket, stage, of_bucket, work))
         return outcomes
 
     def digest(self) -> dict[str, list[str]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +26,9 @@ from strandline.processing.audit.table import Database, Table
 from strandline.processing.audit.window_query import WindowQuery
 from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.operators.blobs import batch_of
-from strandline.processing.operators.cascade import results_behind_steps
+from strandline.processing.operators.cascade import each_once, results_behind_steps
 from strandline.processing.operators.row_steps import RowSteps
+from strandline.processing.pipelines.event_time import RECORDS, places_taken
 from strandline.processing.pipelines.stages import Emit, RowStep, Stage
 from strandline.processing.source.decoding import DecodedChunk, decode_pieces, decoder_of
 from strandline.processing.source.recorded_slices import LogTask
@@ -41,14 +42,12 @@ AUDITED = ("elasticsearch", "stream")
 
 @dataclass(frozen=True)
 class RecordsPart:
-    """Some records of a span, to be rows of its first stage. Those that are rejected become dead letters to expect."""
+    """Some records of a span, to be rows of its first windows. Those that are rejected become dead letters to expect."""
 
     name: str
     decoding: DecodingConfig
-    stage: Stage | None
-    """The first window; None: there is none."""
-    steps: tuple[RowStep, ...]
-    """All that is done to records."""
+    first: tuple[tuple[Stage, Table], ...]
+    """The windows that take records, with the tables of their rows."""
     types: Mapping[str, str]
     """The stream's fields."""
     events_from_ms: int
@@ -56,7 +55,6 @@ class RecordsPart:
     """Only records from the one time to before the other are needed for the span's windows."""
     has_late_letters: bool
     task: LogTask
-    records: Table | None
     compared: Table
     """The rows to compare."""
     emissions: tuple[RecordsToCompare, ...] = ()
@@ -68,19 +66,27 @@ class RecordsPart:
 
     def run(self) -> Account:
         account = Account()
-        steps = RowSteps(self.steps, self.types)
-        query = WindowQuery(self.stage, steps.types) if self.stage is not None else None
-        emissions = [(one, RowSteps(one.steps, self.types)) for one in self.emissions if self.task.own]
+        firsts = [(stage, RowSteps(stage.pre_steps, self.types), table) for stage, table in self.first]
+        emissions = [(one, RowSteps(one.steps, self.types)) for one in self.emissions]
         ends = np.array([piece.offsets.offset_next for piece in self.task.pieces])
         with ExitStack() as tables:
-            records = tables.enter_context(self.records.writer(self.name)) if self.records is not None else None
+            windows = [
+                (WindowQuery(stage, steps.types), steps, tables.enter_context(table.writer(self.name)))
+                for stage, steps, table in firsts
+            ]
             letters = tables.enter_context(self.compared.writer(self.name))
             for chunk in decode_pieces(self.decoding, decoder_of(self.decoding), self.task.pieces):
                 offsets, decoded = chunk.offsets, chunk.decoded
                 rejected = {reject.index: reject.reason for reject in decoded.rejects}
                 accepted = chunk.accepted_places()
-                stepped = steps.apply(decoded.arrays, len(accepted))
-                rejected |= {accepted[problem.row]: REASON_EXPRESSION for problem in stepped.problems}
+                at_windows = [
+                    (query, steps.apply(decoded.arrays, len(accepted)), rows) for query, steps, rows in windows
+                ]
+                at_emissions = [
+                    (one, steps.apply(decoded.arrays, len(accepted))) for one, steps in emissions if self.task.own
+                ]
+                for stepped in (*(one for _, one, _ in at_windows), *(one for _, one in at_emissions)):
+                    rejected |= {accepted[problem.row]: REASON_EXPRESSION for problem in stepped.problems}
                 if self.task.own:
                     account.records += len(offsets)
                     account.rejected.update(rejected.values())
@@ -89,21 +95,19 @@ class RecordsPart:
                 if self.task.own:
                     places = np.searchsorted(ends, np.array(offsets, np.int64)[accepted], "right")
                     self._note_latest(account, places, event_us // 1000)
-                for emission, steps_before in emissions:
-                    came = steps_before.apply(decoded.arrays, len(accepted))
+                for emission, came in at_emissions:
                     compared, results = emission.rows_of(
                         chunk, np.array(accepted, np.int64)[came.rows], event_us[came.rows], came.columns
                     )
                     letters.append(compared)
                     account.results[emission.stage] += results
-                if query is None or records is None:
-                    continue
-                event_ms = event_us[stepped.rows] // 1000
-                wanted = pa.array(
-                    np.flatnonzero((event_ms >= self.events_from_ms) & (event_ms < self.events_before_ms))
-                )
-                columns = {name: column.take(wanted) for name, column in stepped.columns.items()}
-                records.append(query.rows(pa.array(event_ms).take(wanted), columns))
+                for query, stepped, rows in at_windows:
+                    event_ms = event_us[stepped.rows] // 1000
+                    wanted = pa.array(
+                        np.flatnonzero((event_ms >= self.events_from_ms) & (event_ms < self.events_before_ms))
+                    )
+                    columns = {name: column.take(wanted) for name, column in stepped.columns.items()}
+                    rows.append(query.rows(pa.array(event_ms).take(wanted), columns))
         return account
 
     def _note_latest(self, account: Account, places: np.ndarray, event_ms: np.ndarray) -> None:
@@ -166,7 +170,7 @@ class Results:
 
     rows: pa.RecordBatch
     without_value: pa.RecordBatch
-    """Those of them that do not fit their type, or for which a step before the next stage has no value."""
+    """Those of them that do not fit their type, or for which a step before a next stage has no value."""
 
 
 class Recomputation:
@@ -185,14 +189,20 @@ class Recomputation:
         self.span = span
         self._compared = compared
         self._stages: list[tuple[RowSteps, WindowQuery, Table]] = []
-        pipeline, types = span.pipeline, dict(span.pipeline.stream.types)
-        for stage in pipeline.stages:
+        pipeline = span.pipeline
+        first = []
+        for stage, taken in zip(pipeline.stages, places_taken(pipeline.windows), strict=True):
+            before = None if taken == RECORDS else pipeline.stages[taken]
+            types = pipeline.stream.types
+            if before is not None:
+                types = before.window_types if stage.takes_window else before.field_types
             steps = RowSteps(stage.pre_steps, types)
             query = WindowQuery(stage, steps.types)
             table = Table(directory / stage.name, query.row_schema)
             table.create()
             self._stages.append((steps, query, table))
-            types = stage.field_types
+            if before is None:
+                first.append((stage, table))
         emissions = tuple(
             RecordsToCompare(
                 one.name,
@@ -211,14 +221,12 @@ class Recomputation:
             RecordsPart(
                 name=f"{directory.name}-{number}",
                 decoding=decoding,
-                stage=pipeline.stages[0] if pipeline.stages else None,
-                steps=pipeline.record_steps,
+                first=tuple(first),
                 types=pipeline.stream.types,
                 events_from_ms=span.events_from_ms,
                 events_before_ms=span.events_before_ms,
                 has_late_letters=pipeline.spec.late != "drop",
                 task=task,
-                records=self._stages[0][2] if self._stages else None,
                 compared=compared,
                 emissions=emissions,
             )
@@ -242,26 +250,36 @@ class Recomputation:
         return Counter({name: counts[name] for name in self.span.windows if name in counts})
 
     def results(self, database: Database, at: int) -> Iterator[Results]:
-        """The results of the stage at this place that lie in the span, in no order; all of them become rows of the next."""
+        """The results of the stage at this place that lie in the span, in no order; all of them become rows of those that take
+        them."""
         _, query, table = self._stages[at]
         post_steps = RowSteps(query.stage.post_steps, query.stage.window_types)
         ends = self.span.windows.get(query.stage.name)
-        is_last = at == len(self._stages) - 1
-        with nullcontext() if is_last else self._stages[at + 1][2].writer("results") as following:
+        with ExitStack() as tables:
+            takers = [
+                (one, tables.enter_context(self._stages[one][2].writer("results")))
+                for one in self.span.pipeline.takers[at]
+            ]
             for given in query.results(database, table):
                 batch = results_behind_steps(post_steps, given, query.stage) if query.stage.post_steps else given
-                bad = batch.filter(pc.is_valid(batch.column(PROBLEM)))
-                if following is not None:
-                    rows, failed = self._rows_of_next(at + 1, batch)
+                failed = []
+                for one, following in takers:
+                    rows, failed_here = self._rows_of_next(one, given, batch)
                     following.append(rows)
-                    bad = pa.concat_batches([bad, failed])
+                    failed.append(failed_here)
+                bad = pa.concat_batches(
+                    [batch.filter(pc.is_valid(batch.column(PROBLEM))), each_once(failed, batch, query.stage.by)]
+                )
                 if ends is not None:
                     yield Results(batch.filter(_ends_in(batch, ends)), bad.filter(_ends_in(bad, ends)))
 
-    def _rows_of_next(self, at: int, results: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Results as rows of the next stage, and those for which a step before it has no value. A result that is a dead letter
-        has no place in it."""
+    def _rows_of_next(
+        self, at: int, given: pa.RecordBatch, shown: pa.RecordBatch
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Results as rows of the next stage at this place, and those for which a step before it has no value. A result that is a
+        dead letter has no place in it. `shown`: behind the steps before the emission."""
         steps, query, _ = self._stages[at]
+        results = given if query.stage.takes_window else shown
         good = results.filter(results.column(PROBLEM).is_null())
         stepped = steps.apply(dict(zip(good.schema.names, good.columns, strict=True)), good.num_rows)
         failed = good.take(pa.array([problem.row for problem in stepped.problems], pa.int64()))

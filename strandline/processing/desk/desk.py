@@ -35,7 +35,7 @@ from strandline.processing.pipelines.event_time import earliest_event, open_unti
 from strandline.processing.pipelines.stages import RecordStage, Stage
 from strandline.processing.slices.watermark import emitted_up_to
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
-from strandline.processing.source.slice_rows import FACTS, RECORD_ROWS, RECORDS, REJECTED, decode_facts
+from strandline.processing.source.slice_rows import FACTS, RECORD_ROWS, REJECTED, branch_of, decode_facts
 from strandline.processing.source.source_config import TaskConfig
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.document import Document, DocumentShape
@@ -271,8 +271,8 @@ class Desk:
         chunks: list[Chunk] = []
         record_rows: list[tuple[int, int, bytes]] = []
         for _, kind, partition, sequence, blob in self._task.rows(part.chunks, is_new=True, work=None):
-            if kind == RECORDS:
-                chunks.append(Chunk(partition, sequence, blob))
+            if (branch := branch_of(kind)) is not None:
+                chunks.append(Chunk(partition, sequence, blob, branch))
             elif kind == RECORD_ROWS:
                 record_rows.append((partition, sequence, blob))
             elif kind == REJECTED:
@@ -300,8 +300,8 @@ class Desk:
 
     def _accepted(self, chunks: Iterable[DecodedChunk]) -> Iterator[Chunk]:
         for _, kind, partition, sequence, blob in self._task.rows(chunks, is_new=False, work=None):
-            if kind == RECORDS:
-                yield Chunk(partition, sequence, blob)
+            if (branch := branch_of(kind)) is not None:
+                yield Chunk(partition, sequence, blob, branch)
 
 
 @dataclass

@@ -28,11 +28,11 @@ from strandline.processing.pipelines.stages import Stage
 from strandline.processing.source.slice_rows import (
     FACTS,
     RECORD_ROWS,
-    RECORDS,
     REJECTED,
     WORK,
     SliceWork,
     SourceFacts,
+    branch_of,
     decode_facts,
     decode_work,
     encode,
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
 
 OUTCOME, PART = 10, 11
-"""The kinds of rows that a bucket gives: what it did, and its part of windows that several buckets share."""
+"""The kinds of rows that a bucket gives: what it did, and its part of windows that several buckets share; of the stage at place n
+with the kind PART + n."""
 OUTCOME_DDL = "bucket int, kind int, blob binary"
 STATE_DDL = "blob binary"
 _LETTERS_BYTES = 16 << 20
@@ -100,8 +101,8 @@ class BucketDone:
 
     state: bytes
     outcome: BucketOutcome
-    parts: list[tuple[int, bytes]]
-    """Of windows that several buckets share: (bucket that merges the parts, this bucket's part)."""
+    parts: list[tuple[int, int, bytes]]
+    """Of windows that several buckets share: (bucket that merges the parts, place of the stage, this bucket's part)."""
     work: SliceWork
     """What was to be done."""
 
@@ -140,8 +141,8 @@ class KeyedTask:
             state.update((done.state,))
         given = [(key[0], OUTCOME, msgspec.json.encode(done.outcome))]
         work = encode(done.work)
-        for bucket, part in done.parts:
-            given += [(self.bucket_keys[bucket], WORK, work), (self.bucket_keys[bucket], PART, part)]
+        for bucket, stage, part in done.parts:
+            given += [(self.bucket_keys[bucket], WORK, work), (self.bucket_keys[bucket], PART + stage, part)]
         yield frame_of(given)
 
     def merge(self, key: tuple[int], frame: pd.DataFrame) -> pd.DataFrame:
@@ -151,17 +152,17 @@ class KeyedTask:
         """
         rows = list(zip(frame["kind"].tolist(), frame["blob"].tolist(), strict=True))
         outcomes = [blob for kind, blob in rows if kind == OUTCOME]
-        parts = [blob for kind, blob in rows if kind == PART]
-        if parts:
+        for stage in sorted({kind - PART for kind, _ in rows if kind >= PART}):
             work = decode_work(next(blob for kind, blob in rows if kind == WORK))
-            outcome = self.emit_merged(self.bucket_keys.index(key[0]), parts, work)
+            parts = [blob for kind, blob in rows if kind == PART + stage]
+            outcome = self.emit_merged(self.bucket_keys.index(key[0]), stage, parts, work)
             outcomes.append(msgspec.json.encode(outcome))
         return frame_of([(key[0], OUTCOME, blob) for blob in outcomes])
 
-    def emit_merged(self, bucket: int, parts: Sequence[bytes], work: SliceWork) -> BucketOutcome:
-        """Emit windows of the last stage, merged from all their parts. Raises StrandlineError."""
+    def emit_merged(self, bucket: int, stage: int, parts: Sequence[bytes], work: SliceWork) -> BucketOutcome:
+        """Emit windows of the stage at this place, merged from all their parts. Raises StrandlineError."""
         outcome = BucketOutcome()
-        self._emit(self.emissions[-1], self.cascade.merge(parts), work, bucket, outcome)
+        self._emit(self.emissions[stage], self.cascade.merge(stage, parts), work, bucket, outcome)
         return outcome
 
     def process(self, bucket: int, rows: Iterable[BucketRow], state: bytes | None) -> BucketDone:
@@ -179,8 +180,8 @@ class KeyedTask:
         record_rows: list[tuple[int, int, bytes]] = []
         work: SliceWork | None = None
         for kind, partition, sequence, blob in rows:
-            if kind == RECORDS:
-                chunks.append(Chunk(partition, sequence, blob))
+            if (branch := branch_of(kind)) is not None:
+                chunks.append(Chunk(partition, sequence, blob, branch))
             elif kind == RECORD_ROWS:
                 record_rows.append((partition, sequence, blob))
             elif kind == WORK:
@@ -203,9 +204,11 @@ class KeyedTask:
             for one in self.record_emissions:
                 if (found := rows_of_stage.pop(one.stage, None)) is not None:
                     self._emit(one, StageResults(one.stage, found, found.slice(0, 0)), work, bucket, outcome)
-        # A last stage that is split has no results yet: `merge` emits them.
-        for emission, results in zip(self.emissions, stepped.results, strict=False):
-            self._emit(emission, results, work, bucket, outcome)
+        # A stage that is split has no results yet: `merge` emits them.
+        results_of = {results.stage: results for results in stepped.results}
+        for emission in self.emissions:
+            if (results := results_of.get(emission.stage)) is not None:
+                self._emit(emission, results, work, bucket, outcome)
         return BucketDone(stepped.state, outcome, stepped.parts, work)
 
     def _emit(

@@ -1,14 +1,16 @@
-"""All windows of a pipeline in one operator: each stage's results are the next one's rows, within one bucket. Pure.
+"""All windows of a pipeline in one operator: a stage's results are the rows of those that take them, within one bucket. Pure.
 
-The bucket of a record is a hash of the fields by which every stage groups. So a bucket holds all records of its keys, a whole
-cascade runs in it, and no result crosses to another bucket, with one exception:
+The bucket of a record is a hash of the fields by which every stage of its branch groups (`branches.py`). So a bucket holds all
+records of its keys, a whole branch runs in it, and no result crosses to another bucket, with one exception:
 
-Where the last stage groups by none of the fields that the stages before it share (or there is one stage, without a key), it is
-*split*: each bucket keeps its own partial results of the stage's windows. When these close, the partial results of all buckets
-go to one bucket and are merged there. Each is labelled with its virtual bucket (in a first stage: with its input partition), and
-they are merged in the order of the labels, so results don't depend on the number of buckets.
+Where the last stage of a path groups by none of the fields that the stages before it share (or there is one stage, without a
+key), it is *split*: each bucket keeps its own partial results of the stage's windows. When these close, the partial results of
+all buckets go to one bucket and are merged there. Each is labelled with its virtual bucket (in a first stage: with its input
+partition), and they are merged in the order of the labels, so results don't depend on the number of buckets.
 
 Where the stages before the last one share no field either, everything is in one bucket.
+
+A bucket has one state, with all windows of all branches.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.keys import Codes, virtual_buckets_of
 from strandline.processing.operators.row_steps import RowProblem, RowSteps
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
+from strandline.processing.pipelines.branches import Branch, plan_branches
+from strandline.processing.pipelines.event_time import RECORDS, places_taken
 from strandline.processing.pipelines.stages import Stage
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
@@ -39,7 +43,8 @@ class StageResults:
     stage: str
     rows: pa.RecordBatch
     failed: pa.RecordBatch
-    """Those of them that the next stage can't use, because a step before it gives no value; `problem` says why."""
+    """Those of them that a next stage can't use, because a step before it gives no value; `problem` says why. Each once, whatever
+    several next stages say."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +53,9 @@ class Stepped:
 
     state: bytes
     results: list[StageResults]
-    """Of each stage, but for a last one that is split."""
-    parts: list[tuple[int, bytes]]
-    """Of a last stage that is split: (bucket that merges it, partial results of closed windows)."""
+    """Of each stage in the order of the pipeline, but for those that are split."""
+    parts: list[tuple[int, int, bytes]]
+    """Of stages that are split: (bucket that merges, place of the stage, partial results of closed windows)."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,8 @@ class Chunk:
     sequence: int
     """Their place among the chunks of the partition."""
     blob: bytes
+    branch: int = 0
+    """Which branch they are for."""
 
 
 class Cascade:
@@ -71,22 +78,25 @@ class Cascade:
         `keys.virtual_buckets_of`. Results don't depend on it."""
         self.buckets = buckets
         self.operators: list[WindowOperator] = []
+        self.branches = plan_branches(stages)
+        self._taken = places_taken([stage.shape for stage in stages])
         self._steps: list[RowSteps] = []
         self._post_steps: list[RowSteps | None] = []
-        types = dict(types)
-        for stage in stages:
-            steps = RowSteps(stage.pre_steps, types)
+        for stage, taken in zip(stages, self._taken, strict=True):
+            before = stages[taken]
+            of_window = before.window_types if stage.takes_window else before.field_types
+            steps = RowSteps(stage.pre_steps, types if taken == RECORDS else of_window)
             self._steps.append(steps)
             self.operators.append(WindowOperator(stage, steps.types))
             self._post_steps.append(RowSteps(stage.post_steps, stage.window_types) if stage.post_steps else None)
-            types = stage.field_types
-        self._is_wide = False
-        self._bucket_by = _common_fields(stages)
-        if not self._bucket_by:
-            self._bucket_by = _common_fields(stages[:-1])
-            self._is_wide = len(stages) == 1 or bool(self._bucket_by)
-        self.is_split = self._is_wide and buckets > 1
-        """Whether results of the last stage come from `merge`, not from `step`."""
+        self._takers = [[at for at, taken in enumerate(self._taken) if taken == one] for one in range(len(stages))]
+        self.split_stages = [at for branch in self.branches for at in branch.split] if buckets > 1 else []
+        """The places of those whose results come from `merge`, not from `step`."""
+
+    @property
+    def is_split(self) -> bool:
+        """Whether results of a stage come from `merge`."""
+        return bool(self.split_stages)
 
     @property
     def record_steps(self) -> RowSteps:
@@ -94,60 +104,71 @@ class Cascade:
         return self._steps[0]
 
     def cut(
-        self, partition: int, sequence: int, event_us: pa.Array, columns: dict[str, pa.Array]
+        self, partition: int, sequence: int, event_us: pa.Array, columns: dict[str, pa.Array], first: int = 0
     ) -> Iterator[tuple[int, Chunk]]:
         """Cut records, after the record steps, into (bucket, chunk). Runs where records are decoded.
 
-        `event_us`: the event time of each, in whole microseconds.
+        `event_us`: the event time of each, in whole microseconds. `first`: the place of the first window that takes them.
         """
         if not self.operators:
             return
-        first = self.operators[0]
-        rows = first.rows(partition, event_us.to_numpy(zero_copy_only=False), columns)
+        rows = self.operators[first].rows(partition, event_us.to_numpy(zero_copy_only=False), columns)
         if not len(rows.panes):
             return
-        if self._is_wide and len(self.operators) == 1:
-            yield partition % self.buckets, Chunk(partition, sequence, self._pack(rows, np.arange(len(rows.panes))))
-            return
-        bucket_of_row = self._buckets_of(rows.key_table)[rows.keys]
-        for bucket in np.unique(bucket_of_row).tolist():
-            chosen = np.flatnonzero(bucket_of_row == bucket)
-            yield bucket, Chunk(partition, sequence, self._pack(rows, chosen))
+        for number, branch in enumerate(self.branches):
+            if branch.first != first:
+                continue
+            if first in branch.split:
+                blob = self._pack(rows, np.arange(len(rows.panes)))
+                yield partition % self.buckets, Chunk(partition, sequence, blob, number)
+                continue
+            bucket_of_row = self._buckets_of(branch, rows.key_table)[rows.keys]
+            for bucket in np.unique(bucket_of_row).tolist():
+                chosen = np.flatnonzero(bucket_of_row == bucket)
+                yield bucket, Chunk(partition, sequence, self._pack(rows, chosen), number)
 
-    def _buckets_of(self, keys: pa.RecordBatch) -> Codes:
-        if not self._bucket_by:
+    def _buckets_of(self, branch: Branch, keys: pa.RecordBatch) -> Codes:
+        if not branch.bucket_by:
             return np.zeros(keys.num_rows, np.int64)
-        return virtual_buckets_of(keys.select(self._bucket_by)) % self.buckets
+        return virtual_buckets_of(keys.select(branch.bucket_by)) % self.buckets
 
     def step(self, state: bytes | None, chunks: Sequence[Chunk], closing: Closing) -> Stepped:
         """(state, chunks of new rows, what closes) -> (state, results).
 
-        1. Fold the chunks into the first stage, by partition and sequence, whatever their order here.
+        1. Fold the chunks into the first stage of their branch, by partition and sequence, whatever their order here.
         2. Each further stage takes the results of the one before it, through its steps.
-        3. If the last stage is split, cut what it closes by the bucket that merges it.
+        3. Where a stage is split, cut what it closes by the bucket that merges it.
         """
         states = self._unpack_state(state)
-        rows = [self._rows(chunk) for chunk in sorted(chunks, key=lambda one: (one.partition, one.sequence))]
-        results: list[StageResults] = []
+        ordered = sorted(chunks, key=lambda one: (one.partition, one.sequence))
+        results: dict[int, StageResults] = {}
+        parts: list[tuple[int, int, bytes]] = []
         after: list[WindowState] = []
-        parts: list[tuple[int, bytes]] = []
-        for at, operator in enumerate(self.operators):
-            kept, windows = operator.step_in_part(states[at], rows, closing)
-            after.append(kept)
-            if self.is_split and at + 1 == len(self.operators):
-                parts = [part for one in windows for part in self._cut_windows(one)]
-                break
-            closed = self._behind_steps(at, operator.finish(windows))
-            failed = closed.slice(0, 0)
-            if at + 1 < len(self.operators):
-                rows, failed = self._rows_of_results(at + 1, closed)
-            results.append(StageResults(operator.stage.name, closed, failed))
-        return Stepped(pack([part for one in after for part in (one.keys, one.groups)]), results, parts)
+        for number, branch in enumerate(self.branches):
+            rows = {branch.first: [self._rows(chunk) for chunk in ordered if chunk.branch == number]}
+            for at in branch.stages:
+                kept, windows = self.operators[at].step_in_part(states[len(after)], rows.pop(at), closing)
+                after.append(kept)
+                if at in self.split_stages:
+                    parts += [(bucket, at, part) for one in windows for bucket, part in self._cut_windows(one)]
+                    continue
+                closed = self.operators[at].finish(windows)
+                shown = self._behind_steps(at, closed)
+                takers = (
+                    self._takers[at] if at in branch.emits else [one for one in branch.stages if self._taken[one] == at]
+                )
+                rows_of_takers, failed = self._rows_of_results(branch, takers, closed, shown)
+                rows |= rows_of_takers
+                if at in branch.emits:
+                    results[at] = StageResults(self.operators[at].stage.name, shown, failed)
+        packed = pack([part for one in after for part in (one.keys, one.groups)])
+        return Stepped(packed, [results[at] for at in sorted(results)], parts)
 
-    def merge(self, parts: Sequence[bytes]) -> StageResults:
-        """The results of a last stage that is split, from the parts that all buckets have cut for one bucket, in any order."""
-        operator = self.operators[-1]
-        closed = self._behind_steps(-1, operator.finish_parts([ClosedWindows(*unpack(part)) for part in parts]))
+    def merge(self, stage: int, parts: Sequence[bytes]) -> StageResults:
+        """The results of a stage that is split, at this place, from the parts that all buckets have cut for one bucket, in any
+        order."""
+        operator = self.operators[stage]
+        closed = self._behind_steps(stage, operator.finish_parts([ClosedWindows(*unpack(part)) for part in parts]))
         return StageResults(operator.stage.name, closed, closed.slice(0, 0))
 
     def _behind_steps(self, at: int, closed: pa.RecordBatch) -> pa.RecordBatch:
@@ -165,27 +186,40 @@ class Cascade:
             part = closed.groups.take(pa.array(np.flatnonzero(bucket_of_row == bucket)))
             yield bucket, pack([closed.keys, part])
 
-    def _rows_of_results(self, at: int, results: pa.RecordBatch) -> tuple[list[Rows], pa.RecordBatch]:
-        """One stage's results as rows of the next, and those that fail on the way. A result that is a dead letter has no place in
-        a further window."""
-        operator = self.operators[at]
-        good = results.filter(results.column(PROBLEM).is_null())
-        columns = dict(zip(good.schema.names, good.columns, strict=True))
-        stepped = self._steps[at].apply(columns, good.num_rows)
-        failed = _failed(good, stepped.problems)
-        if not len(stepped.rows):
-            return [], failed
+    def _rows_of_results(
+        self, branch: Branch, takers: Sequence[int], closed: pa.RecordBatch, shown: pa.RecordBatch
+    ) -> tuple[dict[int, list[Rows]], pa.RecordBatch]:
+        """One stage's results as rows of each of the stages that take them, as far as these are in the branch; and those that
+        fail on the way to any. A result that is a dead letter has no place in a further window. `shown`: behind the steps before
+        the emission."""
+        rows: dict[int, list[Rows]] = {}
+        failed: list[pa.RecordBatch] = []
+        for at in takers:
+            results = closed if self.operators[at].stage.takes_window else shown
+            good = results.filter(results.column(PROBLEM).is_null())
+            stepped = self._steps[at].apply(dict(zip(good.schema.names, good.columns, strict=True)), good.num_rows)
+            failed.append(_failed(good, stepped.problems))
+            if at in branch.stages:
+                rows[at] = [self._rows_of(branch, at, stepped.columns)] if len(stepped.rows) else []
+        if not takers:
+            return rows, shown.slice(0, 0)
+        by = self.operators[self._taken[takers[0]]].stage.by
+        return rows, failed[0] if len(takers) == 1 and failed[0].schema == shown.schema else each_once(
+            failed, shown, by
+        )
+
+    def _rows_of(self, branch: Branch, at: int, columns: dict[str, pa.Array]) -> Rows:
         # A window's results belong to its last microsecond.
-        last_us = stepped.columns[WINDOW_END].to_numpy(zero_copy_only=False) * 1000 - 1
+        last_us = columns[WINDOW_END].to_numpy(zero_copy_only=False) * 1000 - 1
         partition: int | Codes = 0
-        if self._is_wide and at + 1 == len(self.operators):
-            names = list(self._bucket_by)
-            partition = virtual_buckets_of(pa.RecordBatch.from_arrays([stepped.columns[name] for name in names], names))
-        return [operator.rows(partition, last_us, stepped.columns)], failed
+        if at in branch.split:
+            names = list(branch.bucket_by)
+            partition = virtual_buckets_of(pa.RecordBatch.from_arrays([columns[name] for name in names], names))
+        return self.operators[at].rows(partition, last_us, columns)
 
     def _unpack_state(self, state: bytes | None) -> list[WindowState]:
         if state is None:
-            return [operator.empty_state() for operator in self.operators]
+            return [self.operators[at].empty_state() for branch in self.branches for at in branch.stages]
         parts = unpack(state)
         return [WindowState(parts[at], parts[at + 1]) for at in range(0, len(parts), 2)]
 
@@ -212,10 +246,6 @@ class Cascade:
         return Rows(chunk.partition, rows.column(0).to_numpy(zero_copy_only=False), keys, table, rows.columns[2:])
 
 
-def _common_fields(stages: Sequence[Stage]) -> list[str]:
-    return [name for name in stages[-1].by if all(name in stage.by for stage in stages)] if stages else []
-
-
 def results_behind_steps(steps: RowSteps, results: pa.RecordBatch, stage: Stage) -> pa.RecordBatch:
     """A window's results behind the stage's `post_steps`: WINDOW_START, WINDOW_END, the stage's fields, PROBLEM. Those that have
     a problem, before or by a step, stay: their dead letters show what is known of them, and null for the rest."""
@@ -234,16 +264,35 @@ def results_behind_steps(steps: RowSteps, results: pa.RecordBatch, stage: Stage)
     stepped = steps.apply(columns, good.num_rows)
     kept = pa.RecordBatch.from_arrays([stepped.columns[name] for name in names], schema=schema)
     bad = pa.concat_batches([bad, _failed(good, stepped.problems)])
-    if not bad.num_rows:
-        return kept
-    known = set(bad.schema.names)
-    shown = [
-        bad.column(one.name)
-        if one.name in known and bad.column(one.name).type == one.type
-        else pa.nulls(bad.num_rows, one.type)
+    return pa.concat_batches([kept, _as_far_as_known(bad, schema)]) if bad.num_rows else kept
+
+
+def _as_far_as_known(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows with these columns: null where they have none of this name and type."""
+    known = set(rows.schema.names)
+    columns = [
+        rows.column(one.name)
+        if one.name in known and rows.column(one.name).type == one.type
+        else pa.nulls(rows.num_rows, one.type)
         for one in schema
     ]
-    return pa.concat_batches([kept, pa.RecordBatch.from_arrays(shown, schema=schema)])
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def each_once(failed: Sequence[pa.RecordBatch], shown: pa.RecordBatch, by: Sequence[str]) -> pa.RecordBatch:
+    """Results that fail on the way to next stages, each once, with the first problem; those left out that have one where they are
+    emitted. `shown`: all that are emitted."""
+    if not failed:
+        return shown.slice(0, 0)
+    names = [WINDOW_START, *by]
+    found: set[tuple[object, ...]] = set()
+    kept = []
+    for rows in [shown.filter(shown.column(PROBLEM).is_valid()), *failed]:
+        keys = list(zip(*(rows.column(name).to_pylist() for name in names), strict=True))
+        new = [place for place, key in enumerate(keys) if key not in found]
+        found.update(keys)
+        kept.append(_as_far_as_known(rows.take(pa.array(new, pa.int64())), shown.schema))
+    return pa.concat_batches(kept[1:])
 
 
 def _failed(results: pa.RecordBatch, problems: Sequence[RowProblem]) -> pa.RecordBatch:

@@ -1,9 +1,9 @@
-"""The steps of a pipeline up to its first window, and the emissions of records among them. Pure."""
+"""The steps of a pipeline up to its first windows, and the emissions of records among them. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from strandline.processing.operators.row_steps import RowProblem, RowSteps, SteppedRows
-from strandline.processing.pipelines.stages import RecordStage, RowStep
+from strandline.processing.pipelines.event_time import RECORDS, places_taken
+from strandline.processing.pipelines.stages import RecordStage, RowStep, Stage
 
 Places = npt.NDArray[np.int64]
 
@@ -26,40 +27,96 @@ class RecordsAtStage:
     """The place of each row among those that came in, ascending."""
 
 
+@dataclass(frozen=True)
+class SteppedRecords:
+    """What became of the records that came in."""
+
+    at_windows: list[tuple[int, SteppedRows]]
+    """(place of a first window among the pipeline's, what comes to it)."""
+    at_stages: list[RecordsAtStage]
+    problems: list[RowProblem]
+    """The rows that fail on the way to a window or an emission, ascending, each once: with the problem of the first branch where
+    it fails. It may have come to others."""
+
+
+@dataclass
+class _Piece:
+    """Steps that follow each other, and who takes what they leave."""
+
+    steps: RowSteps
+    windows: list[int] = field(default_factory=list)
+    stages: list[RecordStage] = field(default_factory=list)
+    further: list[_Piece] = field(default_factory=list)
+
+
 class RecordChain:
-    """All steps that are done to records, each once. A record that fails behind an emission was emitted there all the same, and
-    goes no further."""
+    """All steps that are done to records, each once: branches share those with which they begin. A record that fails behind an
+    emission was emitted there all the same, and goes no further; one that fails in a branch is taken by the others all the
+    same."""
 
-    def __init__(self, stages: Sequence[RecordStage], steps: Sequence[RowStep], types: Mapping[str, str]) -> None:
-        """`steps`: all of them; those of each stage in `stages` are some of the first."""
-        self._stages = stages
-        self._pieces: list[RowSteps] = []
-        done = 0
-        for until in [*(len(stage.pre_steps) for stage in stages), len(steps)]:
-            piece = RowSteps(steps[done:until], types)
-            self._pieces.append(piece)
-            done, types = until, piece.types
+    def __init__(self, stages: Sequence[RecordStage], windows: Sequence[Stage], types: Mapping[str, str]) -> None:
+        """`windows`: those of the pipeline, in their order."""
+        taken = places_taken([window.shape for window in windows])
+        takers: list[tuple[tuple[RowStep, ...], RecordStage | int]] = [(stage.pre_steps, stage) for stage in stages]
+        takers += [(windows[at].pre_steps, at) for at, before in enumerate(taken) if before == RECORDS]
+        self._whole = _pieces(takers, 0, types)
 
-    def apply(self, columns: Mapping[str, pa.Array], rows: int) -> tuple[SteppedRows, list[RecordsAtStage]]:
-        """What is left behind the last step, with all problems, as `RowSteps.apply` gives it; and what comes to each stage."""
-        stepped = self._pieces[0].apply(columns, rows)
-        if len(self._pieces) == 1:
-            return stepped, []
-        at_stages: list[RecordsAtStage] = []
-        problems = list(stepped.problems)
-        for stage, piece in zip(self._stages, self._pieces[1:], strict=True):
-            places = stepped.rows
-            at_stages.append(RecordsAtStage(stage, {name: stepped.columns[name] for name, _ in stage.fields}, places))
-            further = piece.apply(stepped.columns, len(places))
-            problems += [RowProblem(int(places[one.row]), one.step, one.message) for one in further.problems]
-            stepped = SteppedRows(further.columns, places[further.rows], [])
-        problems.sort(key=lambda problem: problem.row)
-        return SteppedRows(stepped.columns, stepped.rows, problems), at_stages
+    def apply(self, columns: Mapping[str, pa.Array], rows: int) -> SteppedRecords:
+        """What comes to each first window and to each emission, and what fails on the way."""
+        found = SteppedRecords([], [], [])
+        self._apply(self._whole, columns, np.arange(rows), found)
+        if len(self._whole.further):
+            first = {one.row: one for one in reversed(found.problems)}
+            found.problems[:] = first.values()
+        found.problems.sort(key=lambda problem: problem.row)
+        return found
+
+    def _apply(self, piece: _Piece, columns: Mapping[str, pa.Array], came: Places, found: SteppedRecords) -> None:
+        """`came`: the place of each row among those that came in."""
+        stepped = piece.steps.apply(columns, len(came))
+        places = came[stepped.rows]
+        found.problems.extend(RowProblem(int(came[one.row]), one.step, one.message) for one in stepped.problems)
+        for stage in piece.stages:
+            kept = {name: stepped.columns[name] for name, _ in stage.fields}
+            found.at_stages.append(RecordsAtStage(stage, kept, places))
+        for window in piece.windows:
+            found.at_windows.append((window, SteppedRows(stepped.columns, places, [])))
+        for one in piece.further:
+            self._apply(one, stepped.columns, places, found)
+
+
+def _pieces(
+    takers: Sequence[tuple[tuple[RowStep, ...], RecordStage | int]], done: int, types: Mapping[str, str]
+) -> _Piece:
+    """The steps that these takers share behind the first `done`, with what comes behind. Steps of a document differ in where they
+    stand, so equal ones are one."""
+    until = _shared([steps for steps, _ in takers])
+    piece = _Piece(RowSteps(takers[0][0][done:until] if takers else (), types))
+    further: dict[RowStep, list[tuple[tuple[RowStep, ...], RecordStage | int]]] = {}
+    for steps, taker in takers:
+        if len(steps) > until:
+            further.setdefault(steps[until], []).append((steps, taker))
+        elif isinstance(taker, int):
+            piece.windows.append(taker)
+        else:
+            piece.stages.append(taker)
+    piece.further = [_pieces(some, until, piece.steps.types) for some in further.values()]
+    return piece
+
+
+def _shared(all_steps: Sequence[tuple[RowStep, ...]]) -> int:
+    """With how many steps all of them begin."""
+    count = 0
+    for together in zip(*all_steps, strict=False):
+        if any(one != together[0] for one in together):
+            break
+        count += 1
+    return count
 
 
 @lru_cache(maxsize=8)
 def record_chain_of(
-    stages: tuple[RecordStage, ...], steps: tuple[RowStep, ...], types: tuple[tuple[str, str], ...]
+    stages: tuple[RecordStage, ...], windows: tuple[Stage, ...], types: tuple[tuple[str, str], ...]
 ) -> RecordChain:
     """The chain of these steps, compiled once in each process."""
-    return RecordChain(stages, steps, dict(types))
+    return RecordChain(stages, windows, dict(types))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
-from strandline.processing.pipelines.event_time import EventTimeSource, WindowShape
+from strandline.processing.pipelines.event_time import RECORDS, EventTimeSource, WindowShape, places_taken, reach_of
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.pipelines.stages import RecordStage, RowStep, Stage
+from strandline.processing.pipelines.stages import RecordStage, Stage
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class CheckedPipeline:
     event_time_rule: EventTimeRule
     """How event time is treated."""
     record_stages: tuple[RecordStage, ...] = ()
-    """The emissions of records, in their order; all stand before the first window."""
+    """The emissions of records, in their order; none stands behind a window."""
 
     @property
     def job(self) -> str:
@@ -38,14 +38,22 @@ class CheckedPipeline:
         return (*self.record_stages, *self.stages)
 
     @property
-    def record_steps(self) -> tuple[RowStep, ...]:
-        """All steps that are done to records."""
-        return (self.stages or self.record_stages[-1:])[0].pre_steps
+    def takers(self) -> tuple[tuple[int, ...], ...]:
+        """For each window the places of those that take its results."""
+        taken = places_taken(self.windows)
+        return tuple(tuple(at for at, one in enumerate(taken) if one == place) for place in range(len(taken)))
+
+    @property
+    def first_stages(self) -> tuple[Stage, ...]:
+        """The windows that take records: of a pipeline without branches one."""
+        return tuple(
+            stage for stage, one in zip(self.stages, places_taken(self.windows), strict=True) if one == RECORDS
+        )
 
     @property
     def reach_ms(self) -> int:
-        """How far back in event time open state can go: the sizes of all windows together."""
-        return sum(stage.size_ms for stage in self.stages)
+        """How far back in event time open state can go: the sizes of all windows of a path together, where that is most."""
+        return reach_of(self.windows)
 
     @property
     def compiled(self) -> tuple[object, ...]:
@@ -57,7 +65,9 @@ class CheckedPipeline:
     @property
     def digest(self) -> str:
         """`compiled` in a few characters."""
-        return hashlib.sha256(repr(self.compiled).encode()).hexdigest()
+        branching = [(stage.takes, stage.takes_window) for stage in self.stages]
+        has_branches = any(one != (None, False) for one in branching)
+        return hashlib.sha256(repr((*self.compiled, branching) if has_branches else self.compiled).encode()).hexdigest()
 
     @property
     def windows(self) -> tuple[WindowShape, ...]:

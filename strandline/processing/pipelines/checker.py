@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from strandline.core.documents import COLUMNS_MAX, Path, YamlDocument, did_you_mean, path_text
 from strandline.core.durations import FOREVER_MS, format_duration
@@ -11,11 +11,14 @@ from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
 from strandline.core.field_types import JSON_TYPE
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
+from strandline.processing.pipelines.branches import BRANCHES_MAX, plan_branches
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.event_time import RECORDS, places_taken, reach_of
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
 from strandline.processing.pipelines.model import EmitSpec, PipelineSpec, StepSpec, WindowSpec
 from strandline.processing.pipelines.stages import Column, Derive, Emit, RecordStage, RowStep, Select, Stage, Where
+from strandline.processing.pipelines.step_graph import STREAM
 from strandline.results.names import OWN_PREFIX, WINDOW_FIELDS
 
 
@@ -28,6 +31,22 @@ def check(pipeline: PipelineSpec, stream: StreamSpec, document: YamlDocument | N
     return _Check(pipeline, stream, document).run()
 
 
+@dataclass(frozen=True)
+class _Place:
+    """What a step leaves to those that take from it."""
+
+    columns: dict[str, str | None]
+    """The usable columns and their types; None where an error was reported already."""
+    pending: tuple[RowStep, ...] = ()
+    """The steps since the last window, or since its emission: since the stream, before the first window."""
+    since_window: tuple[RowStep, ...] = ()
+    """The steps since the last window, whatever stands between."""
+    stage: int | None = None
+    """The place of that window among the stages; None: there is none."""
+    is_emitted: bool = False
+    """Whether the way from that window leads through its emission."""
+
+
 class _Check:
     """One check. Walks the steps in order and keeps the columns that each may use."""
 
@@ -37,12 +56,12 @@ class _Check:
         self.document = document or YamlDocument("pipeline", pipeline.pipeline, {}, source="<stored>")
         self.problems: list[Problem] = []
         self.columns: dict[str, str | None] = dict(stream.types)
-        """The usable columns and their types; None where an error was reported already."""
+        """These five are the `_Place` of the step at which the check is."""
         self.pending: list[RowStep] = []
-        """The steps since the last window or emission: since the stream, before the first window."""
-        self.untaken: list[int] = []
-        """The numbers of those that no window or emission has taken up yet."""
-        self.last_taker = "emit"
+        self.since_window: list[RowStep] = []
+        self.stage: int | None = None
+        self.is_emitted = False
+        self.sources = pipeline.sources
         self.stages: list[Stage] = []
         self.record_stages: list[RecordStage] = []
         self.columns_read: set[str] = set()
@@ -51,8 +70,11 @@ class _Check:
         """1. The stream and its event time. 2. Each step in order. 3. The windows together. 4. All problems at once."""
         event_time = self.pipeline.event_time
         self._event_time()
+        stream, places = self._place(), list[_Place]()
         for number, step in enumerate(self.pipeline.steps):
             path: Path = ("steps", number)
+            taken = self.sources[number]
+            self._go_on_from(stream if taken == STREAM else places[taken])
             if step.derive is not None:
                 self._derive(path, step.derive)
             elif step.where is not None:
@@ -65,8 +87,7 @@ class _Check:
                 self._window(path, step.window, step.emit or [])
             elif step.emit is not None:
                 self._emission(path, step)
-            self.untaken = [] if step.window or step.emit else [*self.untaken, number]
-            self.last_taker = "window" if step.window else "emit" if step.emit else self.last_taker
+            places.append(self._place())
             if len(self.columns) > COLUMNS_MAX:
                 self._add(path, f"leads to {len(self.columns):,} columns; expected at most {COLUMNS_MAX:,} at once")
             if len(self.columns) > COLUMNS_MAX or len(self.problems) > PROBLEMS_MAX:
@@ -85,6 +106,22 @@ class _Check:
                 event_time.delay, event_time.idle_timeout, event_time.max_ahead, event_time.watermark
             ),
         )
+
+    def _place(self) -> _Place:
+        return _Place(dict(self.columns), tuple(self.pending), tuple(self.since_window), self.stage, self.is_emitted)
+
+    def _go_on_from(self, place: _Place) -> None:
+        self.columns, self.stage, self.is_emitted = dict(place.columns), place.stage, place.is_emitted
+        self.pending, self.since_window = list(place.pending), list(place.since_window)
+
+    def _done(self, step: RowStep) -> None:
+        self.pending.append(step)
+        self.since_window.append(step)
+
+    @property
+    def _window_before(self) -> Stage | None:
+        """The last window on the way to this step."""
+        return None if self.stage is None else self.stages[self.stage]
 
     def _add(self, path: Path, message: str) -> None:
         self.problems.append(self.document.problem(path, message))
@@ -123,7 +160,7 @@ class _Check:
                 raise ExpressionError("aggregates stand in a window's 'aggregate' only")
             refuse_unknown_columns(expression, self.columns)
             types = {name: kind for name in expression.columns if (kind := self.columns[name]) is not None}
-            if not self.stages:
+            if self.stage is None:
                 self.columns_read.update(name for name in expression.columns if name in self.stream.fields)
             if len(types) < len(expression.columns):
                 return None
@@ -143,14 +180,14 @@ class _Check:
             if other := before.get(name.lower()):
                 self._add((*path, "derive", name), f"there is a column '{other}' already; choose another name")
         self.columns |= dict.fromkeys(derive) | {column.name: column.type for column in columns}
-        self.pending.append(Derive(path_text((*path, "derive")), tuple(columns)))
+        self._done(Derive(path_text((*path, "derive")), tuple(columns)))
 
     def _where(self, path: Path, text: str) -> None:
         column = self._expression(path, text, aggregate=False)
         if column and column.type != "boolean":
             self._add(path, f"expected a condition that is true or false, got a {column.type} (in: {text})")
         elif column:
-            self.pending.append(Where(path_text(path), column.sql))
+            self._done(Where(path_text(path), column.sql))
 
     def _select(self, path: Path, names: Sequence[str]) -> None:
         for number, name in enumerate(names):
@@ -168,14 +205,15 @@ class _Check:
 
     def _keep(self, path: Path, names: Sequence[str]) -> None:
         """Go on with these columns alone. Behind a window its `by` fields are among them: they say which result it is."""
-        lost = [name for name in self.stages[-1].by if name not in names] if self.stages else []
-        if lost:
-            self._add(path, f"leaves out {', '.join(lost)}, by which window '{self.stages[-1].name}' groups; keep them")
+        window = self._window_before
+        lost = [name for name in window.by if name not in names] if window else []
+        if window and lost:
+            self._add(path, f"leaves out {', '.join(lost)}, by which window '{window.name}' groups; keep them")
             names = [*lost, *names]
         if not names:
             self._add(path, "leaves no field; expected at least one")
         self.columns = {name: self.columns[name] for name in names if name in self.columns}
-        self.pending.append(Select(path_text(path), tuple(self.columns)))
+        self._done(Select(path_text(path), tuple(self.columns)))
 
     def _emission(self, path: Path, step: StepSpec) -> None:
         """An `emit` in a step of its own: behind a window of what that gives, before the first one of records."""
@@ -186,7 +224,7 @@ class _Check:
                 self._add(
                     path, f"'{name}' begins with '_', and no field of a result may; leave it out with 'drop: [{name}]'"
                 )
-        if not self.stages:
+        if self.stage is None:
             self.columns_read.update(name for name in self.columns if name in self.stream.fields)
             self.record_stages.append(
                 RecordStage(step.record_stage_name, fields, emits, tuple(self.pending), path_text(path))
@@ -194,7 +232,7 @@ class _Check:
             self._not_to_its_input(path, step.emit or [])
             self._own_names_free(path, step.emit or [], self.columns)
             return
-        window = self.stages[-1]
+        window = self.stages[self.stage]
         if step.name is not None:
             self._add((*path, "name"), f"results behind a window are of stage '{window.name}'; remove the name")
         if window.emits:
@@ -202,10 +240,10 @@ class _Check:
                 (*path, "emit"), f"window '{window.name}' emits already; it has one place that says where results go"
             )
             return
-        self.stages[-1] = replace(
-            window, emits=emits, post_steps=tuple(self.pending), emitted=fields, emit_step=path_text(path)
+        self.stages[self.stage] = replace(
+            window, emits=emits, post_steps=tuple(self.since_window), emitted=fields, emit_step=path_text(path)
         )
-        self.pending = []
+        self.pending, self.is_emitted = [], True
         self._emits(path, step.emit or [], [(name, ()) for name in self.columns])
 
     def _window(self, path: Path, window: WindowSpec, emits: list[EmitSpec]) -> None:
@@ -218,6 +256,8 @@ class _Check:
         }
         by_types = {name: self.columns.get(name) for name in window.by}
         self.columns = by_types | {name: column.type if column else None for name, column in aggregates.items()}
+        behind = RECORDS if self.stage is None else self.stage
+        takes_window = self.stage is not None and not self.is_emitted
         self.stages.append(
             Stage(
                 name=window.name,
@@ -227,11 +267,14 @@ class _Check:
                 by_types=tuple(kind or "" for kind in by_types.values()),
                 aggregates=tuple(column for column in aggregates.values() if column),
                 emits=tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in emits),
-                pre_steps=tuple(self.pending),
+                pre_steps=tuple(self.since_window if takes_window else self.pending),
                 step=path_text(path),
+                takes=None if behind == len(self.stages) - 1 else behind,
+                takes_window=takes_window,
             )
         )
-        self.pending = []
+        self.stage, self.is_emitted = len(self.stages) - 1, False
+        self.pending, self.since_window = [], []
         places: list[tuple[str, Path]] = [(name, ("window", "by", number)) for number, name in enumerate(window.by)]
         places += [(name, ("window", "aggregate", name)) for name in window.aggregate]
         self._emits(path, emits, places)
@@ -268,7 +311,7 @@ class _Check:
 
     def _key(self, path: Path, name: str) -> None:
         """One field of a window's `by`. A later window merges the results of the one before, so it may use only its key."""
-        before = self.stages[-1] if self.stages else None
+        before = self._window_before
         if before and name not in before.by:
             allowed = f"some of: {', '.join(before.by)}" if before.by else "an empty list"
             self._add(path, f"'{name}' is not in 'by' of window '{before.name}' before it; expected {allowed}")
@@ -287,32 +330,57 @@ class _Check:
 
     def _windows_together(self) -> None:
         """The rules between windows: names, sizes, keys, sinks, and the retention that they need together."""
-        windows = [(number, step) for number, step in enumerate(self.pipeline.steps) if step.window is not None]
+        windows = [(number, step.window) for number, step in enumerate(self.pipeline.steps) if step.window is not None]
         if not windows and not self.record_stages:
             self._add(
                 ("steps",),
                 "has neither a window nor an 'emit'; expected at least one step 'window: {...}' or 'emit: [...]'",
             )
             return
-        if windows and not self.stages[-1].emits:
-            self._add(
-                ("steps", windows[-1][0]),
-                "the last window must emit; write 'emit: [{elasticsearch: NAME}]' or '[{stream: NAME}]' beside 'window'",
-            )
-        for number in self.untaken:
-            self._add(
-                ("steps", number),
-                f"stands after the last {self.last_taker}, where it changes nothing; move it before or remove",
-            )
+        taken = places_taken([stage.shape for stage in self.stages])
+        has_branches = self.pipeline.has_branches
+        for at, (number, window) in enumerate(windows):
+            if at not in taken and not self.stages[at].emits:
+                which = f"no window takes from '{window.name}', so it" if has_branches else "the last window"
+                self._add(
+                    ("steps", number),
+                    f"{which} must emit; write 'emit: [{{elasticsearch: NAME}}]' or '[{{stream: NAME}}]' beside 'window'",
+                )
+        self._steps_taken(has_branches=has_branches)
         self._names_distinct()
-        for (number, step), (_, before) in zip(windows[1:], windows, strict=False):
-            assert step.window is not None
-            assert before.window is not None
-            self._cascade(("steps", number, "window"), step.window, before.window)
+        for (number, window), before in zip(windows, taken, strict=True):
+            if before != RECORDS:
+                self._cascade(("steps", number, "window"), window, windows[before][1])
+        # What no step behind a window changes is the same before its emission and behind.
+        self.stages = [
+            replace(stage, takes_window=stage.takes_window and bool(self.stages[before].post_steps))
+            for stage, before in zip(self.stages, taken, strict=True)
+        ]
+        if len(plan_branches(self.stages)) > BRANCHES_MAX:
+            self._add(
+                ("steps",),
+                f"has more than {BRANCHES_MAX} branches with keys of their own; cut it into several pipelines",
+            )
         self._retention()
+
+    def _steps_taken(self, *, has_branches: bool) -> None:
+        """Each step leads to a window or an emission."""
+        steps = self.pipeline.steps
+        leads: set[int] = set()
+        for number in reversed(range(len(steps))):
+            if number in leads or steps[number].window or steps[number].emit:
+                leads |= {number, self.sources[number]}
+        last_taker = next(("window" if one.window else "emit" for one in reversed(steps) if one.window or one.emit), "")
+        for number in range(len(steps)):
+            if number not in leads:
+                why = f"stands after the last {last_taker}, where it changes nothing; move it before or remove"
+                if has_branches:
+                    why = "leads to no window and no emit, so it changes nothing; let one take from it, or remove it"
+                self._add(("steps", number), why)
 
     def _names_distinct(self) -> None:
         stages: dict[str, str] = {}
+        steps: dict[str, str] = {}
         sinks: set[tuple[str, str]] = set()
         for number, step in enumerate(self.pipeline.steps):
             is_record_stage = (
@@ -326,7 +394,13 @@ class _Check:
                 if other := stages.get(name.lower()):
                     what = "choose another name" if step.window is not None else "say another with 'name:'"
                     self._add(("steps", number, *path), f"there is a {kind} '{other}' already; {what}")
+                elif step.own_name is not None and (other := steps.get(name.lower())):
+                    self._add(("steps", number, *path), f"there is a step '{other}' already; choose another name")
                 stages.setdefault(name.lower(), name)
+            elif step.name is not None:
+                if other := stages.get(step.name.lower()) or steps.get(step.name.lower()):
+                    self._add(("steps", number, "name"), f"there is a step '{other}' already; choose another name")
+                steps.setdefault(step.name.lower(), step.name)
             for position, emit in enumerate(step.emit or []):
                 if (emit.kind, emit.name) in sinks:
                     self._add(
@@ -353,7 +427,7 @@ class _Check:
                 )
 
     def _retention(self) -> None:
-        needed_ms = self.pipeline.event_time.delay + sum(stage.size_ms for stage in self.stages)
+        needed_ms = self.pipeline.event_time.delay + reach_of([stage.shape for stage in self.stages])
         if self.stream.retention_ms != FOREVER_MS and self.stream.retention_ms < needed_ms:
             self._add(
                 ("steps",),

@@ -24,12 +24,19 @@ class EventTimeSource:
         return f"field {self.field}{', or log time' if self.or_log else ''}"
 
 
+RECORDS = -1
+"""The place of what a first window takes, among the windows of a pipeline."""
+
+
 @dataclass(frozen=True)
 class WindowShape:
     """The windows of one stage: each `size_ms` long, one beginning at every multiple of `every_ms` since 1970."""
 
     size_ms: int
     every_ms: int
+    takes: int | None = None
+    """The place, among all windows of its pipeline, of those whose results it takes: before its own. RECORDS: it takes records.
+    None: as a pipeline without branches, where each takes the results of the one before, and the first takes records."""
 
     def last_end(self, at_ms: int) -> int:
         """The end of the last window that ends at or before `at_ms`."""
@@ -48,18 +55,31 @@ class WindowShape:
         return event_ms // self.every_ms * self.every_ms + self.size_ms
 
 
-def last_ends(windows: Iterable[WindowShape], event_ms: int) -> Iterator[int]:
+def places_taken(windows: Iterable[WindowShape]) -> list[int]:
+    """For each of a pipeline's windows the place of those whose results it takes, or RECORDS."""
+    return [at - 1 if shape.takes is None else shape.takes for at, shape in enumerate(windows)]
+
+
+def reach_of(windows: Sequence[WindowShape]) -> int:
+    """How far back the open windows of a pipeline can go: the sizes of all on one path together, where that is most."""
+    reaches: list[int] = []
+    for shape, taken in zip(windows, places_taken(windows), strict=True):
+        reaches.append(shape.size_ms + (0 if taken == RECORDS else reaches[taken]))
+    return max(reaches, default=0)
+
+
+def last_ends(windows: Sequence[WindowShape], event_ms: int) -> Iterator[int]:
     """For each stage the end of the last window that holds an event at `event_ms`, or a result that comes of it.
 
-    `windows` in the order of the stages: a result of one counts in the next as an event of its window's last moment.
+    `windows` in the order of the stages: a result of one counts in those that take it as an event of its window's last moment.
     """
-    for shape in windows:
-        end_ms = shape.last_end_holding(event_ms)
-        yield end_ms
-        event_ms = end_ms - 1
+    ends: list[int] = []
+    for shape, taken in zip(windows, places_taken(windows), strict=True):
+        ends.append(shape.last_end_holding(event_ms if taken == RECORDS else ends[taken] - 1))
+        yield ends[-1]
 
 
-def open_until(windows: Iterable[WindowShape], latest_event_ms: int | None) -> int | None:
+def open_until(windows: Sequence[WindowShape], latest_event_ms: int | None) -> int | None:
     """The end of the last window of all stages that can hold something yet; None before the first accepted record."""
     return None if latest_event_ms is None else max(last_ends(windows, latest_event_ms), default=latest_event_ms)
 
@@ -77,10 +97,12 @@ def closes_a_window(
 def first_event(windows: Sequence[WindowShape], after_ms: int) -> int:
     """The earliest event time that a window of the last of these stages can hold, if it ends after `after_ms`.
 
-    What a later stage's window holds are windows of the stage before, which may begin before it: so it is asked of each in turn.
+    What a later stage's window holds are windows of the stage whose results it takes, which may begin before it: so it is asked
+    of each in turn.
     """
-    for shape in reversed(windows):
-        after_ms = shape.first_start(after_ms)
+    taken, at = places_taken(windows), len(windows) - 1
+    while at != RECORDS:
+        after_ms, at = windows[at].first_start(after_ms), taken[at]
     return after_ms
 
 

@@ -34,6 +34,7 @@ from strandline.core.stream import (
 )
 from strandline.ledger.states import WatermarkPolicy
 from strandline.processing.pipelines.event_time import EventTimeSource
+from strandline.processing.pipelines.step_graph import STREAM, graph_problems, sources
 from strandline.results.index_settings import REPLICAS_DEFAULT, IndexSettings
 from strandline.results.names import check_emit_name
 
@@ -329,7 +330,8 @@ class EmitSpec(DocumentModel):
 
 
 class StepSpec(DocumentModel):
-    """One step: `derive`, `where`, `select`, `drop`, `window` with or without `emit` beside it, or `emit` alone."""
+    """One step: `derive`, `where`, `select`, `drop`, `window` with or without `emit` beside it, or `emit` alone. Each may say by
+    `from` what it takes."""
 
     VERBS: ClassVar[tuple[str, ...]] = ("derive", "where", "select", "drop", "window")
     model_config = ConfigDict(
@@ -358,8 +360,10 @@ class StepSpec(DocumentModel):
     emit: list[EmitSpec] | None = Field(default=None, min_length=1)
     """Where results go: beside `window` or behind it those of the window; before the first window one for each record."""
     name: FieldName | None = None
-    """Of an `emit` before the first window: the stage's name; else it is called like the first place, with `_` for what no name
-    may hold."""
+    """By which further steps may take `from` it. Of an `emit` of records also the stage's name; else that is called like the
+    first place, with `_` for what no name may hold. A window has its name inside `window`."""
+    source: Name | None = Field(default=None, alias="from")
+    """The name of a step above, or of the stream, from which it takes; without it, the step before."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         verbs = [verb for verb in self.VERBS if getattr(self, verb) is not None]
@@ -368,8 +372,13 @@ class StepSpec(DocumentModel):
         elif len(verbs) != 1 and not (self.emit is not None and not verbs):
             found = f"has {' and '.join(verbs)}" if verbs else "has none"
             yield (), f"a step is exactly one of {', '.join(self.VERBS)}, emit, and this one {found}"
-        elif self.name is not None and (verbs or self.emit is None):
-            yield ("name",), "belongs to an 'emit' in a step of its own; a window's name stands inside 'window'"
+        elif self.name is not None and self.window is not None:
+            yield ("name",), "a window's name stands inside 'window'; remove this one"
+
+    @property
+    def own_name(self) -> str | None:
+        """By which others may take from it."""
+        return self.window.name if self.window is not None else self.name
 
     @property
     def record_stage_name(self) -> str:
@@ -414,7 +423,7 @@ class PipelineSpec(DocumentModel):
     event_time: EventTimeSpec
     """When it happened: {field, delay}."""
     steps: list[StepSpec] = Field(min_length=1)
-    """What is done, in order."""
+    """What is done, in order: each step takes what the one before it gives, or the one that it names in `from`."""
     late: Literal["dead_letter", "drop"] = "dead_letter"
     """What becomes of a late record: one whose event time is below the watermark."""
     on_error: Literal["dead_letter", "crash"] = "dead_letter"
@@ -436,13 +445,27 @@ class PipelineSpec(DocumentModel):
             data = {**data, "event_time": {"idle_timeout": None, **event_time}}
         return super().from_document(data)
 
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        yield from graph_problems(self.steps, self.input.stream)
+
+    @property
+    def sources(self) -> list[int]:
+        """For each step the place of the one from which it takes; `step_graph.STREAM`: it takes the stream's records."""
+        return sources(self.steps, self.input.stream)
+
+    @property
+    def has_branches(self) -> bool:
+        """Whether a step takes from another than the one before it."""
+        return any(taken != at - 1 for at, taken in enumerate(self.sources))
+
     def emissions(self) -> Iterator[tuple[str, EmitSpec]]:
         """(stage, place) of each emission. An `emit` behind a window is of that window's stage."""
-        stage: str | None = None
-        for step in self.steps:
-            stage = step.window.name if step.window is not None else stage
+        stages: list[str | None] = []
+        for step, taken in zip(self.steps, self.sources, strict=True):
+            behind = None if taken == STREAM else stages[taken]
+            stages.append(step.window.name if step.window is not None else behind)
             for emit in step.emit or []:
-                yield stage or step.record_stage_name, emit
+                yield stages[-1] or step.record_stage_name, emit
 
     def stage_names(self) -> list[str]:
         """Of all windows, and of all emissions of records."""

@@ -106,6 +106,10 @@ class Stage:
     """(name, type) of each field behind these steps; None: there are none."""
     emit_step: str | None = None
     """Where its `emit` stands in the document, if not beside the window."""
+    takes: int | None = field(default=None, repr=False)
+    """The place of the stage whose results it takes, where it is not the one before: see `WindowShape.takes`."""
+    takes_window: bool = field(default=False, repr=False)
+    """Whether it takes the results of that window as they are, not what the `post_steps` there leave of them."""
 
     @property
     def every_ms(self) -> int:
@@ -115,7 +119,7 @@ class Stage:
     @property
     def shape(self) -> WindowShape:
         """Where its windows begin and end."""
-        return WindowShape(self.size_ms, self.every_ms)
+        return WindowShape(self.size_ms, self.every_ms, self.takes)
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from strandline.core.record_headers import REASON_EXPRESSION
 from strandline.processing.formats.record_rows import RowReader
-from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.source.data_source import task_config
 from strandline.processing.source.decoding import decoder_of
 
@@ -36,7 +35,7 @@ class Prospects:
         config = task_config(pipeline, "", (0,))
         self._decoder = decoder_of(config.decoding)
         self._row_reader = RowReader(config.decoding.format)
-        self._steps = RowSteps(config.record_steps, dict(config.types))
+        self._chain = config.record_chain
         self._watermark_ms = watermark_ms
         self._max_ahead_ms = pipeline.event_time_rule.max_ahead_ms
 
@@ -57,7 +56,7 @@ class Prospects:
             rejects = [(one.index, Prospect(one.reason, one.message)) for one in decoded.rejects]
             rejected = {at for at, _ in rejects}
             accepted = [at for at in range(len(rows.texts)) if at not in rejected]
-            stepped = self._steps.apply(decoded.arrays, len(accepted))
+            stepped = self._chain.apply(decoded.arrays, len(accepted))
             rejects += [(accepted[one.row], Prospect(REASON_EXPRESSION, one.message)) for one in stepped.problems]
             for at, prospect in sorted(rejects, key=lambda reject: reject[0]):
                 if found[places[at]].outcome == ACCEPTED:

@@ -2,7 +2,8 @@
 
 A row is (bucket key, kind, partition, sequence, blob):
 
-- `RECORDS`: accepted records of one partition, cut for the bucket; see `operators.cascade.Chunk`.
+- `RECORDS`: accepted records of one partition, cut for the bucket; see `operators.cascade.Chunk`. Those of further branches of
+  the pipeline have kinds of their own: `kind_of_records`.
 - `REJECTED`: rejected records of one partition with their bytes. They go to one bucket a partition.
 - `FACTS`: what a task counted. A copy goes to each bucket.
 - `RECORD_ROWS`: accepted records of one partition for one emission of records; see `operators.record_rows`. They go to one
@@ -85,6 +86,18 @@ class SourceFacts(msgspec.Struct):
     reached_ms: dict[int, int] = {}
     """Partition -> the latest event time of its accepted records."""
     latest_log_ms: int | None = None
+
+
+def kind_of_records(branch: int) -> int:
+    """The kind of rows with accepted records for this branch."""
+    return RECORDS if branch == 0 else RECORD_ROWS + branch
+
+
+def branch_of(kind: int) -> int | None:
+    """The branch for which rows of this kind are; None: they are no accepted records."""
+    if kind == RECORDS:
+        return 0
+    return kind - RECORD_ROWS if kind > RECORD_ROWS else None
 
 
 def row_identity(stream: str, partition: int, offset: int, element: int | None) -> str:

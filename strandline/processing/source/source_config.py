@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from strandline.ledger.states import SliceRow
 from strandline.log.reader import OffsetRange
 from strandline.processing.pipelines.event_time import EventTimeSource
-from strandline.processing.pipelines.stages import RecordStage, RowStep, Stage
+from strandline.processing.pipelines.stages import RecordStage, Stage
 
 if TYPE_CHECKING:
     from strandline.processing.formats.record_rows import RecordFormat
     from strandline.processing.operators.cascade import Cascade
+    from strandline.processing.operators.record_chain import RecordChain
     from strandline.processing.source.stream_formats import StreamFormats
 
 
@@ -49,9 +50,11 @@ class TaskConfig:
     """The emissions of records."""
 
     @property
-    def record_steps(self) -> tuple[RowStep, ...]:
+    def record_chain(self) -> RecordChain:
         """All steps that are done to records."""
-        return (self.stages or self.record_stages[-1:])[0].pre_steps
+        from strandline.processing.operators.record_chain import record_chain_of
+
+        return record_chain_of(self.record_stages, self.stages, self.types)
 
     @property
     def cascade(self) -> Cascade:

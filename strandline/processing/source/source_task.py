@@ -13,13 +13,14 @@ import pyarrow.compute as pc
 from strandline.core.errors import BadRecord
 from strandline.core.record_headers import REASON_EXPRESSION, REASON_LATE
 from strandline.processing.operators.blobs import batch_of, pack
-from strandline.processing.operators.record_chain import RecordsAtStage, record_chain_of
+from strandline.processing.operators.cascade import Chunk
+from strandline.processing.operators.record_chain import RecordsAtStage
 from strandline.processing.operators.record_rows import pack_record_rows
+from strandline.processing.operators.row_steps import SteppedRows
 from strandline.processing.source.decoding import DecodedChunk, decode_pieces, decoder_of
 from strandline.processing.source.slice_rows import (
     FACTS,
     RECORD_ROWS,
-    RECORDS,
     REJECTED,
     REJECTED_SCHEMA,
     WORK,
@@ -28,6 +29,7 @@ from strandline.processing.source.slice_rows import (
     add_facts,
     batches_of,
     encode,
+    kind_of_records,
     parts_by_size,
     to_every_bucket,
 )
@@ -54,7 +56,7 @@ class SourceTask:
     def __init__(self, config: TaskConfig) -> None:
         self._config = config
         self._cascade = config.cascade
-        self._chain = record_chain_of(config.record_stages, config.record_steps, config.types)
+        self._chain = config.record_chain
 
     def read(self, pieces: Sequence[Piece], *, is_new: bool, work: bytes | None) -> Iterator[pa.RecordBatch]:
         """The task's rows of ROWS_SCHEMA, with `work` for every bucket if it is given.
@@ -75,7 +77,7 @@ class SourceTask:
         for chunk in chunks:
             decoded, partition, sequence = chunk.decoded, chunk.partition, chunk.offsets[0]
             rejects = [Reject(one.index, one.reason, one.message, "decode") for one in decoded.rejects]
-            stepped, at_stages = self._chain.apply(decoded.arrays, len(decoded.event_time))
+            stepped = self._chain.apply(decoded.arrays, len(decoded.event_time))
             if stepped.problems:
                 places = chunk.accepted_places()
                 rejects += [
@@ -83,21 +85,29 @@ class SourceTask:
                 ]
                 rejects.sort(key=lambda reject: reject.index)
             facts.append(_facts_of(chunk, rejects))
-            event_us, columns = decoded.event_time.cast(pa.int64()), stepped.columns
-            if is_new and at_stages:
-                yield from self._record_rows(chunk, at_stages, event_us)
-            if len(stepped.rows) < len(event_us):
-                event_us = event_us.take(pa.array(stepped.rows))
-            if config.events_ms is not None:
-                first_us, end_us = (limit_ms * 1000 for limit_ms in config.events_ms)
-                is_inside = pc.and_(pc.greater_equal(event_us, first_us), pc.less(event_us, end_us))
-                event_us = event_us.filter(is_inside)
-                columns = {name: column.filter(is_inside) for name, column in columns.items()}
-            for bucket, cut in self._cascade.cut(partition, sequence, event_us, columns):
-                yield keys[bucket], RECORDS, partition, sequence, cut.blob
+            event_us = decoded.event_time.cast(pa.int64())
+            if is_new and stepped.at_stages:
+                yield from self._record_rows(chunk, stepped.at_stages, event_us)
+            for window, came in stepped.at_windows:
+                for bucket, cut in self._cut(window, partition, sequence, event_us, came):
+                    yield keys[bucket], kind_of_records(cut.branch), partition, sequence, cut.blob
             if is_new and rejects:
                 yield from self._rejected(chunk, rejects)
         yield from to_every_bucket(keys, FACTS, encode(add_facts(facts)))
+
+    def _cut(
+        self, window: int, partition: int, sequence: int, event_us: pa.Array, came: SteppedRows
+    ) -> Iterator[tuple[int, Chunk]]:
+        """(bucket, chunk) of what comes to a first window. `event_us`: of all accepted rows of the chunk."""
+        columns = came.columns
+        if len(came.rows) < len(event_us):
+            event_us = event_us.take(pa.array(came.rows))
+        if self._config.events_ms is not None:
+            first_us, end_us = (limit_ms * 1000 for limit_ms in self._config.events_ms)
+            is_inside = pc.and_(pc.greater_equal(event_us, first_us), pc.less(event_us, end_us))
+            event_us = event_us.filter(is_inside)
+            columns = {name: column.filter(is_inside) for name, column in columns.items()}
+        return self._cascade.cut(partition, sequence, event_us, columns, window)
 
     def _record_rows(
         self, chunk: DecodedChunk, at_stages: Sequence[RecordsAtStage], event_us: pa.Array

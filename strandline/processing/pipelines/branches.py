@@ -1,0 +1,116 @@
+"""How the windows of a pipeline are cut into branches, each with a bucket key of its own. Pure.
+
+Windows make trees: a first window takes records, every other one the results of one before it. A way from a first window to one
+that none takes from is a *path*. The bucket of a row is a hash of the fields by which all windows of its path group, so a bucket
+holds all rows of its keys and a whole path runs in it. There are two exceptions:
+
+- Where the last window of a path groups by none of the fields that those before it share (or there is one window, without a key),
+  it is *split*: see `cascade.py`.
+- Where those before the last one share no field either, everything is in one bucket.
+
+Paths that begin with the same window are one branch where one bucket key does for all of them: then the windows that they share
+are computed once. Else they are branches of their own. Such a window is computed in each, and its results leave in the first.
+Results depend neither on this nor on which fields make the bucket: only the path of a window says in which order its rows are
+added (`cascade.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from strandline.processing.pipelines.event_time import RECORDS, places_taken
+from strandline.processing.pipelines.stages import Stage
+
+BRANCHES_MAX = 100
+"""Each has a kind of rows of its own in the exchange (`source.slice_rows`)."""
+
+
+@dataclass
+class Branch:
+    """Windows that begin with one that takes records, and have one bucket key."""
+
+    bucket_by: list[str]
+    """The fields; none: everything is in one bucket, unless it is wide."""
+    is_wide: bool
+    """Whether it has windows that are split where there are several buckets. Then these fields give their partial results their
+    labels, too, and none may be left out."""
+    stages: list[int] = field(default_factory=list)
+    """Their places among the pipeline's stages, ascending."""
+    split: list[int] = field(default_factory=list)
+    """Those that are split where there are several buckets."""
+    emits: list[int] = field(default_factory=list)
+    """Those whose results leave here, and not in an earlier branch."""
+
+    @property
+    def first(self) -> int:
+        """The place of the window that takes records."""
+        return self.stages[0]
+
+    def takes_in(self, path: Sequence[int], by: Sequence[str], *, is_wide: bool) -> bool:
+        """Whether this path, whose own fields would be `by`, can be a part of the branch. If so, the branch's key does for both
+        from now on."""
+        if path[0] != self.first:
+            return False
+        if not by or not self.bucket_by:
+            return not by and not self.bucket_by and not is_wide and not self.is_wide
+        if is_wide:
+            fits = list(by) == self.bucket_by if self.is_wide else set(by) <= set(self.bucket_by)
+            shared = list(by)
+        elif self.is_wide:
+            fits, shared = set(self.bucket_by) <= set(by), self.bucket_by
+        else:
+            shared = [name for name in self.bucket_by if name in by]
+            fits = bool(shared)
+        if fits:
+            self.bucket_by, self.is_wide = shared, is_wide or self.is_wide
+        return fits
+
+    def add(self, path: Sequence[int], *, is_wide: bool) -> None:
+        self.stages = sorted({*self.stages, *path})
+        if is_wide:
+            self.split.append(path[-1])
+
+
+def plan_branches(stages: Sequence[Stage]) -> list[Branch]:
+    """The branches of these stages, in the order of the document: one for a pipeline where each step takes from the one before
+    it, none where there is no window."""
+    branches: list[Branch] = []
+    for path in paths_of(stages):
+        by, is_wide = bucket_key([stages[at] for at in path])
+        branch = next((one for one in branches if one.takes_in(path, by, is_wide=is_wide)), None)
+        if branch is None:
+            branch = Branch(by, is_wide, [path[0]])
+            branches.append(branch)
+        branch.add(path, is_wide=is_wide)
+    emitted: set[int] = set()
+    for branch in branches:
+        branch.emits = [at for at in branch.stages if at not in emitted]
+        emitted.update(branch.stages)
+    return branches
+
+
+def paths_of(stages: Sequence[Stage]) -> list[list[int]]:
+    """The places of the windows of each path, in the order of the last ones."""
+    taken = places_taken([stage.shape for stage in stages])
+    paths = []
+    for last in range(len(stages)):
+        if last not in taken:
+            path = [last]
+            while taken[path[0]] != RECORDS:
+                path.insert(0, taken[path[0]])
+            paths.append(path)
+    return paths
+
+
+def bucket_key(stages: Sequence[Stage]) -> tuple[list[str], bool]:
+    """By which fields the rows of one path are spread over buckets, and whether its last window is split where there are
+    several."""
+    if by := _common_fields(stages):
+        return by, False
+    by = _common_fields(stages[:-1])
+    return by, len(stages) == 1 or bool(by)
+
+
+def _common_fields(stages: Sequence[Stage]) -> list[str]:
+    return [name for name in stages[-1].by if all(name in stage.by for stage in stages)] if stages else []
