@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -9,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.processing.pipelines.event_time import (
+    RECORDS,
     WindowShape,
     closes_a_window,
     earliest_event,
     first_event,
     last_ends,
     open_until,
+    places_taken,
+    reach_of,
 )
 
 SHAPES = [WindowShape(size, every) for size, every in ((10, 10), (10, 5), (10, 4), (7, 3), (7, 1), (12, 6), (30, 10))]
@@ -47,21 +51,28 @@ def test_which_time_closes_a_window_that_can_hold_something(shape):
 
 def held_by(windows, event):
     """Stage -> the windows that an event gets into: a window's result counts in the next stage at its last moment."""
-    found, moments = [], {event}
-    for shape in windows:
-        inside = {(s, e) for s, e in windows_of(shape) for moment in moments if s <= moment < e}
-        found.append(inside)
-        moments = {end - 1 for _, end in inside}
+    found = []
+    for shape, taken in zip(windows, places_taken(windows), strict=True):
+        moments = {event} if taken == RECORDS else {end - 1 for _, end in found[taken]}
+        found.append({(s, e) for s, e in windows_of(shape) for moment in moments if s <= moment < e})
     return found
 
 
-CASCADES = st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3)
+@st.composite
+def branching(draw):
+    """Windows of which each takes records or the results of any before it."""
+    shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=4))
+    return [replace(shape, takes=draw(st.none() | st.integers(RECORDS, at - 1))) for at, shape in enumerate(shapes)]
+
+
+CASCADES = st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3) | branching()
 
 
 @given(CASCADES, st.integers(0, 40))
 def test_which_windows_of_a_cascade_hold_an_event_or_its_results(windows, event):
     held = held_by(windows, event)
     assert list(last_ends(windows, event)) == [max(end for _, end in of_stage) for of_stage in held]
+    assert places_taken([WindowShape(1, 1)] * 3) == [RECORDS, 0, 1]
     for after in AROUND:
         first = first_event(windows, after)
         assert event >= first or all(end <= after for _, end in held[-1])
@@ -83,3 +94,11 @@ def test_a_rewind_begins_at_the_earliest_event_of_a_window_that_is_not_emitted(w
         if any(end > done for stage, done in zip(held_by(windows, event), emitted, strict=True) for _, end in stage)
     ]
     assert earliest_event(windows, emitted) == min(needed)
+
+
+def test_the_reach_is_that_of_the_longest_path():
+    ten, minute, hour = (WindowShape(size, size) for size in (10, 60, 3_600))
+    assert reach_of([ten, minute, hour]) == 3_670
+    assert reach_of([ten, minute, replace(hour, takes=0)]) == 3_610
+    assert reach_of([ten, minute, replace(hour, takes=RECORDS)]) == 3_600
+    assert reach_of([]) == 0

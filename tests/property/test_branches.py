@@ -1,0 +1,174 @@
+"""A pipeline with branches gives what each branch gives as a job of its own, to the last bit: in other slices, buckets and
+chunks, and behind a rewind."""
+
+from __future__ import annotations
+
+import re
+from itertools import accumulate
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from strandline.processing.operators.cascade import Cascade
+from strandline.processing.pipelines.branches import plan_branches
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.slices.rewind import plan_rewind
+from strandline.processing.slices.watermark import emitted_up_to
+from tests.property.test_rewind_windows import later
+from tests.property.test_window_operator import END, STREAM, Record, digest, histories, run
+from tests.support.ledgers import a_checkpoint
+from tests.support.step_graphs import Steps, document_of, single_jobs, some_graph
+
+History = list[tuple[list[Record], int | None]]
+Found = dict[str, list[dict[str, Any]]]
+
+
+def checked(steps: Steps) -> CheckedPipeline:
+    return check(PipelineSpec.from_document(document_of(steps)), STREAM)
+
+
+def window(name: str, size: str, by: list[str], source: str | None = None) -> dict[str, Any]:
+    is_first = source is None or source == "machines"
+    aggregate = {"n": "count(*)" if is_first else "sum(n)", "power": "sum(power)"}
+    step = {"window": {"name": name, "tumbling": size, "by": by, "aggregate": aggregate}}
+    return {**step, "emit": [{"elasticsearch": name}], **({"from": source} if source else {})}
+
+
+BOTH = ["machine", "site"]
+GRAPHS: dict[str, Steps] = {
+    "two keys over the records": [window("a", "5s", ["machine"]), window("b", "10s", ["site"], "machines")],
+    "keys that share a field": [
+        window("a", "5s", BOTH),
+        window("b", "10s", ["machine"], "a"),
+        window("c", "20s", BOTH, "a"),
+    ],
+    "keys that share no field": [
+        window("a", "5s", BOTH),
+        window("b", "10s", ["machine"], "a"),
+        window("c", "10s", ["site"], "a"),
+    ],
+    "two that regroup widely": [
+        window("a", "5s", ["machine"]),
+        window("b", "10s", [], "a"),
+        window("c", "20s", [], "a"),
+        window("d", "10s", ["machine"], "a"),
+        window("e", "10s", [], "machines"),
+    ],
+    "regrouped widely by another key": [
+        window("a", "5s", BOTH),
+        window("b", "10s", ["site"], "a"),
+        window("c", "20s", [], "b"),
+        window("d", "10s", [], "a"),
+        window("f", "10s", ["site"], "a"),
+    ],
+    "in one bucket": [
+        window("a", "5s", []),
+        window("b", "10s", [], "a"),
+        window("c", "15s", [], "a"),
+    ],
+}
+
+
+def text_of(rows: list[dict[str, Any]]) -> str:
+    """Every bit of the rows, but not where a step stands in its document."""
+    return re.sub(r"steps\[\d+\]", "steps[]", digest({"": rows}))
+
+
+def bad_ones(rows: list[dict[str, Any]]) -> set[tuple[Any, ...]]:
+    return {identity(row) for row in rows if row["@problem"] is not None}
+
+
+def identity(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["@window_start_ms"], row.get("machine"), row.get("site")
+
+
+def assert_as_single_jobs(steps: Steps, history: History, buckets: int, chunk_rows: int) -> None:
+    pipeline = checked(steps)
+    found = run(pipeline, history, buckets, chunk_rows)
+    whole = [([row for rows, _ in history for row in rows], END)]
+    failed: dict[str, set[tuple[Any, ...]]] = {stage.name: set() for stage in pipeline.stages}
+    for stage, way in single_jobs(steps):
+        if stage not in failed:
+            continue  # an emission of records
+        alone = run(checked(way), whole, 1, 10**6)
+        assert text_of(found[stage]) == text_of(alone[stage])
+        for name in failed:
+            failed[name] |= {identity(row) for row in alone.get(f"{name} failed", [])}
+    for name, wanted in failed.items():
+        rows = found[f"{name} failed"]
+        assert {identity(row) for row in rows} == wanted - bad_ones(found[name])
+        assert len({identity(row) for row in rows}) == len(rows), "each has one dead letter"
+        assert all(row["@problem"] for row in rows)
+
+
+@settings(max_examples=60)
+@given(histories(), st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 7))
+def test_each_branch_gives_what_it_gives_as_a_job_of_its_own(
+    history: History, seed: int, buckets: int, chunk_rows: int
+) -> None:
+    assert_as_single_jobs(some_graph(Random(seed)), history, buckets, chunk_rows)
+
+
+@pytest.mark.parametrize("steps", GRAPHS.values(), ids=GRAPHS)
+@settings(max_examples=8)
+@given(histories(), st.integers(2, 4))
+def test_so_do_branches_that_spread_in_other_ways(steps: Steps, history: History, buckets: int) -> None:
+    assert_as_single_jobs(steps, history, buckets, 5)
+
+
+def test_windows_are_computed_once_where_one_bucket_key_does() -> None:
+    plans = {name: plan_branches(checked(steps).stages) for name, steps in GRAPHS.items()}
+    assert {
+        name: [(one.bucket_by, one.stages, one.split, one.emits) for one in plan] for name, plan in plans.items()
+    } == {
+        "two keys over the records": [(["machine"], [0], [], [0]), (["site"], [1], [], [1])],
+        "keys that share a field": [(["machine"], [0, 1, 2], [], [0, 1, 2])],
+        "keys that share no field": [(["machine"], [0, 1], [], [0, 1]), (["site"], [0, 2], [], [2])],
+        "two that regroup widely": [(["machine"], [0, 1, 2, 3], [1, 2], [0, 1, 2, 3]), ([], [4], [4], [4])],
+        "regrouped widely by another key": [
+            (["site"], [0, 1, 2, 4], [2], [0, 1, 2, 4]),
+            (BOTH, [0, 3], [3], [3]),
+        ],
+        "in one bucket": [([], [0, 1, 2], [], [0, 1, 2])],
+    }
+    wide = checked(GRAPHS["two that regroup widely"])
+    assert Cascade(wide.stages, STREAM.types, 3).split_stages == [1, 2, 4]
+    assert not Cascade(wide.stages, STREAM.types, 1).is_split
+
+
+@settings(max_examples=60)
+@given(histories(), st.integers(0, 2**32), st.none() | st.integers(0, 2**32), st.data())
+def test_a_rewind_of_all_branches_computes_just_what_is_not_emitted(
+    history: History, seed: int, new_seed: int | None, data: st.DataObject
+) -> None:
+    """Also by a version with other branches: a stage of another name begins with the first window that was not closed."""
+    assume(len(history) > 1)
+    old = checked(some_graph(Random(seed)))
+    new = old if new_seed is None else checked(some_graph(Random(new_seed)))
+    number = data.draw(st.integers(1, len(history) - 1), label="the last committed slice")
+    closed_ms = [closes for _, closes in history]
+    stages = [(stage.name, stage.shape) for stage in old.stages]
+    checkpoint = a_checkpoint(
+        number, closes_ms=closed_ms[number - 1], emitted=emitted_up_to(stages, closed_ms[number - 1])
+    )
+    reached = list(accumulate((max((row.ts_ms for row in rows), default=0) for rows, _ in history[:number]), max))
+
+    def first_slice_reaching(event_ms: int) -> int | None:
+        return next((at for at, latest_ms in enumerate(reached, 1) if latest_ms >= event_ms), None)
+
+    plan = plan_rewind(checkpoint, first_slice_reaching, {stage.name: stage.shape for stage in new.stages})
+    closes_ms = [plan.closed_ms(a_checkpoint(at, closes_ms=one)) for at, one in enumerate(closed_ms, 1)]
+    slices = list(zip((rows for rows, _ in history), closes_ms, strict=True))
+    before = closes_ms[plan.slice_first - 2] if plan.slice_first > 1 else None
+    found = later(run(new, slices[plan.slice_first - 1 :], 2, 7, before), plan.emitted)
+    at_once = run(new, [([row for rows, _ in history for row in rows], END)], 1, 10**6)
+    wanted = later(at_once, plan.emitted)
+    for stage in new.stages:
+        assert digest({"": found[stage.name]}) == digest({"": wanted[stage.name]}), (
+            "each window that is left, and whole"
+        )
