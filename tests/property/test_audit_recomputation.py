@@ -46,6 +46,7 @@ from strandline.processing.source.decoding import DecodedChunk, decoder_of, deco
 from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.source_config import Piece
 from strandline.results.document import Document
+from tests.support.step_graphs import document_of, some_graph
 
 STREAM = StreamSpec.from_document(
     {
@@ -237,7 +238,7 @@ def by_operators(pipeline: CheckedPipeline, log: Log) -> tuple[Results, Rejected
                 places = np.array([offsets[at] for at in accepted], np.int64)
                 blob = pack_record_rows(records_at, partition, event_us, places, None)
                 shape = document_shape(pipeline, records_at.stage, records_at.stage.emits[0], 1)
-                rows = unpack_record_rows([(partition, 0, blob)])[RECORDS]
+                rows = unpack_record_rows([(partition, 0, blob)])[records_at.stage.name]
                 documents = [one for one in shape.documents(rows, 1, 1) if isinstance(one, Document)]
                 records_emitted |= {one.id: encode_result(json.loads(one.source)) for one in documents}
             of_piece |= {accepted[problem.row]: "expression" for problem in came.problems}
@@ -301,8 +302,9 @@ def by_audit(
     stores = ("(dead letters)", *(f"letters:{stage.name}" for stage in pipeline.stages))
     all_rows = pq.read_table(directory / "compared").to_pylist()
     rows = [row for row in all_rows if row["store"] in stores]
-    documents = {row["id"]: row["body"] for row in all_rows if row["store"] == RECORDS}
-    assert sum(one.results[RECORDS] for one in accounts) == len(documents)
+    emitted = {stage.name for stage in pipeline.record_stages}
+    documents = {row["id"]: row["body"] for row in all_rows if row["store"] in emitted}
+    assert sum(one.results[name] for one in accounts for name in emitted) == len(documents)
     assert sum(sum(one.rejected.values()) for one in accounts) == sum(row["store"] == stores[0] for row in rows)
     assert len({row["id"] for row in rows}) == len(rows), "each has one dead letter"
     return found, {row["id"]: row["body"].decode() for row in rows}, documents
@@ -337,7 +339,17 @@ def is_same(ours: Any, theirs: Any) -> bool:
 @given(st.integers(0, 2**32))
 def test_the_audit_computes_what_the_operators_compute(seed: int) -> None:
     random = Random(seed)
-    pipeline, log = some_pipeline(random), some_log(random)
+    assert_both_agree(some_pipeline(random), some_log(random))
+
+
+@settings(max_examples=25, phases=(Phase.explicit, Phase.generate))
+@given(st.integers(0, 2**32))
+def test_so_they_do_where_steps_make_branches(seed: int) -> None:
+    random = Random(seed)
+    assert_both_agree(check(PipelineSpec.from_document(document_of(some_graph(random))), STREAM), some_log(random))
+
+
+def assert_both_agree(pipeline: CheckedPipeline, log: Log) -> None:
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         ours, our_rejected, our_records = by_audit(pipeline, log, Path(directory), patch)
     theirs, their_rejected, their_records = by_operators(pipeline, log)

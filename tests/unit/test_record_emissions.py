@@ -329,7 +329,6 @@ MISTAKES: list[tuple[list[dict[str, Any]], str]] = [
     ),
     ([{"emit": [{"stream": "farm"}]}], "'farm' is what this pipeline reads"),
     ([{"where": "power > 1", "emit": [{"stream": "y"}]}], "'emit' stands beside 'window' or in a step of its own"),
-    ([{"where": "power > 1", "name": "x"}, STEPS[3]], "belongs to an 'emit' in a step of its own"),
     ([{"where": "power > 1"}], "has neither a window nor an 'emit'"),
 ]
 WINDOW = {"window": {"name": "all", "tumbling": "1m", "by": ["device"], "aggregate": {"n": "count(*)"}}}
@@ -337,6 +336,7 @@ MISTAKES += [
     ([WINDOW, {"drop": ["device"]}, STEPS[3]], "leaves out device, by which window 'all' groups"),
     ([WINDOW, {**STEPS[3], "name": "x"}], "results behind a window are of stage 'all'; remove the name"),
     ([{**WINDOW, "emit": [{"stream": "y"}]}, STEPS[3]], "window 'all' emits already"),
+    ([{**WINDOW, "name": "x"}, STEPS[3]], "a window's name stands inside 'window'"),
     ([WINDOW, STEPS[3], {"where": "n > 1"}], "stands after the last emit"),
 ]
 

@@ -189,13 +189,14 @@ def _steps(ledger: Ledger, job: str, load: Load, pipeline: CheckedPipeline, slic
 def next_chunk(ledger: Ledger, row: BackfillRow, pipeline: CheckedPipeline, records_max: int) -> Chunk | None:
     """The next chunk of a backfill; None when all is done. It holds about `records_max` records, but spans no less than the
     longest window: so where windows slide, a chunk reads at most as much again as the one before has read. It ends where
-    windows of all stages begin, so that few slices are read for two chunks.
+    windows of the stage begin whose windows begin furthest apart, so that few slices are read for two chunks.
     """
     after_ms = min(one.after_ms for one in row.windows.values()) if row.done_ms is None else row.done_ms
     end_ms = max(one.up_to_ms for one in row.windows.values())
     if after_ms >= end_ms:
         return None
-    step_ms = math.lcm(*(stage.every_ms for stage in pipeline.stages))
+    # In a cascade windows of every stage begin there. Branches need not agree on such times, and then more is read twice.
+    step_ms = max(stage.every_ms for stage in pipeline.stages)
     least_ms = _up(max(stage.size_ms for stage in pipeline.stages), step_ms)
     first = _first_slice(ledger, row, _events_from(_clip(row, after_ms, end_ms), pipeline))
     # The slice that closes so much, however many records that takes.

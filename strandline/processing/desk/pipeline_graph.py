@@ -10,12 +10,14 @@ import pyarrow as pa
 from strandline.core.durations import FOREVER_MS, format_duration, format_retention
 from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.windows import WindowOperator
+from strandline.processing.pipelines.branches import Branch
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stages import RecordStage, RowStep, Select, Stage, Where
 
 TEXT_BYTES = 24
 """What a text takes in an estimate: twenty characters, and where it begins."""
 _MANY_PARTIALS = 100
+_MANY_BUCKETS = "as many as the run has shuffle partitions"
 Answer = dict[str, Any]
 
 
@@ -24,17 +26,22 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
     cascade = Cascade(pipeline.stages, pipeline.stream.types, 2)
     rule = pipeline.event_time_rule
     retention_ms = pipeline.stream.retention_ms
-    records, done = [], 0
+    told: list[RecordStage | Stage] = []
+    records = []
     for record_stage in pipeline.record_stages:
-        records.append(_record_stage(record_stage, done))
-        done = len(record_stage.pre_steps)
+        source, steps = _behind(record_stage, told)
+        records.append(_record_stage(record_stage, source or pipeline.stream.stream, steps))
+        told.append(record_stage)
     stages = []
     for number, (stage, operator) in enumerate(zip(pipeline.stages, cascade.operators, strict=True)):
-        is_split = cascade.is_split and number + 1 == len(pipeline.stages)
-        steps = stage.pre_steps[done:] if number == 0 else stage.pre_steps
-        stages.append(_stage(stage, steps, operator, rule.delay_ms, is_split=is_split))
-    shared = _fields_of_all(pipeline.stages) or _fields_of_all(pipeline.stages[:-1])
-    is_alone = bool(stages) and not shared and not cascade.is_split
+        window = pipeline.taken_by(stage.name)
+        source, steps = (window, stage.pre_steps) if window is not None else _behind(stage, told)
+        is_split = number in cascade.split_stages
+        stages.append(
+            _stage(stage, source or pipeline.stream.stream, steps, operator, rule.delay_ms, is_split=is_split)
+        )
+    branches = [_branch(pipeline, branch, cascade) for branch in cascade.branches]
+    alone = [one for one in branches if one["buckets"] == "one"]
     return {
         "pipeline": pipeline.job,
         "input": {
@@ -54,16 +61,17 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
         "record_stages": records,
         "stages": stages,
         "exchange": {
-            "by": shared,
+            "by": cascade.branches[0].bucket_by if cascade.branches else [],
             "exchanges": 2 if cascade.is_split else 1,
-            "buckets": "one" if is_alone else "as many as the run has shuffle partitions",
+            "buckets": "one" if branches and len(alone) == len(branches) else _MANY_BUCKETS,
         },
+        "branches": branches,
         "reach_ms": pipeline.reach_ms,
         "retention": {
             "needed_ms": _needed_ms(pipeline),
             "of_stream_ms": None if retention_ms == FOREVER_MS else retention_ms,
         },
-        "hints": list(_hints(pipeline, cascade, stages, is_alone=is_alone)),
+        "hints": list(_hints(pipeline, branches, stages)),
     }
 
 
@@ -72,28 +80,45 @@ def _needed_ms(pipeline: CheckedPipeline) -> int:
     return pipeline.event_time_rule.delay_ms + pipeline.reach_ms if pipeline.stages else 0
 
 
-def _fields_of_all(stages: Sequence[Stage]) -> list[str]:
-    return [name for name in stages[-1].by if all(name in stage.by for stage in stages)] if stages else []
+def _behind(stage: RecordStage | Stage, told: Sequence[RecordStage | Stage]) -> tuple[str | None, Sequence[RowStep]]:
+    """The last emission of records before it on its way from the stream, and its steps behind that; None: there is none."""
+    on_the_way = [one for one in told if stage.pre_steps[: len(one.pre_steps)] == one.pre_steps]
+    last = max(on_the_way, key=lambda one: len(one.pre_steps), default=None)
+    return (None, stage.pre_steps) if last is None else (last.name, stage.pre_steps[len(last.pre_steps) :])
 
 
-def _record_stage(stage: RecordStage, done: int) -> Answer:
-    """`done`: so many of its steps stand before another emission."""
+def _branch(pipeline: CheckedPipeline, branch: Branch, cascade: Cascade) -> Answer:
+    """Windows that are computed in one bucket together."""
+    split = [at for at in branch.split if at in cascade.split_stages]
+    return {
+        "stages": [pipeline.stages[at].name for at in branch.stages],
+        "by": branch.bucket_by,
+        "buckets": _MANY_BUCKETS if branch.bucket_by or split else "one",
+        "regroups": [pipeline.stages[at].name for at in split],
+        "again": [pipeline.stages[at].name for at in branch.stages if at not in branch.emits],
+    }
+
+
+def _record_stage(stage: RecordStage, source: str, steps: Sequence[RowStep]) -> Answer:
+    """`steps`: those behind `source`."""
     return {
         "name": stage.name,
-        "steps_before": [_step(step) for step in stage.pre_steps[done:]],
+        "from": source,
+        "steps_before": [_step(step) for step in steps],
         "fields": stage.field_types,
         "emits": [f"{emit.kind}: {emit.name}" for emit in stage.emits],
     }
 
 
 def _stage(
-    stage: Stage, steps: Sequence[RowStep], operator: WindowOperator, delay_ms: int, *, is_split: bool
+    stage: Stage, source: str, steps: Sequence[RowStep], operator: WindowOperator, delay_ms: int, *, is_split: bool
 ) -> Answer:
-    """`steps`: those behind the emission before it."""
+    """`steps`: those behind `source`, or behind its emission."""
     panes = -(-(stage.size_ms + delay_ms) // operator.pane_ms) + 1
     row_bytes, key_bytes = _bytes_of(operator.state_schema), _bytes_of(operator.key_schema)
     return {
         "name": stage.name,
+        "from": source,
         "steps_before": [_step(step) for step in steps],
         "size_ms": stage.size_ms,
         "every_ms": stage.every_ms,
@@ -132,15 +157,21 @@ def _bytes_of(schema: pa.Schema) -> int:
     return total
 
 
-def _hints(pipeline: CheckedPipeline, cascade: Cascade, stages: list[Answer], *, is_alone: bool) -> Iterator[str]:
+def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answer]) -> Iterator[str]:
     """What costs, and what may surprise."""
     rule = pipeline.event_time_rule
-    if is_alone:
-        yield "no field groups all stages, so one bucket does all of the work; group by a field that they share"
-    elif cascade.is_split:
-        yield (
-            f"'{pipeline.stages[-1].name}' regroups by other fields: its partial results cross the exchange a second time"
-        )
+    for branch in branches:
+        if branch["buckets"] == "one":
+            which = "all stages" if len(branches) == 1 else f"all of {', '.join(branch['stages'])}"
+            work = "all of the work" if len(branches) == 1 else "all of their work"
+            yield f"no field groups {which}, so one bucket does {work}; group by a field that they share"
+        for name in branch["regroups"]:
+            yield f"'{name}' regroups by other fields: its partial results cross the exchange a second time"
+        for name in branch["again"]:
+            yield (
+                f"'{name}' is computed once more for {', '.join(branch['stages'][1:])}, because no field groups these and the "
+                f"other windows behind '{name}'"
+            )
     for stage, told in zip(pipeline.stages, stages, strict=True):
         if told["state"]["panes_open"] > _MANY_PARTIALS:
             yield (

@@ -203,10 +203,9 @@ class Cascade:
                 rows[at] = [self._rows_of(branch, at, stepped.columns)] if len(stepped.rows) else []
         if not takers:
             return rows, shown.slice(0, 0)
-        by = self.operators[self._taken[takers[0]]].stage.by
-        return rows, failed[0] if len(takers) == 1 and failed[0].schema == shown.schema else each_once(
-            failed, shown, by
-        )
+        if len(takers) == 1 and not self.operators[takers[0]].stage.takes_window:
+            return rows, failed[0]
+        return rows, each_once(failed, shown, self.operators[self._taken[takers[0]]].stage.by)
 
     def _rows_of(self, branch: Branch, at: int, columns: dict[str, pa.Array]) -> Rows:
         # A window's results belong to its last microsecond.

@@ -43,6 +43,12 @@ class CheckedPipeline:
         taken = places_taken(self.windows)
         return tuple(tuple(at for at, one in enumerate(taken) if one == place) for place in range(len(taken)))
 
+    def taken_by(self, window: str) -> str | None:
+        """The window whose results the one of this name takes; None: it takes records."""
+        names = [stage.name for stage in self.stages]
+        taken = places_taken(self.windows)[names.index(window)]
+        return None if taken == RECORDS else names[taken]
+
     @property
     def first_stages(self) -> tuple[Stage, ...]:
         """The windows that take records: of a pipeline without branches one."""

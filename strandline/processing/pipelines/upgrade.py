@@ -95,6 +95,13 @@ def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chan
         yield Change(f"window {name} is new", Effect.REWIND, "its first result is of the first window not yet closed")
     for name in sorted(old_stages.keys() & new_stages.keys()):
         yield from _of_stage(old_stages[name], new_stages[name])
+        taken, now_taken = before.taken_by(name), after.taken_by(name)
+        if taken != now_taken:
+            yield Change(
+                f"window {name} takes {_taken(now_taken)}, not {_taken(taken)}",
+                Effect.REWIND,
+                "open windows are computed in the new way",
+            )
     old_records = {stage.name: stage for stage in before.record_stages}
     new_records = {stage.name: stage for stage in after.record_stages}
     for name in old_records.keys() - new_records.keys():
@@ -108,7 +115,7 @@ def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chan
 
 
 def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
-    if old.shape != new.shape:
+    if (old.size_ms, old.every_ms) != (new.size_ms, new.every_ms):
         yield Change(
             f"window {old.name} from {_windows(old)} to {_windows(new)}",
             Effect.REWIND,
@@ -118,7 +125,7 @@ def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
         yield Change(f"the key of window {old.name}", Effect.REWIND, "open windows are computed by the new key")
     if old.aggregates != new.aggregates:
         yield Change(f"the aggregates of window {old.name}", Effect.REWIND, "open windows are computed in the new way")
-    if old.pre_steps != new.pre_steps:
+    if (old.pre_steps, old.takes_window) != (new.pre_steps, new.takes_window):
         yield Change(f"the steps before window {old.name}", Effect.REWIND, "open windows are computed in the new way")
     if old.post_steps != new.post_steps:
         yield Change(f"the steps behind window {old.name}", Effect.REWIND, "open windows are computed in the new way")
@@ -186,6 +193,10 @@ def _of_stream(name: str, before: Stage | RecordStage, after: Stage | RecordStag
 
 def _or_never(duration_ms: int | None) -> str:
     return "never" if duration_ms is None else format_duration(duration_ms)
+
+
+def _taken(window: str | None) -> str:
+    return "records" if window is None else f"the results of {window}"
 
 
 def _windows(stage: Stage) -> str:

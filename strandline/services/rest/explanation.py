@@ -121,14 +121,19 @@ def _of_results(facts: JobFacts) -> _Answer | None:
             )
             return "filtered", sentence, "look at the steps before the emissions, and at a record beside them"
         return None
-    first = facts.pipeline.stages[0]
+    firsts = facts.pipeline.first_stages
     early_ms = [at_ms for partitions in facts.reached_early.values() for at_ms in partitions.values()]
     # A record that was accepted so early is in no window that is still open.
-    if not results and early_ms and emitted.get(first.name, -1) >= first.shape.last_end_holding(min(early_ms)):
+    if (
+        not results
+        and early_ms
+        and all(emitted.get(one.name, -1) >= one.shape.last_end_holding(min(early_ms)) for one in firsts)
+    ):
         sentence = (
             f"{totals.accepted} records were accepted, and no result came of them: a 'where' leaves every one out"
         )
-        return "filtered", sentence, f"look at the steps before window '{first.name}', and at a record beside them"
+        names = " and ".join(f"'{one.name}'" for one in firsts)
+        return "filtered", sentence, f"look at the steps before window {names}, and at a record beside them"
     return None
 
 
@@ -143,7 +148,7 @@ def _of_event_time(facts: JobFacts) -> _Answer:
             return "no_input", "no record has been accepted yet", f"strandline dead-letters list {facts.job.name}"
         step = "nothing is wrong; results stand in the index or stream that the stage emits to"
         return "results", f"results come with each slice ({last})", step
-    rule, first = facts.pipeline.event_time_rule, facts.pipeline.stages[0]
+    rule = facts.pipeline.event_time_rule
     reached = {
         (stream, partition): at_ms
         for stream, partitions in checkpoint.reached.items()
@@ -155,7 +160,9 @@ def _of_event_time(facts: JobFacts) -> _Answer:
     awake = [place for place in reached if rule.idle_timeout_ms is None or silent[place] < rule.idle_timeout_ms]
     slowest = min(awake or reached, key=lambda place: reached[place])
     newest_ms = max(reached.values())
-    end_ms = first.shape.first_end(min(reached.values()) if checkpoint.closes_ms is None else checkpoint.closes_ms)
+    closed_ms = min(reached.values()) if checkpoint.closes_ms is None else checkpoint.closes_ms
+    first = min(facts.pipeline.first_stages, key=lambda one: one.shape.first_end(closed_ms))
+    end_ms = first.shape.first_end(closed_ms)
     needed_ms = end_ms + rule.delay_ms
     window = f"the window of stage {first.name} that ends at {_time(end_ms)}"
     silence = "" if rule.idle_timeout_ms is None else f", or after {format_duration(rule.idle_timeout_ms)} of silence"

@@ -199,7 +199,9 @@ class PipelineGraphView(View):
     """Of each window: the steps before it and behind it, aggregates, emissions, and what it keeps for a key (an estimate, in
     bytes)."""
     exchange: dict[str, Any]
-    """By which fields rows are spread over buckets."""
+    """By which fields rows are spread over buckets; of several branches, those of the first one."""
+    branches: list[dict[str, Any]]
+    """Of each branch: its windows, by which fields its rows are spread, and which windows are computed in an earlier one, too."""
     reach_ms: int
     """How far back in event time open windows go."""
     retention: dict[str, Any]

@@ -89,7 +89,7 @@ def graph_tables(graph: Answer) -> list[Table | Text]:
     """A pipeline's stages in order with their steps, what each keeps, and what holds for all together."""
     read, event_time, exchange, retention = (graph[name] for name in ("input", "event_time", "exchange", "retention"))
     idle = event_time["idle_timeout_ms"]
-    spread = ", ".join(exchange["by"]) or "no field"
+    spread = " and ".join(", ".join(branch["by"]) or "no field" for branch in graph["branches"]) or "no field"
     kept = retention["of_stream_ms"]
     facts = [
         ("pipeline", graph["pipeline"]),
@@ -107,10 +107,11 @@ def graph_tables(graph: Answer) -> list[Table | Text]:
     if not graph["stages"]:
         return [*tables, *(Text(f"hint: {hint}") for hint in graph["hints"])]
     steps = table_of(
-        ("STAGE", "STEPS BEFORE", "WINDOWS", "BY", "AGGREGATES", "STEPS BEHIND", "EMITS"),
+        ("STAGE", "FROM", "STEPS BEFORE", "WINDOWS", "BY", "AGGREGATES", "STEPS BEHIND", "EMITS"),
         (
             (
                 stage["name"],
+                stage["from"],
                 _steps(stage["steps_before"]),
                 format_windows(stage["size_ms"], stage["every_ms"]),
                 ", ".join(stage["by"]) or "-",
@@ -140,10 +141,11 @@ def graph_tables(graph: Answer) -> list[Table | Text]:
 def _record_stages_table(stages: list[Answer]) -> Table:
     """The emissions of records, one a line."""
     return table_of(
-        ("STAGE", "STEPS BEFORE", "EACH RECORD'S", "EMITS", "RESULTS COME"),
+        ("STAGE", "FROM", "STEPS BEFORE", "EACH RECORD'S", "EMITS", "RESULTS COME"),
         (
             (
                 stage["name"],
+                stage["from"],
                 _steps(stage["steps_before"]),
                 ", ".join(stage["fields"]),
                 ", ".join(stage["emits"]),
