@@ -103,16 +103,18 @@ class KeptLetters:
 class Engine:
     """One job over some buckets; keeps the states."""
 
+    pipeline = PIPELINE
+
     def __init__(self, buckets: int, monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
-        self.source: TaskConfig = replace(task_config(PIPELINE, "nowhere", bucket_keys(buckets, 2)), **changes)
-        self.written = {stage.name: KeptRows() for stage in PIPELINE.stages}
+        self.source: TaskConfig = replace(task_config(self.pipeline, "nowhere", bucket_keys(buckets, 2)), **changes)
+        self.written = {stage.name: KeptRows() for stage in self.pipeline.stages}
         self.letters = KeptLetters()
         monkeypatch.setattr(keyed_task.RecordLetters, "writer", lambda _self, _bucket: self.letters)
         emissions = tuple(
             StageEmission(
                 (self.written[stage.name],),
                 (),
-                letter_shape(PIPELINE, stage, 1),
+                letter_shape(self.pipeline, stage, 1),
                 "power",
                 stage.name,
                 1,
@@ -121,7 +123,7 @@ class Engine:
                 "",
                 0,
             )
-            for stage in PIPELINE.stages
+            for stage in self.pipeline.stages
         )
         self.keyed = KeyedTask(
             self.source.stages,
@@ -163,6 +165,47 @@ class Engine:
         }
 
 
+BRANCHES = check(
+    PipelineSpec.from_document(
+        PIPELINE.spec.as_document()
+        | {
+            "steps": [
+                {"derive": {"load": "power / rated"}, "name": "loaded"},
+                {
+                    "window": {"name": "tens", "tumbling": "10s", "by": ["device"], "aggregate": {"load": "sum(load)"}},
+                    "emit": [{"elasticsearch": "tens"}],
+                },
+                {"where": "10 / (load - 1) < 20"},
+                {"window": {"name": "all", "tumbling": "1m", "by": [], "aggregate": {"load": "sum(load)"}}},
+                {"emit": [{"elasticsearch": "all"}]},
+                {
+                    "window": {"name": "whole", "tumbling": "20s", "by": [], "aggregate": {"n": "count(*)"}},
+                    "emit": [{"elasticsearch": "whole"}],
+                    "from": "loaded",
+                },
+                {"derive": {"inverse": "1 / power"}, "from": "farm"},
+                {
+                    "window": {
+                        "name": "inverse",
+                        "tumbling": "20s",
+                        "by": ["device"],
+                        "aggregate": {"x": "sum(inverse)"},
+                    },
+                    "emit": [{"elasticsearch": "inverse"}],
+                },
+            ]
+        }
+    ),
+    STREAM,
+)
+
+
+class EngineOfBranches(Engine):
+    """The same with branches: by device, and two that regroup all."""
+
+    pipeline = BRANCHES
+
+
 def chunk_of(partition: int, first: int, values: list[bytes | None], watermark_ms: int | None = None) -> DecodedChunk:
     times = [1_000_000] * len(values)
     decoded = decoder_of(task_config(PIPELINE, "nowhere", (0,)).decoding).decode(
@@ -189,11 +232,14 @@ def made_up(count: int, partitions: int) -> dict[int, list[bytes | None]]:
     return lines
 
 
-def test_the_same_records_give_the_same_bits_in_any_slices_and_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [Engine, EngineOfBranches])
+def test_the_same_records_give_the_same_bits_in_any_slices_and_buckets(
+    kind: type[Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = made_up(8_000, 3)
     digests = []
     for buckets, slices in ((1, 1), (2, 5), (5, 40)):
-        engine = Engine(buckets, monkeypatch)
+        engine = kind(buckets, monkeypatch)
         closed_ms: int | None = None
         for number in range(1, slices + 1):
             chunks = []
@@ -208,6 +254,27 @@ def test_the_same_records_give_the_same_bits_in_any_slices_and_buckets(monkeypat
         digests.append(engine.digest())
     assert digests[0] == digests[1] == digests[2]
     assert len(digests[0]["tens"]) > 100
+    assert all(digests[0].values())
+
+
+def test_a_record_that_fails_in_a_branch_has_one_dead_letter_and_is_in_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One is of no use for `load`, from which all but the last branch take; one for the last branch alone; one for both."""
+    engine = EngineOfBranches(2, monkeypatch)
+    chunks = [
+        chunk_of(0, 0, [record(1_000), record(2_000, rated=0.0), record(3_000, power=0.0), record(4_000, 0.0, 0.0)])
+    ]
+    outcomes = engine.run(chunks, work_of(1, None, 60_000))
+    facts = add_facts(one for outcome in outcomes for one in outcome.facts)
+    assert (facts.records, facts.rejected) == (4, {"expression": 3})
+    assert sorted((one.identity, dict(one.headers)["step"].decode()) for one in engine.letters.written) == [
+        ("farm/0/1", "steps[0].derive.load"),
+        ("farm/0/2", "steps[6].derive.inverse"),
+        ("farm/0/3", "steps[0].derive.load"),
+    ]
+    assert [row["n"] for row in engine.written["whole"].rows] == [2]
+    assert [row["x"] for row in engine.written["inverse"].rows] == [2.0]
 
 
 @pytest.mark.parametrize("buckets", [1, 3])

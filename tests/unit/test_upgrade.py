@@ -50,7 +50,30 @@ def effects(*changes: tuple[str, str]) -> dict[str, Effect]:
     return {change.what: change.effect for change in changes_between(checked(PIPELINE), checked(text))}
 
 
+def test_branches_come_and_go():
+    """A stage is known by its name, wherever it takes its rows from."""
+    hour = (
+        "  - window: {name: hour,",
+        "  - window: {name: site, tumbling: 5m, by: [device], aggregate: {n: sum(n)}}\n",
+    )
+    added = (hour[0], f"{hour[1]}    emit: [{{elasticsearch: site}}]\n    from: minute\n{hour[0]}")
+    assert effects(added) | {
+        "window hour takes the results of site, not the results of minute": Effect.REWIND
+    } == effects(added)
+    named = ("emit: [{elasticsearch: hour}]", "emit: [{elasticsearch: hour}]\n    from: minute")
+    assert effects(added, named) == {
+        "window site is new": Effect.REWIND,
+        "results to elasticsearch site": Effect.SAFE,
+    }
+    of_records = (
+        "{n: sum(n)}}\n    emit: [{elasticsearch: hour}]",
+        "{n: count(*)}}\n    emit: [{elasticsearch: hour}]\n    from: s",
+    )
+    assert effects(of_records)["window hour takes records, not the results of minute"] is Effect.REWIND
+
+
 def test_the_same_in_other_words_is_no_change():
+    assert effects(("- derive: {load: power * 2}", "- derive: {load: power * 2}\n    name: x\n    from: s")) == {}
     assert effects(("10s", "10000ms"), ("pipeline: p", "# a comment\npipeline: p")) == {}
 
 

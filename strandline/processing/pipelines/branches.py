@@ -91,7 +91,7 @@ def plan_branches(stages: Sequence[Stage]) -> list[Branch]:
 
 
 def paths_of(stages: Sequence[Stage]) -> list[list[int]]:
-    """The places of the windows of each path, in the order of the last ones."""
+    """The places of the windows of each path, those with the first windows first."""
     taken = places_taken([stage.shape for stage in stages])
     paths = []
     for last in range(len(stages)):
@@ -100,7 +100,7 @@ def paths_of(stages: Sequence[Stage]) -> list[list[int]]:
             while taken[path[0]] != RECORDS:
                 path.insert(0, taken[path[0]])
             paths.append(path)
-    return paths
+    return sorted(paths)
 
 
 def bucket_key(stages: Sequence[Stage]) -> tuple[list[str], bool]:
