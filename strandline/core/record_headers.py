@@ -55,7 +55,9 @@ HEADER_PAYLOAD_BYTES = "payload-bytes"
 """Of a dead letter without its bytes: how many they were."""
 HEADER_PAYLOAD_SHA256 = "payload-sha256"
 """Likewise: their SHA-256, in hexadecimal."""
-
+HEADER_TAKEN_BY = "taken-by"
+"""Of the dead letter of a record that failed in some branches of a pipeline: the stages that it came to in others, as
+`minutes,alarms`. Absent where it came to none, and where the pipeline has no branches."""
 
 HEADER_REPLAY_OF = "strandline-replay-of"
 """Of a record that was put back from a dead letter: which row it is of, as the dead letter's key says it

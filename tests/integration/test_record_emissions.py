@@ -4,10 +4,6 @@ Kafka, Elasticsearch, Spark and ledger. What must be there is worked out here fr
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +13,6 @@ import pytest
 import sqlalchemy as sa
 
 from strandline.core.errors import Conflict
-from strandline.ledger.states import Desired
 from strandline.processing.audit.index_reader import EndRange, StoredDocument, open_snapshot, read_documents
 from strandline.results.records.record_document import record_document_id
 from strandline.results.sinks.files_writer import committed_files
@@ -90,22 +85,6 @@ def shown(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "origin": (origin["stream"], origin["partition"], origin["offset"])}
 
 
-def run_killed_at(lab: AuditLab, name: str, failpoint: str) -> None:
-    """A run in a process of its own that kills itself there."""
-    lab.ledger.set_desired(name, Desired.RUNNING)
-    settings = lab.settings.model_dump(mode="json", exclude_none=True)
-    environment = {f"STRANDLINE_{key.upper()}": str(value) for key, value in settings.items()}
-    done = subprocess.run(
-        [sys.executable, "-m", "strandline.processing.run.process", "--job", name],
-        env={**os.environ, **environment, "STRANDLINE_FAILPOINTS": f"{failpoint}=kill"},
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
-
-
 def indexed(lab: AuditLab, alias: str) -> list[StoredDocument]:
     """Every document behind the alias."""
     url = lab.settings.elasticsearch_url
@@ -167,7 +146,7 @@ def test_each_record_is_emitted_once_through_a_kill_beside_a_window(audit_lab: A
     lab.apply((DOCUMENTS + WITH_WINDOW).format(name=name, files=files))
     lines = readings(0, 3_000)
     lab.send(f"{name}-readings", lines[:1_500])
-    run_killed_at(lab, name, "slice.written")
+    lab.run_killed_at(name, "slice.written")
     lab.send(f"{name}-readings", lines[1_500:])
     lab.drain(name)
     counts = check(lab, name, lines)
@@ -191,7 +170,7 @@ def test_a_pipeline_without_a_window_emits_each_record_once_through_kills(
     lines = readings(0, 8_000)
     for number, failpoint in enumerate(KILLED_AT):
         lab.send(f"{name}-readings", lines[number * 2_000 : (number + 1) * 2_000])
-        run_killed_at(lab, name, failpoint)
+        lab.run_killed_at(name, failpoint)
     lab.send(f"{name}-readings", lines[6_000:])
     lab.drain(name)
     check(lab, name, lines)

@@ -4,16 +4,12 @@ window, through kills, restarts and a backfill. Real Kafka, Elasticsearch, Spark
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from strandline.ledger.states import BackfillState, Desired
+from strandline.ledger.states import BackfillState
 from tests.support.audit_lab import AuditLab
 from tests.support.topic_reader import read_messages
 
@@ -62,22 +58,6 @@ def readings(first: int, last: int) -> list[bytes]:
     return found
 
 
-def run_killed_at(lab: AuditLab, failpoint: str) -> None:
-    """A run in a process of its own that kills itself there."""
-    lab.ledger.set_desired(NAME, Desired.RUNNING)
-    settings = lab.settings.model_dump(mode="json", exclude_none=True)
-    environment = {f"STRANDLINE_{name.upper()}": str(value) for name, value in settings.items()}
-    done = subprocess.run(
-        [sys.executable, "-m", "strandline.processing.run.process", "--job", NAME],
-        env={**os.environ, **environment, "STRANDLINE_FAILPOINTS": f"{failpoint}=kill"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
-
-
 def letters(lab: AuditLab) -> Counter[tuple[str, str]]:
     """(step, what stands before the document's id) of each dead letter. Each is there once."""
     bootstrap = lab.settings.kafka_bootstrap
@@ -96,7 +76,7 @@ def test_each_result_without_a_value_has_one_dead_letter_through_kills_and_a_bac
     share = TENS // (len(KILLED_AT) + 1)
     for number, failpoint in enumerate(KILLED_AT):
         lab.send(STREAM, readings(number * share, (number + 1) * share))
-        run_killed_at(lab, failpoint)
+        lab.run_killed_at(NAME, failpoint)
     lab.send(STREAM, readings(len(KILLED_AT) * share, TENS))
     lab.drain(NAME)
     own = {

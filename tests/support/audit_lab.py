@@ -91,6 +91,24 @@ class AuditLab:
             thread.join()
         assert codes == [0]
 
+    def run_killed_at(self, job: str, failpoint: str) -> None:
+        """A run in a process of its own that kills itself there."""
+        self.ledger.set_desired(job, Desired.RUNNING)
+        self._killed_at(failpoint, ["-m", "strandline.processing.run.process", "--job", job])
+
+    def _killed_at(self, failpoint: str, command: list[str]) -> None:
+        settings = self.settings.model_dump(mode="json", exclude_none=True)
+        environment = {f"STRANDLINE_{name.upper()}": str(value) for name, value in settings.items()}
+        done = subprocess.run(
+            [sys.executable, *command],
+            env={**os.environ, **environment, "STRANDLINE_FAILPOINTS": f"{failpoint}=kill"},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+
     def _has_read(self, job: str, stream: str, ends: dict[int, int]) -> bool:
         last = self.ledger.last_checkpoint(job)
         return last is not None and self.ledger.slices(job, last.slice, last.slice)[0].offsets[stream] == ends
@@ -118,18 +136,8 @@ class AuditLab:
 
     def backfill_killed_at(self, row: BackfillRow, failpoint: str) -> BackfillRow:
         """One attempt at a backfill, in a process that kills itself there; its row afterwards."""
-        settings = self.settings.model_dump(mode="json", exclude_none=True)
-        environment = {f"STRANDLINE_{name.upper()}": str(value) for name, value in settings.items()}
-        command = [sys.executable, "-m", "strandline.processing.backfill.process", "--job", row.job]
-        done = subprocess.run(
-            [*command, "--generation", str(row.generation)],
-            env={**os.environ, **environment, "STRANDLINE_FAILPOINTS": f"{failpoint}=kill"},
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+        command = ["-m", "strandline.processing.backfill.process", "--job", row.job]
+        self._killed_at(failpoint, [*command, "--generation", str(row.generation)])
         return self.ledger.backfill(row.job, row.generation)
 
     def documents(self, alias: str) -> dict[str, dict[str, Any]]:

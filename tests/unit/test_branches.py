@@ -1,4 +1,4 @@
-"""The document of a pipeline with branches: from which step each takes, what is refused, and what a document without branches stays."""
+"""The document of a pipeline with branches: from which step each takes, what is refused, and that no other changes."""
 
 from __future__ import annotations
 
@@ -142,8 +142,8 @@ def test_what_a_window_gives_may_be_taken_before_and_behind_the_steps_of_its_emi
         (
             [LOADED, PER_TURBINE + "    from: per_site\n", PER_SITE.replace("loaded", "per_turbine")],
             [
-                "steps[1].from: 'per_site' stands further down; a step takes from one above it, so that none can wait for itself. Move "
-                "'per_site' up"
+                "steps[1].from: 'per_site' stands further down; a step takes from one above it, so that none can wait for "
+                "itself. Move 'per_site' up"
             ],
         ),
         (

@@ -152,6 +152,8 @@ def test_why_a_letter_is_not_put_back() -> None:
     assert why(letter(1, "late"), reason="late") == ""
     assert why(letter(5)) == "failed_again"
     assert why(letter(5), again=True) == ""
+    assert why(letter(1, **{"taken-by": "minutes"})) == "taken"
+    assert why(letter(1, **{"taken-by": "minutes"}), again=True) == ""
     assert why(letter(1, stream="others")) == "other_stream"
     assert why(letter(1, **{"payload-bytes": "9", "payload-sha256": "0"})) == "no_bytes"
     assert why(StoredDeadLetter(1, 0, {"reason": "result", "index": "x-2026.01", "document": "id"}, b"")) == "result"

@@ -18,7 +18,12 @@ from typing import NamedTuple
 from confluent_kafka import Message
 
 from strandline.core.errors import RecordTooLarge
-from strandline.core.record_headers import HEADER_PAYLOAD_BYTES, HEADER_PAYLOAD_SHA256, dead_letter_topic
+from strandline.core.record_headers import (
+    HEADER_PAYLOAD_BYTES,
+    HEADER_PAYLOAD_SHA256,
+    HEADER_TAKEN_BY,
+    dead_letter_topic,
+)
 from strandline.log.record_size import RECORD_BATCH_HEAD_BYTES, record_batch_bytes_max
 from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
 from strandline.processing.source.slice_rows import parts_by_size, row_identity
@@ -31,7 +36,7 @@ DEAD_LETTERS_A_TRANSACTION = 5_000
 HEADER_BYTES_MAX = 4_096
 """A longer text is cut: a message may quote what it refuses."""
 _BESIDE_VALUE_BYTES_MAX = 16 * HEADER_BYTES_MAX
-"""The key and the headers of a dead letter have fewer bytes together: it has at most nine of them."""
+"""The key and the headers of a dead letter have fewer bytes together: it has at most ten of them."""
 
 
 class DeadLetter(NamedTuple):
@@ -53,12 +58,16 @@ class DeadLetter(NamedTuple):
         message: str,
         step: str,
         element: int | None = None,
+        taken_by: str | None = None,
     ) -> DeadLetter:
-        """`element`: the place of the row's element in the record's array; None where the record is one row."""
+        """`element`: the place of the row's element in the record's array; None where the record is one row. `taken_by`: the
+        stages that it came to all the same, in other branches of the pipeline."""
         headers = _headers(reason, message, step, "stream", stream)
         place: Headers = (("partition", b"%d" % partition), ("offset", b"%d" % offset))
         if element is not None:
             place = (*place, (HEADER_ELEMENT, b"%d" % element))
+        if taken_by is not None:
+            place = (*place, (HEADER_TAKEN_BY, _cut(taken_by.encode())))
         return cls(row_identity(stream, partition, offset, element), value, (*headers, *place))
 
     @classmethod

@@ -36,7 +36,9 @@ class SteppedRecords:
     at_stages: list[RecordsAtStage]
     problems: list[RowProblem]
     """The rows that fail on the way to a window or an emission, ascending, each once: with the problem of the first branch where
-    it fails. It may have come to others."""
+    it fails."""
+    taken_by: dict[int, str] = field(default_factory=dict)
+    """Row with a problem -> the stages that it came to all the same, in other branches, where there are any: `minutes,alarms`."""
 
 
 @dataclass
@@ -60,16 +62,28 @@ class RecordChain:
         takers: list[tuple[tuple[RowStep, ...], RecordStage | int]] = [(stage.pre_steps, stage) for stage in stages]
         takers += [(windows[at].pre_steps, at) for at, before in enumerate(taken) if before == RECORDS]
         self._whole = _pieces(takers, 0, types)
+        self._names = [window.name for window in windows]
+        self._has_branches = _has_branches(self._whole)
 
     def apply(self, columns: Mapping[str, pa.Array], rows: int) -> SteppedRecords:
         """What comes to each first window and to each emission, and what fails on the way."""
         found = SteppedRecords([], [], [])
         self._apply(self._whole, columns, np.arange(rows), found)
-        if len(self._whole.further):
+        if self._has_branches and found.problems:
             first = {one.row: one for one in reversed(found.problems)}
             found.problems[:] = first.values()
+            found.taken_by.update(self._taken_by(found, np.array(list(first))))
         found.problems.sort(key=lambda problem: problem.row)
         return found
+
+    def _taken_by(self, found: SteppedRecords, failed: Places) -> dict[int, str]:
+        came = [(stage.stage.name, stage.rows) for stage in found.at_stages]
+        came += [(self._names[window], stepped.rows) for window, stepped in found.at_windows]
+        taken: dict[int, list[str]] = {}
+        for name, rows in came:
+            for row in failed[np.isin(failed, rows)].tolist():
+                taken.setdefault(row, []).append(name)
+        return {row: ",".join(names) for row, names in taken.items()}
 
     def _apply(self, piece: _Piece, columns: Mapping[str, pa.Array], came: Places, found: SteppedRecords) -> None:
         """`came`: the place of each row among those that came in."""
@@ -102,6 +116,10 @@ def _pieces(
             piece.stages.append(taker)
     piece.further = [_pieces(some, until, piece.steps.types) for some in further.values()]
     return piece
+
+
+def _has_branches(piece: _Piece) -> bool:
+    return len(piece.further) > 1 or any(map(_has_branches, piece.further))
 
 
 def _shared(all_steps: Sequence[tuple[RowStep, ...]]) -> int:

@@ -44,6 +44,7 @@ REJECTED_SCHEMA = pa.schema(
         pa.field("message", pa.string()),
         pa.field("step", pa.string()),
         pa.field("element", pa.int32()),
+        pa.field("taken_by", pa.string()),
     ]
 )
 _BATCH_BYTES = 4 << 20

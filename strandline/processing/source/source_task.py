@@ -48,6 +48,8 @@ class Reject:
     reason: str
     message: str
     step: str
+    taken_by: str | None = None
+    """The stages that it came to all the same."""
 
 
 class SourceTask:
@@ -81,7 +83,8 @@ class SourceTask:
             if stepped.problems:
                 places = chunk.accepted_places()
                 rejects += [
-                    Reject(places[one.row], REASON_EXPRESSION, one.message, one.step) for one in stepped.problems
+                    Reject(places[one.row], REASON_EXPRESSION, one.message, one.step, stepped.taken_by.get(one.row))
+                    for one in stepped.problems
                 ]
                 rejects.sort(key=lambda reject: reject.index)
             facts.append(_facts_of(chunk, rejects))
@@ -147,6 +150,7 @@ class SourceTask:
                 one.message,
                 one.step,
                 chunk.element_at(one.index),
+                one.taken_by,
             )
             for one in rejects
         )

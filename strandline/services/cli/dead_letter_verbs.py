@@ -89,7 +89,10 @@ def replay_dead_letters(
     since: Since = None,
     until: Until = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Also records that were put back before and failed again.")
+        bool,
+        typer.Option(
+            "--again", help="Also records that were put back before and failed again, or that came to other branches."
+        ),
     ] = False,
     dry_run: DryRun = False,
     data_dir: DataDir = None,

@@ -217,6 +217,7 @@ def dead_letter_counts_tables(counts: Answer) -> list[Table]:
 _LEFT_OUT = {
     "late": "late ones stay late, and are put back only with --reason late",
     "failed_again": "were put back before and failed again: --again puts them back once more",
+    "taken": "came to other branches of the pipeline, and would count there twice: --again puts them back all the same",
     "result": "are of results, not of records: compute their windows again with strandline job backfill {job}",
     "no_bytes": "have lost their bytes: they had no room in the letter, and the log no longer holds them",
     "other_stream": "are of a stream that the job doesn't read any more",

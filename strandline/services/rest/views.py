@@ -436,6 +436,7 @@ class ReplayView(View):
     """A request that was killed may have put them back, into a part of the stream that is gone: they are left out."""
     left_out: dict[str, int]
     """Why -> how many: `late` (they stay late; unless they are asked for), `failed_again` (put back before; unless `again`),
+    `taken` (came to other branches of the pipeline; unless `again`),
     `result` (of a result, not of a record), `no_bytes` (neither letter nor log hold them), `other_stream`."""
     outcomes: dict[str, int]
     """What the present version makes of those put back: `accepted`, or the reason for which it rejects them again."""

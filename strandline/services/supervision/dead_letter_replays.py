@@ -20,6 +20,7 @@ from strandline.core.record_headers import (
     HEADER_PAYLOAD_BYTES,
     HEADER_PAYLOAD_SHA256,
     HEADER_REPLAY_OF,
+    HEADER_TAKEN_BY,
     REASON_LATE,
 )
 from strandline.ledger.ledger import Ledger
@@ -48,6 +49,7 @@ _GAP_MAX = 2_000
 
 LEFT_LATE = "late"
 LEFT_FAILED_AGAIN = "failed_again"
+LEFT_TAKEN = "taken"
 LEFT_RESULT = "result"
 LEFT_NO_BYTES = "no_bytes"
 LEFT_OTHER_STREAM = "other_stream"
@@ -178,7 +180,8 @@ class DeadLetters:
         """Put a piece of the wanted dead letters of the job's present life back into its stream, each at most once. `before`:
         of an earlier answer; None: all that are there now.
 
-        Late ones only where `wanted` asks for them; records that were put back and failed again only with `again`. Raises
+        Late ones only where `wanted` asks for them; records that were put back and failed again, and those that came to other
+        branches of the pipeline, only with `again`. Raises
         Conflict, NotFound, Fenced, LogUnavailable, LedgerUnavailable.
         """
         row, pipeline = self._job(job)
@@ -215,6 +218,12 @@ class DeadLetters:
             raise Conflict(
                 f"dead letter {found.offset} of job {job} is of a result, not of a record of stream {pipeline.stream.stream}: it "
                 f"can't be put back; compute its window again: strandline job backfill {job}"
+            )
+        if HEADER_TAKEN_BY in found.headers and not anyway:
+            raise Conflict(
+                f"the record of dead letter {found.offset} came to {found.headers[HEADER_TAKEN_BY]} of job {job} all the same, "
+                f"where it would count twice; nothing was put back. Mend the pipeline and compute the other stages anew "
+                f"(strandline job backfill {job}), or put it back with --anyway"
             )
         if len(payload) > self._record_bytes_max:
             raise Conflict(
@@ -375,6 +384,8 @@ def _judge(
     original = originals.get(_place(letter))
     if original is not None and HEADER_REPLAY_OF in original.headers and not again:
         return LEFT_FAILED_AGAIN, None
+    if HEADER_TAKEN_BY in letter.headers and not again:
+        return LEFT_TAKEN, None
     value: bytes | None = letter.value
     if HEADER_PAYLOAD_BYTES in letter.headers:  # the letter had no room for them
         value = original.value if original else None

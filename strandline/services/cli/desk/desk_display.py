@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -102,16 +102,19 @@ def graph_tables(graph: Answer) -> list[Table | Text]:
         ("retention", f"needs {format_duration(retention['needed_ms'])}, has {_kept(kept)}"),
     ]
     tables: list[Table | Text] = [facts_table(facts)]
+    stages = [*graph["record_stages"], *graph["stages"]]
+    in_a_row = [read["stream"], *(stage["name"] for stage in stages)]
+    source = _no_source if [stage["from"] for stage in stages] == in_a_row[:-1] else _source
     if graph["record_stages"]:
-        tables.append(_record_stages_table(graph["record_stages"]))
+        tables.append(_record_stages_table(graph["record_stages"], source))
     if not graph["stages"]:
         return [*tables, *(Text(f"hint: {hint}") for hint in graph["hints"])]
     steps = table_of(
-        ("STAGE", "FROM", "STEPS BEFORE", "WINDOWS", "BY", "AGGREGATES", "STEPS BEHIND", "EMITS"),
+        ("STAGE", *source("FROM"), "STEPS BEFORE", "WINDOWS", "BY", "AGGREGATES", "STEPS BEHIND", "EMITS"),
         (
             (
                 stage["name"],
-                stage["from"],
+                *source(stage["from"]),
                 _steps(stage["steps_before"]),
                 format_windows(stage["size_ms"], stage["every_ms"]),
                 ", ".join(stage["by"]) or "-",
@@ -138,14 +141,23 @@ def graph_tables(graph: Answer) -> list[Table | Text]:
     return [*tables, steps, state, *(Text(f"hint: {hint}") for hint in graph["hints"])]
 
 
-def _record_stages_table(stages: list[Answer]) -> Table:
+def _source(shown: str) -> list[str]:
+    """Where stages don't all follow each other, each says from which it takes."""
+    return [shown]
+
+
+def _no_source(_: str) -> list[str]:
+    return []
+
+
+def _record_stages_table(stages: list[Answer], source: Callable[[str], list[str]]) -> Table:
     """The emissions of records, one a line."""
     return table_of(
-        ("STAGE", "FROM", "STEPS BEFORE", "EACH RECORD'S", "EMITS", "RESULTS COME"),
+        ("STAGE", *source("FROM"), "STEPS BEFORE", "EACH RECORD'S", "EMITS", "RESULTS COME"),
         (
             (
                 stage["name"],
-                stage["from"],
+                *source(stage["from"]),
                 _steps(stage["steps_before"]),
                 ", ".join(stage["fields"]),
                 ", ".join(stage["emits"]),
