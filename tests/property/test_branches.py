@@ -7,7 +7,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import accumulate
 from random import Random
 from typing import Any
 
@@ -22,11 +21,8 @@ from strandline.processing.pipelines.branches import bucket_key, plan_branches
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.slices.rewind import plan_rewind
-from strandline.processing.slices.watermark import emitted_up_to
-from tests.property.test_rewind_windows import later
+from tests.property.test_rewind_windows import later, rewound
 from tests.property.test_window_operator import END, STREAM, Record, digest, histories, run, some_records
-from tests.support.ledgers import a_checkpoint
 from tests.support.step_graphs import Steps, document_of, single_jobs, some_graph
 
 History = list[tuple[list[Record], int | None]]
@@ -165,20 +161,7 @@ def test_a_rewind_of_all_branches_computes_just_what_is_not_emitted(
     old = checked(some_graph(Random(seed)))
     new = old if new_seed is None else checked(some_graph(Random(new_seed)))
     number = data.draw(st.integers(1, len(history) - 1), label="the last committed slice")
-    closed_ms = [closes for _, closes in history]
-    stages = [(stage.name, stage.shape) for stage in old.stages]
-    checkpoint = a_checkpoint(
-        number, closes_ms=closed_ms[number - 1], emitted=emitted_up_to(stages, closed_ms[number - 1])
-    )
-    reached = list(accumulate((max((row.ts_ms for row in rows), default=0) for rows, _ in history[:number]), max))
-
-    def first_slice_reaching(event_ms: int) -> int | None:
-        return next((at for at, latest_ms in enumerate(reached, 1) if latest_ms >= event_ms), None)
-
-    plan = plan_rewind(checkpoint, first_slice_reaching, {stage.name: stage.shape for stage in new.stages})
-    closes_ms = [plan.closed_ms(a_checkpoint(at, closes_ms=one)) for at, one in enumerate(closed_ms, 1)]
-    slices = list(zip((rows for rows, _ in history), closes_ms, strict=True))
-    before = closes_ms[plan.slice_first - 2] if plan.slice_first > 1 else None
+    plan, slices, before = rewound(history, old, new, number)
     found = later(run(new, slices[plan.slice_first - 1 :], 2, 7, before), plan.emitted)
     at_once = run(new, [([row for rows, _ in history for row in rows], END)], 1, 10**6)
     wanted = later(at_once, plan.emitted)

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.slices.rewind import plan_rewind
+from strandline.processing.slices.rewind import RewindPlan, plan_rewind
 from strandline.processing.slices.watermark import emitted_up_to
 from tests.property.test_window_operator import END, Record, digest, histories, pipeline, run
 from tests.support.ledgers import a_checkpoint
@@ -43,14 +43,11 @@ def later(found: Found, than_ms: dict[str, int]) -> Found:
     }
 
 
-@settings(max_examples=150)
-@given(histories(), st.sampled_from(VERSIONS), st.none() | st.sampled_from(VERSIONS), st.data())
-def test_a_rewind_computes_just_what_is_not_emitted(
-    history: list[tuple[list[Record], int | None]], old: CheckedPipeline, upgrade: CheckedPipeline | None, data: Any
-) -> None:
-    new, whole = upgrade or old, [([row for rows, _ in history for row in rows], END)]
-    assume(len(history) > 1)
-    number = data.draw(st.integers(1, len(history) - 1), label="the last committed slice")
+def rewound(
+    history: list[tuple[list[Record], int | None]], old: CheckedPipeline, new: CheckedPipeline, number: int
+) -> tuple[RewindPlan, list[tuple[list[Record], int | None]], int | None]:
+    """The plan by which the new version goes on after slice `number`, the slices as it sees them, and the watermark before the
+    first of those."""
     closed_ms = [closes for _, closes in history]
     stages = [(stage.name, stage.shape) for stage in old.stages]
     checkpoint = a_checkpoint(
@@ -64,8 +61,18 @@ def test_a_rewind_computes_just_what_is_not_emitted(
     plan = plan_rewind(checkpoint, first_slice_reaching, {stage.name: stage.shape for stage in new.stages})
     closes_ms = [plan.closed_ms(a_checkpoint(at, closes_ms=one)) for at, one in enumerate(closed_ms, 1)]
     slices = list(zip((rows for rows, _ in history), closes_ms, strict=True))
-    before = closes_ms[plan.slice_first - 2] if plan.slice_first > 1 else None
+    return plan, slices, closes_ms[plan.slice_first - 2] if plan.slice_first > 1 else None
 
+
+@settings(max_examples=150)
+@given(histories(), st.sampled_from(VERSIONS), st.none() | st.sampled_from(VERSIONS), st.data())
+def test_a_rewind_computes_just_what_is_not_emitted(
+    history: list[tuple[list[Record], int | None]], old: CheckedPipeline, upgrade: CheckedPipeline | None, data: Any
+) -> None:
+    new, whole = upgrade or old, [([row for rows, _ in history for row in rows], END)]
+    assume(len(history) > 1)
+    number = data.draw(st.integers(1, len(history) - 1), label="the last committed slice")
+    plan, slices, before = rewound(history, old, new, number)
     replayed = run(new, slices[plan.slice_first - 1 : number], 2, 7, before)
     assert not any(later(replayed, plan.emitted).values()), "a replay emits nothing"
     emitted = run(old, history[:number], 1, 100)

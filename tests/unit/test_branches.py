@@ -81,6 +81,14 @@ def test_branches_take_from_the_steps_that_they_name():
     assert not pipeline.spec.emits_records_to("site-5m")
 
 
+def test_names_may_have_capitals():
+    names = ("per_turbine", "perTurbine"), ("loaded", "Loaded")
+    steps = [LOADED, PER_TURBINE, PER_SITE, HOUR]
+    for old, new in names:
+        steps = [step.replace(old, new) for step in steps]
+    assert checked(*steps).taken_by("hour") == "perTurbine"
+
+
 def test_a_document_is_stored_as_it_says_and_read_back():
     pipeline = checked(LOADED, PER_TURBINE, PER_SITE, HOUR, RAW)
     stored = pipeline.spec.as_document()

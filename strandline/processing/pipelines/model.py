@@ -362,7 +362,7 @@ class StepSpec(DocumentModel):
     name: FieldName | None = None
     """By which further steps may take `from` it. Of an `emit` of records also the stage's name; else that is called like the
     first place, with `_` for what no name may hold. A window has its name inside `window`."""
-    source: Name | None = Field(default=None, alias="from")
+    source: str | None = Field(default=None, alias="from")
     """The name of a step above, or of the stream, from which it takes; without it, the step before."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
