@@ -192,9 +192,8 @@ def run(
 def in_order(results: pa.RecordBatch, by: Sequence[str], closing: Closing) -> list[dict[str, Any]]:
     """The results of one step, after a look whether they are ordered by window, then key, and become final just now."""
     rows: list[dict[str, Any]] = results.to_pylist()
-    good = [
-        row for row in rows if row["@problem"] is None
-    ]  # those that a step behind the window finds fault with come last
+    # Those with which a step behind the window finds fault come last.
+    good = [row for row in rows if row["@problem"] is None]
     places = [(row["@window_start_ms"], *((row[name] is None, row[name] or "") for name in by)) for row in good]
     assert places == sorted(places), "by window, then key, nulls last"
     for row in rows:
