@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.processing.pipelines.event_time import (
+    SessionShape,
     WindowShape,
     closes_a_window,
     earliest_event,
@@ -83,3 +84,41 @@ def test_a_rewind_begins_at_the_earliest_event_of_a_window_that_is_not_emitted(w
         if any(end > done for stage, done in zip(held_by(windows, event), emitted, strict=True) for _, end in stage)
     ]
     assert earliest_event(windows, emitted) == min(needed)
+
+
+def test_sessions_are_open_for_the_gap_and_depend_on_what_lies_in_their_reach():
+    shape = SessionShape(3_600_000, 30_000)
+    assert (shape.last_end(1_234), shape.first_end(1_234)) == (1_234, 1_235), "one may end at any time"
+    assert shape.reach_ms == 7_230_000
+    assert shape.first_start(10_000_000) == 10_000_001 - shape.reach_ms
+    assert shape.last_end_holding(10_000_000) == 10_000_000 + shape.reach_ms
+    assert open_until([shape], 10_000_000) == 10_030_000
+    hours = WindowShape(3_600_000, 3_600_000)
+    assert open_until([shape, hours], 10_000_000) == 10_800_000
+    assert first_event([shape, hours], 10_800_000) == 10_800_001 - shape.reach_ms
+
+
+def test_in_silence_ends_of_sessions_are_looked_for_now_and_then():
+    shape = SessionShape(3_600_000, 30_000)
+    until = open_until([shape], 100_000)
+    closings = [at for at in range(90_000, 140_000, 200) if closes_a_window([shape], at, at + 200, until)]
+    assert len(closings) <= 30_000 // 3_000 + 5, "a slice for each look would be one every 200 ms"
+    assert max(closings) + 200 == until == 130_000
+
+
+@pytest.mark.parametrize(
+    ("gap_ms", "max_ms", "pane_ms", "cut_ms"),
+    [
+        (30_000, 3_600_000, 30_000, 3_600_000),
+        (7_000, 3_600_000, 6_250, 3_600_000),
+        (2_400_000, 3_600_000, 1_800_000, 3_600_000),
+        (5_000, 5_000, 5_000, 5_000),
+        (1_000, 999_983, 999, 999_000),
+        (1, 1, 1, 1),
+    ],
+)
+def test_panes_of_sessions_are_no_longer_than_the_gap(gap_ms, max_ms, pane_ms, cut_ms):
+    shape = SessionShape(max_ms, gap_ms)
+    assert (shape.pane_ms, shape.cut_ms) == (pane_ms, cut_ms)
+    assert shape.pane_ms <= gap_ms and shape.cut_ms % shape.pane_ms == 0
+    assert gap_ms <= shape.cut_ms <= max_ms

@@ -315,10 +315,18 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
             "tumbling: 60\n",
             ":9: steps[2].window.tumbling: 60 is not a duration; write a number and a unit",
         ),
+        ("tumbling: 1m\n", "tumbling: 1m\n      session: {gap: 30s}\n", "exactly one of: tumbling, sliding, session"),
+        ("tumbling: 1m\n", "session: {max: 1h}\n", ":9: steps[2].window.session.gap: is missing"),
+        ("tumbling: 1m\n", "session: {gap: 0s}\n", ":9: steps[2].window.session.gap: each record would be a session"),
         (
             "tumbling: 1m\n",
-            "tumbling: 1m\n      session: 1m\n",
-            ":10: steps[2].window.session: session windows are not",
+            "session: {gap: 30s, max: 10s}\n",
+            ":9: steps[2].window.session.max: 10s is less than the gap of 30s, which each session lasts; expected at least",
+        ),
+        (
+            "tumbling: 1h\n",
+            "session: {gap: 1m}\n",
+            ":20: steps[4].window.session.gap: 1m of window 'hourly' is no longer than the 1m from one window 'per_minute'",
         ),
         (
             "tumbling: 1h",

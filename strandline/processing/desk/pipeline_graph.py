@@ -33,7 +33,7 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
         is_split = cascade.is_split and number + 1 == len(pipeline.stages)
         steps = stage.pre_steps[done:] if number == 0 else stage.pre_steps
         stages.append(_stage(stage, steps, operator, rule.delay_ms, is_split=is_split))
-    shared = _fields_of_all(pipeline.stages) or _fields_of_all(pipeline.stages[:-1])
+    shared = cascade.bucket_by
     is_alone = bool(stages) and not shared and not cascade.is_split
     return {
         "pipeline": pipeline.job,
@@ -72,10 +72,6 @@ def _needed_ms(pipeline: CheckedPipeline) -> int:
     return pipeline.event_time_rule.delay_ms + pipeline.reach_ms if pipeline.stages else 0
 
 
-def _fields_of_all(stages: Sequence[Stage]) -> list[str]:
-    return [name for name in stages[-1].by if all(name in stage.by for stage in stages)] if stages else []
-
-
 def _record_stage(stage: RecordStage, done: int) -> Answer:
     """`done`: so many of its steps stand before another emission."""
     return {
@@ -95,6 +91,7 @@ def _stage(
     return {
         "name": stage.name,
         "steps_before": [_step(step) for step in steps],
+        "windows": str(stage.shape),
         "size_ms": stage.size_ms,
         "every_ms": stage.every_ms,
         "by": dict(zip(stage.by, stage.by_types, strict=True)),
@@ -147,7 +144,7 @@ def _hints(pipeline: CheckedPipeline, cascade: Cascade, stages: list[Answer], *,
                 f"'{stage.name}' keeps {told['state']['panes_open']:,} partial results a key, one for each "
                 f"{format_duration(told['state']['pane_ms'])}; a longer distance between windows, or a shorter delay, keeps fewer"
             )
-        if stage.every_ms < stage.size_ms:
+        if stage.overlaps:
             times = -(-stage.size_ms // stage.every_ms)
             yield f"'{stage.name}' writes up to {times} results for each {format_duration(stage.size_ms)} and key"
     if pipeline.stages and rule.idle_timeout_ms is None and pipeline.stream.partitions > 1:

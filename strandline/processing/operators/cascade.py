@@ -8,7 +8,8 @@ Where the last stage groups by none of the fields that the stages before it shar
 go to one bucket and are merged there. Each is labelled with its virtual bucket (in a first stage: with its input partition), and
 they are merged in the order of the labels, so results don't depend on the number of buckets.
 
-Where the stages before the last one share no field either, everything is in one bucket.
+Where the stages before the last one share no field either, everything is in one bucket; and where a last stage of sessions is of
+this kind, because no bucket alone sees where a session ends.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from strandline.processing.operators.blobs import pack, unpack
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.keys import Codes, virtual_buckets_of
 from strandline.processing.operators.row_steps import RowProblem, RowSteps
+from strandline.processing.operators.sessions import SessionOperator
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.stages import Stage
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
@@ -77,16 +79,22 @@ class Cascade:
         for stage in stages:
             steps = RowSteps(stage.pre_steps, types)
             self._steps.append(steps)
-            self.operators.append(WindowOperator(stage, steps.types))
+            operator = WindowOperator if stage.gap_ms is None else SessionOperator
+            self.operators.append(operator(stage, steps.types))
             self._post_steps.append(RowSteps(stage.post_steps, stage.window_types) if stage.post_steps else None)
             types = stage.field_types
         self._is_wide = False
         self._bucket_by = _common_fields(stages)
-        if not self._bucket_by:
+        if not self._bucket_by and not (stages and stages[-1].gap_ms is not None):
             self._bucket_by = _common_fields(stages[:-1])
             self._is_wide = len(stages) == 1 or bool(self._bucket_by)
         self.is_split = self._is_wide and buckets > 1
         """Whether results of the last stage come from `merge`, not from `step`."""
+
+    @property
+    def bucket_by(self) -> list[str]:
+        """The fields of which a record's bucket is a hash."""
+        return list(self._bucket_by)
 
     @property
     def record_steps(self) -> RowSteps:

@@ -44,8 +44,8 @@ class CheckedPipeline:
 
     @property
     def reach_ms(self) -> int:
-        """How far back in event time open state can go: the sizes of all windows together."""
-        return sum(stage.size_ms for stage in self.stages)
+        """How far back in event time open state can go: as far as all windows together depend on events."""
+        return sum(stage.shape.reach_ms for stage in self.stages)
 
     @property
     def compiled(self) -> tuple[object, ...]:

@@ -223,6 +223,7 @@ class _Check:
                 name=window.name,
                 size_ms=window.size_ms,
                 slide_ms=window.sliding.every if window.sliding is not None else None,
+                gap_ms=window.session.gap if window.session is not None else None,
                 by=tuple(window.by),
                 by_types=tuple(kind or "" for kind in by_types.values()),
                 aggregates=tuple(column for column in aggregates.values() if column),
@@ -337,7 +338,19 @@ class _Check:
 
     def _cascade(self, path: Path, window: WindowSpec, before: WindowSpec) -> None:
         """A result counts in the windows that hold its own window's last moment. Those begin and end where windows before them
-        begin, so each of them holds equally many."""
+        begin, so each of them holds equally many. Sessions begin and end anywhere; but the gap of some behind other windows is
+        longer than the time from one to the next, or each result would be a session."""
+        if window.session is not None:
+            if before.session is None and window.every_ms <= before.every_ms:
+                self._add(
+                    (*path, "session", "gap"),
+                    f"{format_duration(window.every_ms)} of window '{window.name}' is no longer than the "
+                    f"{format_duration(before.every_ms)} from one window '{before.name}' to the next, so each of their results "
+                    "would be a session of its own; expected more",
+                )
+            return
+        if before.session is not None:
+            return
         lengths: list[tuple[Path, int]] = [(("tumbling",), window.size_ms)]
         if window.sliding is not None:
             lengths = [(("sliding", "size"), window.size_ms), (("sliding", "every"), window.every_ms)]
@@ -353,7 +366,7 @@ class _Check:
                 )
 
     def _retention(self) -> None:
-        needed_ms = self.pipeline.event_time.delay + sum(stage.size_ms for stage in self.stages)
+        needed_ms = self.pipeline.event_time.delay + sum(stage.shape.reach_ms for stage in self.stages)
         if self.stream.retention_ms != FOREVER_MS and self.stream.retention_ms < needed_ms:
             self._add(
                 ("steps",),

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from strandline.core.durations import format_duration, format_windows
+
 
 @dataclass(frozen=True)
 class EventTimeSource:
@@ -31,6 +33,16 @@ class WindowShape:
     size_ms: int
     every_ms: int
 
+    @property
+    def reach_ms(self) -> int:
+        """How long before its end a window can depend on events, at most."""
+        return self.size_ms
+
+    @property
+    def grid_ms(self) -> int:
+        """Windows begin at multiples of it."""
+        return self.every_ms
+
     def last_end(self, at_ms: int) -> int:
         """The end of the last window that ends at or before `at_ms`."""
         return (at_ms - self.size_ms) // self.every_ms * self.every_ms + self.size_ms
@@ -40,16 +52,97 @@ class WindowShape:
         return self.last_end(after_ms) + self.every_ms
 
     def first_start(self, after_ms: int) -> int:
-        """The start of the first window that ends after `after_ms`."""
+        """The start of the first window that ends after `after_ms`: those that end then depend on no earlier event."""
         return self.first_end(after_ms) - self.size_ms
 
     def last_end_holding(self, event_ms: int) -> int:
-        """The end of the last window that holds an event at `event_ms`."""
+        """The end of the last window that can depend on an event at `event_ms`."""
         return event_ms // self.every_ms * self.every_ms + self.size_ms
+
+    def last_open_end(self, event_ms: int) -> int:
+        """The end of the last window that can hold something, if no event is later than `event_ms`."""
+        return self.last_end_holding(event_ms)
+
+    def may_end_in(self, after_ms: int, up_to_ms: int) -> bool:
+        """Whether it is worth looking for a window that ends in (`after_ms`, `up_to_ms`]."""
+        return self.last_end(up_to_ms) > after_ms
+
+    def __str__(self) -> str:
+        return format_windows(self.size_ms, self.every_ms)
+
+
+_LOOKS_A_GAP = 10
+"""So often sessions are looked for that end while no record comes, in the time of one gap."""
+_LOOK_MS_MIN = 1_000
+
+
+@dataclass(frozen=True)
+class SessionShape(WindowShape):
+    """Sessions: each ends when for `every_ms`, the gap, no event follows its last one, and lasts `size_ms` at most.
+
+    Event times of one key that are less than the gap apart make a *chain*. A chain is one session, [first event, last event +
+    gap), unless it lasts longer than `size_ms`. Then its first session ends at its *first cut*, `size_ms` after the beginning of
+    the first event's pane. What follows is cut at every multiple of `size_ms` since 1970; `operators/sessions.py` has the rule as
+    code. So where a chain began must be known to `size_ms` only, however long it is: what makes a session that ends at E lies in
+    its `reach_ms` before E.
+    """
+
+    @property
+    def gap_ms(self) -> int:
+        """How long no event may follow."""
+        return self.every_ms
+
+    @property
+    def pane_ms(self) -> int:
+        """Events of one key in one pane are in one session: it is no longer than the gap, and a cut is never inside. The longest
+        part of the greatest length that is no longer than the gap, where there is one of more than half a gap."""
+        least = -(-self.size_ms // self.every_ms)
+        parts = next((parts for parts in range(least, 2 * least) if self.size_ms % parts == 0), least)
+        return self.size_ms // parts
+
+    @property
+    def cut_ms(self) -> int:
+        """How long a session is at most: `size_ms`, in whole panes."""
+        return self.size_ms // self.pane_ms * self.pane_ms
+
+    @property
+    def reach_ms(self) -> int:
+        """A session of greatest length, and as much again before it, with a gap: there it shows whether its chain began so early
+        that the session begins at a cut."""
+        return 2 * self.size_ms + self.every_ms
+
+    @property
+    def grid_ms(self) -> int:
+        """They may begin at any time."""
+        return 1
+
+    def last_end(self, at_ms: int) -> int:
+        """They may end at any time."""
+        return at_ms
+
+    def first_end(self, after_ms: int) -> int:
+        return after_ms + 1
+
+    def first_start(self, after_ms: int) -> int:
+        return after_ms + 1 - self.reach_ms
+
+    def last_end_holding(self, event_ms: int) -> int:
+        return event_ms + self.reach_ms
+
+    def last_open_end(self, event_ms: int) -> int:
+        return event_ms + self.gap_ms
+
+    def may_end_in(self, after_ms: int, up_to_ms: int) -> bool:
+        """Where sessions end is in the records, so it is looked for now and then."""
+        step_ms = max(_LOOK_MS_MIN, self.gap_ms // _LOOKS_A_GAP)
+        return up_to_ms // step_ms > after_ms // step_ms
+
+    def __str__(self) -> str:
+        return f"sessions with a gap of {format_duration(self.gap_ms)}, {format_duration(self.size_ms)} at most"
 
 
 def last_ends(windows: Iterable[WindowShape], event_ms: int) -> Iterator[int]:
-    """For each stage the end of the last window that holds an event at `event_ms`, or a result that comes of it.
+    """For each stage the end of the last window that depends on an event at `event_ms`, or on a result that comes of it.
 
     `windows` in the order of the stages: a result of one counts in the next as an event of its window's last moment.
     """
@@ -61,7 +154,13 @@ def last_ends(windows: Iterable[WindowShape], event_ms: int) -> Iterator[int]:
 
 def open_until(windows: Iterable[WindowShape], latest_event_ms: int | None) -> int | None:
     """The end of the last window of all stages that can hold something yet; None before the first accepted record."""
-    return None if latest_event_ms is None else max(last_ends(windows, latest_event_ms), default=latest_event_ms)
+    if latest_event_ms is None:
+        return None
+    ends, event_ms = [latest_event_ms], latest_event_ms
+    for shape in windows:
+        ends.append(shape.last_open_end(event_ms))
+        event_ms = ends[-1] - 1
+    return max(ends[1:] or ends)
 
 
 def closes_a_window(
@@ -71,11 +170,13 @@ def closes_a_window(
     if to_ms is None or open_until_ms is None or not windows:
         return False
     last_ms = min(to_ms, open_until_ms)
-    return from_ms is None or any(shape.last_end(last_ms) > from_ms for shape in windows)
+    if from_ms is None or from_ms < open_until_ms == last_ms:
+        return True
+    return any(shape.may_end_in(from_ms, last_ms) for shape in windows)
 
 
 def first_event(windows: Sequence[WindowShape], after_ms: int) -> int:
-    """The earliest event time that a window of the last of these stages can hold, if it ends after `after_ms`.
+    """The earliest event time on which a window of the last of these stages can depend, if it ends after `after_ms`.
 
     What a later stage's window holds are windows of the stage before, which may begin before it: so it is asked of each in turn.
     """

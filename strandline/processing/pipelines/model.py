@@ -124,27 +124,47 @@ class SlidingSpec(DocumentModel):
             )
 
 
-class WindowSpec(DocumentModel):
-    """Windows of event time: tumbling, which follow each other, or sliding, which overlap. Counted from 1970-01-01 UTC."""
+class SessionSpec(DocumentModel):
+    """Windows that records bound: each ends when no record of its key follows for a while."""
 
-    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["tumbling"]}, {"required": ["sliding"]}]})
-    NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {
-        "session": "session windows are not supported yet; only tumbling and sliding ones are",
-    }
+    gap: Duration
+    """A record that comes so much later than the last one, or later still, begins a new session."""
+    max: Duration = Field(default=3_600_000, json_schema_extra={"default": "1h"})
+    """How long a session is at most, its last gap included; what goes on is cut."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if self.gap == 0:
+            yield ("gap",), "each record would be a session of its own; expected at least 1ms"
+        elif self.max < self.gap:
+            yield (
+                ("max",),
+                f"{format_duration(self.max)} is less than the gap of {format_duration(self.gap)}, which each session lasts; "
+                "expected at least as much",
+            )
+
+
+class WindowSpec(DocumentModel):
+    """Windows of event time: tumbling, which follow each other, or sliding, which overlap, counted from 1970-01-01 UTC; or
+    sessions, which end when no record comes for a while."""
+
+    KINDS: ClassVar[tuple[str, ...]] = ("tumbling", "sliding", "session")
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in KINDS]})
     name: FieldName
     """The stage's name: in results, status and dead letters."""
     tumbling: Duration | None = None
     """The size; instead of sliding."""
     sliding: SlidingSpec | None = None
     """{size, every}; instead of tumbling."""
+    session: SessionSpec | None = None
+    """{gap, max}; instead of tumbling."""
     by: list[str] = Field(default_factory=list)
     """The fields that make the key; none means one result a window."""
     aggregate: dict[FieldName, ExpressionText] = Field(min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA)
     """Result field -> expression with an aggregate function."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        if (self.tumbling is None) == (self.sliding is None):
-            yield (), "a window has exactly one of: tumbling, sliding"
+        if sum(getattr(self, kind) is not None for kind in self.KINDS) != 1:
+            yield (), f"a window has exactly one of: {', '.join(self.KINDS)}"
         if self.tumbling == 0:
             yield ("tumbling",), "a window of no length holds nothing; expected at least 1ms"
         places: list[tuple[str, Path]] = [(name, ("by", number)) for number, name in enumerate(self.by)]
@@ -161,12 +181,16 @@ class WindowSpec(DocumentModel):
 
     @property
     def size_ms(self) -> int:
-        """How long a window is."""
+        """How long a window is; a session at most."""
+        if self.session is not None:
+            return self.session.max
         return self.sliding.size if self.sliding is not None else self.tumbling or 0
 
     @property
     def every_ms(self) -> int:
-        """How far apart windows begin."""
+        """How far apart windows begin; sessions no closer than their gap."""
+        if self.session is not None:
+            return self.session.gap
         return self.sliding.every if self.sliding is not None else self.size_ms
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from strandline.processing.pipelines.event_time import WindowShape
+from strandline.processing.pipelines.event_time import SessionShape, WindowShape
 from strandline.results.index_settings import IndexSettings
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import
@@ -90,6 +90,7 @@ class Stage:
 
     name: str
     size_ms: int
+    """How long a window is; of sessions, at most."""
     by: tuple[str, ...]
     by_types: tuple[str, ...]
     aggregates: tuple[Column, ...]
@@ -106,16 +107,27 @@ class Stage:
     """(name, type) of each field behind these steps; None: there are none."""
     emit_step: str | None = None
     """Where its `emit` stands in the document, if not beside the window."""
+    gap_ms: int | None = None
+    """Of sessions: how long no record may follow; None for other windows."""
 
     @property
     def every_ms(self) -> int:
-        """How far apart the windows begin: a tumbling window after each other."""
+        """How far apart the windows begin: a tumbling window after each other; sessions no closer than their gap."""
+        if self.gap_ms is not None:
+            return self.gap_ms
         return self.size_ms if self.slide_ms is None else self.slide_ms
 
     @property
     def shape(self) -> WindowShape:
         """Where its windows begin and end."""
+        if self.gap_ms is not None:
+            return SessionShape(self.size_ms, self.gap_ms)
         return WindowShape(self.size_ms, self.every_ms)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a record may be in several windows."""
+        return self.gap_ms is None and self.every_ms < self.size_ms
 
     @property
     def streams(self) -> tuple[str, ...]:

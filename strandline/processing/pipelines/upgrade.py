@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from strandline.core.described import Described
-from strandline.core.durations import format_duration, format_windows
+from strandline.core.durations import format_duration
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stages import Emit, RecordStage, Stage
 from strandline.results.index_settings import IndexSettings
@@ -110,7 +110,7 @@ def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chan
 def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
     if old.shape != new.shape:
         yield Change(
-            f"window {old.name} from {_windows(old)} to {_windows(new)}",
+            f"window {old.name} from {old.shape} to {new.shape}",
             Effect.REWIND,
             "the new windows that end after the last emitted one are computed whole; the last old ones overlap them",
         )
@@ -186,7 +186,3 @@ def _of_stream(name: str, before: Stage | RecordStage, after: Stage | RecordStag
 
 def _or_never(duration_ms: int | None) -> str:
     return "never" if duration_ms is None else format_duration(duration_ms)
-
-
-def _windows(stage: Stage) -> str:
-    return format_windows(stage.size_ms, stage.every_ms)

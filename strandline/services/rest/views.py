@@ -212,10 +212,12 @@ class StageView(View):
     """One compiled stage of a pipeline."""
 
     name: str
+    windows: str
+    """Which windows, in words."""
     size_ms: int
-    """How long its windows are; 0 where it emits records."""
+    """How long its windows are; of sessions, at most; 0 where it emits records."""
     every_ms: int
-    """How far apart they begin: less than `size_ms` where they slide."""
+    """How far apart they begin: less than `size_ms` where they slide; the gap of sessions."""
     by: dict[str, str]
     """Key field -> type."""
     aggregates: dict[str, str]

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from strandline.core.durations import format_duration, format_retention, format_windows
+from strandline.core.durations import format_duration, format_retention
 from strandline.services.cli.display import Answer, facts_table, or_dash, table_of
 
 _PLACE = ("stream", "partition", "offset", "element", "index", "document")
@@ -112,7 +112,7 @@ def graph_tables(graph: Answer) -> list[Table | Text]:
             (
                 stage["name"],
                 _steps(stage["steps_before"]),
-                format_windows(stage["size_ms"], stage["every_ms"]),
+                stage["windows"],
                 ", ".join(stage["by"]) or "-",
                 ", ".join(stage["aggregates"]),
                 _steps(stage["steps_after"]),
