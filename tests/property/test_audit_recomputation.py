@@ -169,8 +169,10 @@ def a_record(random: Random, ts_ms: int) -> bytes:
 
 def some_pipeline(random: Random) -> CheckedPipeline:
     by = random.sample(KEYS, random.randint(0, 3))
-    size_s = random.choice([5, 10, 20])
-    windows: list[dict[str, Any]] = [{"name": "first", **some_shape(size_s, random), "by": by, "aggregate": FIRST}]
+    size_s, offset_s = random.choice([5, 10, 20]), random.choice([0, 0, 3])
+    windows: list[dict[str, Any]] = [
+        {"name": "first", **some_shape(size_s, offset_s, random), "by": by, "aggregate": FIRST}
+    ]
     steps: list[dict[str, Any]] = random.sample(STEPS, random.randint(0, len(STEPS)))
     if random.random() < 0.5:
         steps.insert(random.randint(0, len(steps)), {"emit": [{"elasticsearch": RECORDS}], "name": RECORDS})
@@ -185,7 +187,7 @@ def some_pipeline(random: Random) -> CheckedPipeline:
             steps += [a_window(windows[-1], random), *behind]
         by = random.sample(by, random.randint(0, len(by)))
         size_s *= 3
-        windows.append({"name": name, **some_shape(size_s, random), "by": by, "aggregate": aggregate})
+        windows.append({"name": name, **some_shape(size_s, offset_s, random), "by": by, "aggregate": aggregate})
     document = {
         "pipeline": "health",
         "input": {"stream": "machines"},
@@ -198,11 +200,11 @@ def some_pipeline(random: Random) -> CheckedPipeline:
     return replace(checked, stages=(first, *checked.stages[1:]))
 
 
-def some_shape(size_s: int, random: Random) -> dict[str, Any]:
+def some_shape(size_s: int, offset_s: int, random: Random) -> dict[str, Any]:
     """A tumbling window mostly; or sessions, whose gap is longer than what windows before it are apart."""
     if random.random() < 0.3:
         return {"session": {"gap": f"{size_s}s", "max": f"{size_s * random.choice([1, 2, 10])}s"}}
-    return {"tumbling": f"{size_s}s"}
+    return {"tumbling": f"{size_s}s", "offset": f"{offset_s}s"}
 
 
 def a_window(window: dict[str, Any], random: Random, *, is_last: bool = False) -> dict[str, Any]:

@@ -15,16 +15,21 @@ from strandline.processing.slices.watermark import emitted_up_to
 from tests.property.test_window_operator import END, Record, by_time, digest, histories, pipeline, run
 from tests.support.ledgers import a_checkpoint
 
-FIRST = ["10s", "15s", "30s", "20s/5s", "25s/10s", "15s/10s", "30s/10s", "2s..8s", "1s..20s", "5s..7s"]
-SECOND = ["", "1m", "30s", "1m/30s", "90s/30s", "31s..100s"]
+FIRST = ["10s", "15s", "30s", "20s/5s", "25s/10s", "15s/10s", "30s/10s"]
+SECOND = ["", "1m", "30s", "1m/30s", "90s/30s"]
+FIRST_SESSIONS, SECOND_SESSIONS = ["2s..8s", "1s..20s", "5s..7s"], ["31s..100s"]
+"""gap..max."""
+LATER = [("10s+3s", ""), ("30s/10s+7s", ""), ("10s+3s", "1m+33s"), ("10s+3s", "31s..100s")]
+"""With offsets."""
 
 
 def windows_of(name: str, text: str, by: list[str], aggregate: dict[str, str]) -> dict[str, Any]:
+    text, _, offset = text.partition("+")
     size, _, every = text.partition("/")
     gap, _, longest = text.partition("..")
     shape: dict[str, Any] = {"sliding": {"size": size, "every": every}} if every else {"tumbling": size}
     shape = {"session": {"gap": gap, "max": longest}} if longest else shape
-    return {"name": name, **shape, "by": by, "aggregate": aggregate}
+    return {"name": name, **shape, "offset": offset or "0s", "by": by, "aggregate": aggregate}
 
 
 def version(first: str, second: str, by: list[str]) -> CheckedPipeline:
@@ -34,7 +39,7 @@ def version(first: str, second: str, by: list[str]) -> CheckedPipeline:
     return pipeline(*stages)
 
 
-VERSIONS = [version(*shapes) for shapes in product(FIRST, SECOND, [["machine"], []])]
+VERSIONS = [version(*shapes) for shapes in product(FIRST + FIRST_SESSIONS, SECOND + SECOND_SESSIONS, [["machine"], []])]
 Found = dict[str, list[dict[str, Any]]]
 
 

@@ -8,10 +8,12 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import accumulate
 from random import Random
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -452,6 +454,102 @@ def test_sessions_depend_on_nothing_before_their_reach(seed: int, shape: tuple[i
         return [row for row in found if row["@window_end_ms"] > after_ms]
 
     assert digest({"": later(some)}) == digest({"": later(rows)})
+
+
+ZONES = [
+    "Europe/Berlin",
+    "Asia/Kolkata",
+    "Pacific/Apia",
+    "America/Sao_Paulo",
+    "America/New_York",
+    "Antarctica/Troll",
+    "UTC",
+]
+CLOCKS_ARE_SET = ["2026-03-28", "2026-10-24", "2011-12-28", "2018-11-03"]
+
+
+def some_days(seed: int) -> list[Record]:
+    """Records of some days in which clocks are set somewhere, and Samoa leaves out one."""
+    random = Random(seed)
+    first_ms = int(datetime.fromisoformat(f"{random.choice(CLOCKS_ARE_SET)}T00:00Z").timestamp() * 1000)
+    rows = some_records(seed, random.randrange(200))
+    return [row._replace(ts_ms=first_ms + random.randrange(5 * 86_400_000)) for row in rows]
+
+
+def in_slices(rows: Sequence[Record], random: Random) -> list[tuple[list[Record], int | None]]:
+    """Records in the order of time, some of each slice a little behind; the watermark follows."""
+    delay_ms = random.choice([0, 3_600_000, 90_000_000])
+    left = sorted(rows, key=lambda row: row.ts_ms + random.randrange(delay_ms + 1))
+    slices: list[tuple[list[Record], int | None]] = []
+    reached_ms = 0
+    while left:
+        count = random.randint(1, 40)
+        taken, left = left[:count], left[count:]
+        reached_ms = max(reached_ms, *[row.ts_ms for row in taken])
+        slices.append((taken, reached_ms - delay_ms))
+    return [*slices, ([], 10**13)]
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32), st.sampled_from(ZONES), st.sampled_from(["1d", "2d", "3d"]), st.sampled_from([0, 6, 13]))
+def test_days_of_a_time_zone_are_what_its_clocks_show(seed: int, zone: str, size: str, hour: int) -> None:
+    """Of 23, 24 and 25 hours, and wherever they begin. The oracle asks the clock for each record's date."""
+    rows, random = some_days(seed), Random(seed)
+    aggregate = {"n": "count(*)", "most": "max(power)", "total": "sum(count)", "power": "sum(power)"}
+    window = {
+        "name": "day",
+        "tumbling": size,
+        "tz": zone,
+        "offset": f"{hour}h",
+        "by": ["machine"],
+        "aggregate": aggregate,
+    }
+    checked = pipeline(window)
+    at_once = run(checked, [(rows, 10**13)], 1, 10**6)
+    slices = in_slices(rows, random)
+    in_order = [row for taken, _ in slices for row in taken]
+    assert digest(run(checked, slices, 3, 5)) == digest(run(checked, [(in_order, 10**13)], 1, 10**6))
+    days = int(size[:-1])
+    expected: dict[tuple[int, str], list[Record]] = defaultdict(list)
+    for row in rows:
+        shown = datetime.fromtimestamp(row.ts_ms / 1000, ZoneInfo(zone)).replace(tzinfo=None) - timedelta(hours=hour)
+        expected[(shown.date() - date(1970, 1, 1)).days // days, row.machine].append(row)
+    assert [(row["machine"], row["n"]) for row in at_once["day"]] == [
+        (machine, len(inside)) for (_, machine), inside in sorted(expected.items())
+    ]
+    for row, ((number, _), inside) in zip(at_once["day"], sorted(expected.items()), strict=True):
+        assert row["@window_start_ms"] <= min(one.ts_ms for one in inside)
+        assert max(one.ts_ms for one in inside) < row["@window_end_ms"]
+        for edge, of_number in (("@window_start_ms", number), ("@window_end_ms", number + 1)):
+            before, at = (
+                datetime.fromtimestamp(at_ms / 1000, ZoneInfo(zone)).replace(tzinfo=None)
+                for at_ms in (row[edge] - 1, row[edge])
+            )
+            begins = datetime(1970, 1, 1, hour, tzinfo=UTC) + timedelta(days=of_number * days)
+            assert before < begins.replace(tzinfo=None) <= at
+
+
+@settings(max_examples=40)
+@given(
+    histories(), st.sampled_from([("10s", "", "3s"), ("10s", "", "9999ms"), ("30s", "10s", "7s"), ("25s", "10s", "1s")])
+)
+def test_windows_that_begin_later_are_those_of_earlier_records(
+    history: list[tuple[list[Record], int | None]], shape: tuple[str, str, str]
+) -> None:
+    """With an offset, windows are what windows without one are of records that are as much earlier."""
+    size, every, offset = shape
+    kind = {"sliding": {"size": size, "every": every}} if every else {"tumbling": size}
+    aggregate = {"n": "count(*)", "most": "max(power)", "total": "sum(count)", "power": "sum(power)"}
+    window = {"name": "w", **kind, "by": ["machine"], "aggregate": aggregate}
+    offset_ms = pipeline({**window, "offset": offset}).stages[0].offset_ms
+    merged = [row for rows, _ in history for row in rows]
+    found = run(pipeline({**window, "offset": offset}), history, 3, 5)
+    earlier = [row._replace(ts_ms=row.ts_ms - offset_ms) for row in merged]
+    expected = run(pipeline(window), [(earlier, END)], 1, 10**6)
+    for row in expected["w"]:
+        row["@window_start_ms"] += offset_ms
+        row["@window_end_ms"] += offset_ms
+    assert digest(found) == digest(expected)
 
 
 @settings(max_examples=40)

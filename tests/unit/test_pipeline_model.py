@@ -316,6 +316,27 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
             ":9: steps[2].window.tumbling: 60 is not a duration; write a number and a unit",
         ),
         ("tumbling: 1m\n", "tumbling: 1m\n      session: {gap: 30s}\n", "exactly one of: tumbling, sliding, session"),
+        (
+            "tumbling: 1m\n",
+            "tumbling: 1m\n      offset: 60s\n",
+            ":10: steps[2].window.offset: expected less than the 1m",
+        ),
+        ("tumbling: 1m\n", "session: {gap: 1s}\n      offset: 1s\n", "window.offset: sessions begin with a record"),
+        (
+            "tumbling: 1h\n",
+            "tumbling: 1h\n      offset: 30s\n",
+            "steps[4].window.offset: windows of 'hourly' begin inside",
+        ),
+        (
+            "tumbling: 1m\n",
+            "tumbling: 1m\n      tz: Europe/Berlin\n",
+            "window.tz: a time zone says when days begin, so it",
+        ),
+        (
+            "tumbling: 1h\n",
+            "tumbling: 1d\n      tz: Europe/Berlim\n",
+            "window.tz: 'Europe/Berlim' is not a time zone; did you",
+        ),
         ("tumbling: 1m\n", "session: {max: 1h}\n", ":9: steps[2].window.session.gap: is missing"),
         ("tumbling: 1m\n", "session: {gap: 0s}\n", ":9: steps[2].window.session.gap: each record would be a session"),
         (

@@ -103,7 +103,7 @@ def plan_backfill(
         up_to_ms = last.emitted.get(stage.name, 0)
         up_to_ms = up_to_ms if to_ms is None else min(up_to_ms, to_ms)
         step_ms = steps_ms[stage.name]
-        window = WindowRange(from_ms // step_ms * step_ms, stage.shape.last_end(up_to_ms))
+        window = WindowRange(stage.shape.last_start(from_ms // step_ms * step_ms), stage.shape.last_end(up_to_ms))
         if window.after_ms < window.up_to_ms:
             windows[stage.name] = window
     if not windows and pipeline.record_stages and not any(aliases_of(pipeline)[one.name] for one in pipeline.stages):

@@ -10,6 +10,7 @@ import pyarrow as pa
 from strandline.core.durations import FOREVER_MS, format_duration, format_retention
 from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.windows import WindowOperator
+from strandline.processing.pipelines.calendars import VERSION
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stages import RecordStage, RowStep, Select, Stage, Where
 
@@ -63,6 +64,7 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
             "needed_ms": _needed_ms(pipeline),
             "of_stream_ms": None if retention_ms == FOREVER_MS else retention_ms,
         },
+        "time_zone_rules": VERSION if any(stage.zone for stage in pipeline.stages) else None,
         "hints": list(_hints(pipeline, cascade, stages, is_alone=is_alone)),
     }
 

@@ -29,6 +29,8 @@ import pyarrow as pa
 from strandline.processing.operators.aggregates import StageAggregates
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.keys import Codes, encode_keys, key_ranks, merge_keys, no_columns
+from strandline.processing.operators.panes import DayPanes, EqualPanes, Panes
+from strandline.processing.pipelines.event_time import DayShape
 from strandline.processing.pipelines.stages import Stage
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
@@ -90,10 +92,13 @@ class WindowOperator:
         """`types`: the columns in sight of the stage's aggregates and `by` fields."""
         self.stage = stage
         self.aggregates = StageAggregates(stage.name, stage.aggregates, types)
-        self.size_ms = stage.size_ms
-        self.every_ms = stage.every_ms
-        self.pane_ms = math.gcd(self.size_ms, self.every_ms)
-        self._size_panes, self._every_panes = self.size_ms // self.pane_ms, self.every_ms // self.pane_ms
+        shape = stage.shape
+        self.pane_ms = math.gcd(shape.size_ms, shape.every_ms)
+        """How long a pane is, but for days that are shorter or longer than others."""
+        self._size_panes, self._every_panes = shape.size_ms // self.pane_ms, shape.every_ms // self.pane_ms
+        self._panes: Panes = EqualPanes(self.pane_ms, shape.offset_ms)
+        if isinstance(shape, DayShape):
+            self._panes = DayPanes(shape)
         self.key_schema = pa.schema(
             [(name, arrow_type(kind)) for name, kind in zip(stage.by, stage.by_types, strict=True)]
         )
@@ -126,7 +131,7 @@ class WindowOperator:
         return Rows(partition, self._panes_of(event_us), encoded.codes, encoded.table, arguments)
 
     def _panes_of(self, event_us: Codes) -> Codes:
-        return event_us // (1000 * self.pane_ms)
+        return self._panes.of(event_us)
 
     def step(self, state: WindowState, rows: Sequence[Rows], closing: Closing) -> tuple[WindowState, pa.RecordBatch]:
         """Fold new rows in, and take out the windows that become final.
@@ -185,8 +190,11 @@ class WindowOperator:
 
     def _oldest_pane_needed(self, closed_ms: int) -> int:
         """The first pane of the first window that ends after `closed_ms`."""
-        start_ms = ((closed_ms - self.size_ms) // self.every_ms + 1) * self.every_ms
-        return start_ms // self.pane_ms
+        return (self._last_window_closed(closed_ms) + 1) * self._every_panes
+
+    def _last_window_closed(self, closed_ms: int) -> int:
+        """The number of the last window that ends at or before `closed_ms`."""
+        return (self._panes.at(closed_ms) - self._size_panes) // self._every_panes
 
     def _fold(
         self, state: pa.RecordBatch, numbers: list[Codes], rows: Sequence[Rows], key_count: int
@@ -235,14 +243,11 @@ class WindowOperator:
         """The windows that become final, in pieces of bounded size, by window and key."""
         if closing.up_to_ms is None or not groups.num_rows:
             return
-        panes = _column(groups, 0)
-        first_window = (int(panes[0]) * self.pane_ms - self.size_ms) // self.every_ms + 1
+        panes, size, every = _column(groups, 0), self._size_panes, self._every_panes
+        first_window = (int(panes[0]) - size) // every + 1
         if closing.after_ms is not None:
-            first_window = max(first_window, (closing.after_ms - self.size_ms) // self.every_ms + 1)
-        last_window = min(
-            (closing.up_to_ms - self.size_ms) // self.every_ms, int(panes[-1]) * self.pane_ms // self.every_ms
-        )
-        size, every = self._size_panes, self._every_panes
+            first_window = max(first_window, self._last_window_closed(closing.after_ms) + 1)
+        last_window = min(self._last_window_closed(closing.up_to_ms), int(panes[-1]) // every)
         ranks = key_ranks(keys)
         window = first_window
         while window <= last_window:
@@ -327,8 +332,8 @@ class WindowOperator:
 
     def _times(self, groups: pa.RecordBatch, rows: Codes) -> tuple[Codes, Codes]:
         """When the windows of these rows begin and end."""
-        starts = _column(groups, 0)[rows] * self.every_ms
-        return starts, starts + self.size_ms
+        panes = _column(groups, 0)[rows] * self._every_panes
+        return self._panes.starts_ms(panes), self._panes.starts_ms(panes + self._size_panes)
 
     def _without_unused_keys(self, keys: pa.RecordBatch, groups: pa.RecordBatch) -> WindowState:
         used = np.zeros(keys.num_rows, np.bool_)

@@ -11,6 +11,7 @@ from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
 from strandline.core.field_types import JSON_TYPE
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
+from strandline.processing.pipelines.calendars import JUMP_MS_MAX, days_begin_at_multiples, zone_names
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
@@ -224,6 +225,8 @@ class _Check:
                 size_ms=window.size_ms,
                 slide_ms=window.sliding.every if window.sliding is not None else None,
                 gap_ms=window.session.gap if window.session is not None else None,
+                offset_ms=window.offset,
+                zone=window.tz,
                 by=tuple(window.by),
                 by_types=tuple(kind or "" for kind in by_types.values()),
                 aggregates=tuple(column for column in aggregates.values() if column),
@@ -341,11 +344,12 @@ class _Check:
         begin, so each of them holds equally many. Sessions begin and end anywhere; but the gap of some behind other windows is
         longer than the time from one to the next, or each result would be a session."""
         if window.session is not None:
-            if before.session is None and window.every_ms <= before.every_ms:
+            apart_ms = before.every_ms + (JUMP_MS_MAX if before.tz else 0)
+            if before.session is None and window.every_ms <= apart_ms:
                 self._add(
                     (*path, "session", "gap"),
                     f"{format_duration(window.every_ms)} of window '{window.name}' is no longer than the "
-                    f"{format_duration(before.every_ms)} from one window '{before.name}' to the next, so each of their results "
+                    f"{format_duration(apart_ms)} from one window '{before.name}' to the next, so each of their results "
                     "would be a session of its own; expected more",
                 )
             return
@@ -364,6 +368,15 @@ class _Check:
                     f"{format_duration(length_ms)} of window '{window.name}' is not a multiple of "
                     f"{every} of window '{before.name}' before it, whose windows would straddle",
                 )
+        if before.every_ms and not _begin_together(window, before):
+            name, own = ("tz", f"days of {window.tz}") if window.tz else ("offset", "windows")
+            begins = f"days of {before.tz}" if before.tz else f"a multiple of {format_duration(before.every_ms)}"
+            begins += f" and {format_duration(before.offset)}" if before.offset else ""
+            self._add(
+                (*path, name),
+                f"{own} of '{window.name}' begin inside of windows '{before.name}' before them ({begins}), which would straddle; "
+                "say the same time zone, and an offset that fits",
+            )
 
     def _retention(self) -> None:
         needed_ms = self.pipeline.event_time.delay + sum(stage.shape.reach_ms for stage in self.stages)
@@ -374,3 +387,13 @@ class _Check:
                 f"keeps records for {format_duration(self.stream.retention_ms)} only; raise its retention to "
                 f"{format_duration(needed_ms)} at least",
             )
+
+
+def _begin_together(window: WindowSpec, before: WindowSpec) -> bool:
+    """Whether, sizes aside, a window begins where one of those before it begins."""
+    if before.tz is not None:
+        return window.tz == before.tz and window.offset == before.offset
+    if window.tz is not None:
+        is_known = window.tz in zone_names()
+        return not is_known or days_begin_at_multiples(window.tz, window.offset, before.every_ms, before.offset)
+    return (window.offset - before.offset) % before.every_ms == 0

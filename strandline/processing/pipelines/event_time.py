@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from strandline.core.durations import format_duration, format_windows
+from strandline.processing.pipelines.calendars import DAY_MS, JUMP_MS_MAX, day_of, day_start_ms
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,12 @@ class EventTimeSource:
 
 @dataclass(frozen=True)
 class WindowShape:
-    """The windows of one stage: each `size_ms` long, one beginning at every multiple of `every_ms` since 1970."""
+    """The windows of one stage: each `size_ms` long, one beginning at every multiple of `every_ms` since 1970, or `offset_ms`
+    later."""
 
     size_ms: int
     every_ms: int
+    offset_ms: int = 0
 
     @property
     def reach_ms(self) -> int:
@@ -40,12 +43,17 @@ class WindowShape:
 
     @property
     def grid_ms(self) -> int:
-        """Windows begin at multiples of it."""
+        """Windows begin at multiples of it, or `offset_ms` later."""
         return self.every_ms
 
     def last_end(self, at_ms: int) -> int:
         """The end of the last window that ends at or before `at_ms`."""
-        return (at_ms - self.size_ms) // self.every_ms * self.every_ms + self.size_ms
+        first_ms = self.offset_ms + self.size_ms
+        return (at_ms - first_ms) // self.every_ms * self.every_ms + first_ms
+
+    def last_start(self, at_ms: int) -> int:
+        """The start of the last window that begins at or before `at_ms`."""
+        return (at_ms - self.offset_ms) // self.every_ms * self.every_ms + self.offset_ms
 
     def first_end(self, after_ms: int) -> int:
         """The end of the first window that ends after `after_ms`."""
@@ -57,7 +65,7 @@ class WindowShape:
 
     def last_end_holding(self, event_ms: int) -> int:
         """The end of the last window that can depend on an event at `event_ms`."""
-        return event_ms // self.every_ms * self.every_ms + self.size_ms
+        return self.last_start(event_ms) + self.size_ms
 
     def last_open_end(self, event_ms: int) -> int:
         """The end of the last window that can hold something, if no event is later than `event_ms`."""
@@ -68,7 +76,56 @@ class WindowShape:
         return self.last_end(up_to_ms) > after_ms
 
     def __str__(self) -> str:
-        return format_windows(self.size_ms, self.every_ms)
+        offset = f", {format_duration(self.offset_ms)} later" if self.offset_ms else ""
+        return format_windows(self.size_ms, self.every_ms) + offset
+
+
+@dataclass(frozen=True)
+class DayShape(WindowShape):
+    """Days of a time zone, or so many together as `size_ms` has, counted from 1970-01-01 there: each begins when clocks show
+    `offset_ms` after midnight. Where clocks are set one is shorter or longer than `size_ms`."""
+
+    zone: str = "UTC"
+
+    @property
+    def days(self) -> int:
+        """Of one window."""
+        return self.size_ms // DAY_MS
+
+    def start_ms(self, number: int) -> int:
+        """When the window of this number begins."""
+        return day_start_ms(self.zone, self.offset_ms, number * self.days)
+
+    def number_at(self, at_ms: int) -> int:
+        """The number of the window that holds this instant."""
+        return day_of(self.zone, self.offset_ms, at_ms) // self.days
+
+    @property
+    def reach_ms(self) -> int:
+        return self.size_ms + JUMP_MS_MAX
+
+    @property
+    def grid_ms(self) -> int:
+        """They begin at no multiples of anything."""
+        return 1
+
+    def last_end(self, at_ms: int) -> int:
+        return self.last_start(at_ms)
+
+    def last_start(self, at_ms: int) -> int:
+        return self.start_ms(self.number_at(at_ms))
+
+    def first_end(self, after_ms: int) -> int:
+        return self.start_ms(self.number_at(after_ms) + 1)
+
+    def first_start(self, after_ms: int) -> int:
+        return self.last_start(after_ms)
+
+    def last_end_holding(self, event_ms: int) -> int:
+        return self.first_end(event_ms)
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, in {self.zone}"
 
 
 _LOOKS_A_GAP = 10
@@ -118,6 +175,9 @@ class SessionShape(WindowShape):
 
     def last_end(self, at_ms: int) -> int:
         """They may end at any time."""
+        return at_ms
+
+    def last_start(self, at_ms: int) -> int:
         return at_ms
 
     def first_end(self, after_ms: int) -> int:

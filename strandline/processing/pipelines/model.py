@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue, models_json_schema
 from pydantic_core import CoreSchema
 
-from strandline.core.documents import Path
+from strandline.core.documents import Path, did_you_mean
 from strandline.core.durations import format_duration
 from strandline.core.stream import (
     FIELD_NAMES_SCHEMA,
@@ -33,6 +33,7 @@ from strandline.core.stream import (
     names_alike,
 )
 from strandline.ledger.states import WatermarkPolicy
+from strandline.processing.pipelines.calendars import DAY_MS, zone_names
 from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.results.index_settings import REPLICAS_DEFAULT, IndexSettings
 from strandline.results.names import check_emit_name
@@ -157,6 +158,10 @@ class WindowSpec(DocumentModel):
     """{size, every}; instead of tumbling."""
     session: SessionSpec | None = None
     """{gap, max}; instead of tumbling."""
+    offset: Duration = 0
+    """Of tumbling and sliding windows: so much later they begin."""
+    tz: str | None = None
+    """Of tumbling windows of whole days: the time zone whose days they are, as Europe/Berlin; else UTC's."""
     by: list[str] = Field(default_factory=list)
     """The fields that make the key; none means one result a window."""
     aggregate: dict[FieldName, ExpressionText] = Field(min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA)
@@ -167,6 +172,11 @@ class WindowSpec(DocumentModel):
             yield (), f"a window has exactly one of: {', '.join(self.KINDS)}"
         if self.tumbling == 0:
             yield ("tumbling",), "a window of no length holds nothing; expected at least 1ms"
+        elif self.every_ms and self.session is None and self.offset >= self.every_ms:
+            yield ("offset",), f"expected less than the {format_duration(self.every_ms)} from one window to the next"
+        if self.offset and self.session is not None:
+            yield ("offset",), "sessions begin with a record; remove it"
+        yield from self._time_zone()
         places: list[tuple[str, Path]] = [(name, ("by", number)) for number, name in enumerate(self.by)]
         places += [(name, ("aggregate", name)) for name in self.aggregate]
         paths: dict[str, Path] = {}
@@ -178,6 +188,18 @@ class WindowSpec(DocumentModel):
             paths.setdefault(name, path)
         for name, message in names_alike(paths):
             yield paths[name], message
+
+    def _time_zone(self) -> Iterator[tuple[Path, str]]:
+        if self.tz is None:
+            return
+        if self.tz not in zone_names():
+            yield ("tz",), f"'{self.tz}' is not a time zone{did_you_mean(self.tz, zone_names())}"
+        if not self.tumbling or self.tumbling % DAY_MS:
+            yield (
+                ("tz",),
+                "a time zone says when days begin, so it needs tumbling windows of whole days, as 'tumbling: 1d'; parts of a "
+                "day are moved by 'offset'",
+            )
 
     @property
     def size_ms(self) -> int:

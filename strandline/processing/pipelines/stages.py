@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from strandline.processing.pipelines.event_time import SessionShape, WindowShape
+from strandline.processing.pipelines.event_time import DayShape, SessionShape, WindowShape
 from strandline.results.index_settings import IndexSettings
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import
@@ -109,6 +109,10 @@ class Stage:
     """Where its `emit` stands in the document, if not beside the window."""
     gap_ms: int | None = None
     """Of sessions: how long no record may follow; None for other windows."""
+    offset_ms: int = 0
+    """So much later than the multiples since 1970 windows begin; or in a day."""
+    zone: str | None = None
+    """The time zone whose days they are; None for UTC, where windows may have any length."""
 
     @property
     def every_ms(self) -> int:
@@ -122,7 +126,9 @@ class Stage:
         """Where its windows begin and end."""
         if self.gap_ms is not None:
             return SessionShape(self.size_ms, self.gap_ms)
-        return WindowShape(self.size_ms, self.every_ms)
+        if self.zone is not None:
+            return DayShape(self.size_ms, self.size_ms, self.offset_ms, self.zone)
+        return WindowShape(self.size_ms, self.every_ms, self.offset_ms)
 
     @property
     def overlaps(self) -> bool:

@@ -204,6 +204,8 @@ class PipelineGraphView(View):
     """How far back in event time open windows go."""
     retention: dict[str, Any]
     """What a rewind may need of the log, and what the stream keeps."""
+    time_zone_rules: str | None = None
+    """By which version of the tz database days of time zones begin, where windows are such."""
     hints: list[str]
     """What costs, and what may surprise."""
 

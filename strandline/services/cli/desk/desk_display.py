@@ -101,6 +101,8 @@ def graph_tables(graph: Answer) -> list[Table | Text]:
         ("reach", format_duration(graph["reach_ms"])),
         ("retention", f"needs {format_duration(retention['needed_ms'])}, has {_kept(kept)}"),
     ]
+    if graph["time_zone_rules"]:
+        facts.append(("time zones", f"tz database {graph['time_zone_rules']}"))
     tables: list[Table | Text] = [facts_table(facts)]
     if graph["record_stages"]:
         tables.append(_record_stages_table(graph["record_stages"]))
