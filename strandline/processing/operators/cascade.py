@@ -25,8 +25,8 @@ import pyarrow.compute as pc
 from strandline.processing.operators.blobs import pack, unpack
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.keys import Codes, virtual_buckets_of
+from strandline.processing.operators.kinds.sessions import SessionOperator
 from strandline.processing.operators.row_steps import RowProblem, RowSteps
-from strandline.processing.operators.sessions import SessionOperator
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.stages import Stage
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START

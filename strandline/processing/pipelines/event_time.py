@@ -139,7 +139,7 @@ class SessionShape(WindowShape):
 
     Event times of one key that are less than the gap apart make a *chain*. A chain is one session, [first event, last event +
     gap), unless it lasts longer than `size_ms`. Then its first session ends at its *first cut*, `size_ms` after the beginning of
-    the first event's pane. What follows is cut at every multiple of `size_ms` since 1970; `operators/sessions.py` has the rule as
+    the first event's pane. What follows is cut at every multiple of `size_ms` since 1970; `operators/kinds/sessions.py` has the rule as
     code. So where a chain began must be known to `size_ms` only, however long it is: what makes a session that ends at E lies in
     its `reach_ms` before E.
     """
