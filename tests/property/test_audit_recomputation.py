@@ -170,8 +170,10 @@ def a_record(random: Random, ts_ms: int) -> bytes:
 
 def some_pipeline(random: Random) -> CheckedPipeline:
     by = random.sample(KEYS, random.randint(0, 3))
-    size_s = random.choice([5, 10, 20])
-    windows: list[dict[str, Any]] = [{"name": "first", "tumbling": f"{size_s}s", "by": by, "aggregate": FIRST}]
+    size_s, offset_s = random.choice([5, 10, 20]), random.choice([0, 0, 3])
+    windows: list[dict[str, Any]] = [
+        {"name": "first", **some_shape(size_s, offset_s, random), "by": by, "aggregate": FIRST}
+    ]
     steps: list[dict[str, Any]] = random.sample(STEPS, random.randint(0, len(STEPS)))
     if random.random() < 0.5:
         steps.insert(random.randint(0, len(steps)), {"emit": [{"elasticsearch": RECORDS}], "name": RECORDS})
@@ -186,7 +188,7 @@ def some_pipeline(random: Random) -> CheckedPipeline:
             steps += [a_window(windows[-1], random), *behind]
         by = random.sample(by, random.randint(0, len(by)))
         size_s *= 3
-        windows.append({"name": name, "tumbling": f"{size_s}s", "by": by, "aggregate": aggregate})
+        windows.append({"name": name, **some_shape(size_s, offset_s, random), "by": by, "aggregate": aggregate})
     document = {
         "pipeline": "health",
         "input": {"stream": "machines"},
@@ -195,8 +197,15 @@ def some_pipeline(random: Random) -> CheckedPipeline:
     }
     checked = check(PipelineSpec.from_document(document), STREAM)
     every_ms = random.choice([None, None, 1_000, 4_000, 25_000])
-    first = replace(checked.stages[0], slide_ms=every_ms)
+    first = checked.stages[0] if checked.stages[0].gap_ms else replace(checked.stages[0], slide_ms=every_ms)
     return replace(checked, stages=(first, *checked.stages[1:]))
+
+
+def some_shape(size_s: int, offset_s: int, random: Random) -> dict[str, Any]:
+    """A tumbling window mostly; or sessions, whose gap is longer than what windows before it are apart."""
+    if random.random() < 0.3:
+        return {"session": {"gap": f"{size_s}s", "max": f"{size_s * random.choice([1, 2, 10])}s"}}
+    return {"tumbling": f"{size_s}s", "offset": f"{offset_s}s"}
 
 
 def a_window(window: dict[str, Any], random: Random, *, is_last: bool = False) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from strandline.processing.desk.desk import Desk, DeskResult, Outcome
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.operators.cascade import Cascade
-from strandline.processing.pipelines.branches import bucket_key, plan_branches
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.graph.branches import bucket_key, plan_branches
 from strandline.processing.pipelines.model import PipelineSpec
 from tests.property.test_rewind_windows import later, rewound
 from tests.property.test_window_operator import END, STREAM, Record, digest, histories, run, some_records

@@ -12,17 +12,24 @@ from hypothesis import strategies as st
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.slices.rewind import RewindPlan, plan_rewind
 from strandline.processing.slices.watermark import emitted_up_to
-from tests.property.test_window_operator import END, Record, digest, histories, pipeline, run
+from tests.property.test_window_operator import END, Record, by_time, digest, histories, pipeline, run
 from tests.support.ledgers import a_checkpoint
 
 FIRST = ["10s", "15s", "30s", "20s/5s", "25s/10s", "15s/10s", "30s/10s"]
 SECOND = ["", "1m", "30s", "1m/30s", "90s/30s"]
+FIRST_SESSIONS, SECOND_SESSIONS = ["2s..8s", "1s..20s", "5s..7s"], ["31s..100s"]
+"""gap..max."""
+LATER = [("10s+3s", ""), ("30s/10s+7s", ""), ("10s+3s", "1m+33s"), ("10s+3s", "31s..100s")]
+"""With offsets."""
 
 
 def windows_of(name: str, text: str, by: list[str], aggregate: dict[str, str]) -> dict[str, Any]:
+    text, _, offset = text.partition("+")
     size, _, every = text.partition("/")
-    shape = {"sliding": {"size": size, "every": every}} if every else {"tumbling": size}
-    return {"name": name, **shape, "by": by, "aggregate": aggregate}
+    gap, _, longest = text.partition("..")
+    shape: dict[str, Any] = {"sliding": {"size": size, "every": every}} if every else {"tumbling": size}
+    shape = {"session": {"gap": gap, "max": longest}} if longest else shape
+    return {"name": name, **shape, "offset": offset or "0s", "by": by, "aggregate": aggregate}
 
 
 def version(first: str, second: str, by: list[str]) -> CheckedPipeline:
@@ -32,7 +39,7 @@ def version(first: str, second: str, by: list[str]) -> CheckedPipeline:
     return pipeline(*stages)
 
 
-VERSIONS = [version(*shapes) for shapes in product(FIRST, SECOND, [["machine"], []])]
+VERSIONS = [version(*shapes) for shapes in product(FIRST + FIRST_SESSIONS, SECOND + SECOND_SESSIONS, [["machine"], []])]
 Found = dict[str, list[dict[str, Any]]]
 
 
@@ -80,10 +87,11 @@ def test_a_rewind_computes_just_what_is_not_emitted(
     at_once = run(new, whole, 1, 10**6)
     assert digest(found) == digest(later(at_once, plan.emitted)), "each window that is left, and whole"
     if upgrade is None:
-        both = {stage: emitted[stage] + rows for stage, rows in found.items()}
+        both = {stage: by_time(emitted[stage] + rows) for stage, rows in found.items()}
         assert digest(both) == digest(at_once), "and no other"
     for was, now in zip(old.stages, new.stages, strict=False):
-        # Who reads the results as a stream may go by the ends of windows, or by when they begin.
-        for edge in ("@window_end_ms", "@window_start_ms") if now.size_ms <= was.size_ms else ("@window_end_ms",):
+        # Who reads the results as a stream may go by the ends of windows; or by when they begin, unless they are sessions.
+        goes_by_starts = now.size_ms <= was.size_ms and was.gap_ms is now.gap_ms is None
+        for edge in ("@window_end_ms", "@window_start_ms") if goes_by_starts else ("@window_end_ms",):
             last = max((row[edge] for row in emitted.get(was.name, [])), default=-END)
             assert all(row[edge] > last for row in found.get(now.name, [])), "no result is late for readers"

@@ -8,9 +8,12 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from itertools import accumulate
 from random import Random
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +28,7 @@ from strandline.processing.operators.record_chain import RecordChain
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.event_time import SessionShape
 from strandline.processing.pipelines.model import PipelineSpec
 
 STREAM = StreamSpec.from_document(
@@ -179,14 +183,12 @@ def run(
             merged = cascade.merge(stage, list(reversed(of_bucket)))
             found[merged.stage] += in_order(merged.rows, keys[merged.stage], closing)
         before = watermark_ms
-    for rows_of_stage in found.values():
-        rows_of_stage.sort(
-            key=lambda row: (
-                row["@window_start_ms"],
-                *(str(row.get(name)) for name in ("machine", "site")),
-            )
-        )
-    return found
+    return {stage: by_time(rows_of_stage) for stage, rows_of_stage in found.items()}
+
+
+def by_time(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Results in one order, whichever slices closed them."""
+    return sorted(rows, key=lambda row: (row["@window_start_ms"], str(row.get("machine")), str(row.get("site"))))
 
 
 def in_order(results: pa.RecordBatch, by: Sequence[str], closing: Closing) -> list[dict[str, Any]]:
@@ -194,7 +196,7 @@ def in_order(results: pa.RecordBatch, by: Sequence[str], closing: Closing) -> li
     rows: list[dict[str, Any]] = results.to_pylist()
     # Those with which a step behind the window finds fault come last.
     good = [row for row in rows if row["@problem"] is None]
-    places = [(row["@window_start_ms"], *((row[name] is None, row[name] or "") for name in by)) for row in good]
+    places = [(row["@window_end_ms"], *((row[name] is None, row[name] or "") for name in by)) for row in good]
     assert places == sorted(places), "by window, then key, nulls last"
     for row in rows:
         assert closing.up_to_ms is not None and row["@window_end_ms"] <= closing.up_to_ms, "it is still open"
@@ -352,6 +354,208 @@ def folded_by_panes(inside: Sequence[Record], pane_ms: int) -> float | None:
     return total if any(row.power is not None for row in inside) else None
 
 
+SESSIONS = [(5_000, 20_000), (3_000, 10_000), (2_000, 600_000), (7_000, 7_000), (900, 3_601), (40_000, 40_000)]
+"""(gap, max)."""
+
+
+def sessions(gap_ms: int, max_ms: int) -> dict[str, Any]:
+    return {"session": {"gap": f"{gap_ms}ms", "max": f"{max_ms}ms"}}
+
+
+def of_sessions(gap_ms: int, max_ms: int, by: Sequence[str] = ("machine",)) -> CheckedPipeline:
+    aggregate = {"n": "count(*)", "most": "max(power)", "total": "sum(count)", "power": "sum(power)"}
+    return pipeline({"name": "visit", **sessions(gap_ms, max_ms), "by": list(by), "aggregate": aggregate})
+
+
+@settings(max_examples=60)
+@given(histories(), st.sampled_from(SESSIONS), st.integers(1, 4), st.integers(1, 7))
+def test_sessions_are_what_a_plain_loop_computes_however_the_log_is_cut(
+    history: list[tuple[list[Record], int | None]], shape: tuple[int, int], buckets: int, chunk_rows: int
+) -> None:
+    """The records that a later slice brings are as early as its watermark allows, so they prolong sessions and join them."""
+    checked = of_sessions(*shape)
+    merged = [row for rows, _ in history for row in rows]
+    at_once = run(checked, [(merged, END)], 1, 10**6)
+    assert digest(run(checked, history, buckets, chunk_rows)) == digest(at_once)
+    found = [(row["@window_end_ms"], *one) for row, one in zip(at_once["visit"], plain(at_once["visit"]), strict=True)]
+    assert found == expected_sessions(merged, *shape)
+    assert all(row["@window_end_ms"] - row["@window_start_ms"] <= shape[1] for row in at_once["visit"])
+    without_key = of_sessions(*shape, by=())
+    assert digest(run(without_key, history, buckets, chunk_rows)) == digest(run(without_key, [(merged, END)], 1, 10**6))
+
+
+def expected_sessions(rows: Sequence[Record], gap_ms: int, max_ms: int) -> list[tuple[Any, ...]]:
+    """By one walk over each machine's records in the order of time."""
+    pane_ms = SessionShape(max_ms, gap_ms).pane_ms
+    max_ms = max_ms // pane_ms * pane_ms
+    found: dict[tuple[str, int, int], list[Record]] = {}
+    for machine in {row.machine for row in rows}:
+        last_ms = first_cut = -END
+        for row in sorted((row for row in rows if row.machine == machine), key=lambda row: row.ts_ms):
+            if row.ts_ms - last_ms >= gap_ms:
+                first_cut = row.ts_ms // pane_ms * pane_ms + max_ms
+            cut = first_cut if row.ts_ms < first_cut else (row.ts_ms // max_ms + 1) * max_ms
+            found.setdefault((machine, first_cut, cut), []).append(row)
+            last_ms = row.ts_ms
+    results = []
+    for (machine, _, cut), inside in found.items():
+        of_session = set(map(id, inside))
+        in_log_order = [row for row in rows if id(row) in of_session]
+        counts = [row.count for row in inside if row.count is not None]
+        results.append(
+            (
+                min(inside[-1].ts_ms + gap_ms, cut),
+                inside[0].ts_ms,
+                machine,
+                len(inside),
+                max((row.power for row in inside if row.power is not None), default=None),
+                sum(counts) if counts and -(2**63) <= sum(counts) < 2**63 else None,
+                folded_by_panes(in_log_order, pane_ms),
+            )
+        )
+    return sorted(results, key=lambda one: one[1:3])
+
+
+def test_a_session_ends_where_a_record_comes_the_gap_later_or_at_a_cut() -> None:
+    """Less than the gap apart is one session, the gap apart are two. One that never pauses is cut the greatest length after its
+    first record (counted from its pane), then at multiples of that since 1970, and where it really ends."""
+
+    def found(*times_ms: int) -> list[tuple[int, int, int]]:
+        rows = [Record(0, at_ms, "a", None, 1.0, 1, None) for at_ms in times_ms]
+        results = run(of_sessions(5_000, 20_000), [(rows, END)], 1, 100)["visit"]
+        return [(row["@window_start_ms"], row["@window_end_ms"], row["n"]) for row in results]
+
+    assert found(1_000, 5_999, 10_999, 15_998) == [(1_000, 10_999, 2), (10_999, 20_998, 2)]
+    assert found(*range(7_000, 81_000, 1_000)) == [
+        (7_000, 25_000, 18),
+        (25_000, 40_000, 15),
+        (40_000, 60_000, 20),
+        (60_000, 80_000, 20),
+        (80_000, 85_000, 1),
+    ]
+    assert found(7_000, 11_000, 15_000, 19_000, 23_000) == [(7_000, 25_000, 5)], "no longer than allowed"
+    assert found(7_000, 11_000, 15_000, 19_000, 23_000, 27_000) == [(7_000, 25_000, 5), (27_000, 32_000, 1)]
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 2**32), st.sampled_from(SESSIONS))
+def test_sessions_depend_on_nothing_before_their_reach(seed: int, shape: tuple[int, int]) -> None:
+    """So a rewind, an audit and a backfill may begin there: which older records they happen to have makes no difference. The
+    machine hardly ever pauses, so nearly all of its sessions end at cuts."""
+    random, (gap_ms, max_ms) = Random(seed), shape
+    steps = [
+        random.choice([gap_ms - 1, gap_ms // 2, gap_ms // 3, *[gap_ms] * (random.random() < 0.05)]) for _ in range(150)
+    ]
+    rows = [Record(0, at_ms, "a", None, 1.0, 1, None) for at_ms in accumulate(steps, initial=random.randrange(max_ms))]
+    checked = of_sessions(*shape)
+    after_ms = random.randrange(rows[-1].ts_ms)
+    back_to_ms = checked.stages[0].shape.first_start(after_ms)
+    share = random.choice([0, 0.5, 0.9])
+    some = [row for row in rows if row.ts_ms >= back_to_ms or random.random() < share]
+
+    def later(rows: list[Record]) -> list[dict[str, Any]]:
+        found = run(checked, [(rows, END)], 1, 10**6)["visit"]
+        return [row for row in found if row["@window_end_ms"] > after_ms]
+
+    assert digest({"": later(some)}) == digest({"": later(rows)})
+
+
+ZONES = [
+    "Europe/Berlin",
+    "Asia/Kolkata",
+    "Pacific/Apia",
+    "America/Sao_Paulo",
+    "America/New_York",
+    "Antarctica/Troll",
+    "UTC",
+]
+CLOCKS_ARE_SET = ["2026-03-28", "2026-10-24", "2011-12-28", "2018-11-03"]
+
+
+def some_days(seed: int) -> list[Record]:
+    """Records of some days in which clocks are set somewhere, and Samoa leaves out one."""
+    random = Random(seed)
+    first_ms = int(datetime.fromisoformat(f"{random.choice(CLOCKS_ARE_SET)}T00:00Z").timestamp() * 1000)
+    rows = some_records(seed, random.randrange(200))
+    return [row._replace(ts_ms=first_ms + random.randrange(5 * 86_400_000)) for row in rows]
+
+
+def in_slices(rows: Sequence[Record], random: Random) -> list[tuple[list[Record], int | None]]:
+    """Records in the order of time, some of each slice a little behind; the watermark follows."""
+    delay_ms = random.choice([0, 3_600_000, 90_000_000])
+    left = sorted(rows, key=lambda row: row.ts_ms + random.randrange(delay_ms + 1))
+    slices: list[tuple[list[Record], int | None]] = []
+    reached_ms = 0
+    while left:
+        count = random.randint(1, 40)
+        taken, left = left[:count], left[count:]
+        reached_ms = max(reached_ms, *[row.ts_ms for row in taken])
+        slices.append((taken, reached_ms - delay_ms))
+    return [*slices, ([], 10**13)]
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32), st.sampled_from(ZONES), st.sampled_from(["1d", "2d", "3d"]), st.sampled_from([0, 6, 13]))
+def test_days_of_a_time_zone_are_what_its_clocks_show(seed: int, zone: str, size: str, hour: int) -> None:
+    """Of 23, 24 and 25 hours, and wherever they begin. The oracle asks the clock for each record's date."""
+    rows, random = some_days(seed), Random(seed)
+    aggregate = {"n": "count(*)", "most": "max(power)", "total": "sum(count)", "power": "sum(power)"}
+    window = {
+        "name": "day",
+        "tumbling": size,
+        "tz": zone,
+        "offset": f"{hour}h",
+        "by": ["machine"],
+        "aggregate": aggregate,
+    }
+    checked = pipeline(window)
+    at_once = run(checked, [(rows, 10**13)], 1, 10**6)
+    slices = in_slices(rows, random)
+    in_order = [row for taken, _ in slices for row in taken]
+    assert digest(run(checked, slices, 3, 5)) == digest(run(checked, [(in_order, 10**13)], 1, 10**6))
+    days = int(size[:-1])
+    expected: dict[tuple[int, str], list[Record]] = defaultdict(list)
+    for row in rows:
+        shown = datetime.fromtimestamp(row.ts_ms / 1000, ZoneInfo(zone)).replace(tzinfo=None) - timedelta(hours=hour)
+        expected[(shown.date() - date(1970, 1, 1)).days // days, row.machine].append(row)
+    assert [(row["machine"], row["n"]) for row in at_once["day"]] == [
+        (machine, len(inside)) for (_, machine), inside in sorted(expected.items())
+    ]
+    for row, ((number, _), inside) in zip(at_once["day"], sorted(expected.items()), strict=True):
+        assert row["@window_start_ms"] <= min(one.ts_ms for one in inside)
+        assert max(one.ts_ms for one in inside) < row["@window_end_ms"]
+        for edge, of_number in (("@window_start_ms", number), ("@window_end_ms", number + 1)):
+            before, at = (
+                datetime.fromtimestamp(at_ms / 1000, ZoneInfo(zone)).replace(tzinfo=None)
+                for at_ms in (row[edge] - 1, row[edge])
+            )
+            begins = datetime(1970, 1, 1, hour, tzinfo=UTC) + timedelta(days=of_number * days)
+            assert before < begins.replace(tzinfo=None) <= at
+
+
+@settings(max_examples=40)
+@given(
+    histories(), st.sampled_from([("10s", "", "3s"), ("10s", "", "9999ms"), ("30s", "10s", "7s"), ("25s", "10s", "1s")])
+)
+def test_windows_that_begin_later_are_those_of_earlier_records(
+    history: list[tuple[list[Record], int | None]], shape: tuple[str, str, str]
+) -> None:
+    """With an offset, windows are what windows without one are of records that are as much earlier."""
+    size, every, offset = shape
+    kind = {"sliding": {"size": size, "every": every}} if every else {"tumbling": size}
+    aggregate = {"n": "count(*)", "most": "max(power)", "total": "sum(count)", "power": "sum(power)"}
+    window = {"name": "w", **kind, "by": ["machine"], "aggregate": aggregate}
+    offset_ms = pipeline({**window, "offset": offset}).stages[0].offset_ms
+    merged = [row for rows, _ in history for row in rows]
+    found = run(pipeline({**window, "offset": offset}), history, 3, 5)
+    earlier = [row._replace(ts_ms=row.ts_ms - offset_ms) for row in merged]
+    expected = run(pipeline(window), [(earlier, END)], 1, 10**6)
+    for row in expected["w"]:
+        row["@window_start_ms"] += offset_ms
+        row["@window_end_ms"] += offset_ms
+    assert digest(found) == digest(expected)
+
+
 @settings(max_examples=40)
 @given(records)
 def test_results_are_what_a_plain_loop_computes(rows: list[Record]) -> None:
@@ -410,7 +614,11 @@ def left_folds(inside: list[Record]) -> float | None:
     return total if sums else None
 
 
-@pytest.mark.parametrize("checked", [CASCADE, sliding(60_000, 10_000)], ids=["cascade", "sliding"])
+@pytest.mark.parametrize(
+    "checked",
+    [CASCADE, sliding(60_000, 10_000), of_sessions(5_000, 20_000), of_sessions(9_000, 60_000)],
+    ids=["cascade", "sliding", "short sessions", "sessions that never pause"],
+)
 def test_state_holds_no_more_than_what_is_open(checked: CheckedPipeline) -> None:
     """Forty minutes of one record a second: the state is as large at the end as after the first minutes."""
     cascade = Cascade(checked.stages, checked.stream.types, 1)

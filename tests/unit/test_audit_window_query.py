@@ -4,9 +4,12 @@ all else is a property (tests/property/test_audit_recomputation.py)."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +18,9 @@ import pytest
 from strandline.core.errors import PermanentError
 from strandline.processing.audit.table import Database, Table
 from strandline.processing.audit.window_query import WindowQuery
+from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.casting import arrow_type
+from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.stages import Column, Stage
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -42,6 +47,44 @@ def result_of(
     (batch,) = query.results(database, table)
     (row,) = batch.to_pylist()
     return row
+
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+KINDS = {
+    "days of a zone": {"size_ms": DAY_MS, "zone": "Europe/Berlin"},
+    "days that begin at six": {"size_ms": 2 * DAY_MS, "zone": "America/New_York", "offset_ms": 6 * HOUR_MS},
+    "windows that begin later": {"size_ms": 7 * HOUR_MS, "offset_ms": 5 * HOUR_MS},
+    "sliding ones that begin later": {"size_ms": 9 * HOUR_MS, "slide_ms": 2 * HOUR_MS, "offset_ms": HOUR_MS},
+    "sessions": {"size_ms": 9 * HOUR_MS, "gap_ms": HOUR_MS},
+    "sessions that never pause": {"size_ms": 9 * HOUR_MS, "gap_ms": 9 * HOUR_MS},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_windows_of_each_kind_are_those_of_the_operators(
+    database: Database, tmp_path: Path, kind: dict[str, Any]
+) -> None:
+    """Over days in which clocks are set, and a time without any record."""
+    random = Random(3)
+    starts_ms = [int(datetime(2026, month, day, tzinfo=UTC).timestamp() * 1000) for month, day in ((3, 27), (10, 23))]
+    times_ms = [random.choice(starts_ms) + random.randrange(5 * DAY_MS) for _ in range(300)]
+    keys = [random.choice("aab") for _ in times_ms]
+    whole = Stage("some", 0, ("key",), ("string",), (Column("n", "count(*)", "long"),), (), (), "steps[0]")
+    stage, types = replace(whole, **kind), {"key": "string"}
+    columns = {"key": pa.array(keys)}
+    query = WindowQuery(stage, types)
+    table = Table(tmp_path / "rows", query.row_schema)
+    table.create()
+    with table.writer("some") as rows:
+        rows.append(query.rows(pa.array(times_ms), columns))
+    found = [row for batch in query.results(database, table) for row in batch.to_pylist()]
+    cascade = Cascade([stage], types, 1)
+    chunks = [chunk for _, chunk in cascade.cut(0, 0, pa.array([at_ms * 1000 for at_ms in times_ms]), columns)]
+    expected = cascade.step(None, chunks, Closing(None, 10**13)).results[0].rows.to_pylist()
+    assert len(expected) > 10
+    in_order = sorted(found, key=lambda row: (row["@window_end_ms"], row["key"]))
+    assert in_order == expected
 
 
 @pytest.mark.parametrize(

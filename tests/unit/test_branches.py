@@ -8,9 +8,9 @@ from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
 from strandline.core.stream import StreamSpec
 from strandline.processing.desk.pipeline_graph import pipeline_graph
-from strandline.processing.pipelines.branches import BRANCHES_MAX
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.graph.branches import BRANCHES_MAX
 from strandline.processing.pipelines.model import PipelineSpec
 
 STREAM = """

@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandline.processing.pipelines.calendars import DAY_MS, day_start_ms, zone_names
 from strandline.processing.pipelines.event_time import (
     RECORDS,
+    DayShape,
+    SessionShape,
     WindowShape,
     closes_a_window,
     earliest_event,
@@ -22,12 +25,14 @@ from strandline.processing.pipelines.event_time import (
 )
 
 SHAPES = [WindowShape(size, every) for size, every in ((10, 10), (10, 5), (10, 4), (7, 3), (7, 1), (12, 6), (30, 10))]
+SHAPES += [WindowShape(10, 10, 3), WindowShape(10, 4, 1)]
 AROUND = range(-3, 45)
 
 
 def windows_of(shape):
     """(start, end) of all that lie around."""
-    return [(n * shape.every_ms, n * shape.every_ms + shape.size_ms) for n in range(-100, 200)]
+    starts = [shape.offset_ms + n * shape.every_ms for n in range(-100, 200)]
+    return [(start, start + shape.size_ms) for start in starts]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -36,6 +41,7 @@ def test_ends_and_starts(shape):
     for at in AROUND:
         assert shape.last_end(at) == max(end for _, end in windows if end <= at)
         assert shape.first_start(at) == min(start for start, end in windows if end > at)
+        assert shape.last_start(at) == max(start for start, _ in windows if start <= at)
         assert shape.last_end_holding(at) == max(end for start, end in windows if start <= at < end)
 
 
@@ -102,3 +108,69 @@ def test_the_reach_is_that_of_the_longest_path():
     assert reach_of([ten, minute, replace(hour, takes=0)]) == 3_610
     assert reach_of([ten, minute, replace(hour, takes=RECORDS)]) == 3_600
     assert reach_of([]) == 0
+
+
+def test_sessions_are_open_for_the_gap_and_depend_on_what_lies_in_their_reach():
+    shape = SessionShape(3_600_000, 30_000)
+    assert (shape.last_end(1_234), shape.first_end(1_234)) == (1_234, 1_235), "one may end at any time"
+    assert shape.reach_ms == 7_230_000
+    assert shape.first_start(10_000_000) == 10_000_001 - shape.reach_ms
+    assert shape.last_end_holding(10_000_000) == 10_000_000 + shape.reach_ms
+    assert open_until([shape], 10_000_000) == 10_030_000
+    hours = WindowShape(3_600_000, 3_600_000)
+    assert open_until([shape, hours], 10_000_000) == 10_800_000
+    assert first_event([shape, hours], 10_800_000) == 10_800_001 - shape.reach_ms
+
+
+def test_in_silence_ends_of_sessions_are_looked_for_now_and_then():
+    shape = SessionShape(3_600_000, 30_000)
+    until = open_until([shape], 100_000)
+    closings = [at for at in range(90_000, 140_000, 200) if closes_a_window([shape], at, at + 200, until)]
+    assert len(closings) <= 30_000 // 3_000 + 5, "a slice for each look would be one every 200 ms"
+    assert max(closings) + 200 == until == 130_000
+
+
+@pytest.mark.parametrize(
+    ("gap_ms", "max_ms", "pane_ms", "cut_ms"),
+    [
+        (30_000, 3_600_000, 30_000, 3_600_000),
+        (7_000, 3_600_000, 6_250, 3_600_000),
+        (2_400_000, 3_600_000, 1_800_000, 3_600_000),
+        (5_000, 5_000, 5_000, 5_000),
+        (1_000, 999_983, 999, 999_000),
+        (1, 1, 1, 1),
+    ],
+)
+def test_panes_of_sessions_are_no_longer_than_the_gap(gap_ms, max_ms, pane_ms, cut_ms):
+    shape = SessionShape(max_ms, gap_ms)
+    assert (shape.pane_ms, shape.cut_ms) == (pane_ms, cut_ms)
+    assert shape.pane_ms <= gap_ms and shape.cut_ms % shape.pane_ms == 0
+    assert gap_ms <= shape.cut_ms <= max_ms
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Pacific/Apia", "America/Havana", "UTC"])
+@pytest.mark.parametrize("offset_ms", [0, 9_000_000, 21_600_000])
+def test_days_follow_each_other_where_clocks_are_set(zone, offset_ms):
+    """In Berlin at two, in Havana at midnight; and Samoa left out the 30th of December 2011."""
+    shape = DayShape(DAY_MS, DAY_MS, offset_ms, zone)
+    lengths_ms = set()
+    for number in [*range(15_330, 15_345), *range(20_500, 20_760)]:
+        start_ms, end_ms = shape.start_ms(number), shape.start_ms(number + 1)
+        lengths_ms.add(end_ms - start_ms)
+        if start_ms == end_ms:
+            assert zone == "Pacific/Apia"
+            continue
+        for at_ms in (start_ms, (start_ms + end_ms) // 2, end_ms - 1):
+            assert shape.number_at(at_ms) == number
+            assert (shape.last_end(at_ms), shape.last_start(at_ms), shape.first_start(at_ms)) == (start_ms,) * 3
+            assert (shape.first_end(at_ms), shape.last_end_holding(at_ms)) == (end_ms, end_ms)
+    assert max(lengths_ms) <= shape.reach_ms
+    assert (len(lengths_ms) > 1) == (zone != "UTC")
+
+
+def test_a_zone_is_of_the_locked_package_and_nothing_else():
+    assert "Europe/Berlin" in zone_names()
+    for name in ("Europe/Bonn", "../zones", "/etc/localtime", ""):
+        with pytest.raises(ValueError, match="is not a time zone of the tz database"):
+            day_start_ms(name, 0, 20_000)
+    assert day_start_ms("Europe/Berlin", 0, 10**7) == DAY_MS * 10**7, "far beyond all rules"

@@ -315,10 +315,39 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
             "tumbling: 60\n",
             ":9: steps[2].window.tumbling: 60 is not a duration; write a number and a unit",
         ),
+        ("tumbling: 1m\n", "tumbling: 1m\n      session: {gap: 30s}\n", "exactly one of: tumbling, sliding, session"),
         (
             "tumbling: 1m\n",
-            "tumbling: 1m\n      session: 1m\n",
-            ":10: steps[2].window.session: session windows are not",
+            "tumbling: 1m\n      offset: 60s\n",
+            ":10: steps[2].window.offset: expected less than the 1m",
+        ),
+        ("tumbling: 1m\n", "session: {gap: 1s}\n      offset: 1s\n", "window.offset: sessions begin with a record"),
+        (
+            "tumbling: 1h\n",
+            "tumbling: 1h\n      offset: 30s\n",
+            "steps[4].window.offset: windows of 'hourly' begin inside",
+        ),
+        (
+            "tumbling: 1m\n",
+            "tumbling: 1m\n      tz: Europe/Berlin\n",
+            "window.tz: a time zone says when days begin, so it",
+        ),
+        (
+            "tumbling: 1h\n",
+            "tumbling: 1d\n      tz: Europe/Berlim\n",
+            "window.tz: 'Europe/Berlim' is not a time zone; did you",
+        ),
+        ("tumbling: 1m\n", "session: {max: 1h}\n", ":9: steps[2].window.session.gap: is missing"),
+        ("tumbling: 1m\n", "session: {gap: 0s}\n", ":9: steps[2].window.session.gap: each record would be a session"),
+        (
+            "tumbling: 1m\n",
+            "session: {gap: 30s, max: 10s}\n",
+            ":9: steps[2].window.session.max: 10s is less than the gap of 30s, which each session lasts; expected at least",
+        ),
+        (
+            "tumbling: 1h\n",
+            "session: {gap: 1m}\n",
+            ":20: steps[4].window.session.gap: 1m of window 'hourly' is no longer than the 1m from one window 'per_minute'",
         ),
         (
             "tumbling: 1h",

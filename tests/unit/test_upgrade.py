@@ -83,6 +83,10 @@ def test_the_same_in_other_words_is_no_change():
         (("tumbling: 1m", "tumbling: 2m"), "window minute from 1m to 2m"),
         (("tumbling: 1m", "sliding: {size: 1m, every: 5s}"), "window minute from 1m to 1m every 5s"),
         (("tumbling: 1h", "sliding: {size: 1h, every: 1m}"), "window hour from 1h to 1h every 1m"),
+        (
+            ("tumbling: 1h", "session: {gap: 5m}"),
+            "window hour from 1h to sessions with a gap of 5m, 1h at most",
+        ),
         (("load < 10", "load < 11"), "the steps before window minute"),
         (("power * 2", "power * 3"), "the steps before window minute"),
         (("peak: max(load)", "peak: min(load)"), "the aggregates of window minute"),

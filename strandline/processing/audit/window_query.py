@@ -6,7 +6,7 @@ Sums of whole numbers and of decimals are exact; those of doubles are added in n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from strandline.core.field_types import WHOLE_RANGES, is_decimal
 from strandline.processing.audit.table import Database, Table
 from strandline.processing.operators.aggregate_calls import AggregateCall, AggregateCalls, CallValues
 from strandline.processing.operators.casting import EXACT, arrow_type, rounded_decimals
+from strandline.processing.pipelines.event_time import DayShape, SessionShape, WindowShape
 from strandline.processing.pipelines.stages import Stage
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
@@ -46,42 +47,90 @@ class WindowQuery:
 
     def results(self, database: Database, table: Table) -> Iterator[pa.RecordBatch]:
         """Every window over the table's rows, in no order: WINDOW_START, WINDOW_END, `by` fields, aggregates, PROBLEM."""
-        for batch in database.query(self.sql(table.sql)):
+        shape = self.stage.shape
+        days = list(_days(database, table, shape)) if isinstance(shape, DayShape) else []
+        for batch in database.query(self.sql(table.sql, days)):
             yield self._finish(batch)
 
-    def sql(self, table: str) -> str:
-        """The query.
+    def sql(self, table: str, days: Sequence[tuple[int, int]] = ()) -> str:
+        """The query. `days`: start and end of each day of a time zone, where the windows are such.
 
-        1. Give each row the start of its window, or one row for each window that it is in.
+        1. Give each row the start and the end of its window, or one row for each window that it is in.
         2. Take the least value of its group from each argument of a variance, so that near numbers lose no digits.
         3. Group by window and keys.
         """
-        group = ", ".join(["start_ms", *self._keys])
+        group = ", ".join(["start_ms", "end_ms", *self._keys])
         shifted = sorted({_argument(call.argument) for call in self._calls.calls if call.function in _SPREADS})
         shifts = "".join(f", {one} - min({one}) OVER (PARTITION BY {group}) AS {_shifted(one)}" for one in shifted)
         values = [sql for call in self._calls.calls for sql in _sql_of(call)]
         columns = "".join(f", {sql} AS value_{at}" for at, sql in enumerate(values))
-        return f"SELECT {group}{columns} FROM (SELECT *{shifts} FROM ({self._starts(table)})) GROUP BY {group}"
+        return f"SELECT {group}{columns} FROM (SELECT *{shifts} FROM ({self._windows(table, days)})) GROUP BY {group}"
 
-    def _starts(self, table: str) -> str:
-        size, every = self.stage.size_ms, self.stage.every_ms
-        rest = f"{_TIME} % {every}"
-        if size == every:
-            return f"SELECT *, {_TIME} - {rest} AS start_ms FROM {table}"
-        windows = f"CAST(range(({size - 1} - {rest}) // {every} + 1) AS BIGINT[])"
-        return (
-            f"SELECT *, {_TIME} - {rest} - {every} * unnest({windows}) AS start_ms FROM {table} WHERE {rest} < {size}"
-        )
+    def _windows(self, table: str, days: Sequence[tuple[int, int]]) -> str:
+        shape = self.stage.shape
+        if isinstance(shape, DayShape):
+            known = ", ".join(map(str, days)) or "(0, 0)"
+            return (
+                f"SELECT * FROM {table} AS rows, (VALUES {known}) AS days(start_ms, end_ms) "
+                f"WHERE {_TIME} >= start_ms AND {_TIME} < end_ms"
+            )
+        if isinstance(shape, SessionShape):
+            return self._sessions(table, shape)
+        return f"SELECT *, start_ms + {shape.size_ms} AS end_ms FROM ({_starts(table, shape)})"
+
+    def _sessions(self, table: str, shape: SessionShape) -> str:
+        """As `SessionShape` says, by window functions over each key's rows.
+
+        1. A row the gap or more behind the one before it begins a chain; number each key's chains.
+        2. Find each chain's first cut, and for each row the next cut behind it.
+        3. Rows of one chain with one next cut are a session.
+        """
+        pane, cut, gap = shape.pane_ms, shape.cut_ms, shape.gap_ms
+
+        def over(*columns: str, order: str = "") -> str:
+            by = ", ".join([*self._keys, *columns])
+            return f"OVER ({f'PARTITION BY {by} ' if by else ''}{order})"
+
+        in_order = over(order=f"ORDER BY {_TIME}")
+        begins = f"CASE WHEN {_TIME} - lag({_TIME}) {in_order} < {gap} THEN 0 ELSE 1 END"
+        found = f"SELECT *, {begins} AS begins FROM {table}"
+        found = f"SELECT *, sum(begins) {in_order} AS chain FROM ({found})"
+        found = f"SELECT *, min({_TIME}) {over('chain')} // {pane} * {pane} + {cut} AS first_cut FROM ({found})"
+        next_cut = f"CASE WHEN {_TIME} < first_cut THEN first_cut ELSE ({_TIME} // {cut} + 1) * {cut} END"
+        found = f"SELECT *, {next_cut} AS cut FROM ({found})"
+        of_session = over("chain", "cut")
+        ends = f"least(max({_TIME}) {of_session} + {gap}, cut)"
+        return f"SELECT *, min({_TIME}) {of_session} AS start_ms, {ends} AS end_ms FROM ({found})"
 
     def _finish(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        starts, *rest = batch.columns
+        starts, ends, *rest = batch.columns
         keys, values = rest[: len(self._keys)], iter(rest[len(self._keys) :])
         found = [_values_of(call, [next(values) for _ in _sql_of(call)]) for call in self._calls.calls]
         results, problem = self._calls.results(found, batch.num_rows)
         restored = [_restored(column, kind) for column, kind in zip(keys, self._key_types, strict=True)]
         names = [WINDOW_START, WINDOW_END, *self.stage.window_types, PROBLEM]
-        ends = pc.add(starts, self.stage.size_ms)
         return pa.RecordBatch.from_arrays([starts, ends, *restored, *results, problem], names)
+
+
+def _days(database: Database, table: Table, shape: DayShape) -> Iterator[tuple[int, int]]:
+    """Start and end of each window that may hold a row."""
+    found: set[int] = set()
+    for batch in database.query(f"SELECT DISTINCT {_TIME} // {shape.size_ms} AS about FROM {table.sql}"):
+        for about in batch.column(0).to_pylist():
+            found.update(range(about - 2, about + 2))
+    for number in sorted(found):
+        yield shape.start_ms(number), shape.start_ms(number + 1)
+
+
+def _starts(table: str, shape: WindowShape) -> str:
+    size, every = shape.size_ms, shape.every_ms
+    rest = f"{_TIME} % {every}"
+    if shape.offset_ms:
+        rest = f"({_TIME} + {every - shape.offset_ms % every}) % {every}"
+    if size == every:
+        return f"SELECT *, {_TIME} - {rest} AS start_ms FROM {table}"
+    windows = f"CAST(range(({size - 1} - {rest}) // {every} + 1) AS BIGINT[])"
+    return f"SELECT *, {_TIME} - {rest} - {every} * unnest({windows}) AS start_ms FROM {table} WHERE {rest} < {size}"
 
 
 _SPREADS = ("stddev_pop", "var_pop")

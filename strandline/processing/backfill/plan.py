@@ -103,7 +103,7 @@ def plan_backfill(
         up_to_ms = last.emitted.get(stage.name, 0)
         up_to_ms = up_to_ms if to_ms is None else min(up_to_ms, to_ms)
         step_ms = steps_ms[stage.name]
-        window = WindowRange(from_ms // step_ms * step_ms, stage.shape.last_end(up_to_ms))
+        window = WindowRange(stage.shape.last_start(from_ms // step_ms * step_ms), stage.shape.last_end(up_to_ms))
         if window.after_ms < window.up_to_ms:
             windows[stage.name] = window
     if not windows and pipeline.record_stages and not any(aliases_of(pipeline)[one.name] for one in pipeline.stages):
@@ -171,16 +171,16 @@ def stores_of(row: BackfillRow, pipeline: CheckedPipeline) -> list[str]:
 
 def _steps(ledger: Ledger, job: str, load: Load, pipeline: CheckedPipeline, slice_last: int) -> dict[str, int]:
     """Stage -> how far apart the times are at which windows of every version begin that has written to its aliases."""
-    every_ms: dict[str, set[int]] = defaultdict(set)
+    grids_ms: dict[str, set[int]] = defaultdict(set)
     windows = {stage.name for stage in pipeline.stages}
     for _, version in ledger.version_changes(job, slice_last):
         past = load(version)
         aliases = aliases_of(past)
         for stage in past.stages:
             for alias in aliases[stage.name]:
-                every_ms[alias].add(stage.every_ms)
+                grids_ms[alias].add(stage.shape.grid_ms)
     return {
-        stage: math.lcm(*(one_ms for alias in aliases for one_ms in every_ms[alias]))
+        stage: math.lcm(*(one_ms for alias in aliases for one_ms in grids_ms[alias]))
         for stage, aliases in aliases_of(pipeline).items()
         if aliases and stage in windows
     }
@@ -196,8 +196,8 @@ def next_chunk(ledger: Ledger, row: BackfillRow, pipeline: CheckedPipeline, reco
     if after_ms >= end_ms:
         return None
     # In a cascade windows of every stage begin there. Branches need not agree on such times, and then more is read twice.
-    step_ms = max(stage.every_ms for stage in pipeline.stages)
-    least_ms = _up(max(stage.size_ms for stage in pipeline.stages), step_ms)
+    step_ms = max(shape.grid_ms for shape in pipeline.windows)
+    least_ms = _up(max(shape.reach_ms for shape in pipeline.windows), step_ms)
     first = _first_slice(ledger, row, _events_from(_clip(row, after_ms, end_ms), pipeline))
     # The slice that closes so much, however many records that takes.
     closing = ledger.first_slice_closing(row.job, after_ms // step_ms * step_ms + least_ms) or row.slice

@@ -10,8 +10,9 @@ import pyarrow as pa
 from strandline.core.durations import FOREVER_MS, format_duration, format_retention
 from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.windows import WindowOperator
-from strandline.processing.pipelines.branches import Branch
+from strandline.processing.pipelines.calendars import VERSION
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.graph.branches import Branch
 from strandline.processing.pipelines.stages import RecordStage, RowStep, Select, Stage, Where
 
 TEXT_BYTES = 24
@@ -71,6 +72,7 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
             "needed_ms": _needed_ms(pipeline),
             "of_stream_ms": None if retention_ms == FOREVER_MS else retention_ms,
         },
+        "time_zone_rules": VERSION if any(stage.zone for stage in pipeline.stages) else None,
         "hints": list(_hints(pipeline, branches, stages)),
     }
 
@@ -120,6 +122,7 @@ def _stage(
         "name": stage.name,
         "from": source,
         "steps_before": [_step(step) for step in steps],
+        "windows": str(stage.shape),
         "size_ms": stage.size_ms,
         "every_ms": stage.every_ms,
         "by": dict(zip(stage.by, stage.by_types, strict=True)),
@@ -178,7 +181,7 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
                 f"'{stage.name}' keeps {told['state']['panes_open']:,} partial results a key, one for each "
                 f"{format_duration(told['state']['pane_ms'])}; a longer distance between windows, or a shorter delay, keeps fewer"
             )
-        if stage.every_ms < stage.size_ms:
+        if stage.overlaps:
             times = -(-stage.size_ms // stage.every_ms)
             yield f"'{stage.name}' writes up to {times} results for each {format_duration(stage.size_ms)} and key"
     if pipeline.stages and rule.idle_timeout_ms is None and pipeline.stream.partitions > 1:

@@ -8,7 +8,8 @@ key), it is *split*: each bucket keeps its own partial results of the stage's wi
 all buckets go to one bucket and are merged there. Each is labelled with its virtual bucket (in a first stage: with its input
 partition), and they are merged in the order of the labels, so results don't depend on the number of buckets.
 
-Where the stages before the last one share no field either, everything is in one bucket.
+Where the stages before the last one share no field either, everything is in one bucket; and where a last stage of sessions is of
+this kind, because no bucket alone sees where a session ends.
 
 A bucket has one state, with all windows of all branches.
 """
@@ -26,10 +27,11 @@ import pyarrow.compute as pc
 from strandline.processing.operators.blobs import pack, unpack
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.keys import Codes, virtual_buckets_of
+from strandline.processing.operators.kinds.sessions import SessionOperator
 from strandline.processing.operators.row_steps import RowProblem, RowSteps
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
-from strandline.processing.pipelines.branches import Branch, plan_branches
 from strandline.processing.pipelines.event_time import RECORDS, places_taken
+from strandline.processing.pipelines.graph.branches import Branch, plan_branches
 from strandline.processing.pipelines.stages import Stage
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
@@ -87,7 +89,8 @@ class Cascade:
             of_window = before.window_types if stage.takes_window else before.field_types
             steps = RowSteps(stage.pre_steps, types if taken == RECORDS else of_window)
             self._steps.append(steps)
-            self.operators.append(WindowOperator(stage, steps.types))
+            operator = WindowOperator if stage.gap_ms is None else SessionOperator
+            self.operators.append(operator(stage, steps.types))
             self._post_steps.append(RowSteps(stage.post_steps, stage.window_types) if stage.post_steps else None)
         self._takers = [[at for at, taken in enumerate(self._taken) if taken == one] for one in range(len(stages))]
         self.split_stages = [at for branch in self.branches for at in branch.split] if buckets > 1 else []

@@ -29,6 +29,8 @@ import pyarrow as pa
 from strandline.processing.operators.aggregates import StageAggregates
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.keys import Codes, encode_keys, key_ranks, merge_keys, no_columns
+from strandline.processing.operators.panes import DayPanes, EqualPanes, Panes
+from strandline.processing.pipelines.event_time import DayShape
 from strandline.processing.pipelines.stages import Stage
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
@@ -43,7 +45,7 @@ class Rows:
     partition: int | Codes
     """One number for all rows, or one for each row."""
     panes: Codes
-    """The number of each row's pane."""
+    """The number of each row's pane; of sessions the event time in ms, from which it follows."""
     keys: Codes
     """The number of each row's key in `key_table`."""
     key_table: pa.RecordBatch
@@ -83,22 +85,26 @@ class Closing:
 class WindowOperator:
     """One window stage. Holds what is fixed; all that changes is passed in and out."""
 
+    places: tuple[tuple[str, pa.DataType], ...] = (("pane", pa.int64()), ("key", pa.int64()), ("partition", pa.int32()))
+    """The first columns of the state. The partial results follow."""
+
     def __init__(self, stage: Stage, types: dict[str, str]) -> None:
         """`types`: the columns in sight of the stage's aggregates and `by` fields."""
         self.stage = stage
         self.aggregates = StageAggregates(stage.name, stage.aggregates, types)
-        self.size_ms = stage.size_ms
-        self.every_ms = stage.every_ms
-        self.pane_ms = math.gcd(self.size_ms, self.every_ms)
-        self._size_panes, self._every_panes = self.size_ms // self.pane_ms, self.every_ms // self.pane_ms
+        shape = stage.shape
+        self.pane_ms = math.gcd(shape.size_ms, shape.every_ms)
+        """How long a pane is, but for days that are shorter or longer than others."""
+        self._size_panes, self._every_panes = shape.size_ms // self.pane_ms, shape.every_ms // self.pane_ms
+        self._panes: Panes = EqualPanes(self.pane_ms, shape.offset_ms)
+        if isinstance(shape, DayShape):
+            self._panes = DayPanes(shape)
         self.key_schema = pa.schema(
             [(name, arrow_type(kind)) for name, kind in zip(stage.by, stage.by_types, strict=True)]
         )
         self.state_schema = pa.schema(
             [
-                pa.field("pane", pa.int64()),
-                pa.field("key", pa.int64()),
-                pa.field("partition", pa.int32()),
+                *[pa.field(*place) for place in self.places],
                 *[pa.field(f"partial_{at}", kind) for at, kind in enumerate(self.aggregates.partial_types)],
             ]
         )
@@ -122,7 +128,10 @@ class WindowOperator:
         count = len(event_us)
         encoded = encode_keys([columns[name] for name in self.stage.by], self.key_schema, count)
         arguments = self.aggregates.evaluate_arguments(columns, count)
-        return Rows(partition, event_us // (1000 * self.pane_ms), encoded.codes, encoded.table, arguments)
+        return Rows(partition, self._panes_of(event_us), encoded.codes, encoded.table, arguments)
+
+    def _panes_of(self, event_us: Codes) -> Codes:
+        return self._panes.of(event_us)
 
     def step(self, state: WindowState, rows: Sequence[Rows], closing: Closing) -> tuple[WindowState, pa.RecordBatch]:
         """Fold new rows in, and take out the windows that become final.
@@ -172,7 +181,7 @@ class WindowOperator:
         columns[1] = pa.array(np.concatenate(local))
         groups = pa.RecordBatch.from_arrays(columns, schema=self.state_schema)
         ranks = key_ranks(keys)
-        places = _Places.of(
+        places = Places.of(
             _column(groups, 0), ranks[_column(groups, 1)], _column(groups, 2).astype(np.int64), len(ranks)
         )
         order = np.empty(places.count, np.int64)
@@ -181,30 +190,16 @@ class WindowOperator:
 
     def _oldest_pane_needed(self, closed_ms: int) -> int:
         """The first pane of the first window that ends after `closed_ms`."""
-        start_ms = ((closed_ms - self.size_ms) // self.every_ms + 1) * self.every_ms
-        return start_ms // self.pane_ms
+        return (self._last_window_closed(closed_ms) + 1) * self._every_panes
+
+    def _last_window_closed(self, closed_ms: int) -> int:
+        """The number of the last window that ends at or before `closed_ms`."""
+        return (self._panes.at(closed_ms) - self._size_panes) // self._every_panes
 
     def _fold(
         self, state: pa.RecordBatch, numbers: list[Codes], rows: Sequence[Rows], key_count: int
     ) -> pa.RecordBatch:
-        panes = np.concatenate([_column(state, 0), *[one.panes for one in rows]])
-        of_rows = [number[one.keys] for number, one in zip(numbers[1:], rows, strict=True)]
-        keys = np.concatenate([numbers[0][_column(state, 1)], *of_rows])
-        partitions = np.concatenate(
-            [
-                _column(state, 2).astype(np.int64),
-                *[np.broadcast_to(np.asarray(one.partition, np.int64), len(one.panes)) for one in rows],
-            ]
-        )
-        places = _Places.of(panes, keys, partitions, key_count)
-        arguments = [
-            pa.concat_arrays([one.arguments[at] for one in rows]) if rows else pa.nulls(0, kind)
-            for at, kind in enumerate(self.aggregates.argument_types)
-        ]
-        before = state.num_rows
-        partials = self.aggregates.fold(
-            state.columns[3:], places.codes[:before], arguments, places.codes[before:], places.count
-        )
+        places, partials = self._fold_into_places(state, numbers, [one.panes for one in rows], rows, key_count)
         columns = [
             pa.array(places.panes),
             pa.array(places.keys),
@@ -213,20 +208,46 @@ class WindowOperator:
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.state_schema)
 
+    def _fold_into_places(
+        self,
+        state: pa.RecordBatch,
+        numbers: list[Codes],
+        panes_of_rows: Sequence[Codes],
+        rows: Sequence[Rows],
+        key_count: int,
+    ) -> tuple[Places, list[pa.Array]]:
+        """Each (pane, key, partition) of the state and of the rows, and the partial results there."""
+        panes = np.concatenate([_column(state, 0), *panes_of_rows])
+        of_rows = [number[one.keys] for number, one in zip(numbers[1:], rows, strict=True)]
+        keys = np.concatenate([numbers[0][_column(state, 1)], *of_rows])
+        partitions = np.concatenate(
+            [
+                _column(state, 2).astype(np.int64),
+                *[np.broadcast_to(np.asarray(one.partition, np.int64), len(one.panes)) for one in rows],
+            ]
+        )
+        places = Places.of(panes, keys, partitions, key_count)
+        arguments = [
+            pa.concat_arrays([one.arguments[at] for one in rows]) if rows else pa.nulls(0, kind)
+            for at, kind in enumerate(self.aggregates.argument_types)
+        ]
+        before = state.num_rows
+        partials = self.aggregates.fold(
+            state.columns[len(self.places) :], places.codes[:before], arguments, places.codes[before:], places.count
+        )
+        return places, partials
+
     def _closed_windows(
         self, groups: pa.RecordBatch, keys: pa.RecordBatch, closing: Closing
     ) -> Iterator[ClosedWindows]:
         """The windows that become final, in pieces of bounded size, by window and key."""
         if closing.up_to_ms is None or not groups.num_rows:
             return
-        panes = _column(groups, 0)
-        first_window = (int(panes[0]) * self.pane_ms - self.size_ms) // self.every_ms + 1
+        panes, size, every = _column(groups, 0), self._size_panes, self._every_panes
+        first_window = (int(panes[0]) - size) // every + 1
         if closing.after_ms is not None:
-            first_window = max(first_window, (closing.after_ms - self.size_ms) // self.every_ms + 1)
-        last_window = min(
-            (closing.up_to_ms - self.size_ms) // self.every_ms, int(panes[-1]) * self.pane_ms // self.every_ms
-        )
-        size, every = self._size_panes, self._every_panes
+            first_window = max(first_window, self._last_window_closed(closing.after_ms) + 1)
+        last_window = min(self._last_window_closed(closing.up_to_ms), int(panes[-1]) // every)
         ranks = key_ranks(keys)
         window = first_window
         while window <= last_window:
@@ -277,7 +298,7 @@ class WindowOperator:
         rows, window = np.concatenate(taken), np.concatenate(windows)
         part = groups.take(pa.array(rows))
         # A key's rank is its place among all keys in the order of their values, in which results leave.
-        places = _Places.of(window, ranks[_column(part, 1)], _column(part, 2).astype(np.int64), len(ranks))
+        places = Places.of(window, ranks[_column(part, 1)], _column(part, 2).astype(np.int64), len(ranks))
         partials = part.columns[3:]
         if size > 1:
             partials = self.aggregates.merge(partials, places.codes, places.count)
@@ -295,7 +316,7 @@ class WindowOperator:
     def _finish(self, closed: ClosedWindows) -> pa.RecordBatch:
         """The results of windows that are whole: partitions are merged in their order."""
         keys, groups = closed.keys, closed.groups
-        windows, numbers, partials = _column(groups, 0), _column(groups, 1), groups.columns[3:]
+        windows, numbers, partials = _column(groups, 0), _column(groups, 1), groups.columns[len(self.places) :]
         is_first = np.ones(len(windows), np.bool_)
         is_first[1:] = (windows[1:] != windows[:-1]) | (numbers[1:] != numbers[:-1])
         firsts = np.flatnonzero(is_first)
@@ -303,13 +324,16 @@ class WindowOperator:
             partials = self.aggregates.merge(partials, np.cumsum(is_first) - 1, len(firsts))
         values, problem = self.aggregates.finish(partials, len(firsts))
         key_rows = pa.array(numbers[firsts])
-        starts = windows[firsts] * self.every_ms
         columns = [
-            pa.array(starts),
-            pa.array(starts + self.size_ms),
+            *map(pa.array, self._times(groups, firsts)),
             *[column.take(key_rows) for column in keys.columns],
         ]
         return pa.RecordBatch.from_arrays([*columns, *values, problem], schema=self.result_schema)
+
+    def _times(self, groups: pa.RecordBatch, rows: Codes) -> tuple[Codes, Codes]:
+        """When the windows of these rows begin and end."""
+        panes = _column(groups, 0)[rows] * self._every_panes
+        return self._panes.starts_ms(panes), self._panes.starts_ms(panes + self._size_panes)
 
     def _without_unused_keys(self, keys: pa.RecordBatch, groups: pa.RecordBatch) -> WindowState:
         used = np.zeros(keys.num_rows, np.bool_)
@@ -324,7 +348,7 @@ class WindowOperator:
 
 
 @dataclass(frozen=True)
-class _Places:
+class Places:
     """The distinct (pane, key, partition) in ascending order, and for each row its place among them."""
 
     codes: Codes
@@ -337,16 +361,16 @@ class _Places:
         return len(self.panes)
 
     @staticmethod
-    def of(panes: Codes, keys: Codes, partitions: Codes, key_count: int) -> _Places:
+    def of(panes: Codes, keys: Codes, partitions: Codes, key_count: int) -> Places:
         if not len(panes):
             nothing = np.zeros(0, np.int64)
-            return _Places(nothing, nothing, nothing, nothing)
+            return Places(nothing, nothing, nothing, nothing)
         base, spread = int(panes.min()), int(partitions.max()) + 1
         width = max(1, key_count) * spread
         distinct, codes = _dense_codes((panes - base) * width + keys * spread + partitions)
         pane, rest = np.divmod(distinct, width)
         key, partition = np.divmod(rest, spread)
-        return _Places(codes, pane + base, key, partition)
+        return Places(codes, pane + base, key, partition)
 
 
 def _dense_codes(values: Codes) -> tuple[Codes, Codes]:

@@ -58,7 +58,8 @@ class CheckedPipeline:
 
     @property
     def reach_ms(self) -> int:
-        """How far back in event time open state can go: the sizes of all windows of a path together, where that is most."""
+        """How far back in event time open state can go: as far as all windows of a path together depend on events, where that is
+        most."""
         return reach_of(self.windows)
 
     @property

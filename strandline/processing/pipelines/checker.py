@@ -11,11 +11,12 @@ from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
 from strandline.core.field_types import JSON_TYPE
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
-from strandline.processing.pipelines.branches import BRANCHES_MAX, plan_branches
+from strandline.processing.pipelines.calendars import JUMP_MS_MAX, days_begin_at_multiples, zone_names
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import RECORDS, places_taken, reach_of
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
+from strandline.processing.pipelines.graph.branches import BRANCHES_MAX, plan_branches
 from strandline.processing.pipelines.model import EmitSpec, PipelineSpec, StepSpec, WindowSpec
 from strandline.processing.pipelines.stages import Column, Derive, Emit, RecordStage, RowStep, Select, Stage, Where
 from strandline.processing.pipelines.step_graph import STREAM
@@ -263,6 +264,9 @@ class _Check:
                 name=window.name,
                 size_ms=window.size_ms,
                 slide_ms=window.sliding.every if window.sliding is not None else None,
+                gap_ms=window.session.gap if window.session is not None else None,
+                offset_ms=window.offset_ms,
+                zone=window.tz,
                 by=tuple(window.by),
                 by_types=tuple(kind or "" for kind in by_types.values()),
                 aggregates=tuple(column for column in aggregates.values() if column),
@@ -411,7 +415,20 @@ class _Check:
 
     def _cascade(self, path: Path, window: WindowSpec, before: WindowSpec) -> None:
         """A result counts in the windows that hold its own window's last moment. Those begin and end where windows before them
-        begin, so each of them holds equally many."""
+        begin, so each of them holds equally many. Sessions begin and end anywhere; but the gap of some behind other windows is
+        longer than the time from one to the next, or each result would be a session."""
+        if window.session is not None:
+            apart_ms = before.every_ms + (JUMP_MS_MAX if before.tz else 0)
+            if before.session is None and window.every_ms <= apart_ms:
+                self._add(
+                    (*path, "session", "gap"),
+                    f"{format_duration(window.every_ms)} of window '{window.name}' is no longer than the "
+                    f"{format_duration(apart_ms)} from one window '{before.name}' to the next, so each of their results "
+                    "would be a session of its own; expected more",
+                )
+            return
+        if before.session is not None:
+            return
         lengths: list[tuple[Path, int]] = [(("tumbling",), window.size_ms)]
         if window.sliding is not None:
             lengths = [(("sliding", "size"), window.size_ms), (("sliding", "every"), window.every_ms)]
@@ -425,6 +442,15 @@ class _Check:
                     f"{format_duration(length_ms)} of window '{window.name}' is not a multiple of "
                     f"{every} of window '{before.name}' before it, whose windows would straddle",
                 )
+        if before.every_ms and not _begin_together(window, before):
+            name, own = ("tz", f"days of {window.tz}") if window.tz else ("offset", "windows")
+            begins = f"days of {before.tz}" if before.tz else f"a multiple of {format_duration(before.every_ms)}"
+            begins += f" and {format_duration(before.offset_ms)}" if before.offset_ms else ""
+            self._add(
+                (*path, name),
+                f"{own} of '{window.name}' begin inside of windows '{before.name}' before them ({begins}), which would straddle; "
+                "say the same time zone, and an offset that fits",
+            )
 
     def _retention(self) -> None:
         needed_ms = self.pipeline.event_time.delay + reach_of([stage.shape for stage in self.stages])
@@ -435,3 +461,13 @@ class _Check:
                 f"keeps records for {format_duration(self.stream.retention_ms)} only; raise its retention to "
                 f"{format_duration(needed_ms)} at least",
             )
+
+
+def _begin_together(window: WindowSpec, before: WindowSpec) -> bool:
+    """Whether, sizes aside, a window begins where one of those before it begins."""
+    if before.tz is not None:
+        return window.tz == before.tz and window.offset_ms == before.offset_ms
+    if window.tz is not None:
+        is_known = window.tz in zone_names()
+        return not is_known or days_begin_at_multiples(window.tz, window.offset_ms, before.every_ms, before.offset_ms)
+    return (window.offset_ms - before.offset_ms) % before.every_ms == 0

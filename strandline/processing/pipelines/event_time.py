@@ -6,7 +6,10 @@ All in milliseconds of event time. An event at the last millisecond before a win
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from strandline.core.durations import format_duration, format_windows
+from strandline.processing.pipelines.calendars import DAY_MS, JUMP_MS_MAX, day_of, day_start_ms
 
 
 @dataclass(frozen=True)
@@ -30,29 +33,179 @@ RECORDS = -1
 
 @dataclass(frozen=True)
 class WindowShape:
-    """The windows of one stage: each `size_ms` long, one beginning at every multiple of `every_ms` since 1970."""
+    """The windows of one stage: each `size_ms` long, one beginning at every multiple of `every_ms` since 1970, or `offset_ms`
+    later."""
 
     size_ms: int
     every_ms: int
-    takes: int | None = None
+    offset_ms: int = 0
+    takes: int | None = field(default=None, kw_only=True)
     """The place, among all windows of its pipeline, of those whose results it takes: before its own. RECORDS: it takes records.
     None: as a pipeline without branches, where each takes the results of the one before, and the first takes records."""
 
+    @property
+    def reach_ms(self) -> int:
+        """How long before its end a window can depend on events, at most."""
+        return self.size_ms
+
+    @property
+    def grid_ms(self) -> int:
+        """Windows begin at multiples of it, or `offset_ms` later."""
+        return self.every_ms
+
     def last_end(self, at_ms: int) -> int:
         """The end of the last window that ends at or before `at_ms`."""
-        return (at_ms - self.size_ms) // self.every_ms * self.every_ms + self.size_ms
+        first_ms = self.offset_ms + self.size_ms
+        return (at_ms - first_ms) // self.every_ms * self.every_ms + first_ms
+
+    def last_start(self, at_ms: int) -> int:
+        """The start of the last window that begins at or before `at_ms`."""
+        return (at_ms - self.offset_ms) // self.every_ms * self.every_ms + self.offset_ms
 
     def first_end(self, after_ms: int) -> int:
         """The end of the first window that ends after `after_ms`."""
         return self.last_end(after_ms) + self.every_ms
 
     def first_start(self, after_ms: int) -> int:
-        """The start of the first window that ends after `after_ms`."""
+        """The start of the first window that ends after `after_ms`: those that end then depend on no earlier event."""
         return self.first_end(after_ms) - self.size_ms
 
     def last_end_holding(self, event_ms: int) -> int:
-        """The end of the last window that holds an event at `event_ms`."""
-        return event_ms // self.every_ms * self.every_ms + self.size_ms
+        """The end of the last window that can depend on an event at `event_ms`."""
+        return self.last_start(event_ms) + self.size_ms
+
+    def last_open_end(self, event_ms: int) -> int:
+        """The end of the last window that can hold something, if no event is later than `event_ms`."""
+        return self.last_end_holding(event_ms)
+
+    def may_end_in(self, after_ms: int, up_to_ms: int) -> bool:
+        """Whether it is worth looking for a window that ends in (`after_ms`, `up_to_ms`]."""
+        return self.last_end(up_to_ms) > after_ms
+
+    def __str__(self) -> str:
+        offset = f", {format_duration(self.offset_ms)} later" if self.offset_ms else ""
+        return format_windows(self.size_ms, self.every_ms) + offset
+
+
+@dataclass(frozen=True)
+class DayShape(WindowShape):
+    """Days of a time zone, or so many together as `size_ms` has, counted from 1970-01-01 there: each begins when clocks show
+    `offset_ms` after midnight. Where clocks are set one is shorter or longer than `size_ms`."""
+
+    zone: str = "UTC"
+
+    @property
+    def days(self) -> int:
+        """Of one window."""
+        return self.size_ms // DAY_MS
+
+    def start_ms(self, number: int) -> int:
+        """When the window of this number begins."""
+        return day_start_ms(self.zone, self.offset_ms, number * self.days)
+
+    def number_at(self, at_ms: int) -> int:
+        """The number of the window that holds this instant."""
+        return day_of(self.zone, self.offset_ms, at_ms) // self.days
+
+    @property
+    def reach_ms(self) -> int:
+        return self.size_ms + JUMP_MS_MAX
+
+    @property
+    def grid_ms(self) -> int:
+        """They begin at no multiples of anything."""
+        return 1
+
+    def last_end(self, at_ms: int) -> int:
+        return self.last_start(at_ms)
+
+    def last_start(self, at_ms: int) -> int:
+        return self.start_ms(self.number_at(at_ms))
+
+    def first_end(self, after_ms: int) -> int:
+        return self.start_ms(self.number_at(after_ms) + 1)
+
+    def first_start(self, after_ms: int) -> int:
+        return self.last_start(after_ms)
+
+    def last_end_holding(self, event_ms: int) -> int:
+        return self.first_end(event_ms)
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, in {self.zone}"
+
+
+_LOOKS_A_GAP = 10
+"""So often sessions are looked for that end while no record comes, in the time of one gap."""
+_LOOK_MS_MIN = 1_000
+
+
+@dataclass(frozen=True)
+class SessionShape(WindowShape):
+    """Sessions: each ends when for `every_ms`, the gap, no event follows its last one, and lasts `size_ms` at most.
+
+    Event times of one key that are less than the gap apart make a *chain*. A chain is one session, [first event, last event +
+    gap), unless it lasts longer than `size_ms`. Then its first session ends at its *first cut*, `size_ms` after the beginning
+    of the first event's pane. What follows is cut at every multiple of `size_ms` since 1970; the rule as code is in
+    `operators/kinds/sessions.py`. So where a chain began must be known to `size_ms` only, however long it is: what makes a
+    session that ends at E lies in its `reach_ms` before E.
+    """
+
+    @property
+    def gap_ms(self) -> int:
+        """How long no event may follow."""
+        return self.every_ms
+
+    @property
+    def pane_ms(self) -> int:
+        """Events of one key in one pane are in one session: it is no longer than the gap, and a cut is never inside. The longest
+        part of the greatest length that is no longer than the gap, where there is one of more than half a gap."""
+        least = -(-self.size_ms // self.every_ms)
+        parts = next((parts for parts in range(least, 2 * least) if self.size_ms % parts == 0), least)
+        return self.size_ms // parts
+
+    @property
+    def cut_ms(self) -> int:
+        """How long a session is at most: `size_ms`, in whole panes."""
+        return self.size_ms // self.pane_ms * self.pane_ms
+
+    @property
+    def reach_ms(self) -> int:
+        """A session of greatest length, and as much again before it, with a gap: there it shows whether its chain began so early
+        that the session begins at a cut."""
+        return 2 * self.size_ms + self.every_ms
+
+    @property
+    def grid_ms(self) -> int:
+        """They may begin at any time."""
+        return 1
+
+    def last_end(self, at_ms: int) -> int:
+        """They may end at any time."""
+        return at_ms
+
+    def last_start(self, at_ms: int) -> int:
+        return at_ms
+
+    def first_end(self, after_ms: int) -> int:
+        return after_ms + 1
+
+    def first_start(self, after_ms: int) -> int:
+        return after_ms + 1 - self.reach_ms
+
+    def last_end_holding(self, event_ms: int) -> int:
+        return event_ms + self.reach_ms
+
+    def last_open_end(self, event_ms: int) -> int:
+        return event_ms + self.gap_ms
+
+    def may_end_in(self, after_ms: int, up_to_ms: int) -> bool:
+        """Where sessions end is in the records, so it is looked for now and then."""
+        step_ms = max(_LOOK_MS_MIN, self.gap_ms // _LOOKS_A_GAP)
+        return up_to_ms // step_ms > after_ms // step_ms
+
+    def __str__(self) -> str:
+        return f"sessions with a gap of {format_duration(self.gap_ms)}, {format_duration(self.size_ms)} at most"
 
 
 def places_taken(windows: Iterable[WindowShape]) -> list[int]:
@@ -61,15 +214,15 @@ def places_taken(windows: Iterable[WindowShape]) -> list[int]:
 
 
 def reach_of(windows: Sequence[WindowShape]) -> int:
-    """How far back the open windows of a pipeline can go: the sizes of all on one path together, where that is most."""
+    """How far back the open windows of a pipeline can go: as far as all on one path together, where that is most."""
     reaches: list[int] = []
     for shape, taken in zip(windows, places_taken(windows), strict=True):
-        reaches.append(shape.size_ms + (0 if taken == RECORDS else reaches[taken]))
+        reaches.append(shape.reach_ms + (0 if taken == RECORDS else reaches[taken]))
     return max(reaches, default=0)
 
 
 def last_ends(windows: Sequence[WindowShape], event_ms: int) -> Iterator[int]:
-    """For each stage the end of the last window that holds an event at `event_ms`, or a result that comes of it.
+    """For each stage the end of the last window that depends on an event at `event_ms`, or on a result that comes of it.
 
     `windows` in the order of the stages: a result of one counts in those that take it as an event of its window's last moment.
     """
@@ -81,7 +234,12 @@ def last_ends(windows: Sequence[WindowShape], event_ms: int) -> Iterator[int]:
 
 def open_until(windows: Sequence[WindowShape], latest_event_ms: int | None) -> int | None:
     """The end of the last window of all stages that can hold something yet; None before the first accepted record."""
-    return None if latest_event_ms is None else max(last_ends(windows, latest_event_ms), default=latest_event_ms)
+    if latest_event_ms is None:
+        return None
+    ends: list[int] = []
+    for shape, taken in zip(windows, places_taken(windows), strict=True):
+        ends.append(shape.last_open_end(latest_event_ms if taken == RECORDS else ends[taken] - 1))
+    return max(ends, default=latest_event_ms)
 
 
 def closes_a_window(
@@ -91,11 +249,13 @@ def closes_a_window(
     if to_ms is None or open_until_ms is None or not windows:
         return False
     last_ms = min(to_ms, open_until_ms)
-    return from_ms is None or any(shape.last_end(last_ms) > from_ms for shape in windows)
+    if from_ms is None or from_ms < open_until_ms == last_ms:
+        return True
+    return any(shape.may_end_in(from_ms, last_ms) for shape in windows)
 
 
 def first_event(windows: Sequence[WindowShape], after_ms: int) -> int:
-    """The earliest event time that a window of the last of these stages can hold, if it ends after `after_ms`.
+    """The earliest event time on which a window of the last of these stages can depend, if it ends after `after_ms`.
 
     What a later stage's window holds are windows of the stage whose results it takes, which may begin before it: so it is asked
     of each in turn.

@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue, models_json_schema
 from pydantic_core import CoreSchema
 
-from strandline.core.documents import Path
+from strandline.core.documents import Path, did_you_mean
 from strandline.core.durations import format_duration
 from strandline.core.stream import (
     FIELD_NAMES_SCHEMA,
@@ -33,6 +33,7 @@ from strandline.core.stream import (
     names_alike,
 )
 from strandline.ledger.states import WatermarkPolicy
+from strandline.processing.pipelines.calendars import DAY_MS, zone_names
 from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.pipelines.step_graph import STREAM, graph_problems, sources
 from strandline.results.index_settings import REPLICAS_DEFAULT, IndexSettings
@@ -125,29 +126,58 @@ class SlidingSpec(DocumentModel):
             )
 
 
-class WindowSpec(DocumentModel):
-    """Windows of event time: tumbling, which follow each other, or sliding, which overlap. Counted from 1970-01-01 UTC."""
+class SessionSpec(DocumentModel):
+    """Windows that records bound: each ends when no record of its key follows for a while."""
 
-    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["tumbling"]}, {"required": ["sliding"]}]})
-    NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {
-        "session": "session windows are not supported yet; only tumbling and sliding ones are",
-    }
+    gap: Duration
+    """A record that comes so much later than the last one, or later still, begins a new session."""
+    max: Duration = Field(default=3_600_000, json_schema_extra={"default": "1h"})
+    """How long a session is at most, its last gap included; what goes on is cut."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if self.gap == 0:
+            yield ("gap",), "each record would be a session of its own; expected at least 1ms"
+        elif self.max < self.gap:
+            yield (
+                ("max",),
+                f"{format_duration(self.max)} is less than the gap of {format_duration(self.gap)}, which each session lasts; "
+                "expected at least as much",
+            )
+
+
+class WindowSpec(DocumentModel):
+    """Windows of event time: tumbling, which follow each other, or sliding, which overlap, counted from 1970-01-01 UTC; or
+    sessions, which end when no record comes for a while."""
+
+    KINDS: ClassVar[tuple[str, ...]] = ("tumbling", "sliding", "session")
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in KINDS]})
     name: FieldName
     """The stage's name: in results, status and dead letters."""
     tumbling: Duration | None = None
     """The size; instead of sliding."""
     sliding: SlidingSpec | None = None
     """{size, every}; instead of tumbling."""
+    session: SessionSpec | None = None
+    """{gap, max}; instead of tumbling."""
+    offset: Duration | None = None
+    """Of tumbling and sliding windows: so much later they begin."""
+    tz: str | None = None
+    """Of tumbling windows of whole days: the time zone whose days they are, as Europe/Berlin; else UTC's."""
     by: list[str] = Field(default_factory=list)
     """The fields that make the key; none means one result a window."""
     aggregate: dict[FieldName, ExpressionText] = Field(min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA)
     """Result field -> expression with an aggregate function."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        if (self.tumbling is None) == (self.sliding is None):
-            yield (), "a window has exactly one of: tumbling, sliding"
+        if sum(getattr(self, kind) is not None for kind in self.KINDS) != 1:
+            yield (), f"a window has exactly one of: {', '.join(self.KINDS)}"
         if self.tumbling == 0:
             yield ("tumbling",), "a window of no length holds nothing; expected at least 1ms"
+        elif self.every_ms and self.session is None and self.offset_ms >= self.every_ms:
+            yield ("offset",), f"expected less than the {format_duration(self.every_ms)} from one window to the next"
+        if self.offset and self.session is not None:
+            yield ("offset",), "sessions begin with a record; remove it"
+        yield from self._time_zone()
         places: list[tuple[str, Path]] = [(name, ("by", number)) for number, name in enumerate(self.by)]
         places += [(name, ("aggregate", name)) for name in self.aggregate]
         paths: dict[str, Path] = {}
@@ -160,14 +190,35 @@ class WindowSpec(DocumentModel):
         for name, message in names_alike(paths):
             yield paths[name], message
 
+    def _time_zone(self) -> Iterator[tuple[Path, str]]:
+        if self.tz is None:
+            return
+        if self.tz not in zone_names():
+            yield ("tz",), f"'{self.tz}' is not a time zone{did_you_mean(self.tz, zone_names())}"
+        if not self.tumbling or self.tumbling % DAY_MS:
+            yield (
+                ("tz",),
+                "a time zone says when days begin, so it needs tumbling windows of whole days, as 'tumbling: 1d'; parts of a "
+                "day are moved by 'offset'",
+            )
+
     @property
     def size_ms(self) -> int:
-        """How long a window is."""
+        """How long a window is; a session at most."""
+        if self.session is not None:
+            return self.session.max
         return self.sliding.size if self.sliding is not None else self.tumbling or 0
 
     @property
+    def offset_ms(self) -> int:
+        """How much later than the multiples of `every_ms` windows begin."""
+        return self.offset or 0
+
+    @property
     def every_ms(self) -> int:
-        """How far apart windows begin."""
+        """How far apart windows begin; sessions no closer than their gap."""
+        if self.session is not None:
+            return self.session.gap
         return self.sliding.every if self.sliding is not None else self.size_ms
 
 

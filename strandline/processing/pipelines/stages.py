@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from strandline.processing.pipelines.event_time import WindowShape
+from strandline.processing.pipelines.event_time import DayShape, SessionShape, WindowShape
 from strandline.results.index_settings import IndexSettings
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import
@@ -90,6 +90,7 @@ class Stage:
 
     name: str
     size_ms: int
+    """How long a window is; of sessions, at most."""
     by: tuple[str, ...]
     by_types: tuple[str, ...]
     aggregates: tuple[Column, ...]
@@ -106,6 +107,12 @@ class Stage:
     """(name, type) of each field behind these steps; None: there are none."""
     emit_step: str | None = None
     """Where its `emit` stands in the document, if not beside the window."""
+    gap_ms: int | None = None
+    """Of sessions: how long no record may follow; None for other windows."""
+    offset_ms: int = 0
+    """So much later than the multiples since 1970 windows begin; or in a day."""
+    zone: str | None = None
+    """The time zone whose days they are; None for UTC, where windows may have any length."""
     takes: int | None = field(default=None, repr=False)
     """The place of the stage whose results it takes, where it is not the one before: see `WindowShape.takes`."""
     takes_window: bool = field(default=False, repr=False)
@@ -113,13 +120,24 @@ class Stage:
 
     @property
     def every_ms(self) -> int:
-        """How far apart the windows begin: a tumbling window after each other."""
+        """How far apart the windows begin: a tumbling window after each other; sessions no closer than their gap."""
+        if self.gap_ms is not None:
+            return self.gap_ms
         return self.size_ms if self.slide_ms is None else self.slide_ms
 
     @property
     def shape(self) -> WindowShape:
         """Where its windows begin and end."""
-        return WindowShape(self.size_ms, self.every_ms, self.takes)
+        if self.gap_ms is not None:
+            return SessionShape(self.size_ms, self.gap_ms, takes=self.takes)
+        if self.zone is not None:
+            return DayShape(self.size_ms, self.size_ms, self.offset_ms, self.zone, takes=self.takes)
+        return WindowShape(self.size_ms, self.every_ms, self.offset_ms, takes=self.takes)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a record may be in several windows."""
+        return self.gap_ms is None and self.every_ms < self.size_ms
 
     @property
     def streams(self) -> tuple[str, ...]:

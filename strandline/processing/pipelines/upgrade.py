@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from strandline.core.described import Described
-from strandline.core.durations import format_duration, format_windows
+from strandline.core.durations import format_duration
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stages import Emit, RecordStage, Stage
 from strandline.results.index_settings import IndexSettings
@@ -117,7 +117,7 @@ def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chan
 def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
     if (old.size_ms, old.every_ms) != (new.size_ms, new.every_ms):
         yield Change(
-            f"window {old.name} from {_windows(old)} to {_windows(new)}",
+            f"window {old.name} from {old.shape} to {new.shape}",
             Effect.REWIND,
             "the new windows that end after the last emitted one are computed whole; the last old ones overlap them",
         )
@@ -197,7 +197,3 @@ def _or_never(duration_ms: int | None) -> str:
 
 def _taken(window: str | None) -> str:
     return "records" if window is None else f"the results of {window}"
-
-
-def _windows(stage: Stage) -> str:
-    return format_windows(stage.size_ms, stage.every_ms)

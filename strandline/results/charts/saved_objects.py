@@ -67,12 +67,16 @@ class ResultView:
     size_ms: int
     """Of the windows."""
     every_ms: int
-    """From one window's start to the next one's; less than `size_ms` where windows overlap."""
+    """From one window's start to the next one's."""
     by: tuple[tuple[str, str], ...]
     """(name, type) of each key field."""
     measures: tuple[Measure, ...]
     has_window: bool = True
     """Whether its documents are of windows; else each is of a record."""
+    overlaps: bool = False
+    """Whether a record may be in several windows, so that their sums can't be added."""
+    windows: str = ""
+    """Which windows, where their size doesn't say it."""
 
     @property
     def time(self) -> Field:
@@ -82,7 +86,9 @@ class ResultView:
     @property
     def about(self) -> str:
         """What a document tells of."""
-        return _size_text(self.size_ms) if self.has_window else "records"
+        if not self.has_window:
+            return "records"
+        return self.windows or _size_text(self.size_ms)
 
     @property
     def id(self) -> str:
@@ -329,7 +335,7 @@ def operation_of(measure: Measure, view: ResultView) -> Operation:
     """
     found = _AGGREGATION.fullmatch(measure.sql)
     operation = _OPERATIONS[found[1].lower()] if found else "average"
-    return "average" if operation == "sum" and view.every_ms < view.size_ms else operation
+    return "average" if operation == "sum" and view.overlaps else operation
 
 
 def _size_text(size_ms: int) -> str:

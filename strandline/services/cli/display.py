@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from strandline.core.durations import format_about, format_retention, format_windows
+from strandline.core.durations import format_about, format_retention
 
 Answer = dict[str, Any]
 _SENTENCES_MAX = 3
@@ -271,11 +271,11 @@ def repair_sentence(answer: Answer) -> str:
 
 def stages_table(stages: list[Answer]) -> Table:
     return table_of(
-        ("STAGE", "SIZE", "BY", "AGGREGATES", "EMITS"),
+        ("STAGE", "WINDOWS", "BY", "AGGREGATES", "EMITS"),
         (
             (
                 stage["name"],
-                format_windows(stage["size_ms"], stage["every_ms"]) if stage["size_ms"] else "records",
+                stage["windows"],
                 _typed(stage["by"]),
                 _typed(stage["aggregates"]),
                 ", ".join(stage["emits"]) or "-",

@@ -53,6 +53,7 @@ def _stages(pipeline: CheckedPipeline) -> list[StageView]:
     records = [
         StageView(
             name=stage.name,
+            windows="records",
             size_ms=0,
             every_ms=0,
             by={},
@@ -64,6 +65,7 @@ def _stages(pipeline: CheckedPipeline) -> list[StageView]:
     return records + [
         StageView(
             name=stage.name,
+            windows=str(stage.shape),
             size_ms=stage.size_ms,
             every_ms=stage.every_ms,
             by=dict(zip(stage.by, stage.by_types, strict=True)),

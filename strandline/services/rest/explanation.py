@@ -163,8 +163,11 @@ def _of_event_time(facts: JobFacts) -> _Answer:
     closed_ms = min(reached.values()) if checkpoint.closes_ms is None else checkpoint.closes_ms
     first = min(facts.pipeline.first_stages, key=lambda one: one.shape.first_end(closed_ms))
     end_ms = first.shape.first_end(closed_ms)
-    needed_ms = end_ms + rule.delay_ms
     window = f"the window of stage {first.name} that ends at {_time(end_ms)}"
+    if first.gap_ms is not None:
+        end_ms = newest_ms + first.gap_ms
+        window = f"the session of stage {first.name} that ends at {_time(end_ms)} unless records follow"
+    needed_ms = end_ms + rule.delay_ms
     silence = "" if rule.idle_timeout_ms is None else f", or after {format_duration(rule.idle_timeout_ms)} of silence"
     closes = f"it closes when event time reaches {_time(needed_ms)} (its end, and the delay of "
     closes += f"{format_duration(rule.delay_ms)}){silence}"

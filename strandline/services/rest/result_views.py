@@ -17,6 +17,8 @@ def result_views(pipeline: CheckedPipeline) -> list[ResultView]:
             every_ms=stage.every_ms,
             by=tuple(zip(stage.by, stage.by_types, strict=True)),
             measures=_measures(stage),
+            overlaps=stage.overlaps,
+            windows="sessions" if stage.gap_ms is not None else "",
         )
         for stage in pipeline.stages
         for emit in _aliases(stage)

@@ -206,6 +206,8 @@ class PipelineGraphView(View):
     """How far back in event time open windows go."""
     retention: dict[str, Any]
     """What a rewind may need of the log, and what the stream keeps."""
+    time_zone_rules: str | None = None
+    """By which version of the tz database days of time zones begin, where windows are such."""
     hints: list[str]
     """What costs, and what may surprise."""
 
@@ -214,10 +216,12 @@ class StageView(View):
     """One compiled stage of a pipeline."""
 
     name: str
+    windows: str
+    """Which windows, in words."""
     size_ms: int
-    """How long its windows are; 0 where it emits records."""
+    """How long its windows are; of sessions, at most; 0 where it emits records."""
     every_ms: int
-    """How far apart they begin: less than `size_ms` where they slide."""
+    """How far apart they begin: less than `size_ms` where they slide; the gap of sessions."""
     by: dict[str, str]
     """Key field -> type."""
     aggregates: dict[str, str]

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from strandline.core.durations import format_duration, format_retention, format_windows
+from strandline.core.durations import format_duration, format_retention
 from strandline.services.cli.display import Answer, facts_table, or_dash, table_of
 
 _PLACE = ("stream", "partition", "offset", "element", "index", "document")
@@ -101,6 +101,8 @@ def graph_tables(graph: Answer) -> list[Table | Text]:
         ("reach", format_duration(graph["reach_ms"])),
         ("retention", f"needs {format_duration(retention['needed_ms'])}, has {_kept(kept)}"),
     ]
+    if graph["time_zone_rules"]:
+        facts.append(("time zones", f"tz database {graph['time_zone_rules']}"))
     tables: list[Table | Text] = [facts_table(facts)]
     stages = [*graph["record_stages"], *graph["stages"]]
     in_a_row = [read["stream"], *(stage["name"] for stage in stages)]
@@ -116,7 +118,7 @@ def graph_tables(graph: Answer) -> list[Table | Text]:
                 stage["name"],
                 *source(stage["from"]),
                 _steps(stage["steps_before"]),
-                format_windows(stage["size_ms"], stage["every_ms"]),
+                stage["windows"],
                 ", ".join(stage["by"]) or "-",
                 ", ".join(stage["aggregates"]),
                 _steps(stage["steps_after"]),

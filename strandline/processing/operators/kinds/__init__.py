@@ -1,0 +1,1 @@
+"""Operators of windows of other kinds than those that the clock bounds."""

@@ -1,0 +1,240 @@
+"""The session operator: (state, rows, what closes) -> (state, results), as `windows.py` says, for windows that records bound.
+
+Event times of one key that are less than the gap apart make a *chain*. A chain is cut into sessions by its own events alone
+(`SessionShape`):
+
+- Its *first cut* lies the greatest length behind the beginning of its first event's pane; before it, all is one session.
+- Behind it, each multiple of the greatest length since 1970 is a cut.
+- A session begins with its first event, and ends the gap after its last one, or at the next cut if that is earlier.
+
+So no session is longer than allowed, all are final when the watermark passes their end, whatever comes later, and what is needed
+of the past is bounded, also for a key that never pauses.
+
+Panes are no longer than the gap, and cuts stand between panes: a pane of a key is in one session. Beside its partial results a
+pane keeps the times of its first and its last event, from which chains and sessions follow. When a session closes, its panes are
+merged in time order per partition, then the partitions in their order, as with other windows. So the bits are the same however
+the log was sliced.
+
+State. The panes of sessions that are not final. Where a cut made a session final while its chain goes on, or may, the state
+keeps a *remnant* instead: when the chain began, and the session's last event. It goes when no event can join the chain any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from strandline.processing.operators.keys import Codes, key_ranks, merge_keys
+from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
+from strandline.processing.pipelines.event_time import SessionShape
+from strandline.processing.pipelines.stages import Stage
+
+_REMNANT = -1
+"""In the place of a partition: the row is a remnant, and has no partial results."""
+Flags = npt.NDArray[np.bool_]
+
+
+class SessionOperator(WindowOperator):
+    """One stage of sessions."""
+
+    places = (*WindowOperator.places, ("first_ms", pa.int64()), ("last_ms", pa.int64()))
+
+    def __init__(self, stage: Stage, types: dict[str, str]) -> None:
+        super().__init__(stage, types)
+        shape = stage.shape
+        assert isinstance(shape, SessionShape)
+        self._gap_ms = shape.gap_ms
+        self._cut_panes = shape.cut_ms // shape.pane_ms
+        self.pane_ms = shape.pane_ms
+
+    def _panes_of(self, event_us: Codes) -> Codes:
+        return event_us // 1000
+
+    def step_in_part(
+        self, state: WindowState, rows: Sequence[Rows], closing: Closing
+    ) -> tuple[WindowState, list[ClosedWindows]]:
+        """As `WindowOperator.step_in_part`.
+
+        1. Number the keys of the state and of the rows together, and fold the rows into their panes.
+        2. Put each key's panes and remnants in the order of time, and see chains and sessions.
+        3. Take out the sessions that are final, and leave a remnant of chains that may go on.
+        """
+        numbers, keys = merge_keys([state.keys, *[one.key_table for one in rows]], self.key_schema)
+        known = _Groups.of(state.groups)
+        is_remnant = known.partition == _REMNANT
+        remnants = _renumbered(state.groups.filter(pa.array(is_remnant)), numbers[0])
+        groups = self._fold_rows(state.groups.filter(pa.array(~is_remnant)), numbers, rows, keys.num_rows)
+        if closing.up_to_ms is None or not remnants.num_rows + groups.num_rows:
+            return self._kept(keys, remnants, groups), []
+        ranks = key_ranks(keys)
+        sessions = self._sessions(_Groups.of(remnants), _Groups.of(groups), ranks)
+        is_closed = sessions.end_ms <= closing.up_to_ms
+        is_new = is_closed if closing.after_ms is None else is_closed & (sessions.end_ms > closing.after_ms)
+        closed = self._merge(groups, sessions, is_new, ranks)
+        left = groups.filter(pa.array(~is_closed[sessions.of_group]))
+        remnants = self._remnants(sessions, is_closed, closing.up_to_ms)
+        return self._kept(keys, remnants, left), [ClosedWindows(keys, closed)] if closed.num_rows else []
+
+    def _fold_rows(
+        self, state: pa.RecordBatch, numbers: list[Codes], rows: Sequence[Rows], key_count: int
+    ) -> pa.RecordBatch:
+        """The state's panes with the rows in them: partial results, first and last event."""
+        before = _Groups.of(state)
+        times = np.concatenate([np.zeros(0, np.int64), *[one.panes for one in rows]])
+        places, partials = self._fold_into_places(
+            state, numbers, [one.panes // self.pane_ms for one in rows], rows, key_count
+        )
+        firsts = np.full(places.count, np.iinfo(np.int64).max)
+        lasts = np.full(places.count, np.iinfo(np.int64).min)
+        np.minimum.at(firsts, places.codes, np.concatenate([before.first_ms, times]))
+        np.maximum.at(lasts, places.codes, np.concatenate([before.last_ms, times]))
+        columns = [places.panes, places.keys, places.partitions.astype(np.int32), firsts, lasts]
+        return pa.RecordBatch.from_arrays([*map(pa.array, columns), *partials], schema=self.state_schema)
+
+    def _sessions(self, remnants: _Groups, groups: _Groups, ranks: Codes) -> _Sessions:
+        """All sessions as far as they are known, in the order of key and time. A remnant makes one, too, that closed before."""
+        both = remnants.followed_by(groups)
+        order = np.lexsort((both.first_ms, both.pane, ranks[both.key]))
+        one = both.taken(order)
+        begins_pane = _differs(one.key) | _differs(one.pane)
+        at = np.flatnonzero(begins_pane)
+        key, pane = one.key[at], one.pane[at]
+        first, last = np.minimum.reduceat(one.first_ms, at), np.maximum.reduceat(one.last_ms, at)
+        begins_chain = _differs(key)
+        begins_chain[1:] |= first[1:] - last[:-1] >= self._gap_ms
+        chain_at = np.flatnonzero(begins_chain)
+        chain = np.cumsum(begins_chain) - 1
+        began_ms = first[chain_at]
+        first_cut = (began_ms // self.pane_ms + self._cut_panes)[chain]
+        cut = np.where(pane < first_cut, first_cut, (pane // self._cut_panes + 1) * self._cut_panes)
+        begins_session = begins_chain | _differs(cut)
+        session_at = np.flatnonzero(begins_session)
+        session = np.cumsum(begins_session) - 1
+        ends = np.append(session_at[1:], len(pane)) - 1
+        of_group = np.empty(len(order), np.int64)
+        of_group[order] = session[np.cumsum(begins_pane) - 1]
+        count = len(remnants.pane)
+        is_remnant = np.zeros(len(session_at), np.bool_)
+        is_remnant[of_group[:count]] = True
+        return _Sessions(
+            key=key[session_at],
+            start_ms=first[session_at],
+            last_ms=last[ends],
+            end_ms=np.minimum(last[ends] + self._gap_ms, cut[session_at] * self.pane_ms),
+            began_ms=began_ms[chain[session_at]],
+            chain=chain[session_at],
+            chain_last_ms=last[np.append(chain_at[1:], len(pane)) - 1][chain[session_at]],
+            is_remnant=is_remnant,
+            of_group=of_group[count:],
+        )
+
+    def _merge(self, groups: pa.RecordBatch, sessions: _Sessions, is_new: Flags, ranks: Codes) -> pa.RecordBatch:
+        """The new sessions, by end, then key, then partition: their panes merged in the order of time."""
+        chosen = np.flatnonzero(is_new & ~sessions.is_remnant)
+        place_of = np.full(len(is_new), -1, np.int64)
+        by_end = chosen[np.lexsort((ranks[sessions.key[chosen]], sessions.end_ms[chosen]))]
+        place_of[by_end] = np.arange(len(by_end))
+        rows = np.flatnonzero(place_of[sessions.of_group] >= 0)
+        known = _Groups.of(groups)
+        place = place_of[sessions.of_group[rows]]
+        order = np.lexsort((known.pane[rows], known.partition[rows], place))
+        rows, place = rows[order], place[order]
+        begins = _differs(place) | _differs(known.partition[rows])
+        at = np.flatnonzero(begins)
+        taken = groups.take(pa.array(rows))
+        partials = taken.columns[len(self.places) :]
+        if len(rows):
+            partials = self.aggregates.merge(partials, np.cumsum(begins) - 1, len(at))
+        session = by_end[place[at]]
+        columns = [
+            sessions.end_ms[session],
+            sessions.key[session],
+            known.partition[rows[at]].astype(np.int32),
+            sessions.start_ms[session],
+            sessions.last_ms[session],
+        ]
+        return pa.RecordBatch.from_arrays([*map(pa.array, columns), *partials], schema=self.state_schema)
+
+    def _remnants(self, sessions: _Sessions, is_closed: Flags, up_to_ms: int) -> pa.RecordBatch:
+        """What is to be known of chains of which a session closed and that may go on: a later session is open, or an event can
+        still come that joins the last one."""
+        is_last_closed = is_closed.copy()
+        is_last_closed[:-1] &= ~(is_closed[1:] & (sessions.chain[1:] == sessions.chain[:-1]))
+        kept = np.flatnonzero(is_last_closed & (sessions.chain_last_ms + self._gap_ms > up_to_ms))
+        count, last_ms = len(kept), sessions.last_ms[kept]
+        columns = [
+            last_ms // self.pane_ms,
+            sessions.key[kept],
+            np.full(count, _REMNANT, np.int32),
+            sessions.began_ms[kept],
+            last_ms,
+        ]
+        nothing = [pa.nulls(count, kind) for kind in self.aggregates.partial_types]
+        return pa.RecordBatch.from_arrays([*map(pa.array, columns), *nothing], schema=self.state_schema)
+
+    def _kept(self, keys: pa.RecordBatch, remnants: pa.RecordBatch, groups: pa.RecordBatch) -> WindowState:
+        return self._without_unused_keys(keys, pa.concat_batches([remnants, groups]))
+
+    def _times(self, groups: pa.RecordBatch, rows: Codes) -> tuple[Codes, Codes]:
+        known = _Groups.of(groups)
+        return known.first_ms[rows], known.pane[rows]
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """The first columns of a table of the state."""
+
+    pane: Codes
+    key: Codes
+    partition: Codes
+    first_ms: Codes
+    """Of a remnant: when its chain began."""
+    last_ms: Codes
+
+    @staticmethod
+    def of(batch: pa.RecordBatch) -> _Groups:
+        columns = [column.to_numpy(zero_copy_only=False) for column in batch.columns[: len(SessionOperator.places)]]
+        return _Groups(*columns)
+
+    def followed_by(self, other: _Groups) -> _Groups:
+        mine, others = vars(self).values(), vars(other).values()
+        return _Groups(*[np.concatenate(pair) for pair in zip(mine, others, strict=True)])
+
+    def taken(self, rows: Codes) -> _Groups:
+        return _Groups(*[column[rows] for column in vars(self).values()])
+
+
+@dataclass(frozen=True)
+class _Sessions:
+    """Sessions in the order of key and time."""
+
+    key: Codes
+    start_ms: Codes
+    last_ms: Codes
+    """Its last event so far."""
+    end_ms: Codes
+    began_ms: Codes
+    """When its chain began."""
+    chain: Codes
+    """The number of its chain."""
+    chain_last_ms: Codes
+    """The last event of its chain so far."""
+    is_remnant: Flags
+    of_group: Codes
+    """Of each row of partial results, the number of its session."""
+
+
+def _differs(values: Codes) -> Flags:
+    """Where a value is another one than before it; also at the first."""
+    found = np.ones(len(values), np.bool_)
+    found[1:] = values[1:] != values[:-1]
+    return found
+
+
+def _renumbered(groups: pa.RecordBatch, numbers: Codes) -> pa.RecordBatch:
+    keys = numbers[groups.column(1).to_numpy(zero_copy_only=False)]
+    return groups.set_column(1, groups.schema.field(1), pa.array(keys, pa.int64()))

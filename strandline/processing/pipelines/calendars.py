@@ -1,0 +1,82 @@
+"""Days of a time zone, as instants. Pure, and light to import.
+
+The rules of all zones come with the package `tzdata`, which is locked with all others: every process of an installation goes by
+the same ones, whatever the machine has. A newer package may know that a country has changed its clocks. Then days that are not
+emitted yet begin and end by the new rules.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from datetime import UTC, datetime, timedelta
+from functools import cache, lru_cache
+from importlib.resources import files
+from zoneinfo import ZoneInfo
+
+import tzdata
+
+DAY_MS = 86_400_000
+VERSION: str = tzdata.IANA_VERSION
+"""Of the rules, as `2026f`."""
+JUMP_MS_MAX = 7_200_000
+"""A day is longer than 24 hours by so much at most, where clocks are set back."""
+_DAY_LAST = 2_932_000
+"""In the year 9997. Later days, and those so long before 1970, which no datetime reaches, are of UTC."""
+_DAY_FIRST = -700_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@cache
+def zone_names() -> frozenset[str]:
+    """All time zones, as `Europe/Berlin`."""
+    return frozenset(files("tzdata").joinpath("zones").read_text(encoding="ascii").split())
+
+
+@lru_cache(maxsize=64)
+def _zone(name: str) -> ZoneInfo:
+    if name not in zone_names():  # a name is a path in the package
+        raise ValueError(f"'{name}' is not a time zone of the tz database {VERSION}")
+    with files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as rules:
+        return ZoneInfo.from_file(rules, key=name)
+
+
+@lru_cache(maxsize=1 << 16)
+def day_start_ms(zone: str, offset_ms: int, day: int) -> int:
+    """When the day begins that is so many days after 1970-01-01: when clocks there first show `offset_ms` after midnight, or more
+    because they are set forward past it."""
+    if not _DAY_FIRST < day < _DAY_LAST:
+        return day * DAY_MS + offset_ms
+    rules = _zone(zone)
+    shown = _EPOCH + timedelta(days=day, milliseconds=offset_ms)
+    before, after = (_ms(shown.replace(tzinfo=rules, fold=fold).utcoffset() or timedelta()) for fold in (0, 1))
+    start_ms = _ms(shown - _EPOCH) - before
+    if before >= after:
+        return start_ms
+    # Clocks are set forward past it: between when they would show it by the later rule, and when by the earlier one.
+    instants = range(start_ms + before - after, start_ms + 1)
+    return instants[bisect_left(instants, True, key=lambda at_ms: _ahead_ms(rules, at_ms) >= after)]
+
+
+def _ahead_ms(rules: ZoneInfo, at_ms: int) -> int:
+    """How much clocks are ahead of UTC."""
+    return _ms((_EPOCH + timedelta(milliseconds=at_ms)).astimezone(rules).utcoffset() or timedelta())
+
+
+def _ms(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
+
+
+def day_of(zone: str, offset_ms: int, at_ms: int) -> int:
+    """The day that holds this instant."""
+    day = (at_ms - offset_ms) // DAY_MS
+    while day_start_ms(zone, offset_ms, day) > at_ms:
+        day -= 1
+    while day_start_ms(zone, offset_ms, day + 1) <= at_ms:
+        day += 1
+    return day
+
+
+def days_begin_at_multiples(zone: str, offset_ms: int, every_ms: int, first_ms: int) -> bool:
+    """Whether each day since 2000 begins a multiple of `every_ms` after `first_ms`, by the rules as they are known."""
+    days = range(365 * 30, 365 * 80)
+    return all((day_start_ms(zone, offset_ms, day) - first_ms) % every_ms == 0 for day in days)

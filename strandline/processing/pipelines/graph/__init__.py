@@ -1,0 +1,1 @@
+"""Which step takes from which, and the branches that this makes."""
