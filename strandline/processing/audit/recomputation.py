@@ -26,7 +26,8 @@ from strandline.processing.audit.table import Database, Table
 from strandline.processing.audit.window_query import WindowQuery
 from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.operators.blobs import batch_of
-from strandline.processing.operators.cascade import results_behind_steps
+from strandline.processing.operators.cascade import labels_of_results, results_behind_steps
+from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.pipelines.stages import Emit, RowStep, Stage
 from strandline.processing.source.decoding import DecodedChunk, decode_pieces, decoder_of
@@ -99,11 +100,11 @@ class RecordsPart:
                 if query is None or records is None:
                     continue
                 event_ms = event_us[stepped.rows] // 1000
-                wanted = pa.array(
-                    np.flatnonzero((event_ms >= self.events_from_ms) & (event_ms < self.events_before_ms))
-                )
-                columns = {name: column.take(wanted) for name, column in stepped.columns.items()}
-                records.append(query.rows(pa.array(event_ms).take(wanted), columns))
+                wanted = np.flatnonzero((event_ms >= self.events_from_ms) & (event_ms < self.events_before_ms))
+                columns = {name: column.take(pa.array(wanted)) for name, column in stepped.columns.items()}
+                rows = stepped.rows[wanted]
+                stands = _places_of(chunk, np.array(accepted, np.int64)[rows]) if query.needs_places else ()
+                records.append(query.rows(pa.array(event_us[rows]), columns, stands))
         return account
 
     def _note_latest(self, account: Account, places: np.ndarray, event_ms: np.ndarray) -> None:
@@ -121,6 +122,14 @@ class RecordsPart:
             if self.has_late_letters or reason != REASON_LATE
         ]
         return batch_of(rows, ROWS_SCHEMA)
+
+
+def _places_of(chunk: DecodedChunk, rows: np.ndarray) -> list[pa.Array]:
+    """Where these rows of a chunk stand; see `PLACE_IN_LOG`."""
+    elements = [0] * len(rows) if chunk.elements is None else [chunk.elements[at] or 0 for at in rows]
+    partitions = np.full(len(rows), chunk.partition, np.int32)
+    offsets = np.asarray(chunk.offsets, np.int64)[rows]
+    return [pa.array(partitions), pa.array(offsets), pa.array(elements, pa.int32())]
 
 
 @dataclass(frozen=True)
@@ -188,7 +197,12 @@ class Recomputation:
         pipeline, types = span.pipeline, dict(span.pipeline.stream.types)
         for stage in pipeline.stages:
             steps = RowSteps(stage.pre_steps, types)
-            query = WindowQuery(stage, steps.types)
+            before = self._stages[-1][1].stage if self._stages else None
+            query = (
+                WindowQuery(stage, steps.types)
+                if before is None
+                else WindowQuery(stage, steps.types, [pa.int64(), *map(arrow_type, before.by_types)])
+            )
             table = Table(directory / stage.name, query.row_schema)
             table.create()
             self._stages.append((steps, query, table))
@@ -266,7 +280,13 @@ class Recomputation:
         stepped = steps.apply(dict(zip(good.schema.names, good.columns, strict=True)), good.num_rows)
         failed = good.take(pa.array([problem.row for problem in stepped.problems], pa.int64()))
         # A window's results belong to its last moment.
-        return query.rows(pc.subtract(stepped.columns[WINDOW_END], 1), stepped.columns), failed
+        last_us = pc.subtract(pc.multiply(stepped.columns[WINDOW_END], 1000), 1)
+        places = []
+        if query.needs_places:
+            stages = self.span.pipeline.stages
+            label = pa.array(labels_of_results(stages, at, stepped.columns, len(last_us)))
+            places = [label, *(stepped.columns[name] for name in stages[at - 1].by)]
+        return query.rows(last_us, stepped.columns, places), failed
 
     def _result_letters(self, stage: Stage, results: pa.RecordBatch) -> pa.RecordBatch:
         """The dead letters that these results must have; a backfill has them for the windows that it shows."""

@@ -80,11 +80,8 @@ class Cascade:
             self.operators.append(WindowOperator(stage, steps.types))
             self._post_steps.append(RowSteps(stage.post_steps, stage.window_types) if stage.post_steps else None)
             types = stage.field_types
-        self._is_wide = False
-        self._bucket_by = _common_fields(stages)
-        if not self._bucket_by:
-            self._bucket_by = _common_fields(stages[:-1])
-            self._is_wide = len(stages) == 1 or bool(self._bucket_by)
+        self._stages = stages
+        self._bucket_by, self._is_wide = _spread(stages)
         self.is_split = self._is_wide and buckets > 1
         """Whether results of the last stage come from `merge`, not from `step`."""
 
@@ -177,11 +174,8 @@ class Cascade:
             return [], failed
         # A window's results belong to its last microsecond.
         last_us = stepped.columns[WINDOW_END].to_numpy(zero_copy_only=False) * 1000 - 1
-        partition: int | Codes = 0
-        if self._is_wide and at + 1 == len(self.operators):
-            names = list(self._bucket_by)
-            partition = virtual_buckets_of(pa.RecordBatch.from_arrays([stepped.columns[name] for name in names], names))
-        return [operator.rows(partition, last_us, stepped.columns)], failed
+        labels = labels_of_results(self._stages, at, stepped.columns, len(last_us))
+        return [operator.rows(labels, last_us, stepped.columns)], failed
 
     def _unpack_state(self, state: bytes | None) -> list[WindowState]:
         if state is None:
@@ -210,6 +204,23 @@ class Cascade:
         table, rows = unpack(chunk.blob)
         keys = rows.column(1).to_numpy(zero_copy_only=False).astype(np.int64)
         return Rows(chunk.partition, rows.column(0).to_numpy(zero_copy_only=False), keys, table, rows.columns[2:])
+
+
+def _spread(stages: Sequence[Stage]) -> tuple[list[str], bool]:
+    """The fields whose hash says in which bucket a row is, and whether the last stage groups by none of them."""
+    if common := _common_fields(stages):
+        return common, False
+    before = _common_fields(stages[:-1])
+    return before, len(stages) == 1 or bool(before)
+
+
+def labels_of_results(stages: Sequence[Stage], at: int, columns: Mapping[str, pa.Array], rows: int) -> Codes:
+    """The partition of each of these rows of a later stage, which are results of the one before: its virtual bucket where buckets
+    share the stage's keys, else 0. Among the rows of one label, results stand by window and key."""
+    names, is_wide = _spread(stages)
+    if not is_wide or at + 1 < len(stages):
+        return np.zeros(rows, np.int64)
+    return virtual_buckets_of(pa.RecordBatch.from_arrays([columns[name] for name in names], names))
 
 
 def _common_fields(stages: Sequence[Stage]) -> list[str]:
