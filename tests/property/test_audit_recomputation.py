@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -196,7 +197,10 @@ def a_record(random: Random, ts_ms: int) -> bytes:
 def some_pipeline(random: Random) -> CheckedPipeline:
     by = random.sample(KEYS, random.randint(0, 3))
     size_s = random.choice([5, 10, 20])
-    windows: list[dict[str, Any]] = [{"name": "first", "tumbling": f"{size_s}s", "by": by, "aggregate": FIRST}]
+    some = {name for sql in SECOND.values() for name in FIRST if re.search(rf"\b{name}\b", sql)}
+    some |= set(random.sample(list(FIRST), 12))
+    first = {name: sql for name, sql in FIRST.items() if name in some}
+    windows: list[dict[str, Any]] = [{"name": "first", "tumbling": f"{size_s}s", "by": by, "aggregate": first}]
     steps: list[dict[str, Any]] = random.sample(STEPS, random.randint(0, len(STEPS)))
     if random.random() < 0.5:
         steps.insert(random.randint(0, len(steps)), {"emit": [{"elasticsearch": RECORDS}], "name": RECORDS})
@@ -220,8 +224,8 @@ def some_pipeline(random: Random) -> CheckedPipeline:
     }
     checked = check(PipelineSpec.from_document(document), STREAM)
     every_ms = random.choice([None, None, 1_000, 4_000, 25_000])
-    first = replace(checked.stages[0], slide_ms=every_ms)
-    return replace(checked, stages=(first, *checked.stages[1:]))
+    first_stage = replace(checked.stages[0], slide_ms=every_ms)
+    return replace(checked, stages=(first_stage, *checked.stages[1:]))
 
 
 def a_window(window: dict[str, Any], random: Random, *, is_last: bool = False) -> dict[str, Any]:

@@ -284,8 +284,8 @@ class Recomputation:
         places = []
         if query.needs_places:
             stages = self.span.pipeline.stages
-            label = pa.array(labels_of_results(stages, at, stepped.columns, len(last_us)))
-            places = [label, *(stepped.columns[name] for name in stages[at - 1].by)]
+            labels = np.broadcast_to(labels_of_results(stages, at, stepped.columns), len(last_us))
+            places = [pa.array(labels), *(stepped.columns[name] for name in stages[at - 1].by)]
         return query.rows(last_us, stepped.columns, places), failed
 
     def _result_letters(self, stage: Stage, results: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,20 +1,20 @@
 """The sketches of aggregates once more, as their authors describe them: what the audit compares with.
 
-Shares the hash of values with the operators, and nothing else: HyperLogLog works on single hashes here, and a bin comes from a
-double's mantissa and exponent.
+Shares the hash of values with the operators, and nothing else: registers are sorted by DuckDB, and a bin comes from a double's
+mantissa and exponent.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
 
-_REGISTER_BITS, _HASH_BITS = 12, 63
-_REGISTERS = 1 << _REGISTER_BITS
-_ZEROS_MAX = _HASH_BITS - _REGISTER_BITS
+RANKS = 52
+"""Of a hash of 63 bits 12 choose the register, and the rest has a rank: one more than the zeros behind its last one bit."""
+_REGISTERS = 1 << 12
 _BINS_AN_OCTAVE = 64
 _EXPONENT_LEAST = -1021
 """Of a normal double, as `frexp` counts."""
@@ -39,7 +39,7 @@ def bins_of(values: pa.Array) -> pa.Array:
     )
 
 
-def percentiles_of(bins: pa.Array) -> pa.Array:
+def middles_of(bins: pa.Array) -> pa.Array:
     """The middle of each bin."""
     return pa.array([None if one is None else _middle(int(one)) for one in bins.to_pylist()], pa.float64())
 
@@ -55,27 +55,32 @@ def _middle(number: int) -> float:
     return math.ldexp(1 + (part + 0.5) / _BINS_AN_OCTAVE, octave - 1 + _EXPONENT_LEAST - 1)
 
 
-def distinct_of(hashes: pa.Array) -> pa.Array:
-    """The estimate of how many distinct values have these hashes. `hashes`: a list for each window, or null."""
-    return pa.array([_estimate(one or ()) for one in hashes.to_pylist()], pa.int64())
+def percentiles_of(counts: pa.Array, low: pa.Array, high: pa.Array, share: float) -> pa.Array:
+    """Between the two values around the place of the percentile, in proportion, as Spark does it."""
+    found = []
+    for count, below, above in zip(counts.to_pylist(), low.to_pylist(), high.to_pylist(), strict=True):
+        place = (count - 1) * share
+        if below is None or below == above or place == math.floor(place):
+            found.append(below)
+        else:
+            found.append((math.ceil(place) - place) * below + (place - math.floor(place)) * above)
+    return pa.array(found, pa.float64())
 
 
-def _estimate(hashes: Iterable[int]) -> int:
-    """Flajolet and others (2007) for the registers, Ertl (arXiv:1702.01284, algorithm 6) for the estimate."""
-    registers = [0] * _REGISTERS
-    for number in hashes:
-        rest, register = divmod(number, _REGISTERS)
-        zeros = (rest & -rest).bit_length() - 1 if rest else _ZEROS_MAX
-        registers[register] = max(registers[register], zeros + 1)
-    counts = [0] * (_ZEROS_MAX + 2)
-    for rank in registers:
-        counts[rank] += 1
-    if counts[0] == _REGISTERS:
+def distinct_of(histograms: pa.Array) -> pa.Array:
+    """The estimate of how many distinct values there are. `histograms`: how many registers have each rank, for each window."""
+    return pa.array([_estimate(dict(one or ())) for one in histograms.to_pylist()], pa.int64())
+
+
+def _estimate(counts: Mapping[int, int]) -> int:
+    """Ertl (arXiv:1702.01284, algorithm 6)."""
+    empty = _REGISTERS - sum(counts.values())
+    if empty == _REGISTERS:
         return 0
-    total = _REGISTERS * _tau(1 - counts[-1] / _REGISTERS)
-    for count in reversed(counts[1:-1]):
-        total = 0.5 * (total + count)
-    total += _REGISTERS * _sigma(counts[0] / _REGISTERS)
+    total = _REGISTERS * _tau(1 - counts.get(RANKS, 0) / _REGISTERS)
+    for rank in range(RANKS - 1, 0, -1):
+        total = 0.5 * (total + counts.get(rank, 0))
+    total += _REGISTERS * _sigma(empty / _REGISTERS)
     return round(_REGISTERS * (_REGISTERS / (2 * math.log(2))) / total)
 
 

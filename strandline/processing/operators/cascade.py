@@ -174,7 +174,7 @@ class Cascade:
             return [], failed
         # A window's results belong to its last microsecond.
         last_us = stepped.columns[WINDOW_END].to_numpy(zero_copy_only=False) * 1000 - 1
-        labels = labels_of_results(self._stages, at, stepped.columns, len(last_us))
+        labels = labels_of_results(self._stages, at, stepped.columns)
         return [operator.rows(labels, last_us, stepped.columns)], failed
 
     def _unpack_state(self, state: bytes | None) -> list[WindowState]:
@@ -214,12 +214,12 @@ def _spread(stages: Sequence[Stage]) -> tuple[list[str], bool]:
     return before, len(stages) == 1 or bool(before)
 
 
-def labels_of_results(stages: Sequence[Stage], at: int, columns: Mapping[str, pa.Array], rows: int) -> Codes:
-    """The partition of each of these rows of a later stage, which are results of the one before: its virtual bucket where buckets
-    share the stage's keys, else 0. Among the rows of one label, results stand by window and key."""
+def labels_of_results(stages: Sequence[Stage], at: int, columns: Mapping[str, pa.Array]) -> int | Codes:
+    """The partition of these rows of a later stage, which are results of the one before: of each its virtual bucket where buckets
+    share the stage's keys, else 0 for all. Among the rows of one label, results stand by window and key."""
     names, is_wide = _spread(stages)
     if not is_wide or at + 1 < len(stages):
-        return np.zeros(rows, np.int64)
+        return 0
     return virtual_buckets_of(pa.RecordBatch.from_arrays([columns[name] for name in names], names))
 
 
