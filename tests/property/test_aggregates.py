@@ -358,6 +358,60 @@ def test_what_is_no_number_is_the_greatest() -> None:
     assert greatest.finish(found).values.to_pylist() == [2]
 
 
+@pytest.mark.usefixtures("bounds")
+@pytest.mark.parametrize(
+    "function",
+    [Distinct("double"), Cardinality(), Percentile(0.4, is_exact=True), Percentile(0.1, is_exact=False)],
+    ids=["distinct", "cardinality", "percentile", "approximate"],
+)
+def test_lists_follow_from_the_values_of_a_group_and_not_from_its_pieces(
+    function: Distinct | Cardinality | Percentile,
+) -> None:
+    """Of three groups, values in random pieces, folded and merged in a random order: few and many, equal and distinct."""
+    random = np.random.default_rng(7)
+    for _ in range(60):
+        count, spread = random.integers(0, 30), random.choice([2, 5, 1_000])
+        groups, numbers = random.integers(0, 3, count), random.integers(-spread, spread, count).astype(np.float64)
+        values = pa.array(numbers, mask=random.random(count) < 0.1)
+        argument = hashes(values) if isinstance(function, Cardinality) else values
+        whole = pieces_of(function, argument, groups, [np.arange(count)])
+        cuts = np.sort(random.integers(0, count + 1, random.integers(0, 5)))
+        shuffled = np.split(random.permutation(count), cuts)
+        assert repr(pieces_of(function, argument, groups, shuffled).to_pylist()) == repr(whole.to_pylist())
+        if isinstance(function, Distinct):
+            found = [
+                len(
+                    {value for value, of_group in zip(values.to_pylist(), groups, strict=True) if of_group == at}
+                    - {None}
+                )
+                for at in range(3)
+            ]
+            assert whole.to_pylist() == [one if one <= distinct.DISTINCT_MAX else None for one in found]
+
+
+def pieces_of(
+    function: Distinct | Cardinality | Percentile, argument: pa.Array, groups: np.ndarray, pieces: Sequence[np.ndarray]
+) -> pa.Array:
+    """The value of each of three groups: every other piece folded into one state, those between merged with it."""
+    every = np.arange(3)
+    none = [pa.array([], kind) for kind in function.partial_types]
+
+    def folded_into(state: list[pa.Array], codes: np.ndarray, piece: np.ndarray) -> list[pa.Array]:
+        # A null for each group, so that each has a row.
+        rows = pa.concat_arrays([argument.take(pa.array(piece)), pa.nulls(3, argument.type)])
+        return function.fold(state, codes, [rows], np.concatenate([groups[piece], every]), 3)
+
+    state = folded_into(none, every[:0], pieces[0])
+    for number, piece in enumerate(pieces[1:]):
+        if number % 2:
+            state = folded_into(state, every, piece)
+        else:
+            more = folded_into(none, every[:0], piece)
+            joined = [pa.concat_arrays([one, other]) for one, other in zip(state, more, strict=True)]
+            state = function.merge(joined, np.concatenate([every, every]), 3)
+    return function.finish(state).values
+
+
 def test_a_group_in_which_nothing_is_new_keeps_its_list() -> None:
     function = Distinct("long")
     state = [as_lists(pa.array([1, 2, 9]), np.array([0, 0, 1]), 2)]

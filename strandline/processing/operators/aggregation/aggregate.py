@@ -11,9 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.core.errors import PermanentError
 from strandline.processing.operators.aggregation.values import numpy_of
 from strandline.processing.operators.keys import Codes
 
+_LISTED_MAX = (1 << 31) - 1
 Partials = list[pa.Array]
 """The columns of an aggregate's partial results, one row a group."""
 
@@ -122,7 +124,13 @@ def flattened(lists: pa.Array, codes: Codes) -> tuple[pa.Array, Codes]:
 
 
 def as_lists(values: pa.Array, codes: Codes, groups: int, are_null: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """A list a group. `codes` ascend; of a group `are_null` there are no values."""
+    """A list a group. `codes` ascend; of a group `are_null` there are no values. Raises PermanentError where a column can't hold
+    them all."""
+    if len(values) > _LISTED_MAX:
+        raise PermanentError(
+            f"the aggregates of a window keep {len(values):,} values in one bucket, and Arrow can hold {_LISTED_MAX:,}; use "
+            "approx_count_distinct and approx_percentile, shorter windows, or more cores, which make more buckets"
+        )
     offsets = np.zeros(groups + 1, np.int32)
     np.cumsum(np.bincount(codes, minlength=groups), out=offsets[1:])
     mask = None if are_null is None or not are_null.any() else pa.array(are_null)
