@@ -414,9 +414,9 @@ def pieces_of(
 
 def test_a_group_in_which_nothing_is_new_keeps_its_list() -> None:
     function = Distinct("long")
-    state = [as_lists(pa.array([1, 2, 9]), np.array([0, 0, 1]), 2)]
-    folded_ = function.fold(state, np.array([2, 0]), [pa.array([9, 9, 4])], np.array([0, 1, 0]), 3)
-    assert [sorted(one) for one in folded_[0].to_pylist()] == [[4, 9], [9], [1, 2]]
+    state = [as_lists(pa.array([1, 2, 9, 7]), np.array([0, 0, 1, 2]), 3)]
+    after = function.fold(state, np.array([2, 0, 3]), [pa.array([9, 9, 4])], np.array([0, 1, 0]), 4)
+    assert [sorted(one) for one in after[0].to_pylist()] == [[4, 9], [9], [1, 2], [7]]
 
 
 def test_the_state_of_an_older_version_is_read() -> None:

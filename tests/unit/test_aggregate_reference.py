@@ -54,6 +54,26 @@ def test_each_example_gives_what_the_page_says(expression: str, expected: object
     assert document({"value": expression}, slice_records=1).get("value") == expected, "a record a slice"
 
 
+@pytest.mark.parametrize(("expression", "expected"), [one for one in EXAMPLES if "filter" not in one[0]])
+def test_a_filter_says_which_rows_count(expression: str, expected: object) -> None:
+    """All of them, none, and some; where it is null, none."""
+    of_none = 0 if "count" in expression else None
+    sql = {
+        name: f"{expression} filter (where {name})" for name in ("ts > timestamp '2020-01-01'", "false", "level > 100")
+    }
+    found = document({f"value_{at}": text for at, text in enumerate(sql.values())} | {"n": "count(*)"})
+    assert [found.get(f"value_{at}") for at in range(3)] == [expected, of_none, of_none]
+
+
+def test_a_filter_of_two_arguments_leaves_out_the_row() -> None:
+    least = {
+        "least": "min_by(state, flow) filter (where flow > 5)",
+        "most": "max_by(state, flow) filter (where level > 25)",
+    }
+    assert {name: document(least)[name] for name in least} == {"least": "on", "most": "on"}
+    assert document({"first": "first(flow) filter (where level > 20)"})["first"] == 6.0
+
+
 def test_every_aggregate_is_in_the_table() -> None:
     named = {name for row in ROWS for name in re.findall(r"`(\w+)\(", row[0])}
     assert named >= set(_FUNCTIONS.values()) | {"median"}
