@@ -57,7 +57,7 @@ def parse_expression(text: str) -> Expression:
         tokens = _SPARK.tokenize(text)
         _refuse_doubled_quotes(tokens)
         _refuse_deep_brackets(tokens)
-        _refuse_third_arguments(tokens)
+        _refuse_dropped_arguments(tokens)
         # An expression, not a statement: else a column named `load` or `cache` would begin a command.
         trees = [tree for tree in _SPARK.parser().parse_into(exp.Condition, tokens, text) if tree is not None]
         if len(trees) != 1:
@@ -181,21 +181,29 @@ def _refuse_deep_brackets(tokens: Sequence[Token]) -> None:
                 )
 
 
-def _refuse_third_arguments(tokens: Sequence[Token]) -> None:
-    """The parser leaves out what stands behind the second argument of `percentile`, without a word."""
+_SAYS_NOTHING = {
+    "percentile": (2, "takes two arguments: percentile(x, 0.95)"),
+    "quantile": (2, "takes two arguments; its usual name is percentile(x, 0.95)"),
+    "first": (1, "takes one argument, and leaves out nulls by itself"),
+    "last": (1, "takes one argument, and leaves out nulls by itself"),
+}
+"""Functions of which the parser drops further arguments without a word: how many they have, and what to say."""
+
+
+def _refuse_dropped_arguments(tokens: Sequence[Token]) -> None:
     for at, token in enumerate(tokens[:-1]):
-        if token.text.lower() != "percentile" or tokens[at + 1].token_type != TokenType.L_PAREN:
+        name = token.text.lower()
+        if name not in _SAYS_NOTHING or tokens[at + 1].token_type != TokenType.L_PAREN:
             continue
-        depth = commas = 0
+        arguments_max, sentence = _SAYS_NOTHING[name]
+        depth, arguments = 0, 1
         for inner in tokens[at + 1 :]:
             depth += (inner.token_type in _OPENING) - (inner.token_type in _CLOSING)
-            commas += depth == 1 and inner.token_type == TokenType.COMMA
+            arguments += depth == 1 and inner.token_type == TokenType.COMMA
             if not depth:
                 break
-        if commas > 1:
-            raise ExpressionError(
-                f"percentile() at character {token.start + 1} takes two arguments: percentile(x, 0.95)"
-            )
+        if arguments > arguments_max:
+            raise ExpressionError(f"{name}() at character {token.start + 1} {sentence}")
 
 
 def _refuse_deep_tree(tree: exp.Expr) -> None:

@@ -42,13 +42,12 @@ class Aggregate(ABC):
     ) -> Partials:
         """The partial results of `groups` groups: each one's row of `state`, if it has one, and then its rows in order.
 
-        `arguments` are the values for each row; none where the function has no argument. Each group has a row of the state, or
-        rows, or both.
+        `arguments` are the values for each row; none where the function has no argument.
         """
 
     @abstractmethod
     def merge(self, partials: Partials, codes: Codes, groups: int) -> Partials:
-        """Combine the partial results of each group, in the order of their rows. Each group has one at least."""
+        """Combine the partial results of each group, in the order of their rows."""
 
     @abstractmethod
     def finish(self, partials: Partials) -> CallValues:
@@ -83,21 +82,16 @@ class Collecting(Aggregate):
     def fold(
         self, state: Partials, state_codes: Codes, arguments: Sequence[pa.Array], row_codes: Codes, groups: int
     ) -> Partials:
-        is_new = np.zeros(groups, np.bool_)
-        is_new[row_codes] = True
-        return self._combine_some(is_new, state, state_codes, arguments[0], row_codes)
+        return self._combine_some(state, state_codes, arguments[0], row_codes, groups)
 
     def merge(self, partials: Partials, codes: Codes, groups: int) -> Partials:
-        return self._combine_some(np.bincount(codes, minlength=groups) > 1, partials, codes, None, codes[:0])
+        return self._combine_some(partials, codes, None, codes[:0], groups)
 
     def _combine_some(
-        self,
-        is_new: npt.NDArray[np.bool_],
-        partials: Partials,
-        codes: Codes,
-        argument: pa.Array | None,
-        row_codes: Codes,
+        self, partials: Partials, codes: Codes, argument: pa.Array | None, row_codes: Codes, groups: int
     ) -> Partials:
+        is_new = np.bincount(codes, minlength=groups) != 1
+        is_new[row_codes] = True
         among = is_new[codes]
         old, changed = np.flatnonzero(~among), np.flatnonzero(among)
         numbers = np.cumsum(is_new) - 1
