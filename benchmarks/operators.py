@@ -1,10 +1,13 @@
 """What the window operators and the documents of their results cost without Spark, Kafka or decoding:
-`python -m benchmarks.operators [--records N]`.
+`python -m benchmarks.operators [--records N] [--aggregates]`.
 
 The windows of work W1 (10 s, then minutes over them) over made-up records, in slices of 250,000 records, four partitions and two
 buckets. Prints CPU-seconds per million records for two things: cutting records into chunks for buckets, which happens where
 records are decoded, and the operator's step, which happens where state is kept. Then, per million documents with a string as key,
 a long and two doubles: making them one by one, and writing them up to the body of the HTTP request, reading the answer included.
+
+With `--aggregates` instead: what a tumbling window of one minute costs with each aggregate alone, for 1,000 devices and for one,
+and how large its state is.
 """
 
 from __future__ import annotations
@@ -32,22 +35,38 @@ PARTITIONS, CHUNKS_A_PARTITION, BUCKETS = 4, 2, 2
 EVENT_STEP_MS = 5
 DOCUMENTS, WINDOW_MS = 200_000, 60_000
 DELAY_MS = 10_000
+PLACES = 5_000
 
 
-def pipeline() -> CheckedPipeline:
+AGGREGATES = (
+    *("count(*)", "sum(temp)", "max(temp)", "var_pop(temp)", "variance(temp)", "first(temp)", "max_by(device, temp)"),
+    *("count(*) filter (where temp > 20)", "count(distinct place)", "approx_count_distinct(place)", "median(temp)"),
+    "approx_percentile(temp, 0.95)",
+)
+
+
+def pipeline(aggregate: str = "") -> CheckedPipeline:
+    """W1, or one window with this aggregate."""
     stream = StreamSpec.from_document(
         {
             "stream": "devices",
             "partitions": PARTITIONS,
             "format": "json",
-            "schema": {"device": "string", "ts": {"type": "timestamp", "unit": "ms"}, "temp": "double"},
+            "schema": {
+                "device": "string",
+                "ts": {"type": "timestamp", "unit": "ms"},
+                "temp": "double",
+                "place": "string?",
+            },
             "key": "device",
             "retention": "7d",
         }
     )
     ten = {"name": "ten", "tumbling": "10s", "by": ["device"], "aggregate": {"n": "count(*)", "mean": "avg(temp)"}}
     minute = {"name": "minute", "tumbling": "1m", "by": ["device"], "aggregate": {"n": "sum(n)", "peak": "max(mean)"}}
-    steps = [{"window": window, "emit": [{"elasticsearch": str(window["name"])}]} for window in (ten, minute)]
+    alone = {"name": "alone", "tumbling": "1m", "by": ["device"], "aggregate": {"value": aggregate}}
+    windows = (alone,) if aggregate else (ten, minute)
+    steps = [{"window": window, "emit": [{"elasticsearch": str(window["name"])}]} for window in windows]
     document = {
         "pipeline": "w1",
         "input": {"stream": "devices"},
@@ -57,14 +76,16 @@ def pipeline() -> CheckedPipeline:
     return check(PipelineSpec.from_document(document), stream)
 
 
-def measure(records: int, keys: int) -> tuple[float, float, int]:
-    """CPU-seconds of cutting and of stepping, and the number of results."""
-    cascade = Cascade(pipeline().stages, pipeline().stream.types, BUCKETS)
+def measure(records: int, keys: int, aggregate: str = "") -> tuple[float, float, int, int]:
+    """CPU-seconds of cutting and of stepping, the number of results, and the bytes of the state at its largest."""
+    checked = pipeline(aggregate)
+    cascade = Cascade(checked.stages, checked.stream.types, BUCKETS)
     random = np.random.default_rng(1)
     names = np.array([f"d{number}" for number in range(keys)])
     states: dict[int, bytes | None] = dict.fromkeys(range(BUCKETS))
     cut_s = step_s = 0.0
-    results, before = 0, None
+    results, state_bytes, before = 0, 0, None
+    places = np.array([f"place-{number:05}" for number in range(PLACES)])
     rows = SLICE_RECORDS // (PARTITIONS * CHUNKS_A_PARTITION)
     for first in range(0, records, SLICE_RECORDS):
         chunks: dict[int, list[Chunk]] = defaultdict(list)
@@ -76,6 +97,8 @@ def measure(records: int, keys: int) -> tuple[float, float, int]:
                 "ts": pa.array(event_us).cast(pa.timestamp("us", tz="UTC")),
                 "temp": pa.array(random.normal(20, 3, rows)),
             }
+            if aggregate:
+                columns["place"] = pa.array(places[random.integers(0, PLACES, rows)].tolist())
             began = time.process_time()
             stepped = cascade.record_steps.apply(columns, rows)
             for bucket, chunk in cascade.cut(partition, sequence, pa.array(event_us), stepped.columns):
@@ -88,8 +111,9 @@ def measure(records: int, keys: int) -> tuple[float, float, int]:
             states[bucket], found = stepped.state, stepped.results
             results += sum(one.rows.num_rows for one in found)
         step_s += time.process_time() - began
+        state_bytes = max(state_bytes, sum(len(state or b"") for state in states.values()))
         before = watermark_ms
-    return cut_s, step_s, results
+    return cut_s, step_s, results, state_bytes
 
 
 class AgreeingIndex:
@@ -137,13 +161,27 @@ def measure_documents(rows: int) -> tuple[float, float]:
     return made_s, written_s
 
 
+def print_aggregates(records: int) -> None:
+    print("aggregate                            keys    cut   step   CPU-seconds per million records; bytes of state")
+    for aggregate in AGGREGATES:
+        for keys in (1_000, 1):
+            cut_s, step_s, _, state_bytes = measure(records, keys, aggregate)
+            costs = f"{cut_s * 1e6 / records:6.2f} {step_s * 1e6 / records:6.2f}"
+            print(f"{aggregate:<34} {keys:>6,} {costs}   {state_bytes:,}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.operators")
     parser.add_argument("--records", type=int, default=2_000_000)
-    records = parser.parse_args().records
+    parser.add_argument("--aggregates", action="store_true")
+    arguments = parser.parse_args()
+    records = arguments.records
+    if arguments.aggregates:
+        print_aggregates(records)
+        return
     print("keys        cut   step   CPU-seconds per million records; results")
     for keys in (1_000, 200_000):
-        cut_s, step_s, results = measure(records, keys)
+        cut_s, step_s, results, _ = measure(records, keys)
         print(f"{keys:>8,} {cut_s * 1e6 / records:6.2f} {step_s * 1e6 / records:6.2f}   {results:,}", flush=True)
     print("rows a batch  made  written   CPU-seconds per million documents")
     for rows in (100, 1_000, 10_000):

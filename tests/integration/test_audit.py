@@ -55,10 +55,13 @@ steps:
       name: tens
       tumbling: 10s
       by: [device]
-      aggregate: {{n: count(*), mean: avg(temp), total: sum(temp), cost: sum(cost){more}}}
+      aggregate: {{n: count(*), mean: avg(temp), total: sum(temp), cost: sum(cost), closed: last(temp), mid: median(temp),
+                  about: "approx_percentile(temp, 0.9)", dear: "max_by(temp, cost) filter (where temp > 0)",
+                  costs: count(distinct cost), temps: approx_count_distinct(temp), spread: stddev(cost){more}}}
     emit: [{{elasticsearch: {name}-tens}}, {{stream: {name}-tens}}]
   - where: n > 1
-  - window: {{name: minute, tumbling: 1m, by: [device], aggregate: {{n: sum(n), peak: max(mean)}}}}
+  - window: {{name: minute, tumbling: 1m, by: [device],
+              aggregate: {{n: sum(n), peak: max(mean), opened: first(closed), busy: "max_by(mid, n)"}}}}
     emit: [{{elasticsearch: {name}-minute}}]
 """
 

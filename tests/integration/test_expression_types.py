@@ -7,15 +7,18 @@ import math
 from datetime import UTC, datetime
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.processing.operators.evaluation import ColumnExpression
+from strandline.processing.operators.windows import Closing, WindowOperator
 from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression
+from strandline.processing.pipelines.stages import Column, Stage
 from tests.support.safe_sql import safe_sql
 
 COLUMNS = {
@@ -66,6 +69,22 @@ OTHERS = [
         "max(t)",
         "min(b)",
         "count(*)",
+        *(
+            "stddev(i)",
+            "variance(m)",
+            "count(distinct t)",
+            "approx_count_distinct(s)",
+            "percentile(l, 0.5)",
+            "median(m)",
+        ),
+        *(
+            "first(m)",
+            "last(t)",
+            "min_by(t, d)",
+            "max_by(m, s)",
+            "count(*) filter (where b)",
+            "sum(m) filter (where i > 2)",
+        ),
         "cast(s as int)",
         "cast(s as double)",
         "cast(t as long)",
@@ -295,6 +314,51 @@ def is_same(value: object, expected: object, *, nearly: bool) -> bool:
         return value == expected
     both_nan = math.isnan(value) and math.isnan(expected)
     return both_nan or value == expected or (nearly and math.isclose(value, expected, rel_tol=1e-14))
+
+
+AGGREGATES = [
+    *("stddev(i)", "variance(d)", "stddev_pop(m)", "count(distinct i)", "count(distinct d)", "count(distinct s)"),
+    *("percentile(d, 0.95)", "percentile(i, 0.1)", "percentile(m, 1)", "median(d)", "median(m)", "min_by(s, d)"),
+    *("max_by(m, d)", "max_by(i, s)", "sum(m) filter (where b)", "count(*) filter (where i > 2 or b is null)"),
+    *("min(s) filter (where d > 0)", "stddev(d) filter (where i = 7)", "avg(i) filter (where b) - median(i)"),
+]
+
+
+def test_aggregates_give_the_values_that_spark_gives(spark: SparkSession) -> None:
+    """Over values of which none is as great as another, so that no rule about equal ones comes in."""
+    rows = [
+        (
+            f"s{at * 37 % 101}",
+            at % 13,
+            None if at % 7 == 0 else math.sin(at) * 1e3,
+            [True, False, None][at % 3],
+            Decimal(at * at) / 100,
+        )
+        for at in range(100)
+    ]
+    names = ["s", "i", "d", "b", "m"]
+    types = {name: COLUMNS[name] for name in names}
+    ddl = ", ".join(f"{name} {SPARK_NAMES.get(of, of)}" for name, of in types.items())
+    columns = {name: pa.array([row[at] for row in rows], arrow_type(types[name])) for at, name in enumerate(names)}
+    written = [parse_expression(text) for text in AGGREGATES]
+    stage = Stage(
+        *("all", 60_000, (), ()),
+        tuple(Column(f"c{at}", one.sql, infer_type(one, types)) for at, one in enumerate(written)),
+        *((), (), "steps[0]"),
+    )
+    operator = WindowOperator(stage, types)
+    new = operator.rows(0, np.zeros(len(rows), np.int64), columns)
+    (ours,) = operator.step(operator.empty_state(), [new], Closing(None, 60_000))[1].to_pylist()
+    frame = spark.createDataFrame(rows, ddl).coalesce(1)
+    (theirs,) = frame.selectExpr(*[f"{one.sql} AS c{at}" for at, one in enumerate(written)]).collect()
+    found = {text: (ours[f"c{at}"], theirs[at]) for at, text in enumerate(AGGREGATES)}
+    assert {text: pair for text, pair in found.items() if not is_near(*pair)} == {}
+
+
+def is_near(value: object, expected: object) -> bool:
+    if isinstance(value, float) and isinstance(expected, float):
+        return math.isclose(value, expected, rel_tol=1e-12)
+    return type(value) is type(expected) and value == expected
 
 
 @pytest.mark.timeout(600)

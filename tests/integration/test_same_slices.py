@@ -54,15 +54,18 @@ steps:
       name: tens
       tumbling: 10s
       by: [device]
-      aggregate: {{n: count(*), peak: max(temp), low: min(temp), cost: sum(cost)}}
+      aggregate: {{n: count(*), peak: max(temp), low: min(temp), cost: sum(cost), closed: last(temp), mid: median(temp),
+                  temps: count(distinct temp), costs: approx_count_distinct(cost), about: "approx_percentile(temp, 0.9)",
+                  warm: count(*) filter (where temp > 500), dear: "min_by(temp, cost)"}}
     emit: [{{elasticsearch: {job}-tens}}]
   - window:
       name: halves
       sliding: {{size: 30s, every: 10s}}
       by: [device]
-      aggregate: {{n: sum(n), peak: max(peak), cost: sum(cost)}}
+      aggregate: {{n: sum(n), peak: max(peak), cost: sum(cost), closed: last(closed), mid: median(mid)}}
     emit: [{{elasticsearch: {job}-halves}}]
-  - window: {{name: minute, tumbling: 1m, aggregate: {{n: sum(n), peak: max(peak), cost: sum(cost)}}}}
+  - window: {{name: minute, tumbling: 1m,
+              aggregate: {{n: sum(n), peak: max(peak), cost: sum(cost), opened: first(closed), busy: "max_by(mid, n)"}}}}
     emit: [{{elasticsearch: {job}-minute}}]
 """
 

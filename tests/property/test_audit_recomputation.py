@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -93,6 +94,27 @@ FIRST = {
     "any_awake": "max(awake)",
     "span": "max(power) - min(power)",
     "doubled": "sum(power * 2) + count(*)",
+    "sampled": "stddev(power)",
+    "varied": "variance(small)",
+    "opened": "first(power)",
+    "closed": "last(site)",
+    "at_peak": "max_by(site, power)",
+    "at_low": "min_by(cost, awake)",
+    "at_price": "max_by(small, price)",
+    "sites": "count(distinct site)",
+    "powers": "count(distinct power)",
+    "days": "count(distinct built)",
+    "about_sites": "approx_count_distinct(site)",
+    "about_costs": "approx_count_distinct(cost)",
+    "middle": "median(small)",
+    "high": "percentile(power, 0.95)",
+    "about_high": "approx_percentile(power, 0.95)",
+    "about_low": "approx_percentile(count, 0.1)",
+    "warm": "count(*) filter (where power > 0)",
+    "day_power": "sum(power) filter (where awake)",
+    "day_opened": "first(power) filter (where awake)",
+    "day_peak": "max_by(site, power) filter (where awake is null) || '!'",
+    "day_sites": "count(distinct site) filter (where not awake)",
 }
 SECOND = {
     "n": "sum(n)",
@@ -102,6 +124,11 @@ SECOND = {
     "mean": "avg(mean)",
     "busy": "count(total)",
     "last": "max(last)",
+    "closed": "last(closed)",
+    "opened": "first(seen)",
+    "at_busiest": "max_by(power, n)",
+    "at_least": "min_by(half, sites)",
+    "middle": "percentile(middle, 0.5) filter (where n > 1)",
 }
 STEPS: list[dict[str, Any]] = [
     {"derive": {"load": "power / small"}},
@@ -171,8 +198,11 @@ def a_record(random: Random, ts_ms: int) -> bytes:
 def some_pipeline(random: Random) -> CheckedPipeline:
     by = random.sample(KEYS, random.randint(0, 3))
     size_s, offset_s = random.choice([5, 10, 20]), random.choice([0, 0, 3])
+    some = {name for sql in SECOND.values() for name in FIRST if re.search(rf"\b{name}\b", sql)}
+    some |= set(random.sample(list(FIRST), 12))
+    first = {name: sql for name, sql in FIRST.items() if name in some}
     windows: list[dict[str, Any]] = [
-        {"name": "first", **some_shape(size_s, offset_s, random), "by": by, "aggregate": FIRST}
+        {"name": "first", **some_shape(size_s, offset_s, random), "by": by, "aggregate": first}
     ]
     steps: list[dict[str, Any]] = random.sample(STEPS, random.randint(0, len(STEPS)))
     if random.random() < 0.5:
@@ -197,8 +227,9 @@ def some_pipeline(random: Random) -> CheckedPipeline:
     }
     checked = check(PipelineSpec.from_document(document), STREAM)
     every_ms = random.choice([None, None, 1_000, 4_000, 25_000])
-    first = checked.stages[0] if checked.stages[0].gap_ms else replace(checked.stages[0], slide_ms=every_ms)
-    return replace(checked, stages=(first, *checked.stages[1:]))
+    stage = checked.stages[0]
+    first_stage = stage if stage.gap_ms else replace(stage, slide_ms=every_ms)
+    return replace(checked, stages=(first_stage, *checked.stages[1:]))
 
 
 def some_shape(size_s: int, offset_s: int, random: Random) -> dict[str, Any]:

@@ -218,9 +218,11 @@ END = 10**9
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[tuple[list[Record], int | None]]:
+def histories(
+    draw: st.DrawFn, some: st.SearchStrategy[list[Record]] = records
+) -> list[tuple[list[Record], int | None]]:
     """Records in log order, cut into slices; the watermark grows, and no record is late."""
-    rows = draw(records)
+    rows = draw(some)
     slices: list[tuple[list[Record], int | None]] = []
     watermark: int | None = None
     while rows:

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -20,7 +21,7 @@ from strandline.processing.audit.table import Database, Table
 from strandline.processing.audit.window_query import WindowQuery
 from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.casting import arrow_type
-from strandline.processing.operators.windows import Closing
+from strandline.processing.operators.windows import Closing, WindowOperator
 from strandline.processing.pipelines.stages import Column, Stage
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -33,17 +34,20 @@ def database(tmp_path: Path) -> Iterator[Database]:
     opened.close()
 
 
+def stage_of(**aggregates: tuple[str, str]) -> Stage:
+    columns = tuple(Column(name, sql, of) for name, (sql, of) in aggregates.items())
+    return Stage("minute", 60_000, (), (), columns, (), (), "steps[0]")
+
+
 def result_of(
     database: Database, directory: Path, kind: str, values: list[Any], **aggregates: tuple[str, str]
 ) -> dict[str, Any]:
     """The result of the one window that holds these values of a column `x`. `aggregates`: name -> (expression, type)."""
-    columns = tuple(Column(name, sql, of) for name, (sql, of) in aggregates.items())
-    stage = Stage("minute", 60_000, (), (), columns, (), (), "steps[0]")
-    query = WindowQuery(stage, {"x": kind})
+    query = WindowQuery(stage_of(**aggregates), {"x": kind})
     table = Table(directory / "rows", query.row_schema)
     table.create()
     with table.writer("some") as rows:
-        rows.append(query.rows(pa.array([1] * len(values), pa.int64()), {"x": pa.array(values, arrow_type(kind))}))
+        rows.append(query.rows(pa.array([1000] * len(values), pa.int64()), {"x": pa.array(values, arrow_type(kind))}))
     (batch,) = query.results(database, table)
     (row,) = batch.to_pylist()
     return row
@@ -125,6 +129,33 @@ def test_sums_are_exact_and_an_overflow_is_a_dead_letter(database: Database, tmp
     assert "does not fit into a long" in over["@problem"]
     least = result_of(database, tmp_path / "least", "long", [-(2**63) + 1, -1, None], **whole)
     assert (least["total"], least["@problem"]) == (-(2**63), None)
+
+
+def test_beyond_a_bound_it_agrees_with_the_operators(database: Database, tmp_path: Path) -> None:
+    """More values, distinct values and bins than are kept."""
+    wide = [-(1.01**at) for at in range(4_500, 0, -1)] + [1.01**at for at in range(4_500)] + [0.0] * 1_500
+    aggregates = {
+        "high": ("percentile(x, 0.9)", "double"),
+        "low": ("approx_percentile(x, 0.1)", "double"),
+        "about": ("approx_count_distinct(x)", "long"),
+        "counted": ("count(distinct x)", "long"),
+    }
+    found = result_of(database, tmp_path / "wide", "double", wide, **aggregates)
+    by_operator = operators_result("double", wide, **aggregates)
+    assert found == by_operator
+    assert (found["counted"], found["@problem"]) == (9_001, None)
+    assert found["low"] > 0, "the lowest bins are one"
+    many = result_of(database, tmp_path / "many", "long", list(range(10_001)), **aggregates)
+    assert many == operators_result("long", list(range(10_001)), **aggregates)
+    assert (many["counted"], "counts more than 10,000 distinct values" in many["@problem"]) == (None, True)
+
+
+def operators_result(kind: str, values: list[Any], **aggregates: tuple[str, str]) -> dict[str, Any]:
+    operator = WindowOperator(stage_of(**aggregates), {"x": kind})
+    rows = operator.rows(0, np.full(len(values), 1_000, np.int64), {"x": pa.array(values, arrow_type(kind))})
+    row: dict[str, Any]
+    (row,) = operator.step(operator.empty_state(), [rows], Closing(None, 60_000))[1].to_pylist()
+    return row
 
 
 def test_a_directory_may_have_any_name_and_what_duckdb_refuses_is_told(tmp_path: Path) -> None:

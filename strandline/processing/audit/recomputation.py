@@ -26,9 +26,11 @@ from strandline.processing.audit.table import Database, Table
 from strandline.processing.audit.window_query import WindowQuery
 from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.operators.blobs import batch_of
-from strandline.processing.operators.cascade import each_once, results_behind_steps
+from strandline.processing.operators.cascade import each_once, labels_of_results, results_behind_steps
+from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.pipelines.event_time import RECORDS, places_taken
+from strandline.processing.pipelines.graph.branches import plan_branches
 from strandline.processing.pipelines.stages import Emit, RowStep, Stage
 from strandline.processing.source.decoding import DecodedChunk, decode_pieces, decoder_of
 from strandline.processing.source.recorded_slices import LogTask
@@ -103,11 +105,11 @@ class RecordsPart:
                     account.results[emission.stage] += results
                 for query, stepped, rows in at_windows:
                     event_ms = event_us[stepped.rows] // 1000
-                    wanted = pa.array(
-                        np.flatnonzero((event_ms >= self.events_from_ms) & (event_ms < self.events_before_ms))
-                    )
-                    columns = {name: column.take(wanted) for name, column in stepped.columns.items()}
-                    rows.append(query.rows(pa.array(event_ms).take(wanted), columns))
+                    wanted = np.flatnonzero((event_ms >= self.events_from_ms) & (event_ms < self.events_before_ms))
+                    columns = {name: column.take(pa.array(wanted)) for name, column in stepped.columns.items()}
+                    chosen = stepped.rows[wanted]
+                    stands = _places_of(chunk, np.array(accepted, np.int64)[chosen]) if query.needs_places else ()
+                    rows.append(query.rows(pa.array(event_us[chosen]), columns, stands))
         return account
 
     def _note_latest(self, account: Account, places: np.ndarray, event_ms: np.ndarray) -> None:
@@ -125,6 +127,14 @@ class RecordsPart:
             if self.has_late_letters or reason != REASON_LATE
         ]
         return batch_of(rows, ROWS_SCHEMA)
+
+
+def _places_of(chunk: DecodedChunk, rows: np.ndarray) -> list[pa.Array]:
+    """Where these rows of a chunk stand; see `PLACE_IN_LOG`."""
+    elements = [0] * len(rows) if chunk.elements is None else [chunk.elements[at] or 0 for at in rows]
+    partitions = np.full(len(rows), chunk.partition, np.int32)
+    offsets = np.asarray(chunk.offsets, np.int64)[rows]
+    return [pa.array(partitions), pa.array(offsets), pa.array(elements, pa.int32())]
 
 
 @dataclass(frozen=True)
@@ -197,7 +207,11 @@ class Recomputation:
             if before is not None:
                 types = before.window_types if stage.takes_window else before.field_types
             steps = RowSteps(stage.pre_steps, types)
-            query = WindowQuery(stage, steps.types)
+            query = (
+                WindowQuery(stage, steps.types)
+                if before is None
+                else WindowQuery(stage, steps.types, [pa.int64(), *map(arrow_type, before.by_types)])
+            )
             table = Table(directory / stage.name, query.row_schema)
             table.create()
             self._stages.append((steps, query, table))
@@ -284,7 +298,15 @@ class Recomputation:
         stepped = steps.apply(dict(zip(good.schema.names, good.columns, strict=True)), good.num_rows)
         failed = good.take(pa.array([problem.row for problem in stepped.problems], pa.int64()))
         # A window's results belong to its last moment.
-        return query.rows(pc.subtract(stepped.columns[WINDOW_END], 1), stepped.columns), failed
+        last_us = pc.subtract(pc.multiply(stepped.columns[WINDOW_END], 1000), 1)
+        places = []
+        if query.needs_places:
+            pipeline = self.span.pipeline
+            branch = next(one for one in plan_branches(pipeline.stages) if at in one.stages)
+            labels = np.broadcast_to(labels_of_results(branch, at, stepped.columns), len(last_us))
+            before = pipeline.stages[places_taken(pipeline.windows)[at]]
+            places = [pa.array(labels), *(stepped.columns[name] for name in before.by)]
+        return query.rows(last_us, stepped.columns, places), failed
 
     def _result_letters(self, stage: Stage, results: pa.RecordBatch) -> pa.RecordBatch:
         """The dead letters that these results must have; a backfill has them for the windows that it shows."""

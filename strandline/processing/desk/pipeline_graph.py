@@ -17,6 +17,8 @@ from strandline.processing.pipelines.stages import RecordStage, RowStep, Select,
 
 TEXT_BYTES = 24
 """What a text takes in an estimate: twenty characters, and where it begins."""
+LIST_VALUES = 20
+"""How many values a list is taken to have."""
 _MANY_PARTIALS = 100
 _MANY_BUCKETS = "as many as the run has shuffle partitions"
 Answer = dict[str, Any]
@@ -155,8 +157,8 @@ def _bytes_of(schema: pa.Schema) -> int:
     for kind in schema.types:
         try:
             total += -(-kind.bit_width // 8)
-        except ValueError:  # a text
-            total += TEXT_BYTES
+        except ValueError:  # a text, or a list
+            total += TEXT_BYTES * (LIST_VALUES if pa.types.is_list(kind) else 1)
     return total
 
 
@@ -176,6 +178,11 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
                 f"other windows behind '{name}'"
             )
     for stage, told in zip(pipeline.stages, stages, strict=True):
+        if any(kind.startswith("list") for kind in told["state"]["partials"]):
+            yield (
+                f"'{stage.name}' keeps lists of values, which are bounded, but longer than other partial results: up to 80 kB "
+                "for each aggregate, pane, key and partition, or more where texts are counted"
+            )
         if told["state"]["panes_open"] > _MANY_PARTIALS:
             yield (
                 f"'{stage.name}' keeps {told['state']['panes_open']:,} partial results a key, one for each "

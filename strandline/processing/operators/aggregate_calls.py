@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
 
 from strandline.core.field_types import is_decimal
+from strandline.processing.operators.aggregation.aggregate import CallValues
+from strandline.processing.operators.aggregation.values import hashes
 from strandline.processing.operators.casting import arrow_type, cast
 from strandline.processing.operators.evaluation import ColumnExpression
+from strandline.processing.pipelines.aggregate_types import share_of
 from strandline.processing.pipelines.expression_types import type_of
 from strandline.processing.pipelines.stages import Column
 
@@ -27,31 +29,62 @@ _FUNCTIONS: dict[type[exp.Expr], str] = {
     exp.Avg: "avg",
     exp.Min: "min",
     exp.Max: "max",
+    exp.Stddev: "stddev",
+    exp.StddevSamp: "stddev",
     exp.StddevPop: "stddev_pop",
+    exp.Variance: "variance",
     exp.VariancePop: "var_pop",
+    exp.First: "first",
+    exp.Last: "last",
+    exp.ArgMin: "min_by",
+    exp.ArgMax: "max_by",
+    exp.ApproxDistinct: "approx_count_distinct",
+    exp.Quantile: "percentile",
+    exp.Median: "percentile",
+    exp.ApproxQuantile: "approx_percentile",
 }
+ORDERED = ("first", "last", "min_by", "max_by")
+"""Functions that choose a row. The last one of their arguments is its event time, in microseconds."""
+_TO_DOUBLE = ("stddev", "stddev_pop", "variance", "var_pop", "percentile", "approx_percentile")
 
 
 @dataclass(frozen=True)
 class AggregateCall:
-    """One aggregate function with its argument, as it stands in one or more of a stage's expressions."""
+    """One aggregate function with its arguments, as it stands in one or more of a stage's expressions."""
 
     function: str
-    """`count`, `sum`, `avg`, `min`, `max`, `stddev_pop` or `var_pop`."""
+    """As `_FUNCTIONS` names it, or `count_distinct`."""
     sql: str
     type: str
-    argument: int | None
-    """The place of its argument among those of `evaluate_arguments`; None for the count of all rows."""
-    argument_type: str
+    arguments: tuple[int, ...]
+    """The places of its arguments among those of `evaluate_arguments`; none for the count of all rows."""
+    argument_types: tuple[str, ...]
+    share: float = 0.0
+    """Of a percentile: of all values the part that is below it, from 0 to 1."""
+
+    @property
+    def argument(self) -> int | None:
+        """The place of its first argument; None for the count of all rows."""
+        return self.arguments[0] if self.arguments else None
+
+    @property
+    def argument_type(self) -> str:
+        """The type of its first argument."""
+        return self.argument_types[0] if self.argument_types else ""
 
 
-@dataclass(frozen=True)
-class CallValues:
-    """An aggregate function's values, one a group."""
+class _Argument(NamedTuple):
+    """What each row has for a function."""
 
-    values: pa.Array
-    overflows: npt.NDArray[np.bool_] | None = None
-    """The groups whose value is null because it does not fit its type."""
+    expression: ColumnExpression | None
+    """None: its event time."""
+    type: str
+    """To which its value is cast."""
+    is_hashed: bool
+    """Whether the function sees a hash of it."""
+
+
+_EVENT_TIME = _Argument(None, "long", is_hashed=False)
 
 
 class AggregateCalls:
@@ -62,7 +95,7 @@ class AggregateCalls:
         self._stage = stage
         self._columns = aggregates
         self._types = dict(types)
-        self._arguments: dict[tuple[str, str], ColumnExpression] = {}
+        self._arguments: dict[tuple[str, str, bool], _Argument] = {}
         self._expressions: list[tuple[ColumnExpression, list[int]]] = []
         for column in aggregates:
             used: list[int] = []
@@ -74,16 +107,24 @@ class AggregateCalls:
     @property
     def columns_read(self) -> tuple[str, ...]:
         """The input columns that the arguments read."""
-        return tuple(dict.fromkeys(name for one in self._arguments.values() for name in one.columns))
+        expressions = (one.expression for one in self._arguments.values())
+        return tuple(dict.fromkeys(name for one in expressions if one is not None for name in one.columns))
 
     @property
     def argument_types(self) -> tuple[pa.DataType, ...]:
         """Of the arguments' columns, in their order."""
-        return tuple(arrow_type(kind) for _, kind in self._arguments)
+        return tuple(arrow_type("long" if one.is_hashed else one.type) for one in self._arguments.values())
 
-    def evaluate_arguments(self, columns: dict[str, pa.Array], rows: int) -> list[pa.Array]:
-        """Each argument's value for each row. Runs where records are decoded."""
-        return [cast(one(columns, rows), one.type, kind) for (_, kind), one in self._arguments.items()]
+    def evaluate_arguments(self, columns: dict[str, pa.Array], event_us: pa.Array) -> list[pa.Array]:
+        """Each argument's value for each row. Runs where records are decoded. `event_us`: the event time of each row."""
+        values = []
+        for expression, kind, is_hashed in self._arguments.values():
+            if expression is None:
+                values.append(event_us)
+                continue
+            value = cast(expression(columns, len(event_us)), expression.type, kind)
+            values.append(hashes(value) if is_hashed else value)
+        return values
 
     def results(self, found: Sequence[CallValues], groups: int) -> tuple[list[pa.Array], pa.Array]:
         """The result columns from the values of each call, and per result what went wrong with it (null where nothing did): a
@@ -97,33 +138,64 @@ class AggregateCalls:
                 overflows = found[at].overflows
                 if overflows is not None and overflows.any():
                     call = self.calls[at]
-                    text = f"{self._stage}.{column.name}: {call.sql} does not fit into a {call.type}"
+                    reason = found[at].reason or f"does not fit into a {call.type}"
+                    text = f"{self._stage}.{column.name}: {call.sql} {reason}"
                     problem = pc.coalesce(problem, pc.if_else(pa.array(overflows), text, pa.scalar(None, pa.string())))
         return results, problem
 
     def _without_calls(self, node: exp.Expr, used: list[int]) -> exp.Expr:
         """A column for a call, anything else as it is."""
-        function = _FUNCTIONS.get(type(node))
+        condition = node.expression.this if isinstance(node, exp.Filter) else None
+        called = node.this if isinstance(node, exp.Filter) else node
+        function = _FUNCTIONS.get(type(called))
         if function is None:
             return node
-        call = self._call(function, node)
+        call = self._call(function, called, condition, _sql(node))
         if call not in self.calls:
             self.calls.append(call)
         used.append(self.calls.index(call))
         return exp.column(_name(used[-1]), quoted=True)
 
-    def _call(self, function: str, node: exp.Expr) -> AggregateCall:
-        sql, result = _sql(node), type_of(node, self._types)
-        if function == "count" and isinstance(node.this, exp.Star | exp.Literal):
-            return AggregateCall(function, sql, result, None, "")
-        argument = ColumnExpression(_sql(node.this), self._types)
-        kind = argument.type
-        if function in ("stddev_pop", "var_pop"):
+    def _call(self, function: str, node: exp.Expr, condition: exp.Expr | None, sql: str) -> AggregateCall:
+        """The call, with its arguments among those of all. A row that the filter leaves out has a null where no function counts
+        one: for the second argument of `min_by` and `max_by`, and the first one of any other."""
+        result, argument = type_of(node, self._types), node.this
+        if function == "count" and isinstance(argument, exp.Distinct):
+            function, (argument,) = "count_distinct", argument.expressions
+        elif function == "count" and isinstance(argument, exp.Star | exp.Literal):
+            if condition is None:
+                return AggregateCall(function, sql, result, (), ())
+            argument = exp.Boolean(this=True)
+        arguments = [argument]
+        if function in ("min_by", "max_by"):
+            arguments.append(node.expression)
+        if condition is not None:
+            arguments[-1] = exp.Case(ifs=[exp.If(this=condition.copy(), true=arguments[-1].copy())])
+        found = [self._argument(one, function) for one in arguments]
+        if function in ORDERED:
+            found.append(_EVENT_TIME)
+        return AggregateCall(
+            function,
+            sql,
+            result,
+            tuple(self._place(one) for one in found),
+            tuple(one.type for one in found),
+            share_of(node),
+        )
+
+    def _argument(self, node: exp.Expr, function: str) -> _Argument:
+        expression = ColumnExpression(_sql(node), self._types)
+        kind = expression.type
+        if function in _TO_DOUBLE:
             kind = "double"
         elif function in ("sum", "avg") and kind != "double" and not is_decimal(kind):
             kind = "long"
-        self._arguments.setdefault((argument.sql, kind), argument)
-        return AggregateCall(function, sql, result, list(self._arguments).index((argument.sql, kind)), kind)
+        return _Argument(expression, kind, function == "approx_count_distinct")
+
+    def _place(self, argument: _Argument) -> int:
+        key = (argument.expression.sql if argument.expression else "", argument.type, argument.is_hashed)
+        self._arguments.setdefault(key, argument)
+        return list(self._arguments).index(key)
 
 
 def _name(at: int) -> str:

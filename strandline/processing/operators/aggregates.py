@@ -8,25 +8,27 @@ of their rows. Nothing here is lost silently: a sum that does not fit its type i
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from strandline.core.field_types import decimal_digits, is_decimal
-from strandline.processing.operators.aggregate_calls import AggregateCall, AggregateCalls, CallValues
+from strandline.processing.operators.aggregate_calls import AggregateCall, AggregateCalls
+from strandline.processing.operators.aggregation.aggregate import Aggregate, CallValues, Mergeable, Partials
+from strandline.processing.operators.aggregation.cardinality import Cardinality
+from strandline.processing.operators.aggregation.choice import Chosen
+from strandline.processing.operators.aggregation.distinct import Distinct
+from strandline.processing.operators.aggregation.percentiles import Percentile
+from strandline.processing.operators.aggregation.values import is_valid, numpy_of
 from strandline.processing.operators.casting import EXACT, arrow_type, rounded_decimals
 from strandline.processing.operators.keys import Codes
 from strandline.processing.pipelines.stages import Column
 
 Doubles = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
-Partials = list[pa.Array]
-"""The columns of an aggregate's partial results, one row a group."""
 
 _LIMB_BITS = 32
 _LIMB_MASK = (1 << _LIMB_BITS) - 1
@@ -34,65 +36,22 @@ _FOLD_ROWS_MAX = 1 << 20
 """So many numbers below 2**32 are summed exactly in the 53 bits of a double."""
 
 
-class Aggregate(ABC):
-    """One aggregate function of one argument."""
-
-    partial_types: tuple[pa.DataType, ...]
-
-    @abstractmethod
-    def fold(
-        self, state: Partials, state_codes: Codes, rows: pa.Array | None, row_codes: Codes, groups: int
-    ) -> Partials:
-        """The partial results of `groups` groups: each one's row of `state`, if it has one, and then its rows in order.
-
-        `rows` is the argument's value for each row; None where the function has no argument.
-        """
-
-    @abstractmethod
-    def merge(self, partials: Partials, codes: Codes, groups: int) -> Partials:
-        """Combine the partial results of each group, in the order of their rows."""
-
-    @abstractmethod
-    def finish(self, partials: Partials) -> CallValues:
-        """The values."""
-
-
-class _Mergeable(Aggregate):
-    """A function whose row is a partial result of its own: to fold is to merge."""
-
-    @abstractmethod
-    def lift(self, rows: pa.Array | None, count: int) -> Partials:
-        """Each row as a partial result."""
-
-    def fold(
-        self, state: Partials, state_codes: Codes, rows: pa.Array | None, row_codes: Codes, groups: int
-    ) -> Partials:
-        lifted = self.lift(rows, len(row_codes))
-        joined = [pa.concat_arrays([old, new]) for old, new in zip(state, lifted, strict=True)]
-        return self.merge(joined, np.concatenate([state_codes, row_codes]), groups)
-
-
-class Count(_Mergeable):
+class Count(Mergeable):
     """Rows, or values that are not null."""
 
     partial_types = (pa.int64(),)
 
-    def lift(self, rows: pa.Array | None, count: int) -> Partials:
-        ones = (
-            np.ones(count, np.int64)
-            if rows is None
-            else rows.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
-        )
-        return [pa.array(ones)]
+    def lift(self, arguments: Sequence[pa.Array], count: int) -> Partials:
+        return [pa.array(is_valid(arguments[0]).astype(np.int64) if arguments else np.ones(count, np.int64))]
 
     def merge(self, partials: Partials, codes: Codes, groups: int) -> Partials:
-        return [pa.array(_whole_sums(_numpy(partials[0]), codes, groups))]
+        return [pa.array(_whole_sums(numpy_of(partials[0]), codes, groups))]
 
     def finish(self, partials: Partials) -> CallValues:
         return CallValues(partials[0])
 
 
-class DoubleSum(_Mergeable):
+class DoubleSum(Mergeable):
     """A strict left fold; `is_average` divides it by the number of values."""
 
     partial_types = (pa.int64(), pa.float64())
@@ -100,22 +59,22 @@ class DoubleSum(_Mergeable):
     def __init__(self, *, is_average: bool) -> None:
         self._is_average = is_average
 
-    def lift(self, rows: pa.Array | None, count: int) -> Partials:
-        assert rows is not None
-        return [pa.array(rows.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)), rows.fill_null(0.0)]
+    def lift(self, arguments: Sequence[pa.Array], count: int) -> Partials:
+        (rows,) = arguments
+        return [pa.array(is_valid(rows).astype(np.int64)), rows.fill_null(0.0)]
 
     def merge(self, partials: Partials, codes: Codes, groups: int) -> Partials:
-        counts = _whole_sums(_numpy(partials[0]), codes, groups)
-        return [pa.array(counts), pa.array(np.bincount(codes, weights=_numpy(partials[1]), minlength=groups))]
+        counts = _whole_sums(numpy_of(partials[0]), codes, groups)
+        return [pa.array(counts), pa.array(np.bincount(codes, weights=numpy_of(partials[1]), minlength=groups))]
 
     def finish(self, partials: Partials) -> CallValues:
-        counts, sums = _numpy(partials[0]), _numpy(partials[1])
+        counts, sums = numpy_of(partials[0]), numpy_of(partials[1])
         with np.errstate(all="ignore"):
             values = sums / counts if self._is_average else sums
         return CallValues(pa.array(values, mask=counts == 0))
 
 
-class ExactSum(_Mergeable):
+class ExactSum(Mergeable):
     """The exact sum of whole numbers or decimals, kept as limbs of 32 bits, the highest with the sign."""
 
     def __init__(self, argument: str, result: str, *, is_average: bool) -> None:
@@ -127,28 +86,28 @@ class ExactSum(_Mergeable):
         self._limbs = 4 if self._is_decimal else 2
         self.partial_types = (pa.int64(),) * (1 + self._limbs)
 
-    def lift(self, rows: pa.Array | None, count: int) -> Partials:
-        assert rows is not None
-        valid = rows.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
+    def lift(self, arguments: Sequence[pa.Array], count: int) -> Partials:
+        (rows,) = arguments
+        valid = is_valid(rows).astype(np.int64)
         if self._is_decimal:
             low, high = _decimal_halves(rows)
             words = [low & _LIMB_MASK, low >> _LIMB_BITS & _LIMB_MASK, high & _LIMB_MASK, high >> _LIMB_BITS]
         else:
-            numbers = _numpy(rows.fill_null(0)).astype(np.int64)
+            numbers = numpy_of(rows.fill_null(0)).astype(np.int64)
             words = [numbers & _LIMB_MASK, numbers >> _LIMB_BITS]
         return [pa.array(valid), *map(pa.array, words)]
 
     def merge(self, partials: Partials, codes: Codes, groups: int) -> Partials:
-        columns = [_whole_sums(_numpy(column), codes, groups) for column in partials]
+        columns = [_whole_sums(numpy_of(column), codes, groups) for column in partials]
         for at in range(1, self._limbs):  # carry, so that every limb but the highest is small again
             columns[at + 1] += columns[at] >> _LIMB_BITS
             columns[at] &= _LIMB_MASK
         return [pa.array(column) for column in columns]
 
     def finish(self, partials: Partials) -> CallValues:
-        counts = _numpy(partials[0])
+        counts = numpy_of(partials[0])
         if not self._is_decimal:
-            low, high = _numpy(partials[1]), _numpy(partials[2])
+            low, high = numpy_of(partials[1]), numpy_of(partials[2])
             if self._is_average:
                 with np.errstate(all="ignore"):
                     averages = self._whole_totals(low, high) / counts
@@ -183,7 +142,7 @@ class ExactSum(_Mergeable):
         return totals
 
 
-class Extreme(_Mergeable):
+class Extreme(Mergeable):
     """The least or the greatest value; not a number is the greatest double."""
 
     def __init__(self, argument: str, *, is_least: bool) -> None:
@@ -191,9 +150,8 @@ class Extreme(_Mergeable):
         self._is_least = is_least
         self.partial_types = (self._type,)
 
-    def lift(self, rows: pa.Array | None, count: int) -> Partials:
-        assert rows is not None
-        return [rows]
+    def lift(self, arguments: Sequence[pa.Array], count: int) -> Partials:
+        return list(arguments)
 
     def merge(self, partials: Partials, codes: Codes, groups: int) -> Partials:
         values = partials[0]
@@ -205,13 +163,13 @@ class Extreme(_Mergeable):
         grouped = table.group_by("code", use_threads=False).aggregate([("value", function)])
         # A group has a row here if any row was of it, and a null where all its values were null.
         places = np.full(groups, -1, np.int64)
-        places[_numpy(grouped["code"].combine_chunks())] = np.arange(grouped.num_rows)
+        places[numpy_of(grouped["code"].combine_chunks())] = np.arange(grouped.num_rows)
         taken = grouped[f"value_{function}"].combine_chunks().take(pa.array(places, mask=places < 0))
         return [taken.cast(self._type)]
 
     def _merge_doubles(self, values: pa.Array, codes: Codes, groups: int) -> pa.Array:
-        valid = values.is_valid().to_numpy(zero_copy_only=False)
-        numbers, kept = _numpy(values.fill_null(0.0))[valid], codes[valid]
+        valid = is_valid(values)
+        numbers, kept = numpy_of(values.fill_null(0.0))[valid], codes[valid]
         result = np.full(groups, np.nan if self._is_least else -np.inf)
         with np.errstate(all="ignore"):
             (np.fmin if self._is_least else np.maximum).at(result, kept, numbers)
@@ -222,26 +180,30 @@ class Extreme(_Mergeable):
 
 
 class Spread(Aggregate):
-    """The population's variance, or its square root: sums of the differences from each group's first value and of their squares.
+    """A variance, or its square root: sums of the differences from each group's first value and of their squares.
 
-    The first value of a group is where its log begins, so it does not depend on slicing. Partial results are combined by Chan,
-    Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
+    The first value of a group is where its log begins, so it does not depend on slicing. With n values, their differences d from
+    the first one, and S(x) the sum of x: the population's variance is S(d*d)/n - (S(d)/n)**2, the sample's
+    (S(d*d) - S(d)*S(d)/n)/(n - 1), and one value has none. Partial results are combined by Chan, Golub and LeVeque, "Updating
+    formulae and a pairwise algorithm for computing sample variances" (1979), who call this shifted data. It is sound: the first
+    value is one of the n, so it lies within sqrt(n) deviations of the mean, and about as many digits are lost as n has at most.
     """
 
     partial_types = (pa.int64(), pa.float64(), pa.float64(), pa.float64())
 
-    def __init__(self, *, is_deviation: bool) -> None:
+    def __init__(self, *, is_deviation: bool, is_sample: bool = False) -> None:
         self._is_deviation = is_deviation
+        self._is_sample = is_sample
 
     def fold(
-        self, state: Partials, state_codes: Codes, rows: pa.Array | None, row_codes: Codes, groups: int
+        self, state: Partials, state_codes: Codes, arguments: Sequence[pa.Array], row_codes: Codes, groups: int
     ) -> Partials:
-        assert rows is not None
-        valid = rows.is_valid().to_numpy(zero_copy_only=False)
-        values, codes = _numpy(rows.fill_null(0.0))[valid], row_codes[valid]
+        (rows,) = arguments
+        valid = is_valid(rows)
+        values, codes = numpy_of(rows.fill_null(0.0))[valid], row_codes[valid]
         counts, origins, sums, squares = (np.zeros(groups, kind) for kind in (np.int64, float, float, float))
         for into, column in zip((counts, origins, sums, squares), state, strict=True):
-            into[state_codes] = _numpy(column)
+            into[state_codes] = numpy_of(column)
         firsts = np.full(groups, -1, np.int64)
         firsts[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
         begun = (counts == 0) & (firsts >= 0)
@@ -257,7 +219,7 @@ class Spread(Aggregate):
         return [pa.array(counts), pa.array(origins), pa.array(sums), pa.array(squares)]
 
     def merge(self, partials: Partials, codes: Codes, groups: int) -> Partials:
-        counts, origins, sums, squares = (_numpy(column) for column in partials)
+        counts, origins, sums, squares = (numpy_of(column) for column in partials)
         total = [np.zeros(groups, kind) for kind in (np.int64, float, float, float)]
         n, origin, s, q = total
         order = np.argsort(codes, kind="stable")
@@ -278,12 +240,15 @@ class Spread(Aggregate):
         return [pa.array(column) for column in total]
 
     def finish(self, partials: Partials) -> CallValues:
-        counts, _, sums, squares = (_numpy(column) for column in partials)
+        counts, _, sums, squares = (numpy_of(column) for column in partials)
         with np.errstate(all="ignore"):
-            variance = np.maximum(squares / counts - (sums / counts) ** 2, 0.0)
-            variance[(counts == 1) & np.isfinite(sums)] = 0.0
+            if self._is_sample:
+                variance = np.maximum((squares - sums * sums / counts) / (counts - 1), 0.0)
+            else:
+                variance = np.maximum(squares / counts - (sums / counts) ** 2, 0.0)
+                variance[(counts == 1) & np.isfinite(sums)] = 0.0
             values = np.sqrt(variance) if self._is_deviation else variance
-        return CallValues(pa.array(values, mask=counts == 0))
+        return CallValues(pa.array(values, mask=counts <= (1 if self._is_sample else 0)))
 
 
 class StageAggregates(AggregateCalls):
@@ -291,12 +256,22 @@ class StageAggregates(AggregateCalls):
 
     def __init__(self, stage: str, aggregates: Sequence[Column], types: Mapping[str, str]) -> None:
         super().__init__(stage, aggregates, types)
-        self._functions = [_function_of(call) for call in self.calls]
+        functions = [_function_of(call) for call in self.calls]
+        self._kept: list[tuple[AggregateCall, Aggregate]] = []
+        """The calls that keep partial results, each with its function."""
+        self._finished: list[tuple[int, Aggregate]] = []
+        """For each call the place of its partial results in `_kept`, and the function that finishes them."""
+        places: dict[tuple[object, ...], int] = {}
+        for at, (call, function) in enumerate(zip(self.calls, functions, strict=True)):
+            place = places.setdefault(_state_of(call, at), len(self._kept))
+            if place == len(self._kept):
+                self._kept.append((call, function))
+            self._finished.append((place, function))
 
     @property
     def partial_types(self) -> list[pa.DataType]:
         """Of the columns of all partial results together."""
-        return [kind for function in self._functions for kind in function.partial_types]
+        return [kind for _, function in self._kept for kind in function.partial_types]
 
     def fold(
         self,
@@ -308,46 +283,63 @@ class StageAggregates(AggregateCalls):
     ) -> list[pa.Array]:
         """The partial results of all functions after new rows; see `Aggregate.fold`."""
         folded: list[pa.Array] = []
-        for call, (function, partials) in zip(self.calls, self._split(state), strict=True):
-            rows = None if call.argument is None else arguments[call.argument]
+        for (call, function), partials in zip(self._kept, self._split(state), strict=True):
+            rows = [arguments[at] for at in call.arguments]
             folded += function.fold(partials, state_codes, rows, row_codes, groups)
         return folded
 
     def merge(self, partials: Sequence[pa.Array], codes: Codes, groups: int) -> list[pa.Array]:
         """The partial results of all functions, combined; see `Aggregate.merge`."""
         merged: list[pa.Array] = []
-        for function, columns in self._split(partials):
+        for (_, function), columns in zip(self._kept, self._split(partials), strict=True):
             merged += function.merge(columns, codes, groups)
         return merged
 
     def finish(self, partials: Sequence[pa.Array], groups: int) -> tuple[list[pa.Array], pa.Array]:
         """The result columns, and per result what went wrong with it; see `AggregateCalls.results`."""
-        return self.results([function.finish(columns) for function, columns in self._split(partials)], groups)
+        parts = self._split(partials)
+        return self.results([function.finish(parts[place]) for place, function in self._finished], groups)
 
-    def _split(self, columns: Sequence[pa.Array]) -> list[tuple[Aggregate, Partials]]:
+    def _split(self, columns: Sequence[pa.Array]) -> list[Partials]:
         parts, first = [], 0
-        for function in self._functions:
+        for _, function in self._kept:
             end = first + len(function.partial_types)
-            parts.append((function, list(columns[first:end])))
+            parts.append(list(columns[first:end]))
             first = end
         return parts
 
 
+def _state_of(call: AggregateCall, at: int) -> tuple[object, ...]:
+    """Calls for which this is equal share their partial results. Those that older versions knew keep their own, as ever."""
+    if call.function in ("stddev", "variance"):
+        return "sample", call.arguments
+    if call.function in ("percentile", "approx_percentile"):
+        return call.function, call.arguments
+    return "alone", at
+
+
 def _function_of(call: AggregateCall) -> Aggregate:
-    kind = call.argument_type
-    if call.function == "count":
-        return Count()
-    if call.function in ("min", "max"):
-        return Extreme(kind, is_least=call.function == "min")
-    if call.function in ("stddev_pop", "var_pop"):
-        return Spread(is_deviation=call.function == "stddev_pop")
+    match call.function:
+        case "count":
+            return Count()
+        case "min" | "max":
+            return Extreme(call.argument_type, is_least=call.function == "min")
+        case "stddev_pop" | "var_pop":
+            return Spread(is_deviation=call.function == "stddev_pop")
+        case "stddev" | "variance":
+            return Spread(is_deviation=call.function == "stddev", is_sample=True)
+        case "first" | "last" | "min_by" | "max_by":
+            return Chosen(call.function, call.argument_types)
+        case "count_distinct":
+            return Distinct(call.argument_type)
+        case "approx_count_distinct":
+            return Cardinality()
+        case "percentile" | "approx_percentile":
+            return Percentile(call.share, is_exact=call.function == "percentile")
     is_average = call.function == "avg"
-    return DoubleSum(is_average=is_average) if kind == "double" else ExactSum(kind, call.type, is_average=is_average)
-
-
-def _numpy(array: pa.Array) -> npt.NDArray[Any]:
-    values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
-    return values
+    if call.argument_type == "double":
+        return DoubleSum(is_average=is_average)
+    return ExactSum(call.argument_type, call.type, is_average=is_average)
 
 
 def _whole_sums(values: Whole, codes: Codes, groups: int) -> Whole:
@@ -367,5 +359,5 @@ def _decimal_halves(array: pa.Array) -> tuple[Whole, Whole]:
         -1, 2
     )
     if array.null_count:
-        words = np.where(array.is_valid().to_numpy(zero_copy_only=False)[:, None], words, 0)
+        words = np.where(is_valid(array)[:, None], words, 0)
     return words[:, 0], words[:, 1]

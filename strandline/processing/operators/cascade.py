@@ -213,11 +213,7 @@ class Cascade:
     def _rows_of(self, branch: Branch, at: int, columns: dict[str, pa.Array]) -> Rows:
         # A window's results belong to its last microsecond.
         last_us = columns[WINDOW_END].to_numpy(zero_copy_only=False) * 1000 - 1
-        partition: int | Codes = 0
-        if at in branch.split:
-            names = list(branch.bucket_by)
-            partition = virtual_buckets_of(pa.RecordBatch.from_arrays([columns[name] for name in names], names))
-        return self.operators[at].rows(partition, last_us, columns)
+        return self.operators[at].rows(labels_of_results(branch, at, columns), last_us, columns)
 
     def _unpack_state(self, state: bytes | None) -> list[WindowState]:
         if state is None:
@@ -246,6 +242,15 @@ class Cascade:
         table, rows = unpack(chunk.blob)
         keys = rows.column(1).to_numpy(zero_copy_only=False).astype(np.int64)
         return Rows(chunk.partition, rows.column(0).to_numpy(zero_copy_only=False), keys, table, rows.columns[2:])
+
+
+def labels_of_results(branch: Branch, at: int, columns: Mapping[str, pa.Array]) -> int | Codes:
+    """The partition of these rows of the stage at this place, which takes the results of another: of each its virtual bucket
+    where the stage is split, else 0 for all. Among the rows of one label, results stand by window and key."""
+    if at not in branch.split:
+        return 0
+    names = list(branch.bucket_by)
+    return virtual_buckets_of(pa.RecordBatch.from_arrays([columns[name] for name in names], names))
 
 
 def results_behind_steps(steps: RowSteps, results: pa.RecordBatch, stage: Stage) -> pa.RecordBatch:

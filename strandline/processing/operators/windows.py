@@ -36,6 +36,8 @@ from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
 _MERGED_ROWS_MAX = 4_000_000
 """So many rows of panes are merged into windows at once: a drain may close thousands of sliding windows together."""
+_ROW_BYTES = 256
+"""Fewer, where rows are longer than this: those with lists may be."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class WindowOperator:
         """Records or results of one partition as rows of this stage: their panes, keys and arguments."""
         count = len(event_us)
         encoded = encode_keys([columns[name] for name in self.stage.by], self.key_schema, count)
-        arguments = self.aggregates.evaluate_arguments(columns, count)
+        arguments = self.aggregates.evaluate_arguments(columns, pa.array(event_us, pa.int64()))
         return Rows(partition, self._panes_of(event_us), encoded.codes, encoded.table, arguments)
 
     def _panes_of(self, event_us: Codes) -> Codes:
@@ -248,6 +250,7 @@ class WindowOperator:
         if closing.after_ms is not None:
             first_window = max(first_window, self._last_window_closed(closing.after_ms) + 1)
         last_window = min(self._last_window_closed(closing.up_to_ms), int(panes[-1]) // every)
+        rows_max = _MERGED_ROWS_MAX // max(1, groups.nbytes // (_ROW_BYTES * groups.num_rows))
         ranks = key_ranks(keys)
         window = first_window
         while window <= last_window:
@@ -257,20 +260,20 @@ class WindowOperator:
             if every * window + size <= panes[low]:  # nothing is in this window, nor in those before the next pane
                 window = max(window + 1, (int(panes[low]) - size) // every + 1)
                 continue
-            end = self._end_of_piece(panes, window, last_window)
+            end = self._end_of_piece(panes, window, last_window, rows_max)
             yield self._merge_windows(groups, keys, ranks, range(window, end))
             window = end
 
-    def _end_of_piece(self, panes: Codes, first_window: int, last_window: int) -> int:
+    def _end_of_piece(self, panes: Codes, first_window: int, last_window: int, rows_max: int) -> int:
         """The window before which the piece ends that begins with `first_window`. It has one window at least, and no more than
-        merge about _MERGED_ROWS_MAX rows."""
+        merge about `rows_max` rows."""
         size, every = self._size_panes, self._every_panes
         low, high = first_window + 1, last_window + 1
         first = int(np.searchsorted(panes, first_window * every))
         while low < high:
             middle = (low + high + 1) // 2
             rows = int(np.searchsorted(panes, (middle - 1) * every + size)) - first
-            if rows * math.ceil(size / every) <= _MERGED_ROWS_MAX:
+            if rows * math.ceil(size / every) <= rows_max:
                 low = middle
             else:
                 high = middle - 1

@@ -16,9 +16,12 @@ from strandline.core.field_types import (
     is_decimal,
     is_number,
 )
+from strandline.processing.pipelines.aggregate_types import share_of
 from strandline.processing.pipelines.expressions import (
     ARITHMETIC,
     COMPARISONS,
+    PERCENTILES,
+    SPREADS,
     TO_DOUBLE,
     TO_STRING,
     Expression,
@@ -271,7 +274,9 @@ def _substring(node: exp.Expr, columns: Mapping[str, str]) -> str:
 def _count(node: exp.Expr, columns: Mapping[str, str]) -> str:
     if node.this is None:
         raise ExpressionError("count() needs an argument; write count(*)")
-    if not isinstance(node.this, exp.Star):
+    if isinstance(node.this, exp.Distinct):
+        _not_null(node, node.this.expressions[0], columns)
+    elif not isinstance(node.this, exp.Star):
         type_of(node.this, columns)
     return "long"
 
@@ -290,6 +295,38 @@ def _average(node: exp.Expr, columns: Mapping[str, str]) -> str:
         return "double"
     precision, scale = decimal_digits(found)
     return decimal_type(min(precision + 4, PRECISION_MAX), min(scale + 4, PRECISION_MAX))
+
+
+def _filtered(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    found = type_of(node.expression.this, columns)
+    if found != "boolean":
+        raise ExpressionError(f"{sql_of(node)}: expected a condition behind 'where', got {_a(found)}")
+    return type_of(node.this, columns)
+
+
+def _percentile(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    _numeric(node, node.this, columns)
+    share_of(node)
+    return "double"
+
+
+def _chosen(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    """Of a value, with or without what it is chosen by."""
+    if node.args.get("expression") is not None:
+        _not_null(node, node.expression, columns)
+    return _not_null(node, node.this, columns)
+
+
+def _count_of_distinct(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    _not_null(node, node.this, columns)
+    return "long"
+
+
+def _not_null(node: exp.Expr, operand: exp.Expr, columns: Mapping[str, str]) -> str:
+    found = type_of(operand, columns)
+    if found == NULL:
+        raise ExpressionError(f"{sql_of(node)}: {sql_of(operand)} is always null; write a cast around it")
+    return found
 
 
 _Rule = Callable[[exp.Expr, Mapping[str, str]], str]
@@ -318,7 +355,11 @@ _RULES: tuple[tuple[tuple[type[exp.Expr], ...], _Rule], ...] = (
     ((exp.Count,), _count),
     ((exp.Sum,), _sum),
     ((exp.Avg,), _average),
-    ((exp.StddevPop, exp.VariancePop), _to_double),
+    (SPREADS, _to_double),
+    (PERCENTILES, _percentile),
+    ((exp.First, exp.Last, exp.ArgMin, exp.ArgMax), _chosen),
+    ((exp.ApproxDistinct,), _count_of_distinct),
+    ((exp.Filter,), _filtered),
 )
 """Kinds of node and the rule for the type of their value; the first that fits."""
 

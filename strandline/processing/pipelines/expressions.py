@@ -1,9 +1,9 @@
 """Expressions of Spark SQL, parsed and checked before Spark sees them.
 
 An expression must give the same value in the first run and in every replay, so what it may hold is an allow-list:
-operators, casts and functions whose value depends on their arguments alone, and aggregates that don't depend on the
-order of rows. Spark gets text that is generated from the parsed tree, with every column quoted: nothing that the
-parser did not understand can reach Spark. The types of what is allowed are in `expression_types`.
+operators, casts and functions whose value depends on their arguments alone, and aggregates that depend on nothing but
+their rows, and where these stand in the log. Spark gets text that is generated from the parsed tree, with every column
+quoted: nothing that the parser did not understand can reach Spark. The types of what is allowed are in `expression_types`.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def parse_expression(text: str) -> Expression:
         tokens = _SPARK.tokenize(text)
         _refuse_doubled_quotes(tokens)
         _refuse_deep_brackets(tokens)
+        _refuse_dropped_arguments(tokens)
         # An expression, not a statement: else a column named `load` or `cache` would begin a command.
         trees = [tree for tree in _SPARK.parser().parse_into(exp.Condition, tokens, text) if tree is not None]
         if len(trees) != 1:
@@ -88,19 +89,26 @@ def refuse_unknown_columns(expression: Expression, known: Mapping[str, object]) 
 
 ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod)
 COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ)
-_AGGREGATES = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max, exp.StddevPop, exp.VariancePop)
+PERCENTILES = (exp.Quantile, exp.Median, exp.ApproxQuantile)
+SPREADS = (exp.Stddev, exp.StddevSamp, exp.StddevPop, exp.Variance, exp.VariancePop)
+_AGGREGATES = (
+    exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max, *SPREADS, exp.First, exp.Last, exp.ArgMin, exp.ArgMax,
+    exp.ApproxDistinct, *PERCENTILES,
+)  # fmt: skip
 TO_DOUBLE = (exp.Sqrt, exp.Pow, exp.Ln, exp.Exp)
 TO_STRING = (exp.Lower, exp.Upper, exp.Trim)
 FUNCTIONS = (
-    "abs", "avg", "cast", "ceil", "coalesce", "concat", "count", "exp", "floor", "greatest", "if", "least", "length",
-    "ln", "lower", "ltrim", "max", "min", "mod", "nullif", "pow", "round", "rtrim", "sqrt", "stddev_pop", "substring",
-    "sum", "trim", "try_cast", "upper", "var_pop",
+    "abs", "approx_count_distinct", "approx_percentile", "avg", "cast", "ceil", "coalesce", "concat", "count", "exp",
+    "first", "floor", "greatest", "if", "last", "least", "length", "ln", "lower", "ltrim", "max", "max_by", "median", "min",
+    "min_by", "mod", "nullif", "percentile", "pow", "round", "rtrim", "sqrt", "stddev", "stddev_pop", "substring", "sum",
+    "trim", "try_cast", "upper", "var_pop", "variance",
 )  # fmt: skip
 """The functions that an expression may call, by the names to write."""
 _ALLOWED = frozenset(
     (
         *ARITHMETIC, *COMPARISONS, *_AGGREGATES, *TO_DOUBLE, *TO_STRING,
         exp.Abs, exp.And, exp.Between, exp.Boolean, exp.Case, exp.Cast, exp.Ceil, exp.Coalesce, exp.Column, exp.Concat,
+        exp.Distinct, exp.Filter, exp.Where,
         exp.DPipe, exp.DataType, exp.DataTypeParam, exp.Floor, exp.Greatest, exp.Identifier, exp.If, exp.In, exp.Is,
         exp.Least, exp.Length, exp.Like, exp.Literal, exp.Neg, exp.Not, exp.Null, exp.Nullif, exp.Or, exp.Paren,
         exp.Round, exp.Star, exp.Substring, exp.TryCast,
@@ -118,6 +126,14 @@ _ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
     exp.Count: frozenset({"this", "big_int"}),
     exp.Min: frozenset({"this"}),
     exp.Max: frozenset({"this"}),
+    exp.First: frozenset({"this"}),
+    exp.Last: frozenset({"this"}),
+    exp.ArgMin: frozenset({"this", "expression"}),
+    exp.ArgMax: frozenset({"this", "expression"}),
+    exp.ApproxDistinct: frozenset({"this"}),
+    exp.Quantile: frozenset({"this", "quantile"}),
+    exp.ApproxQuantile: frozenset({"this", "quantile"}),
+    exp.Distinct: frozenset({"expressions"}),
     exp.Cast: frozenset({"this", "to", "_type"}),
     exp.TryCast: frozenset({"this", "to", "safe", "_type"}),
     exp.Between: frozenset({"this", "low", "high"}),
@@ -129,7 +145,7 @@ _UNSTEADY = {
     "unix_timestamp", "shuffle", "monotonically_increasing_id", "spark_partition_id", "input_file_name",
 }  # fmt: skip
 _BY_ORDER = {
-    "first", "last", "first_value", "last_value", "any_value", "collect_list", "collect_set", "array_agg",
+    "any_value", "collect_list", "collect_set", "array_agg",
     "array_unique_agg", "listagg", "string_agg", "group_concat",
 }  # fmt: skip
 
@@ -165,6 +181,31 @@ def _refuse_deep_brackets(tokens: Sequence[Token]) -> None:
                 )
 
 
+_SAYS_NOTHING = {
+    "percentile": (2, "takes two arguments: percentile(x, 0.95)"),
+    "quantile": (2, "takes two arguments; its usual name is percentile(x, 0.95)"),
+    "first": (1, "takes one argument, and leaves out nulls by itself"),
+    "last": (1, "takes one argument, and leaves out nulls by itself"),
+}
+"""Functions of which the parser drops further arguments without a word: how many they have, and what to say."""
+
+
+def _refuse_dropped_arguments(tokens: Sequence[Token]) -> None:
+    for at, token in enumerate(tokens[:-1]):
+        name = token.text.lower()
+        if name not in _SAYS_NOTHING or tokens[at + 1].token_type != TokenType.L_PAREN:
+            continue
+        arguments_max, sentence = _SAYS_NOTHING[name]
+        depth, arguments = 0, 1
+        for inner in tokens[at + 1 :]:
+            depth += (inner.token_type in _OPENING) - (inner.token_type in _CLOSING)
+            arguments += depth == 1 and inner.token_type == TokenType.COMMA
+            if not depth:
+                break
+        if arguments > arguments_max:
+            raise ExpressionError(f"{name}() at character {token.start + 1} {sentence}")
+
+
 def _refuse_deep_tree(tree: exp.Expr) -> None:
     level, depth = [tree], 0
     while level:
@@ -187,6 +228,17 @@ def _refuse_unknown_nodes(tree: exp.Expr) -> None:
             raise ExpressionError(f"{sql_of(node)}{_place(node)} lacks an argument")
         if isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count):
             raise ExpressionError("'*' stands only in count(*)")
+        if isinstance(node, exp.Distinct):
+            _refuse_other_distinct(node)
+
+
+def _refuse_other_distinct(node: exp.Distinct) -> None:
+    counted = node.expressions
+    if not isinstance(node.parent, exp.Count) or len(counted) != 1 or isinstance(counted[0], exp.Star):
+        raise ExpressionError(
+            f"{sql_of(node.parent or node)}: 'distinct' stands only in count(distinct x), with one argument; write "
+            "concat(a, '/', b) for the combinations of several"
+        )
 
 
 def _refusal(node: exp.Expr) -> str:
@@ -195,10 +247,10 @@ def _refusal(node: exp.Expr) -> str:
         return "a query can't stand in an expression; an expression sees the columns of its own row only"
     if isinstance(node, exp.Window):
         return f"{sql_of(node)}: 'over' is not supported; a window step collects rows"
-    if isinstance(node, exp.Filter):
-        return f"{sql_of(node)}: 'filter' is not supported; write sum(case when ... then ... end)"
-    if isinstance(node, exp.Distinct):
-        return f"{sql_of(node.parent or node)}: 'distinct' is not supported in an aggregate"
+    if isinstance(node, exp.IgnoreNulls | exp.RespectNulls):
+        return f"{sql_of(node)}: first and last leave out nulls by themselves, and take one argument"
+    if isinstance(node, exp.WithinGroup):
+        return f"{sql_of(node)}: 'within group' is not supported; write percentile(x, 0.95)"
     if isinstance(node, exp.Alias | exp.Aliases):
         return f"{sql_of(node)}: the name stands before the ':', not in the expression"
     if isinstance(node, exp.Func):
@@ -217,22 +269,27 @@ def _refusal(node: exp.Expr) -> str:
 
 _SYNONYMS = {
     "mean": "avg",
-    "std": "stddev_pop",
-    "stddev": "stddev_pop",
-    "variance": "var_pop",
-    "stddev_samp": "stddev_pop",
+    "std": "stddev",
+    "first_value": "first",
+    "last_value": "last",
+    "argmin": "min_by",
+    "argmax": "max_by",
+    "quantile": "percentile",
 }
 
 
 def _refuse_misplaced_aggregates(tree: exp.Expr, aggregates: Sequence[exp.Expr]) -> None:
+    for filtered in tree.find_all(exp.Filter):
+        if not isinstance(filtered.this, _AGGREGATES):
+            raise ExpressionError(f"{sql_of(filtered)}: 'filter' stands behind an aggregate function, as count(*)")
     for aggregate in aggregates:
-        if aggregate.find_ancestor(*_AGGREGATES):
+        if aggregate.find_ancestor(*_AGGREGATES, exp.Where):
             raise ExpressionError(
                 f"{sql_of(aggregate)} stands inside another aggregate; use a second window step for that"
             )
     if aggregates:
         for column in tree.find_all(exp.Column):
-            if not column.find_ancestor(*_AGGREGATES):
+            if not column.find_ancestor(*_AGGREGATES, exp.Where):
                 raise ExpressionError(
                     f"'{column.name}'{_place(column.this)} stands outside an aggregate; a window has many values "
                     f"of it, so write for example max({column.name})"

@@ -43,7 +43,7 @@ _WINDOWS_SHOWN = 240
 """How many windows of the smallest size the dashboard's time goes back at first."""
 _WINDOW_MS = 60_000
 """The size where there are no windows, but dead letters."""
-_AGGREGATION = re.compile(r"\s*(count|sum|min|max)\s*\([^()]*\)\s*", re.IGNORECASE)
+_AGGREGATION = re.compile(r"\s*(count|sum|min|max)\s*\((?!\s*distinct\b)[^()]*\)\s*", re.IGNORECASE)
 """One aggregate of a field or of all rows, and nothing else."""
 _OPERATIONS: dict[str, Operation] = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 

@@ -1,0 +1,1 @@
+"""The aggregate functions beyond sums, counts and extremes."""

@@ -1,0 +1,137 @@
+"""What an aggregate function of a window is to its operator: partial results as columns, which fold, merge and finish. Pure."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.core.errors import PermanentError
+from strandline.processing.operators.aggregation.values import numpy_of
+from strandline.processing.operators.keys import Codes
+
+_LISTED_MAX = (1 << 31) - 1
+Partials = list[pa.Array]
+"""The columns of an aggregate's partial results, one row a group."""
+
+
+@dataclass(frozen=True)
+class CallValues:
+    """An aggregate function's values, one a group."""
+
+    values: pa.Array
+    overflows: npt.NDArray[np.bool_] | None = None
+    """The groups whose value is null although there is one."""
+    reason: str = ""
+    """Why, as what the function does; by default the value does not fit its type."""
+
+
+class Aggregate(ABC):
+    """One aggregate function."""
+
+    partial_types: tuple[pa.DataType, ...]
+
+    @abstractmethod
+    def fold(
+        self, state: Partials, state_codes: Codes, arguments: Sequence[pa.Array], row_codes: Codes, groups: int
+    ) -> Partials:
+        """The partial results of `groups` groups: each one's row of `state`, if it has one, and then its rows in order.
+
+        `arguments` are the values for each row; none where the function has no argument.
+        """
+
+    @abstractmethod
+    def merge(self, partials: Partials, codes: Codes, groups: int) -> Partials:
+        """Combine the partial results of each group, in the order of their rows."""
+
+    @abstractmethod
+    def finish(self, partials: Partials) -> CallValues:
+        """The values."""
+
+
+class Mergeable(Aggregate):
+    """A function whose row is a partial result of its own: to fold is to merge."""
+
+    @abstractmethod
+    def lift(self, arguments: Sequence[pa.Array], count: int) -> Partials:
+        """Each row as a partial result."""
+
+    def fold(
+        self, state: Partials, state_codes: Codes, arguments: Sequence[pa.Array], row_codes: Codes, groups: int
+    ) -> Partials:
+        lifted = self.lift(arguments, len(row_codes))
+        joined = [pa.concat_arrays([old, new]) for old, new in zip(state, lifted, strict=True)]
+        return self.merge(joined, np.concatenate([state_codes, row_codes]), groups)
+
+
+class Collecting(Aggregate):
+    """A function whose partial results are lists, which are bounded and have no order: what they hold follows from which values
+    a group has, not from when they came. Groups in which nothing is new keep their lists as they are, at the cost of a copy."""
+
+    @abstractmethod
+    def combine(
+        self, partials: Partials, codes: Codes, argument: pa.Array | None, row_codes: Codes, groups: int
+    ) -> Partials:
+        """The partial results of groups that have several, or new values. `argument`: of new rows; None: there are none."""
+
+    def fold(
+        self, state: Partials, state_codes: Codes, arguments: Sequence[pa.Array], row_codes: Codes, groups: int
+    ) -> Partials:
+        return self._combine_some(state, state_codes, arguments[0], row_codes, groups)
+
+    def merge(self, partials: Partials, codes: Codes, groups: int) -> Partials:
+        return self._combine_some(partials, codes, None, codes[:0], groups)
+
+    def _combine_some(
+        self, partials: Partials, codes: Codes, argument: pa.Array | None, row_codes: Codes, groups: int
+    ) -> Partials:
+        is_new = np.bincount(codes, minlength=groups) != 1
+        is_new[row_codes] = True
+        among = is_new[codes]
+        old, changed = np.flatnonzero(~among), np.flatnonzero(among)
+        numbers = np.cumsum(is_new) - 1
+        combined = self.combine(
+            [column.take(pa.array(changed)) for column in partials],
+            numbers[codes[changed]],
+            argument,
+            numbers[row_codes],
+            int(is_new.sum()),
+        )
+        if not len(old):
+            return combined
+        places = np.empty(len(is_new), np.int64)
+        places[codes[old]] = old
+        places[is_new] = len(codes) + np.arange(len(combined[0]))
+        taken = pa.array(places)
+        return [pa.concat_arrays([one, more]).take(taken) for one, more in zip(partials, combined, strict=True)]
+
+
+def flattened(lists: pa.Array, codes: Codes) -> tuple[pa.Array, Codes]:
+    """All values of the lists, and for each the code of its list. A null is an empty list."""
+    lengths = numpy_of(pc.list_value_length(lists).fill_null(0))
+    return lists.flatten(), np.repeat(codes, lengths)
+
+
+def as_lists(values: pa.Array, codes: Codes, groups: int, are_null: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """A list a group. `codes` ascend; of a group `are_null` there are no values. Raises PermanentError where a column can't hold
+    them all."""
+    if len(values) > _LISTED_MAX:
+        raise PermanentError(
+            f"the aggregates of a window keep {len(values):,} values in one bucket, and Arrow can hold {_LISTED_MAX:,}; use "
+            "approx_count_distinct and approx_percentile, shorter windows, or more cores, which make more buckets"
+        )
+    offsets = np.zeros(groups + 1, np.int32)
+    np.cumsum(np.bincount(codes, minlength=groups), out=offsets[1:])
+    mask = None if are_null is None or not are_null.any() else pa.array(are_null)
+    return pa.ListArray.from_arrays(pa.array(offsets), values, mask=mask)
+
+
+def by_codes(codes: Codes) -> Codes:
+    """The places of rows in the order of their codes; rows of a code stay in their order."""
+    small = len(codes) and int(codes.max()) < 1 << 16
+    return np.argsort(codes.astype(np.uint16) if small else codes, kind="stable")

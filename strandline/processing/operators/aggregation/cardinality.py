@@ -1,0 +1,111 @@
+"""The approximate count of distinct values: HyperLogLog on columns. Pure.
+
+Registers as Flajolet, Fusy, Gandouet and Meunier describe them ("HyperLogLog: the analysis of a near-optimal cardinality
+estimation algorithm", 2007), the estimate as Ertl does ("New cardinality estimation algorithms for HyperLogLog sketches",
+arXiv:1702.01284, algorithm 6), which needs no tables and no switch between small and large counts. A register is a maximum, and
+the estimate depends on the registers alone: so it depends neither on the order of records, nor on how often one comes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from strandline.processing.operators.aggregation.aggregate import CallValues, Collecting, Partials, as_lists, flattened
+from strandline.processing.operators.aggregation.values import is_valid, numpy_of
+from strandline.processing.operators.keys import Codes
+
+REGISTER_BITS = 12
+"""4,096 registers: the standard error is 1.04 / sqrt(4096) = 1.6 %. It decides results, so it is no setting."""
+HASH_BITS = 63
+REGISTERS = 1 << REGISTER_BITS
+RANK_MAX = HASH_BITS - REGISTER_BITS + 1
+"""A rank is one more than the number of zeros behind the last one bit of what is left of a hash; this where there is no one."""
+_RANK_BITS = 6
+_ENTRY_BITS = REGISTER_BITS + _RANK_BITS
+_GROUPS_AT_ONCE = 8_192
+
+Doubles = npt.NDArray[np.float64]
+
+
+class Cardinality(Collecting):
+    """Keeps a list of the registers that are not empty: register * 64 + rank. Its argument are hashes."""
+
+    partial_types = (pa.list_(pa.int32()),)
+
+    def combine(
+        self, partials: Partials, codes: Codes, argument: pa.Array | None, row_codes: Codes, groups: int
+    ) -> Partials:
+        entries, entry_codes = flattened(partials[0], codes)
+        pairs = entry_codes << _ENTRY_BITS | numpy_of(entries)
+        if argument is not None:
+            there = is_valid(argument)
+            new = _entries(numpy_of(argument.fill_null(0))[there])
+            pairs = np.concatenate([pairs, row_codes[there] << _ENTRY_BITS | new])
+        pairs = np.sort(numpy_of(pa.array(pairs).unique()))
+        # The last one of a register has the greatest rank.
+        is_last = np.ones(len(pairs), np.bool_)
+        is_last[:-1] = pairs[1:] >> _RANK_BITS != pairs[:-1] >> _RANK_BITS
+        pairs = pairs[is_last]
+        kept = pa.array((pairs & ((1 << _ENTRY_BITS) - 1)).astype(np.int32))
+        return [as_lists(kept, pairs >> _ENTRY_BITS, groups)]
+
+    def finish(self, partials: Partials) -> CallValues:
+        entries, codes = flattened(partials[0], np.arange(len(partials[0])))
+        ranks = numpy_of(entries).astype(np.int64) & ((1 << _RANK_BITS) - 1)
+        found = [np.zeros(0, np.int64)]
+        for first in range(0, len(partials[0]), _GROUPS_AT_ONCE):
+            low, high = np.searchsorted(codes, [first, first + _GROUPS_AT_ONCE])
+            groups = min(_GROUPS_AT_ONCE, len(partials[0]) - first)
+            places = (codes[low:high] - first) * (RANK_MAX + 1) + ranks[low:high]
+            counts = np.bincount(places, minlength=groups * (RANK_MAX + 1)).reshape(groups, RANK_MAX + 1)
+            found.append(_estimates(counts.astype(np.float64)))
+        return CallValues(pa.array(np.concatenate(found)))
+
+
+def _entries(hashes: Codes) -> Codes:
+    """Register and rank of each hash, as they are kept."""
+    rest = hashes >> REGISTER_BITS
+    # The lowest one bit is a power of two, which a double holds exactly.
+    _, ranks = np.frexp((rest & -rest).astype(np.float64))
+    return (hashes & (REGISTERS - 1)) << _RANK_BITS | np.where(rest == 0, RANK_MAX, ranks)
+
+
+def _estimates(counts: Doubles) -> Codes:
+    """The estimate for each row: how many registers have each rank. Rank 0, of empty registers, is what is left of them."""
+    counts[:, 0] = REGISTERS - counts[:, 1:].sum(axis=1)
+    total = REGISTERS * _tau(1 - counts[:, RANK_MAX] / REGISTERS)
+    for rank in range(RANK_MAX - 1, 0, -1):
+        total = 0.5 * (total + counts[:, rank])
+    with np.errstate(divide="ignore"):
+        total = total + REGISTERS * _sigma(counts[:, 0] / REGISTERS)
+        estimates = REGISTERS * (REGISTERS / (2 * math.log(2))) / total
+    return np.rint(estimates).astype(np.int64)
+
+
+def _sigma(x: Doubles) -> Doubles:
+    """x + x**2 * 1 + x**4 * 2 + x**8 * 4 ...; infinite at 1."""
+    factor, total, power = np.ones_like(x), x.copy(), x.copy()
+    total[x == 1] = np.inf
+    for _ in range(64):
+        power = power * power
+        more = total + power * factor
+        if np.array_equal(more, total):
+            break
+        total, factor = more, factor * 2
+    return total
+
+
+def _tau(x: Doubles) -> Doubles:
+    """(1 - x - (1 - sqrt(x))**2 / 2 - (1 - sqrt(sqrt(x)))**2 / 4 ...) / 3; 0 at 0 and 1."""
+    total, factor, root = 1 - x, np.ones_like(x), x.copy()
+    for _ in range(64):
+        root, factor = np.sqrt(root), factor * 0.5
+        more = total - (1 - root) ** 2 * factor
+        if np.array_equal(more, total):
+            break
+        total = more
+    return np.where((x == 0) | (x == 1), 0.0, total / 3)

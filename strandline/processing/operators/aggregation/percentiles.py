@@ -1,0 +1,157 @@
+"""Percentiles: exact from the values themselves, or approximate from counts of bins. Pure.
+
+Approximate ones are a DDSketch (Masson, Rim and Lee, "DDSketch: a fast and fully-mergeable quantile sketch with relative-error
+guarantees", 2019) with the bins of its linearly interpolated mapping: each power of two is cut into `BINS_AN_OCTAVE` equal bins.
+So a double's bin is its first bits, without a logarithm, and the same on every machine. A value is within half a bin of its bin's
+middle: 0.8 %. Bins are counts, so nothing depends on the order of records.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from strandline.processing.operators.aggregation.aggregate import (
+    CallValues,
+    Collecting,
+    Partials,
+    as_lists,
+    by_codes,
+    flattened,
+)
+from strandline.processing.operators.aggregation.values import is_valid, numpy_of, ordered_bits
+from strandline.processing.operators.keys import Codes
+
+EXACT_MAX = 10_000
+"""From so many values of a window and key a percentile is exact."""
+BINS_MAX = 2_048
+"""So many bins are kept, those of the greatest values; what is below goes to the least of them. All three numbers decide results,
+so they are no settings."""
+BINS_AN_OCTAVE = 64
+_BIN_SHIFT = 52 - 6
+Doubles = npt.NDArray[np.float64]
+
+
+class Percentile(Collecting):
+    """One percentile. Which one it is matters only in the end: percentiles of one argument share their partial results.
+
+    Partial results: the number of values; the values, in no order, while they are no more than `EXACT_MAX` (an approximate
+    percentile has no such column); the bins of what was more, in their order, and how many values each has. Which of the two
+    follows from the number of all values, because what is too much for a part is too much for the whole.
+    """
+
+    def __init__(self, share: float, *, is_exact: bool) -> None:
+        self._share = share
+        self._is_exact = is_exact
+        bins = (pa.list_(pa.int32()), pa.list_(pa.int64()))
+        self.partial_types = (pa.int64(), pa.list_(pa.float64()), *bins) if is_exact else (pa.int64(), *bins)
+
+    def combine(
+        self, partials: Partials, codes: Codes, argument: pa.Array | None, row_codes: Codes, groups: int
+    ) -> Partials:
+        counts, *lists, bins, tallies = partials
+        totals = np.zeros(groups, np.int64)
+        np.add.at(totals, codes, numpy_of(counts))
+        values, value_codes = np.zeros(0), np.zeros(0, np.int64)
+        if lists:
+            found, value_codes = flattened(lists[0], codes)
+            values = numpy_of(found)
+        if argument is not None:
+            there = is_valid(argument)
+            values = np.concatenate([values, numpy_of(argument.fill_null(0.0))[there]])
+            value_codes = np.concatenate([value_codes, row_codes[there]])
+            totals += np.bincount(row_codes[there], minlength=groups)
+        is_over = totals > EXACT_MAX if self._is_exact else np.ones(groups, np.bool_)
+        to_bins = is_over[value_codes]
+        old_bins, bin_codes = flattened(bins, codes)
+        old_tallies, _ = flattened(tallies, codes)
+        new_bins = _binned(
+            np.concatenate([bin_codes, value_codes[to_bins]]),
+            np.concatenate([numpy_of(old_bins), bins_of(values[to_bins])]),
+            np.concatenate([numpy_of(old_tallies), np.ones(int(to_bins.sum()), np.int64)]),
+            groups,
+        )
+        if not lists:
+            return [pa.array(totals), *new_bins]
+        values, value_codes = values[~to_bins], value_codes[~to_bins]
+        order = by_codes(value_codes)
+        return [pa.array(totals), as_lists(pa.array(values[order]), value_codes[order], groups), *new_bins]
+
+    def finish(self, partials: Partials) -> CallValues:
+        counts, *lists, bins, tallies = partials
+        totals = numpy_of(counts)
+        found = self._of_bins(bins, tallies, totals)
+        if lists:
+            exact = totals <= EXACT_MAX
+            found[exact] = self._of_values(lists[0], totals)[exact]
+        return CallValues(pa.array(found, mask=totals == 0))
+
+    def _of_values(self, lists: pa.Array, totals: Codes) -> Doubles:
+        """Between the two values around the place, as Spark's `percentile` does it. Anything where there are none."""
+        values, codes = flattened(lists, np.arange(len(lists)))
+        doubles: Doubles = numpy_of(values)
+        if not len(doubles):
+            return np.zeros(len(lists))
+        ordered = doubles[np.lexsort((doubles, codes))]
+        lengths = np.bincount(codes, minlength=len(lists))
+        firsts = np.minimum(np.cumsum(lengths) - lengths, len(ordered) - 1)
+        place = (np.maximum(lengths, 1) - 1) * self._share
+        below, above = np.floor(place), np.ceil(place)
+        low = ordered[firsts + below.astype(np.int64)]
+        high = ordered[np.minimum(firsts + above.astype(np.int64), len(ordered) - 1)]
+        with np.errstate(all="ignore"):
+            between = (above - place) * low + (place - below) * high
+        found: Doubles = np.where((below == above) | (low == high), low, between)
+        return found
+
+    def _of_bins(self, bins: pa.Array, tallies: pa.Array, totals: Codes) -> Doubles:
+        """The middle of the bin in which the value of this rank is. Anything where there are none."""
+        found, codes = flattened(bins, np.arange(len(bins)))
+        counted, _ = flattened(tallies, np.arange(len(bins)))
+        if not len(found):
+            return np.zeros(len(bins))
+        reached = np.cumsum(numpy_of(counted))
+        of_group = np.bincount(codes, weights=None, minlength=len(bins))
+        firsts = np.cumsum(of_group) - of_group
+        before = np.concatenate([[0], reached])[firsts]
+        # So written, a product that lies a bit above a whole number is that number.
+        rank = np.maximum(totals - np.floor(totals - totals * self._share).astype(np.int64), 1)
+        at = np.searchsorted(reached, before + rank, side="left")
+        return middles_of(numpy_of(found)[np.minimum(at, len(found) - 1)])
+
+
+def _binned(codes: Codes, bins: Codes, tallies: Codes, groups: int) -> Partials:
+    """The bins of each group in their order, each once, and how many values it has; no more than `BINS_MAX`."""
+    pairs, places = np.unique(codes << 32 | (bins.astype(np.int64) + (1 << 31)), return_inverse=True)
+    sums = np.zeros(len(pairs), np.int64)
+    np.add.at(sums, places, tallies)
+    of_group = pairs >> 32
+    lengths = np.bincount(of_group, minlength=groups)
+    from_end = np.cumsum(lengths)[of_group] - 1 - np.arange(len(pairs))
+    if len(from_end) and int(from_end.max()) >= BINS_MAX:
+        target = np.arange(len(pairs)) + np.maximum(0, from_end - (BINS_MAX - 1))
+        lumped = np.zeros(len(pairs), np.int64)
+        np.add.at(lumped, target, sums)
+        kept = from_end < BINS_MAX
+        pairs, sums, of_group = pairs[kept], lumped[kept], of_group[kept]
+    numbers = ((pairs & ((1 << 32) - 1)) - (1 << 31)).astype(np.int32)
+    return [as_lists(pa.array(numbers), of_group, groups), as_lists(pa.array(sums), of_group, groups)]
+
+
+def bins_of(values: Doubles) -> Codes:
+    """The bin of each value, in the order of the values: 0 of zero; what is not a number is in the greatest."""
+    bits = ordered_bits(values)
+    # A negative value is in the bin of its opposite, counted the other way. Zero has a bin of its own, so the others begin at 1.
+    bins = (np.abs(bits) >> _BIN_SHIFT) + 1
+    return np.where(bits == 0, 0, np.where(bits < 0, -bins, bins)).astype(np.int32)
+
+
+def middles_of(bins: Codes) -> Doubles:
+    """The middle of each bin; infinite, or not a number, where its values are."""
+    numbers = np.abs(bins.astype(np.int64)) - 1
+    bits = np.where(bins == 0, 0, (numbers << _BIN_SHIFT) | (1 << (_BIN_SHIFT - 1)))
+    infinite = np.int64(0x7FF) << np.int64(52)
+    bits = np.where(numbers << _BIN_SHIFT == infinite, infinite, bits)
+    middles = bits.view(np.float64)
+    return np.where(bins < 0, -middles, middles)

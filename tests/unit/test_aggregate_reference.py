@@ -1,0 +1,85 @@
+"""The table of aggregates in the reference: every function is in it, and each example gives what the table says, as documents."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.processing.desk.desk import Desk, DeskResult
+from strandline.processing.desk.desk_pipeline import read_pipeline
+from strandline.processing.desk.records import DeskRecords
+from strandline.processing.operators.aggregate_calls import _FUNCTIONS
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "pipeline.md"
+SECTION = re.split(r"^##+ ", REFERENCE.read_text(), flags=re.MULTILINE)
+(TEXT,) = [one for one in SECTION if one.startswith("Aggregates\n")]
+RECORDS = [line for line in TEXT.split("```")[1].removeprefix("json\n").splitlines() if line]
+ROWS = [[cell.strip() for cell in line.split(" | ")] for line in TEXT.splitlines() if line.startswith("| `")]
+EXAMPLES = [(row[-2].strip("`"), json.loads(row[-1].removesuffix("|").strip(" `"))) for row in ROWS]
+STREAM = """\
+stream: pumps
+schema: {pump: string, ts: timestamp, flow: "double?", state: string, level: "long?"}
+key: pump
+---
+pipeline: pump-minutes
+input: {stream: pumps}
+event_time: {field: ts, delay: 1m}
+steps:
+  - window: {name: per_minute, tumbling: 1m, by: [pump], aggregate: AGGREGATES}
+    emit: [{elasticsearch: pump-minute}]
+"""
+
+
+def document(aggregates: dict[str, str], slice_records: int | None = None) -> dict[str, Any]:
+    """The one result of these aggregates over the page's records."""
+    pipeline = read_pipeline(STREAM.replace("AGGREGATES", json.dumps(aggregates)).encode(), "pumps.yaml")
+    desk = Desk(pipeline, slice_records)
+    outcomes = [*desk.feed(DeskRecords([line.encode() for line in RECORDS], [0] * len(RECORDS))), *desk.drain()]
+    (result,) = outcomes
+    assert isinstance(result, DeskResult)
+    found: dict[str, Any] = json.loads(result.document.source)
+    return found
+
+
+@pytest.mark.parametrize(("expression", "expected"), EXAMPLES)
+def test_each_example_gives_what_the_page_says(expression: str, expected: object) -> None:
+    found = document({"value": expression, "n": "count(*)"})
+    assert (found["n"], found.get("value")) == (len(RECORDS), expected)
+    assert type(found.get("value")) is type(expected)
+    assert document({"value": expression}, slice_records=1).get("value") == expected, "a record a slice"
+
+
+@pytest.mark.parametrize(("expression", "expected"), [one for one in EXAMPLES if "filter" not in one[0]])
+def test_a_filter_says_which_rows_count(expression: str, expected: object) -> None:
+    """All of them, none, and some; where it is null, none."""
+    of_none = 0 if "count" in expression else None
+    sql = {
+        name: f"{expression} filter (where {name})" for name in ("ts > timestamp '2020-01-01'", "false", "level > 100")
+    }
+    found = document({f"value_{at}": text for at, text in enumerate(sql.values())} | {"n": "count(*)"})
+    assert [found.get(f"value_{at}") for at in range(3)] == [expected, of_none, of_none]
+
+
+def test_a_filter_of_two_arguments_leaves_out_the_row() -> None:
+    least = {
+        "least": "min_by(state, flow) filter (where flow > 5)",
+        "most": "max_by(state, flow) filter (where level > 25)",
+    }
+    assert {name: document(least)[name] for name in least} == {"least": "on", "most": "on"}
+    assert document({"first": "first(flow) filter (where level > 20)"})["first"] == 6.0
+
+
+def test_every_aggregate_is_in_the_table() -> None:
+    named = {name for row in ROWS for name in re.findall(r"`(\w+)\(", row[0])}
+    assert named >= set(_FUNCTIONS.values()) | {"median"}
+
+
+def test_the_records_show_what_the_rules_are_about() -> None:
+    records = [json.loads(line) for line in RECORDS]
+    assert any(before["ts"] > after["ts"] for before, after in pairwise(records)), "one comes out of order"
+    assert {one["flow"] is None for one in records} == {one["level"] is None for one in records} == {True, False}
