@@ -23,6 +23,7 @@ from strandline.processing.pipelines.model import (
     EventTimeSpec,
     IndexSpec,
     InputSpec,
+    MapSpec,
     PipelineSpec,
     StepSpec,
     WindowSpec,
@@ -270,7 +271,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         (
             "- where: load < 10",
             "- {}",
-            ":6: steps[1]: a step is exactly one of derive, where, select, drop, window, emit, and this one has",
+            ":6: steps[1]: a step is exactly one of derive, where, map, select, drop, window, emit, and this one has",
         ),
         (
             "- where: load < 10",
@@ -281,7 +282,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         (
             "where: load < 10",
             "where:",
-            ":6: steps[1]: a step is exactly one of derive, where, select, drop, window, emit, and this one has none",
+            ":6: steps[1]: a step is exactly one of derive, where, map, select, drop, window, emit, and this one has none",
         ),
         (
             "where: load < 10",
@@ -798,7 +799,7 @@ def test_the_reference_names_every_field_and_function() -> None:
     text = REFERENCE.read_text() + REFERENCE.with_name("functions.md").read_text()
     models: list[type[DocumentModel]] = [
         StreamSpec, FieldSpec, HttpSpec, MqttSpec, PollSpec, PipelineSpec, EventTimeSpec, InputSpec, StepSpec, WindowSpec,
-        EmitSpec, IndexSpec, DeadLettersSpec,
+        EmitSpec, IndexSpec, DeadLettersSpec, MapSpec,
     ]  # fmt: skip
     names = {field.alias or name for model in models for name, field in model.model_fields.items()}
     assert [name for name in sorted(names | set(FUNCTIONS)) if not re.search(rf"[`{{]{name}\b", text)] == []

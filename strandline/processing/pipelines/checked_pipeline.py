@@ -9,7 +9,7 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.event_time import EventTimeSource, WindowShape
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.pipelines.stages import RecordStage, RowStep, Stage
+from strandline.processing.pipelines.stages import MapRows, RecordStage, RowStep, Stage
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,13 @@ class CheckedPipeline:
     def record_steps(self) -> tuple[RowStep, ...]:
         """All steps that are done to records."""
         return (self.stages or self.record_stages[-1:])[0].pre_steps
+
+    @property
+    def functions(self) -> dict[str, str]:
+        """The Python functions that it calls -> the package of each, with its release."""
+        steps = [step for stage in self.all_stages for step in stage.pre_steps]
+        steps += [step for stage in self.stages for step in stage.post_steps]
+        return {step.function: step.package for step in steps if isinstance(step, MapRows)}
 
     @property
     def reach_ms(self) -> int:
