@@ -38,8 +38,8 @@ class SteppedRows:
 
 
 class RowSteps:
-    """The steps of one stage, compiled for columns of known types. Holds nothing that results depend on. Columns whose names begin
-    with `@` are the platform's own, and stay whatever is selected."""
+    """The steps of one stage, compiled for columns of known types. Holds nothing that results depend on. Columns whose names
+    begin with `@` are the platform's own, and stay whatever is selected."""
 
     def __init__(self, steps: Sequence[RowStep], types: Mapping[str, str]) -> None:
         known = dict(types)
