@@ -251,10 +251,7 @@ def test_columns_give_the_values_that_spark_gives(spark: SparkSession) -> None:
     """Every form of expression over ordinary and extreme values, without Spark and with it."""
     spark.createDataFrame(MORE_ROWS, DDL).createOrReplaceTempView("more_rows")
     frame = spark.table("more_rows").coalesce(1)
-    columns = {
-        name: pa.array([row[at] for row in MORE_ROWS], arrow_type(kind))
-        for at, (name, kind) in enumerate(COLUMNS.items())
-    }
+    columns = more_columns()
     compiled = [one for text in dict.fromkeys([*EXPRESSIONS, *VALUES, *MORE]) if (one := compiled_scalar(text))]
     assert len(compiled) > 1_000
     wrong = []
@@ -271,6 +268,13 @@ def test_columns_give_the_values_that_spark_gives(spark: SparkSession) -> None:
             ]
             wrong += [(one.sql, *pair) for pair in differing]
     assert not wrong
+
+
+def more_columns() -> dict[str, pa.Array]:
+    return {
+        name: pa.array([row[at] for row in MORE_ROWS], arrow_type(kind))
+        for at, (name, kind) in enumerate(COLUMNS.items())
+    }
 
 
 def compiled_scalar(text: str) -> ColumnExpression | None:
@@ -337,10 +341,7 @@ NEARLY_CALLS = ("cbrt", "log", "sin", "cos", "tan", "asin", "acos", "atan", "deg
 def test_functions_give_the_values_and_types_that_spark_gives(spark: SparkSession) -> None:
     spark.createDataFrame(MORE_ROWS, DDL).createOrReplaceTempView("more_rows")
     frame = spark.table("more_rows").coalesce(1)
-    columns = {
-        name: pa.array([row[at] for row in MORE_ROWS], arrow_type(kind))
-        for at, (name, kind) in enumerate(COLUMNS.items())
-    }
+    columns = more_columns()
     compiled = {text: compiled_scalar(text) for text in CALLS}
     assert [text for text, one in compiled.items() if one is None] == []
     texts = {
