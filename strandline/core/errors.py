@@ -17,6 +17,7 @@
     - Conflict             the request contradicts the present state (an illegal move, a change that loses data)
       - LogChanged         the log is not the one that was read
       - SchemaChanged      the schema registry gives another schema for a number than before
+    - FunctionUnusable     a pipeline calls a Python function that is not allowed, not there, or not what the pipeline says
     - BadRecord            becomes a dead letter, with reason and step
     - RecordTooLarge       Kafka answers, and its topic takes no record of this size: raise the topic's limit
     - Fenced               a newer epoch owns this job: stop now
@@ -112,6 +113,10 @@ class InvalidDocument(PermanentError):
 
 class InvalidSettings(PermanentError):
     code = "invalid_settings"
+
+
+class FunctionUnusable(PermanentError):
+    code = "function_unusable"
 
 
 class NotFound(PermanentError):

@@ -104,6 +104,9 @@ class Settings(BaseSettings):
     """The password of the ledger's user, where the URL has none. Read anew for each connection."""
     sql_sink_url: str | None = None
     """SQLAlchemy URL of the database whose tables take the results of `emit: [{sql: ...}]`. May hold a password."""
+    allow_functions: str = ""
+    """The Python functions that the `map` steps of pipelines may call, separated by commas: `package.module` (each function
+    that is defined there) or `package.module:function`. Default: none."""
     control_host: str = "127.0.0.1"
     """The address on which the REST API listens. Off loopback it takes AUTH, or ALLOW_OPEN, as every listener does."""
     control_port: int = 8080

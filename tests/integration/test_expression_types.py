@@ -270,10 +270,7 @@ def test_columns_give_the_values_that_spark_gives(spark: SparkSession) -> None:
     """Every form of expression over ordinary and extreme values, without Spark and with it."""
     spark.createDataFrame(MORE_ROWS, DDL).createOrReplaceTempView("more_rows")
     frame = spark.table("more_rows").coalesce(1)
-    columns = {
-        name: pa.array([row[at] for row in MORE_ROWS], arrow_type(kind))
-        for at, (name, kind) in enumerate(COLUMNS.items())
-    }
+    columns = more_columns()
     compiled = [one for text in dict.fromkeys([*EXPRESSIONS, *VALUES, *MORE]) if (one := compiled_scalar(text))]
     assert len(compiled) > 1_000
     wrong = []
@@ -290,6 +287,13 @@ def test_columns_give_the_values_that_spark_gives(spark: SparkSession) -> None:
             ]
             wrong += [(one.sql, *pair) for pair in differing]
     assert not wrong
+
+
+def more_columns() -> dict[str, pa.Array]:
+    return {
+        name: pa.array([row[at] for row in MORE_ROWS], arrow_type(kind))
+        for at, (name, kind) in enumerate(COLUMNS.items())
+    }
 
 
 def compiled_scalar(text: str) -> ColumnExpression | None:
@@ -359,6 +363,70 @@ def is_near(value: object, expected: object) -> bool:
     if isinstance(value, float) and isinstance(expected, float):
         return math.isclose(value, expected, rel_tol=1e-12)
     return type(value) is type(expected) and value == expected
+
+
+CALLS = [
+    *("year(t)", "quarter(t)", "month(t)", "day(t)", "hour(t)", "minute(t)", "second(t)", "dayofweek(t)", "weekday(t)"),
+    *("dayofyear(t)", "weekofyear(t)", "extract(week from t)", "extract(doy from t)", "extract(dow from t)"),
+    *(f"date_trunc('{unit}', t)" for unit in ("YEAR", "QUARTER", "month", "WEEK", "DAY", "HOUR", "SECOND", "MILLISECOND")),
+    *("t + interval '90' minute", "t - interval 1 month"),
+    *("timestampadd(HOUR, i % 1000, t)", "timestampadd(MONTH, i % 99, t)"),
+    *(
+        f"timestampdiff({unit}, t, timestamp '2024-02-29 11:00:00')"
+        for unit in ("MILLISECOND", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR")
+    ),
+    *("unix_seconds(t)", "unix_millis(t)", "unix_micros(t)", "timestamp_millis(i)", "timestamp_micros(i)"),
+    *("date_format(t, 'yyyy-MM-dd HH:mm:ss.SSS')", "date_format(t, 'EEE, d MMM yy h:m a DDD XXX')"),
+    *("date_format(t, \"yy''MMMM'T'EEEE\")",),
+    *("from_utc_timestamp(t, 'Europe/Berlin')", "to_utc_timestamp(t, 'America/New_York')"),
+    *("from_utc_timestamp(t, '+05:30')",),
+    *("try_to_timestamp(date_format(t, 'dd.MM.yyyy HH:mm'), 'dd.MM.yyyy HH:mm')", "try_to_timestamp(s, 'yyyy-MM-dd')"),
+    *("try_to_timestamp(concat('2024-3-', cast(i as string), ' 1:02 PM'), 'yyyy-M-d h:mm a')",),
+    *("to_timestamp('03 Mar 2026', 'dd MMM yyyy')",),
+    *("try_to_timestamp('2026-03-01T02:03:04.5+02:00', \"yyyy-MM-dd'T'HH:mm:ss.SSSXXX\")",),
+    *("regexp_like(s, '^[a-z%]+$')", "s rlike 'a.b'", r"regexp_extract(s, '(\\d+)e?(\\d)?', 2)", "regexp_extract(s, '[a-z]', 0)"),
+    *(r"regexp_replace(s, '([a-z])(\\d)?', '<$1$2>')", r"regexp_replace(u, 'a', '\\$')", r"regexp_like(u, r'\w\\\w')"),
+    *("split_part(s, 'e', 1)", "split_part(s, 'e', -1)", "split_part(s, 'e', 7)", "rpad(u, 3)"),
+    *("lpad(u, 4, 'xy')", "lpad(u, 9, '')"),
+    *("replace(s, '%', '++')", "replace(s, '')", "replace(s, '1')"),
+    *("startswith(u, 'é')", "endswith(u, 'b')", "contains(s, 'a')"),
+    *("instr(u, 'ß')", "instr(s, '')", "reverse(u)", "concat_ws('-', s, null, u)", "isnan(d)", "nanvl(d, 1)", "nanvl(d, i)"),
+    *("sign(d)", "sign(m)", "cbrt(d)", "log10(d)", "log2(i)", "sin(d)", "cos(d)", "tan(i)"),
+    *("asin(d)", "acos(d)", "atan(d)"),
+    *("atan2(d, i)", "degrees(d)", "radians(d)", "pi()", "pmod(i, 7)", "pmod(l, -7)", "pmod(d, 2.5e0)", "pmod(i, l % 5 + 9)"),
+    *("i & l", "i | 6", "l ^ i", "~i", "~l", "shiftleft(i, 3)", "shiftleft(l, i)", "shiftright(l, 2)", "shiftright(i, 40)"),
+    *("case when abs(d) <= 1.7e308 then format_number(d, 2) end",),
+    *("format_number(m, 1)", "format_number(l, 0)", "format_number(w, 3)", "format_number(q, 4)"),
+]  # fmt: skip
+NEARLY_CALLS = ("cbrt", "log", "sin", "cos", "tan", "asin", "acos", "atan", "degrees", "radians")
+
+
+@pytest.mark.timeout(600)
+def test_functions_give_the_values_and_types_that_spark_gives(spark: SparkSession) -> None:
+    spark.createDataFrame(MORE_ROWS, DDL).createOrReplaceTempView("more_rows")
+    frame = spark.table("more_rows").coalesce(1)
+    columns = more_columns()
+    compiled = {text: compiled_scalar(text) for text in CALLS}
+    assert [text for text, one in compiled.items() if one is None] == []
+    texts = {
+        text: f"unix_micros({text})" if one and one.type == "timestamp" else text for text, one in compiled.items()
+    }
+    given = frame.selectExpr(*[f"{text} AS c{number}" for number, text in enumerate(compiled)]).schema
+    rows = frame.selectExpr(*[f"{text} AS c{number}" for number, text in enumerate(texts.values())]).collect()
+    wrong = []
+    for number, (text, one) in enumerate(compiled.items()):
+        assert one is not None
+        kind = given[number].dataType.simpleString()
+        kind = {name: ours for ours, name in SPARK_NAMES.items()}.get(kind, kind)
+        found = one(columns, len(MORE_ROWS))
+        values = found.cast(pa.int64()).to_pylist() if one.type == "timestamp" else found.to_pylist()
+        wrong += [(text, one.type, kind)] if one.type != kind else []
+        wrong += [
+            (text, value, row[number])
+            for value, row in zip(values, rows, strict=True)
+            if not is_same(value, row[number], nearly=text.startswith(NEARLY_CALLS))
+        ]
+    assert not wrong
 
 
 @pytest.mark.timeout(600)

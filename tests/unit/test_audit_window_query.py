@@ -81,7 +81,7 @@ def test_windows_of_each_kind_are_those_of_the_operators(
     table = Table(tmp_path / "rows", query.row_schema)
     table.create()
     with table.writer("some") as rows:
-        rows.append(query.rows(pa.array(times_ms), columns))
+        rows.append(query.rows(pa.array([at_ms * 1000 for at_ms in times_ms]), columns))
     found = [row for batch in query.results(database, table) for row in batch.to_pylist()]
     cascade = Cascade([stage], types, 1)
     chunks = [chunk for _, chunk in cascade.cut(0, 0, pa.array([at_ms * 1000 for at_ms in times_ms]), columns)]

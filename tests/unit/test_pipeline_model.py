@@ -23,6 +23,7 @@ from strandline.processing.pipelines.model import (
     EventTimeSpec,
     IndexSpec,
     InputSpec,
+    MapSpec,
     PipelineSpec,
     StepSpec,
     WindowSpec,
@@ -270,7 +271,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         (
             "- where: load < 10",
             "- {}",
-            ":6: steps[1]: a step is exactly one of derive, where, select, drop, window, emit, and this one has",
+            ":6: steps[1]: a step is exactly one of derive, where, map, select, drop, window, emit, and this one has",
         ),
         (
             "- where: load < 10",
@@ -281,7 +282,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         (
             "where: load < 10",
             "where:",
-            ":6: steps[1]: a step is exactly one of derive, where, select, drop, window, emit, and this one has none",
+            ":6: steps[1]: a step is exactly one of derive, where, map, select, drop, window, emit, and this one has none",
         ),
         (
             "where: load < 10",
@@ -625,6 +626,16 @@ def test_one_mistake_is_told_once_and_several_at_once() -> None:
         ("max(t)", "timestamp"),
         ("max(m)", "decimal(10,2)"),
         ("stddev_pop(i)", "double"),
+        ("(i & l) | 1", "long"),
+        ("~i", "integer"),
+        ("shiftleft(i, 2)", "integer"),
+        ("pmod(i, d)", "double"),
+        ("sign(m)", "double"),
+        ("year(t)", "integer"),
+        ("unix_millis(t + interval '1' hour)", "long"),
+        ("date_trunc('hour', t)", "timestamp"),
+        ("s rlike '^a'", "boolean"),
+        ("pi()", "double"),
         ("var_pop(m)", "double"),
         ("stddev(i) + variance(m)", "double"),
         ("first(m)", "decimal(10,2)"),
@@ -712,7 +723,48 @@ def test_types_follow_spark(text: str, expected: str) -> None:
         ("i[0]", "is not supported in an expression"),
         ("@x", "is not supported in an expression"),
         ("interval 1 day", "is not supported in an expression"),
-        ("i & l", "is not supported in an expression"),
+        ("i & l | i", "set brackets, so that everybody reads it alike"),
+        ("d & i", "expected a whole number, got a double"),
+        ("year(i)", "YEAR(i): expected a timestamp, got an integer"),
+        ("year()", "YEAR(): expected year(time)"),
+        ("year(t, t)", "YEAR(t, t): expected year(time)"),
+        ("sign(null)", "expected a number, got null"),
+        ("pmod(m, 2)", "is not for decimals; write a cast to double around a decimal(10,2)"),
+        ("lpad(s, i)", "'length' must be written out, as 2"),
+        ("lpad(s, 1001)", "'length' is 1001; expected a whole number from 0 to 1000"),
+        ("date_trunc('DAYS', t)", "'unit' is DAYS; expected one of: MICROSECOND"),
+        ("date_trunc(s, t)", "'unit' must be written out, as '...'"),
+        ("timestampadd('HOUR', 1, t)", "'unit' must be written out, as HOUR"),
+        ("t + interval '1 2' day", "expected an interval of one unit"),
+        ("interval '1' day", "is not supported in an expression"),
+        ("t - t", "expected a number, got a timestamp"),
+        ("extract(epoch from t)", "expected one of: YEAR, QUARTER"),
+        ("HOUR", "unknown column 'HOUR' at character 1"),
+        (
+            "from_utc_timestamp(t, 'Europe/Berln')",
+            "'zone' is 'Europe/Berln', which is no time zone of the IANA database",
+        ),
+        ("from_utc_timestamp(t, '../Europe/Berlin')", "which is no time zone of the IANA database"),
+        ("from_utc_timestamp(t, '+19:00')", "an offset is at most 18 hours"),
+        ("date_format(t, 'yyyy QQ')", "'pattern' has 'QQ', which is not supported"),
+        ("date_format(t, 'hh:mm')", "has one of 'h' and 'a' without the other"),
+        ('date_format(t, "yyyy \'T")', "has a quote that is not closed"),
+        ("to_timestamp(s, 'HH:mm')", "lacks the year; expected at least year, month and day"),
+        ("to_timestamp(s, 'yyyy-MM-dd EEE')", "has 'EEE', which is only for writing times"),
+        ("to_timestamp(s, 'yyyy-MM-dd dd')", "has the day twice"),
+        ("regexp_like(s, '(a')", "'pattern' is no regular expression that RE2 knows"),
+        ("regexp_like(s, '(?=a)')", "is no regular expression that RE2 knows"),
+        (r"regexp_like(s, '(a)\\1')", "is no regular expression that RE2 knows"),
+        ("regexp_like(s, s)", "'pattern' must be written out"),
+        ("regexp_like(s, '" + "a" * 1001 + "')", "'pattern' is longer than 1,000 characters"),
+        ("regexp_extract(s, '(a)(?:b)', 2)", "asks for group 2 of a pattern that has 1"),
+        ("regexp_replace(s, 'a', '$1')", "asks for group 1 of a pattern that has none"),
+        ("regexp_replace(s, 'a', 'x$')", "has a '$' without the number of a group"),
+        ("split_part(s, '', 1)", "'separator' is empty"),
+        ("split_part(s, ',', 0)", "'number' is 0; parts count from 1"),
+        ("convert_unit(d, 'degF', 'bar')", "goes from temperature ('degF') to pressure ('bar')"),
+        ("convert_unit(d, 'degf', 'degC')", "'degf' is not a unit here"),
+        ("datediff(t, t)", "did you mean 'timestampdiff'?"),
         ("floor(d, 2)", "has a form that is not supported here"),
         ("null", "is always null and has no type"),
         ("coalesce(null, null)", "is always null and has no type"),
@@ -756,6 +808,12 @@ def test_what_an_expression_may_not_hold(text: str, expected: str) -> None:
         ('s = "it\'s"', "`s` = 'it\\'s'", ("s",)),
         ("COUNT( * )", "COUNT(*)", ()),
         ("cast(a as long)", "CAST(`a` AS BIGINT)", ("a",)),
+        ("hour(a) + hour", "HOUR(`a`) + `hour`", ("hour", "a")),
+        ("timestampadd(hour, hour, a)", "TIMESTAMPADD(HOUR, `hour`, `a`)", ("hour", "a")),
+        ("a - interval 90 minute", "TIMESTAMPADD(MINUTE, -90, `a`)", ("a",)),
+        ("extract(dow from a)", "DAYOFWEEK(`a`)", ("a",)),
+        (r"a rlike r'\d+'", r"REGEXP_LIKE(`a`, '\\d+')", ("a",)),
+        ("signum(a)", "SIGN(`a`)", ("a",)),
     ],
 )
 def test_the_text_for_spark_is_written_anew(text: str, sql: str, columns: tuple[str, ...]) -> None:
@@ -802,10 +860,10 @@ def test_the_examples_of_the_reference_are_right() -> None:
 
 
 def test_the_reference_names_every_field_and_function() -> None:
-    text = REFERENCE.read_text()
+    text = REFERENCE.read_text() + REFERENCE.with_name("functions.md").read_text()
     models: list[type[DocumentModel]] = [
         StreamSpec, FieldSpec, HttpSpec, MqttSpec, PollSpec, PipelineSpec, EventTimeSpec, InputSpec, StepSpec, WindowSpec,
-        EmitSpec, IndexSpec, DeadLettersSpec,
+        EmitSpec, IndexSpec, DeadLettersSpec, MapSpec,
     ]  # fmt: skip
     names = {field.alias or name for model in models for name, field in model.model_fields.items()}
     assert [name for name in sorted(names | set(FUNCTIONS)) if not re.search(rf"[`{{]{name}\b", text)] == []

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import sqlglot
 from sqlglot import exp
 
 from strandline.core.field_types import is_decimal
@@ -19,8 +18,9 @@ from strandline.processing.operators.aggregation.aggregate import CallValues
 from strandline.processing.operators.aggregation.values import hashes
 from strandline.processing.operators.casting import arrow_type, cast
 from strandline.processing.operators.evaluation import ColumnExpression
-from strandline.processing.pipelines.aggregate_types import share_of
 from strandline.processing.pipelines.expression_types import type_of
+from strandline.processing.pipelines.expressions import tree_of
+from strandline.processing.pipelines.functions.aggregate_types import share_of
 from strandline.processing.pipelines.stages import Column
 
 _FUNCTIONS: dict[type[exp.Expr], str] = {
@@ -99,8 +99,7 @@ class AggregateCalls:
         self._expressions: list[tuple[ColumnExpression, list[int]]] = []
         for column in aggregates:
             used: list[int] = []
-            tree = sqlglot.parse_one(column.sql, dialect="spark", into=exp.Condition)
-            rest = tree.transform(self._without_calls, used)
+            rest = tree_of(column.sql).transform(self._without_calls, used)
             types_after = {_name(at): call.type for at, call in enumerate(self.calls)}
             self._expressions.append((ColumnExpression(_sql(rest), types_after), used))
 

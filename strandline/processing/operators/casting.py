@@ -194,8 +194,11 @@ def _text_of_double(value: float) -> str:
     return f"{minus}{text[0]}.{text[1:] or '0'}E{point - 1}"
 
 
-def _text_of_time(micros: int) -> str:
-    moment = _EPOCH + timedelta(microseconds=micros)
+def _text_of_time(micros: int) -> str | None:
+    try:
+        moment = _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:  # beyond the years 1 to 9999
+        return None
     text = moment.strftime("%Y-%m-%d %H:%M:%S").rjust(19, "0")
     return f"{text}.{moment.microsecond:06d}".rstrip("0") if moment.microsecond else text
 

@@ -17,10 +17,9 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import sqlglot
 from sqlglot import exp
 
-from strandline.core.field_types import is_decimal
+from strandline.core.field_types import SIMPLE_TYPES, is_decimal
 from strandline.processing.operators.arithmetic import (
     DOUBLE_OPERATIONS,
     INTEGER_OPERATIONS,
@@ -33,8 +32,17 @@ from strandline.processing.operators.arithmetic import (
 )
 from strandline.processing.operators.casting import arrow_type, cast, rounded_decimals
 from strandline.processing.operators.comparisons import COMPARE, best, equals_any, greater, is_too_wide, less
+from strandline.processing.operators.functions.kernels import KERNELS
 from strandline.processing.operators.texts import is_like, like_pattern, lower, substring, upper
-from strandline.processing.pipelines.expression_types import common_type, digits_in_arithmetic, type_of
+from strandline.processing.pipelines.expression_types import (
+    common_type,
+    digits_in_arithmetic,
+    type_of,
+    written_arguments,
+)
+from strandline.processing.pipelines.expressions import tree_of
+from strandline.processing.pipelines.functions.signature import COMMON
+from strandline.processing.pipelines.functions.table import CALLS
 
 Columns = Mapping[str, pa.Array]
 Evaluate = Callable[[Columns, int], pa.Array]
@@ -51,12 +59,13 @@ class ColumnExpression:
     """
 
     def __init__(self, sql: str, types: Mapping[str, str]) -> None:
-        tree: exp.Expr = sqlglot.parse_one(sql, dialect="spark", into=exp.Condition)
+        tree = tree_of(sql)
         self.sql = sql
         self.type = type_of(tree, types)
         self.columns = tuple(dict.fromkeys(column.name for column in tree.find_all(exp.Column)))
         self.is_null_by_choice = any(map(_gives_null, tree.walk()))
-        """Whether it says itself that it may have no value: by `nullif`, `try_cast`, `null`, or a `case` without `else`."""
+        """Whether it says itself that it may have no value: by `nullif`, `try_cast`, `try_to_timestamp`, `null`, or a `case`
+        without `else`."""
         self._evaluate = _Compiler(types).compile(tree)
 
     def __call__(self, columns: Columns, rows: int) -> pa.Array:
@@ -69,6 +78,8 @@ def _gives_null(node: exp.Expr) -> bool:
         return not isinstance(node.parent, exp.Is)
     if isinstance(node, exp.Case):
         return node.args.get("default") is None
+    if isinstance(node, exp.Anonymous):
+        return CALLS[node.name.lower()].is_null_by_choice
     # The dialect's `cast` is a TryCast, too; only `try_cast` is safe.
     return isinstance(node, exp.Nullif) or (isinstance(node, exp.TryCast) and bool(node.args.get("safe")))
 
@@ -80,10 +91,7 @@ class _Compiler:
         self._types = types
 
     def compile(self, node: exp.Expr) -> Evaluate:
-        for kinds, build in _BUILDERS:
-            if isinstance(node, kinds):
-                return build(self, node)
-        raise AssertionError(f"the check lets {type(node).__name__} pass, and evaluation does not know it")
+        return _BUILDER_OF[type(node)](self, node)
 
     def typed(self, node: exp.Expr, target: str) -> Evaluate:
         """The node's value, widened to `target`."""
@@ -202,6 +210,30 @@ class _Compiler:
     def transcendental(self, node: exp.Expr) -> Evaluate:
         operands = [self.typed(operand, "double") for operand in node.iter_expressions()]
         return lambda columns, rows: transcendental(type(node), [operand(columns, rows) for operand in operands])
+
+    def bits(self, node: exp.Expr) -> Evaluate:
+        kind = self._type(node)
+        operands = [self.typed(operand, kind) for operand in node.iter_expressions()]
+        kernel = _BIT_KERNELS[type(node)]
+        return lambda columns, rows: kernel(*[operand(columns, rows) for operand in operands])
+
+    # Functions of the table
+
+    def call(self, node: exp.Expr) -> Evaluate:
+        function, kernel = CALLS[node.name.lower()], KERNELS[node.name.lower()]
+        written = written_arguments(function, node, node.expressions)
+        if not function.arguments:
+            return _constant(kernel(), arrow_type(function.result))
+        common = self._type(node) if function.result == COMMON else ""
+        arguments = []
+        for at in range(max(len(node.expressions), len(function.arguments))):
+            if at in written:
+                arguments.append(_as_written(written[at]))
+                continue
+            argument = function.argument(at)
+            wanted = common or (argument.type if argument.type in SIMPLE_TYPES else self._type(node.expressions[at]))
+            arguments.append(self.typed(node.expressions[at], wanted))
+        return lambda columns, rows: kernel(*[argument(columns, rows) for argument in arguments])
 
     # Conditions
 
@@ -360,39 +392,53 @@ class _Compiler:
         return evaluate
 
 
-_BUILDERS: tuple[tuple[type[exp.Expr] | tuple[type[exp.Expr], ...], Callable[[_Compiler, exp.Expr], Evaluate]], ...] = (
-    (exp.Column, _Compiler.column),
-    (exp.Paren, _Compiler.inner),
-    (exp.Literal, _Compiler.literal),
-    (exp.Null, _Compiler.null),
-    (exp.Boolean, _Compiler.boolean),
-    (exp.Neg, _Compiler.negative),
+_Build = Callable[[_Compiler, exp.Expr], Evaluate]
+_BUILDERS: tuple[tuple[tuple[type[exp.Expr], ...], _Build], ...] = (
+    ((exp.Column,), _Compiler.column),
+    ((exp.Paren,), _Compiler.inner),
+    ((exp.Literal,), _Compiler.literal),
+    ((exp.Null,), _Compiler.null),
+    ((exp.Boolean,), _Compiler.boolean),
+    ((exp.Neg,), _Compiler.negative),
     ((exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod), _Compiler.arithmetic),
+    ((exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot), _Compiler.bits),
     ((exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ), _Compiler.comparison),
-    (exp.Between, _Compiler.between),
-    (exp.In, _Compiler.is_in),
-    (exp.Is, _Compiler.is_),
-    (exp.Like, _Compiler.like),
+    ((exp.Between,), _Compiler.between),
+    ((exp.In,), _Compiler.is_in),
+    ((exp.Is,), _Compiler.is_),
+    ((exp.Like,), _Compiler.like),
     ((exp.And, exp.Or, exp.Not), _Compiler.logical),
     ((exp.Case, exp.If), _Compiler.case),
-    (exp.Coalesce, _Compiler.coalesce),
+    ((exp.Coalesce,), _Compiler.coalesce),
     ((exp.Least, exp.Greatest), _Compiler.extreme_of),
-    (exp.Nullif, _Compiler.nullif),
+    ((exp.Nullif,), _Compiler.nullif),
     ((exp.Cast, exp.TryCast), _Compiler.cast),
-    (exp.Abs, _Compiler.absolute),
+    ((exp.Abs,), _Compiler.absolute),
     ((exp.Ceil, exp.Floor), _Compiler.whole),
-    (exp.Round, _Compiler.round),
+    ((exp.Round,), _Compiler.round),
     ((exp.Sqrt, exp.Pow, exp.Ln, exp.Exp), _Compiler.transcendental),
     ((exp.Lower, exp.Upper), _Compiler.upper_lower),
-    (exp.Trim, _Compiler.trim),
+    ((exp.Trim,), _Compiler.trim),
     ((exp.Concat, exp.DPipe), _Compiler.concat),
-    (exp.Length, _Compiler.length),
-    (exp.Substring, _Compiler.substring),
+    ((exp.Length,), _Compiler.length),
+    ((exp.Substring,), _Compiler.substring),
+    ((exp.Anonymous,), _Compiler.call),
 )
+_BUILDER_OF: dict[type[exp.Expr], _Build] = {kind: build for kinds, build in _BUILDERS for kind in kinds}
+_BIT_KERNELS: dict[type[exp.Expr], Callable[..., pa.Array]] = {
+    exp.BitwiseAnd: pc.bit_wise_and,
+    exp.BitwiseOr: pc.bit_wise_or,
+    exp.BitwiseXor: pc.bit_wise_xor,
+    exp.BitwiseNot: pc.bit_wise_not,
+}
 
 
 def _alone(condition: Evaluate) -> Compare:
     return lambda _, columns, rows: condition(columns, rows)
+
+
+def _as_written(value: object) -> Callable[[Columns, int], object]:
+    return lambda columns, rows: value
 
 
 def _constant(value: object, kind: pa.DataType) -> Evaluate:

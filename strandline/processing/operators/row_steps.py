@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 
 from strandline.processing.operators.casting import cast
 from strandline.processing.operators.evaluation import ColumnExpression
-from strandline.processing.pipelines.stages import Derive, RowStep, Select, Where
+from strandline.processing.operators.functions.mapped_rows import MappedRows
+from strandline.processing.pipelines.stages import Derive, MapRows, RowStep, Select, Where
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,20 @@ class SteppedRows:
 
 
 class RowSteps:
-    """The steps of one stage, compiled for columns of known types. Holds nothing that changes. Columns whose names begin with `@`
-    are the platform's own, and stay whatever is selected."""
+    """The steps of one stage, compiled for columns of known types. Holds nothing that results depend on. Columns whose names
+    begin with `@` are the platform's own, and stay whatever is selected."""
 
     def __init__(self, steps: Sequence[RowStep], types: Mapping[str, str]) -> None:
         known = dict(types)
         self._steps: list[tuple[RowStep, list[ColumnExpression]]] = []
+        self._mapped: dict[MapRows, MappedRows] = {}
         for step in steps:
             if isinstance(step, Where):
                 self._steps.append((step, [ColumnExpression(step.sql, known)]))
+            elif isinstance(step, MapRows):
+                self._steps.append((step, []))
+                self._mapped[step] = MappedRows(step)
+                known |= dict(step.columns)
             elif isinstance(step, Select):
                 self._steps.append((step, []))
                 known = {name: known[name] for name in step.names}
@@ -58,7 +64,9 @@ class RowSteps:
     @property
     def columns_read(self) -> tuple[str, ...]:
         """The columns that the steps read, derived ones among them."""
-        return tuple(dict.fromkeys(name for _, parts in self._steps for one in parts for name in one.columns))
+        by_expressions = (name for _, parts in self._steps for one in parts for name in one.columns)
+        by_functions = (name for step in self._mapped for name in step.reads)
+        return tuple(dict.fromkeys((*by_expressions, *by_functions)))
 
     def apply(self, columns: Mapping[str, pa.Array], rows: int) -> SteppedRows:
         """Derive and filter. A row with a problem goes no further, whatever a later filter would say of it. A filter that lacks
@@ -73,6 +81,8 @@ class RowSteps:
                 continue
             if isinstance(step, Where):
                 keep = self._filter(step, expressions[0], kept, places, problems)
+            elif isinstance(step, MapRows):
+                keep = self._map(step, kept, places, problems)
             else:
                 keep = self._derive(step, expressions, kept, places, problems)
             if not keep.all():
@@ -97,6 +107,29 @@ class RowSteps:
             problems += _problems(places[failed], step.step, step.sql)
         keep: npt.NDArray[np.bool_] = values.fill_null(False).to_numpy(zero_copy_only=False)
         return keep
+
+    def _map(
+        self,
+        step: MapRows,
+        columns: dict[str, pa.Array],
+        places: npt.NDArray[np.int64],
+        problems: list[RowProblem],
+    ) -> npt.NDArray[np.bool_]:
+        """Add the columns that the step's function gives; return which rows have no problem."""
+        computed, errors = self._mapped[step](columns, len(places))
+        good = np.ones(len(places), np.bool_)
+        for row, text in sorted(errors.items()):
+            good[row] = False
+            problems.append(RowProblem(int(places[row]), step.step, f"{step.step}: {step.function} failed with {text}"))
+        inputs = [columns[name] for name in step.reads]
+        for name, values in computed.items():
+            if name not in step.may_be_null:
+                failed = good & _failed(values, inputs)
+                text = f"{step.step}: {step.function} gave no value for {name}"
+                problems += [RowProblem(row, step.step, text) for row in places[failed].tolist()]
+                good &= ~failed
+        columns.update(computed)
+        return good
 
     def _derive(
         self,

@@ -9,7 +9,7 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.event_time import RECORDS, EventTimeSource, WindowShape, places_taken, reach_of
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.pipelines.stages import RecordStage, Stage
+from strandline.processing.pipelines.stages import MapRows, RecordStage, Stage
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,13 @@ class CheckedPipeline:
         return tuple(
             stage for stage, one in zip(self.stages, places_taken(self.windows), strict=True) if one == RECORDS
         )
+
+    @property
+    def functions(self) -> dict[str, str]:
+        """The Python functions that it calls -> the package of each, with its release."""
+        steps = [step for stage in self.all_stages for step in stage.pre_steps]
+        steps += [step for stage in self.stages for step in stage.post_steps]
+        return {step.function: step.package for step in steps if isinstance(step, MapRows)}
 
     @property
     def reach_ms(self) -> int:

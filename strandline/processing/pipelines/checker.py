@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from strandline.core.documents import COLUMNS_MAX, Path, YamlDocument, did_you_mean, path_text
 from strandline.core.durations import FOREVER_MS, format_duration
-from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
-from strandline.core.field_types import JSON_TYPE
+from strandline.core.errors import PROBLEMS_MAX, FunctionUnusable, InvalidDocument, Problem
+from strandline.core.field_types import JSON_TYPE, normal_type
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.calendars import JUMP_MS_MAX, days_begin_at_multiples, zone_names
@@ -16,9 +16,20 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import RECORDS, places_taken, reach_of
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
+from strandline.processing.pipelines.functions.installed import installed_function, package_of
 from strandline.processing.pipelines.graph.branches import BRANCHES_MAX, plan_branches
-from strandline.processing.pipelines.model import EmitSpec, PipelineSpec, StepSpec, WindowSpec
-from strandline.processing.pipelines.stages import Column, Derive, Emit, RecordStage, RowStep, Select, Stage, Where
+from strandline.processing.pipelines.model import EmitSpec, MapSpec, PipelineSpec, StepSpec, WindowSpec
+from strandline.processing.pipelines.stages import (
+    Column,
+    Derive,
+    Emit,
+    MapRows,
+    RecordStage,
+    RowStep,
+    Select,
+    Stage,
+    Where,
+)
 from strandline.processing.pipelines.step_graph import STREAM
 from strandline.results.names import OWN_PREFIX, WINDOW_FIELDS
 
@@ -55,6 +66,7 @@ class _Check:
         self.pipeline = pipeline
         self.stream = stream
         self.document = document or YamlDocument("pipeline", pipeline.pipeline, {}, source="<stored>")
+        self.is_submitted = document is not None
         self.problems: list[Problem] = []
         self.columns: dict[str, str | None] = dict(stream.types)
         """These five are the `_Place` of the step at which the check is."""
@@ -80,6 +92,8 @@ class _Check:
                 self._derive(path, step.derive)
             elif step.where is not None:
                 self._where((*path, "where"), step.where)
+            elif step.map is not None:
+                self._map((*path, "map"), step.map)
             elif step.select is not None:
                 self._select((*path, "select"), step.select)
             elif step.drop is not None:
@@ -176,12 +190,45 @@ class _Check:
             column = self._expression((*path, "derive", name), text, aggregate=False)
             if column:
                 columns.append(column)
-        before = {name.lower(): name for name in self.columns}
-        for name in derive:
-            if other := before.get(name.lower()):
-                self._add((*path, "derive", name), f"there is a column '{other}' already; choose another name")
+        self._are_new((*path, "derive"), derive)
         self.columns |= dict.fromkeys(derive) | {column.name: column.type for column in columns}
         self._done(Derive(path_text((*path, "derive")), tuple(columns)))
+
+    def _map(self, path: Path, spec: MapSpec) -> None:
+        """Fields that a Python function gives. Whether it may be called is asked of a document that is submitted; of a stored one
+        it is asked where the function runs."""
+        for number, name in enumerate(spec.reads):
+            if name not in self.columns:
+                self._add((*path, "reads", number), f"unknown column '{name}'{did_you_mean(name, self.columns)}")
+            elif name in spec.reads[:number]:
+                self._add((*path, "reads", number), f"'{name}' stands twice")
+        if not self.stages:
+            self.columns_read.update(name for name in spec.reads if name in self.stream.fields)
+        self._are_new((*path, "columns"), spec.columns)
+        if self.is_submitted:
+            try:
+                installed_function(spec.function)
+            except FunctionUnusable as error:
+                self._add((*path, "function"), str(error))
+        columns = [(name, normal_type(kind.removesuffix("?")) or kind) for name, kind in spec.columns.items()]
+        may_be_null = tuple(name for name, kind in spec.columns.items() if kind.endswith("?"))
+        self.columns |= dict(columns)
+        self.pending.append(
+            MapRows(
+                path_text(path),
+                spec.function,
+                tuple(spec.reads),
+                tuple(columns),
+                may_be_null,
+                package_of(spec.function),
+            )
+        )
+
+    def _are_new(self, path: Path, names: Iterable[str]) -> None:
+        before = {name.lower(): name for name in self.columns}
+        for name in names:
+            if other := before.get(name.lower()):
+                self._add((*path, name), f"there is a column '{other}' already; choose another name")
 
     def _where(self, path: Path, text: str) -> None:
         column = self._expression(path, text, aggregate=False)

@@ -11,24 +11,26 @@ from strandline.core.field_types import (
     NULL,
     PRECISION_MAX,
     TYPE_NAMES,
+    WHOLE_RANGES,
     decimal_digits,
     decimal_type,
     is_decimal,
     is_number,
 )
-from strandline.processing.pipelines.aggregate_types import share_of
 from strandline.processing.pipelines.expressions import (
     ARITHMETIC,
+    BITS,
     COMPARISONS,
     PERCENTILES,
     SPREADS,
-    TO_DOUBLE,
-    TO_STRING,
     Expression,
     ExpressionError,
     refuse_unknown_columns,
     sql_of,
 )
+from strandline.processing.pipelines.functions.aggregate_types import share_of
+from strandline.processing.pipelines.functions.signature import COMMON, FIRST, Argument, Function
+from strandline.processing.pipelines.functions.table import CALLS, TABLE
 
 _SIGNED_PRECISION_MAX = 34
 """Spark negates a decimal in the precision of IEEE 754 decimal128."""
@@ -52,9 +54,9 @@ def infer_type(expression: Expression, columns: Mapping[str, str]) -> str:
 
 def type_of(node: exp.Expr, columns: Mapping[str, str]) -> str:
     """The type of a checked tree's value, `null` for a bare null. Raises ExpressionError as `infer_type`."""
-    for kinds, rule in _RULES:
-        if isinstance(node, kinds):
-            return rule(node, columns)
+    rule = _RULE_OF.get(type(node))
+    if rule is not None:
+        return rule(node, columns)
     raise ExpressionError(f"{sql_of(node)}: its type can't be told; write a cast around it")
 
 
@@ -253,22 +255,91 @@ def _to_double(node: exp.Expr, columns: Mapping[str, str]) -> str:
     return "double"
 
 
-def _to_string(node: exp.Expr, columns: Mapping[str, str]) -> str:
+def _concat(node: exp.Expr, columns: Mapping[str, str]) -> str:
     _strings(node, list(node.iter_expressions()), columns)
     return "string"
 
 
-def _length(node: exp.Expr, columns: Mapping[str, str]) -> str:
-    _strings(node, (node.this,), columns)
-    return "integer"
+def _bits(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    return _common(node, [_whole_number(node, type_of(one, columns)) for one in node.iter_expressions()])
 
 
-def _substring(node: exp.Expr, columns: Mapping[str, str]) -> str:
-    _strings(node, (node.this,), columns)
-    for place in (node.args.get("start"), node.args.get("length")):
-        if place is not None:
-            _expect(node, type_of(place, columns), "integer")
-    return "string"
+def _call(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    return _typed(CALLS[node.name.lower()], node, node.expressions, columns)
+
+
+def _typed(function: Function, node: exp.Expr, operands: Sequence[exp.Expr], columns: Mapping[str, str]) -> str:
+    """The type of a function's value, by its signature."""
+    if len(operands) < function.count_min or (function.count_max is not None and len(operands) > function.count_max):
+        raise ExpressionError(f"{sql_of(node)}: expected {function.call}")
+    found = []
+    for at, operand in enumerate(operands):
+        argument = function.argument(at)
+        if argument.written is None:
+            found.append(type_of(operand, columns))
+            _fits(node, argument, found[-1])
+    written_arguments(function, node, operands)
+    if function.result in (COMMON, FIRST):
+        return _common(node, found) if function.result == COMMON else found[0]
+    return function.result
+
+
+def written_arguments(function: Function, node: exp.Expr, operands: Sequence[exp.Expr]) -> dict[int, object]:
+    """Place -> what was read there, of the arguments that must be written out. Raises ExpressionError."""
+    found: dict[int, object] = {}
+    for at, argument in enumerate(function.arguments):
+        if argument.written is None:
+            continue
+        shown = _written_text(argument, operands[at]) if at < len(operands) else _default_text(argument)
+        if shown is None:
+            example = "HOUR" if argument.is_word else "'...'" if argument.type == "string" else "2"
+            raise ExpressionError(f"{sql_of(node)}: '{argument.name}' must be written out, as {example}")
+        try:
+            found[at] = argument.written(shown)
+        except ValueError as error:
+            raise ExpressionError(f"{sql_of(node)}: '{argument.name}' {error}") from error
+    if function.together is not None:
+        try:
+            function.together(*found.values())
+        except ValueError as error:
+            raise ExpressionError(f"{sql_of(node)} {error}") from error
+    return found
+
+
+def _written_text(argument: Argument, operand: exp.Expr) -> str | None:
+    if argument.is_word:
+        return operand.name if isinstance(operand, exp.Var) else None
+    if argument.type == "string":
+        return operand.name if isinstance(operand, exp.Literal) and operand.is_string else None
+    number = _whole_literal(operand)
+    return None if number is None else str(number)
+
+
+def _default_text(argument: Argument) -> str:
+    assert argument.default is not None, "it may be left out"
+    return argument.default.strip("'")
+
+
+def _fits(node: exp.Expr, argument: Argument, found: str) -> None:
+    match argument.type:
+        case "any":
+            return
+        case "double" | "plain" | "number" if _group(found) != "number":
+            raise ExpressionError(f"{sql_of(node)}: expected a number, got {_a(found)}")
+        case "plain" if is_decimal(found):
+            raise ExpressionError(f"{sql_of(node)}: is not for decimals; write a cast to double around {_a(found)}")
+        case "double" | "plain" | "number":
+            return
+        case "whole" | "long":
+            _whole_number(node, found)
+        case _:
+            _expect(node, found, argument.type)
+
+
+def _whole_number(node: exp.Expr, found: str) -> str:
+    if found not in WHOLE_RANGES:
+        raise ExpressionError(f"{sql_of(node)}: expected a whole number, got {_a(found)}")
+    return found
 
 
 def _count(node: exp.Expr, columns: Mapping[str, str]) -> str:
@@ -336,22 +407,16 @@ _RULES: tuple[tuple[tuple[type[exp.Expr], ...], _Rule], ...] = (
     ((exp.Literal,), _literal),
     ((exp.Null,), lambda node, columns: NULL),
     ((exp.Boolean,), lambda node, columns: "boolean"),
-    ((exp.Neg, exp.Abs), _exactly_signed),
+    ((exp.Neg,), _exactly_signed),
     (ARITHMETIC, _arithmetic),
+    ((*BITS, exp.BitwiseNot), _bits),
     ((*COMPARISONS, exp.Between, exp.In), _comparison),
     ((exp.Is,), _is),
     ((exp.Like,), _like),
     ((exp.And, exp.Or, exp.Not), _logical),
-    ((exp.Case, exp.If), _case),
-    ((exp.Coalesce, exp.Least, exp.Greatest), _same),
-    ((exp.Nullif,), _nullif),
-    ((exp.Cast,), _cast),
-    ((exp.Ceil, exp.Floor), _whole),
-    ((exp.Round,), _round),
-    (TO_DOUBLE, _to_double),
-    ((*TO_STRING, exp.Concat, exp.DPipe), _to_string),
-    ((exp.Length,), _length),
-    ((exp.Substring,), _substring),
+    ((exp.Case,), _case),
+    ((exp.DPipe,), _concat),
+    ((exp.Anonymous,), _call),
     ((exp.Count,), _count),
     ((exp.Sum,), _sum),
     ((exp.Avg,), _average),
@@ -361,7 +426,31 @@ _RULES: tuple[tuple[tuple[type[exp.Expr], ...], _Rule], ...] = (
     ((exp.ApproxDistinct,), _count_of_distinct),
     ((exp.Filter,), _filtered),
 )
-"""Kinds of node and the rule for the type of their value; the first that fits."""
+"""Kinds of node and the rule for the type of their value; the functions of the table have theirs by it."""
+_RESULTS: dict[str, _Rule] = {
+    "signed": _exactly_signed,
+    "rounded": _round,
+    "whole": _whole,
+    "arithmetic": _arithmetic,
+    "same": _same,
+    "chosen": _case,
+    "nullif": _nullif,
+    "cast": _cast,
+}
+"""The rules to which a result's type in the table may refer."""
+
+
+def _rule_for(function: Function) -> _Rule:
+    """The rule for the nodes that the parser makes of a function's calls."""
+    return _RESULTS.get(function.result) or (
+        lambda node, columns: _typed(function, node, list(node.iter_expressions()), columns)
+    )
+
+
+_RULE_OF: dict[type[exp.Expr], _Rule] = {
+    **{function.node: _rule_for(function) for function in TABLE if function.node is not None},
+    **{kind: rule for kinds, rule in _RULES for kind in kinds},
+}
 
 
 def _common(node: exp.Expr, operands: Iterable[str]) -> str:

@@ -9,14 +9,17 @@ quoted: nothing that the parser did not understand can reach Spark. The types of
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import sqlglot
 from sqlglot import Token, TokenType, exp
 from sqlglot.errors import SqlglotError
 
 from strandline.core.documents import did_you_mean
+from strandline.processing.pipelines.functions.table import BY_NAME, CALLS, OTHER_NAMES, TABLE
 
 LENGTH_MAX = 4_000
 BRACKETS_DEEP_MAX = 24
@@ -27,6 +30,22 @@ TYPE_CALLS_DEEP_MAX = 3
 """`double(int(x))` has two. The parser tries each of them as a type first, so its work doubles with each level."""
 _SPLIT = "split it over several derive steps"
 _SPARK = sqlglot.Dialect.get_or_raise("spark")
+
+
+def _plain_call(name: str) -> Callable[[list[exp.Expr]], exp.Expr]:
+    return lambda arguments: exp.Anonymous(this=name, expressions=arguments)
+
+
+class _Parser(_SPARK.parser_class):  # type: ignore[misc, name-defined]
+    """Spark's, but a function whose signature is in the table is a plain call: its arguments stay what and where they are."""
+
+    FUNCTIONS: ClassVar = {
+        **_SPARK.parser_class.FUNCTIONS,
+        **{name.upper(): _plain_call(name) for name in CALLS},
+        **{other.upper(): _plain_call(name) for other, name in OTHER_NAMES.items()},
+    }
+
+
 _TYPE_TOKENS = _SPARK.parser_class.TYPE_TOKENS
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
@@ -59,11 +78,11 @@ def parse_expression(text: str) -> Expression:
         _refuse_deep_brackets(tokens)
         _refuse_dropped_arguments(tokens)
         # An expression, not a statement: else a column named `load` or `cache` would begin a command.
-        trees = [tree for tree in _SPARK.parser().parse_into(exp.Condition, tokens, text) if tree is not None]
+        trees = [tree for tree in _Parser(dialect=_SPARK).parse_into(exp.Condition, tokens, text) if tree is not None]
         if len(trees) != 1:
             raise ExpressionError(f"expected one expression, got {len(trees)}; remove the ';'")
-        tree = trees[0]
-        _refuse_deep_tree(tree)
+        _refuse_deep_tree(trees[0])
+        tree = _with_calls(trees[0])
         _refuse_unknown_nodes(tree)
         aggregates = list(tree.find_all(*_AGGREGATES))
         _refuse_misplaced_aggregates(tree, aggregates)
@@ -74,6 +93,12 @@ def parse_expression(text: str) -> Expression:
     except RecursionError as error:
         raise ExpressionError("is nested too deeply; split it over several derive steps") from error
     return Expression(text=text, tree=tree, columns=columns, sql=sql, is_aggregate=bool(aggregates))
+
+
+def tree_of(sql: str) -> exp.Expr:
+    """The tree of a normalised text, as `parse_expression` made it."""
+    parser = _Parser(dialect=_SPARK)
+    return _with_calls(parser.parse_into(exp.Condition, _SPARK.tokenize(sql), sql)[0])
 
 
 def refuse_unknown_columns(expression: Expression, known: Mapping[str, object]) -> None:
@@ -89,29 +114,25 @@ def refuse_unknown_columns(expression: Expression, known: Mapping[str, object]) 
 
 ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod)
 COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ)
+BITS = (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor)
 PERCENTILES = (exp.Quantile, exp.Median, exp.ApproxQuantile)
 SPREADS = (exp.Stddev, exp.StddevSamp, exp.StddevPop, exp.Variance, exp.VariancePop)
 _AGGREGATES = (
     exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max, *SPREADS, exp.First, exp.Last, exp.ArgMin, exp.ArgMax,
     exp.ApproxDistinct, *PERCENTILES,
 )  # fmt: skip
-TO_DOUBLE = (exp.Sqrt, exp.Pow, exp.Ln, exp.Exp)
-TO_STRING = (exp.Lower, exp.Upper, exp.Trim)
-FUNCTIONS = (
-    "abs", "approx_count_distinct", "approx_percentile", "avg", "cast", "ceil", "coalesce", "concat", "count", "exp",
-    "first", "floor", "greatest", "if", "last", "least", "length", "ln", "lower", "ltrim", "max", "max_by", "median", "min",
-    "min_by", "mod", "nullif", "percentile", "pow", "round", "rtrim", "sqrt", "stddev", "stddev_pop", "substring", "sum",
-    "trim", "try_cast", "upper", "var_pop", "variance",
+_AGGREGATE_NAMES = (
+    "approx_count_distinct", "approx_percentile", "avg", "count", "first", "last", "max", "max_by", "median", "min", "min_by",
+    "percentile", "stddev", "stddev_pop", "sum", "var_pop", "variance",
 )  # fmt: skip
+FUNCTIONS = tuple(sorted((*BY_NAME, *_AGGREGATE_NAMES)))
 """The functions that an expression may call, by the names to write."""
 _ALLOWED = frozenset(
     (
-        *ARITHMETIC, *COMPARISONS, *_AGGREGATES, *TO_DOUBLE, *TO_STRING,
-        exp.Abs, exp.And, exp.Between, exp.Boolean, exp.Case, exp.Cast, exp.Ceil, exp.Coalesce, exp.Column, exp.Concat,
-        exp.Distinct, exp.Filter, exp.Where,
-        exp.DPipe, exp.DataType, exp.DataTypeParam, exp.Floor, exp.Greatest, exp.Identifier, exp.If, exp.In, exp.Is,
-        exp.Least, exp.Length, exp.Like, exp.Literal, exp.Neg, exp.Not, exp.Null, exp.Nullif, exp.Or, exp.Paren,
-        exp.Round, exp.Star, exp.Substring, exp.TryCast,
+        *ARITHMETIC, *COMPARISONS, *BITS, *_AGGREGATES, *(one.node for one in TABLE if one.node is not None),
+        exp.And, exp.Anonymous, exp.Between, exp.BitwiseNot, exp.Boolean, exp.Case, exp.Column, exp.DPipe, exp.DataType,
+        exp.DataTypeParam, exp.Distinct, exp.Filter, exp.Identifier, exp.In, exp.Is, exp.Like, exp.Literal, exp.Neg, exp.Not,
+        exp.Null, exp.Or, exp.Paren, exp.Star, exp.Var, exp.Where,
     )
 )  # fmt: skip
 _ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
@@ -217,7 +238,7 @@ def _refuse_deep_tree(tree: exp.Expr) -> None:
 
 def _refuse_unknown_nodes(tree: exp.Expr) -> None:
     for node in tree.walk():
-        if type(node) not in _ALLOWED:
+        if type(node) not in _ALLOWED or (isinstance(node, exp.Anonymous) and node.name.lower() not in CALLS):
             raise ExpressionError(_refusal(node))
     for node in tree.walk():
         allowed = _ARGUMENTS.get(type(node))
@@ -226,6 +247,10 @@ def _refuse_unknown_nodes(tree: exp.Expr) -> None:
             raise ExpressionError(f"{sql_of(node)}{_place(node)} has a form that is not supported here")
         if node.error_messages():
             raise ExpressionError(f"{sql_of(node)}{_place(node)} lacks an argument")
+        if isinstance(node, BITS) and any(
+            isinstance(one, BITS) and type(one) is not type(node) for one in _sides(node)
+        ):
+            raise ExpressionError(f"{sql_of(node)}: set brackets, so that everybody reads it alike")
         if isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count):
             raise ExpressionError("'*' stands only in count(*)")
         if isinstance(node, exp.Distinct):
@@ -267,6 +292,67 @@ def _refusal(node: exp.Expr) -> str:
     return f"{sql_of(node)} is not supported in an expression"
 
 
+def _sides(node: exp.Expr) -> tuple[exp.Expr, exp.Expr]:
+    return node.this, node.expression
+
+
+# What the parser has in forms of its own, as calls of functions
+
+_EXTRACTED = {
+    "YEAR": "year", "QUARTER": "quarter", "MONTH": "month", "WEEK": "weekofyear", "DAY": "day", "DAYOFWEEK": "dayofweek",
+    "DOW": "dayofweek", "DOY": "dayofyear", "HOUR": "hour", "MINUTE": "minute", "SECOND": "second",
+}  # fmt: skip
+
+
+def _with_calls(tree: exp.Expr) -> exp.Expr:
+    """The tree with `time + interval '1' hour`, `extract(hour from time)` and `text rlike pattern` as calls of functions, and
+    without columns where words are meant."""
+    for node in list(tree.walk()):
+        call = _call_for(node)
+        if call is not node:
+            call.meta.update(node.meta)
+            tree = call if node is tree else tree
+            node.replace(call)
+    return tree
+
+
+def _call_for(node: exp.Expr) -> exp.Expr:
+    if isinstance(node, exp.RegexpLike) and not node.args.get("flag"):
+        return exp.Anonymous(this="regexp_like", expressions=[node.this, node.expression])
+    if isinstance(node, exp.RawString):
+        return exp.Literal.string(node.name)
+    if isinstance(node, exp.Extract):
+        return _extraction(node)
+    if isinstance(node, exp.Add | exp.Sub) and isinstance(node.expression, exp.Interval):
+        return _moved_time(node, node.expression)
+    if isinstance(node, exp.Column) and isinstance(node.parent, exp.Anonymous):
+        function, at = CALLS.get(node.parent.name.lower()), node.parent.expressions.index(node)
+        if function is not None and function.argument(at).is_word and not node.this.quoted:
+            return exp.Var(this=node.name.upper())
+    return node
+
+
+def _extraction(node: exp.Extract) -> exp.Expr:
+    part = node.name.upper()
+    if part not in _EXTRACTED:
+        raise ExpressionError(f"{sql_of(node)}: expected one of: {', '.join(_EXTRACTED)}")
+    return exp.Anonymous(this=_EXTRACTED[part], expressions=[node.expression])
+
+
+def _moved_time(node: exp.Add | exp.Sub, interval: exp.Interval) -> exp.Expr:
+    count, unit = interval.this, interval.args.get("unit")
+    if (
+        not isinstance(count, exp.Literal)
+        or not re.fullmatch(r"-?\d{1,18}", count.name)
+        or not isinstance(unit, exp.Var)
+    ):
+        raise ExpressionError(f"{sql_of(node)}: expected an interval of one unit, as interval '90' minute")
+    number = -int(count.name) if isinstance(node, exp.Sub) else int(count.name)
+    literal = exp.Literal.number(abs(number))
+    signed = exp.Neg(this=literal) if number < 0 else literal
+    return exp.Anonymous(this="timestampadd", expressions=[exp.Var(this=unit.name.upper()), signed, node.this])
+
+
 _SYNONYMS = {
     "mean": "avg",
     "std": "stddev",
@@ -275,6 +361,15 @@ _SYNONYMS = {
     "argmin": "min_by",
     "argmax": "max_by",
     "quantile": "percentile",
+    "dateadd": "timestampadd",
+    "date_add": "timestampadd",
+    "datediff": "timestampdiff",
+    "date_diff": "timestampdiff",
+    "trunc": "date_trunc",
+    "to_date": "to_timestamp",
+    "from_unixtime": "date_format",
+    "convert_timezone": "from_utc_timestamp",
+    "split": "split_part",
 }
 
 

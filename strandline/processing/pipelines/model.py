@@ -22,6 +22,7 @@ from pydantic_core import CoreSchema
 
 from strandline.core.documents import Path, did_you_mean
 from strandline.core.durations import format_duration
+from strandline.core.field_types import TYPE_NAMES, normal_type
 from strandline.core.stream import (
     FIELD_NAMES_SCHEMA,
     DocumentModel,
@@ -326,6 +327,33 @@ class SinkSpec(DocumentModel):
     """What the sink makes of it. No secrets."""
 
 
+class MapSpec(DocumentModel):
+    """Fields that a Python function of an installed package computes."""
+
+    function: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", max_length=200)]
+    """`package.module:function`. The setting ALLOW_FUNCTIONS must name it or its module."""
+    reads: list[str] = Field(min_length=1)
+    """The fields that it gets, as the columns of a RecordBatch of Arrow."""
+    columns: dict[FieldName, str] = Field(min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA)
+    """The fields that it gives: name -> type; with a `?` behind the type no value is an answer."""
+    deterministic: bool
+    """Must be true: the same record gives the same values in each run, whatever records are beside it."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if not self.deterministic:
+            yield (
+                ("deterministic",),
+                "must be true: a result is the same in every replay, so the same record must give the same values whenever, and "
+                "with whatever other records, the function is called",
+            )
+        for name, kind in self.columns.items():
+            try:
+                if normal_type(kind.removesuffix("?")) is None:
+                    yield ("columns", name), f"'{kind}' is not a type; expected one of: {', '.join(TYPE_NAMES)}"
+            except ValueError as error:
+                yield ("columns", name), f"{kind}: {error}"
+
+
 EmitKind = Literal["elasticsearch", "stream", "files", "sql", "sink"]
 EMIT_KINDS: tuple[EmitKind, ...] = ("elasticsearch", "stream", "files", "sql", "sink")
 
@@ -381,10 +409,10 @@ class EmitSpec(DocumentModel):
 
 
 class StepSpec(DocumentModel):
-    """One step: `derive`, `where`, `select`, `drop`, `window` with or without `emit` beside it, or `emit` alone. Each may say by
-    `from` what it takes."""
+    """One step: `derive`, `where`, `map`, `select`, `drop`, `window` with or without `emit` beside it, or `emit` alone. Each may
+    say by `from` what it takes."""
 
-    VERBS: ClassVar[tuple[str, ...]] = ("derive", "where", "select", "drop", "window")
+    VERBS: ClassVar[tuple[str, ...]] = ("derive", "where", "map", "select", "drop", "window")
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [{"required": [verb]} for verb in VERBS]
@@ -393,7 +421,7 @@ class StepSpec(DocumentModel):
     )
 
     NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {
-        verb: f"'{verb}' is not supported yet; only derive, where, select, drop, window and emit are"
+        verb: f"'{verb}' is not supported yet; only derive, where, map, select, drop, window and emit are"
         for verb in ("enrich", "dedupe", "join", "lookup", "sort", "distinct")
     }
     derive: dict[FieldName, ExpressionText] | None = Field(
@@ -402,6 +430,8 @@ class StepSpec(DocumentModel):
     """New fields: name -> expression over the fields before this step."""
     where: ExpressionText | None = None
     """Keeps the records for which this is true."""
+    map: MapSpec | None = None
+    """New fields by a Python function: {function, reads, columns, deterministic}."""
     select: list[str] | None = Field(default=None, min_length=1)
     """Keeps these fields alone, in this order."""
     drop: list[str] | None = Field(default=None, min_length=1)

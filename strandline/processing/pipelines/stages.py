@@ -45,7 +45,24 @@ class Select:
     names: tuple[str, ...]
 
 
-RowStep = Derive | Where | Select
+@dataclass(frozen=True)
+class MapRows:
+    """Adds the columns that a Python function of an installed package computes."""
+
+    step: str
+    function: str
+    """`package.module:function`."""
+    reads: tuple[str, ...]
+    """The columns that it gets."""
+    columns: tuple[tuple[str, str], ...]
+    """(name, type) of those that it gives."""
+    may_be_null: tuple[str, ...]
+    """Those of them in which no value is an answer."""
+    package: str
+    """The package that the function is of, with its release. A part of what the pipeline computes."""
+
+
+RowStep = Derive | Where | Select | MapRows
 
 
 @dataclass(frozen=True)

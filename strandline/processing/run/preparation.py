@@ -7,6 +7,7 @@ import structlog
 from strandline.core.errors import LogUnavailable, NotFound
 from strandline.core.failpoints import failpoint
 from strandline.processing.emission.fencing import fence_older_runs
+from strandline.processing.pipelines.functions.installed import installed_function
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.processing.run.newer_results import require_newest_ledger
@@ -30,15 +31,18 @@ log = structlog.get_logger()
 def prepare_run(run: JobRun, index_url: str | None, plan: RewindPlan, snapshot: Snapshot | None) -> None:
     """Prepare a run by this plan, from `snapshot` where there is one. `index_url`: where documents go, if they go to an index.
 
-    1. Make sure that log and stream are those that the job has read.
+    1. Make sure that the functions that it calls are there, and that log and stream are those that the job has read.
     2. Record where a job begins that begins at the latest record.
     3. Make sure that ledger and topic still hold what the plan needs.
     4. Say in the ledger how the run begins.
     5. Fence the producers of older runs.
     6. Make sure that nothing is there that the ledger can't know. Before the fencing something might still come.
 
-    Raises LogTruncated, Conflict, NotFound, LogUnavailable, LedgerUnavailable.
+    Raises FunctionUnusable, LogTruncated, Conflict, NotFound, LogUnavailable, LedgerUnavailable.
     """
+    functions = run.pipeline.functions
+    for function in functions:
+        installed_function(function)
     continuity = LogContinuity(run.job, run.stream, run.ledger.stream(run.stream).topic_id, run.index)
     continuity.require(run.ledger.last_slice(run.job))
     try:
@@ -53,12 +57,15 @@ def prepare_run(run: JobRun, index_url: str | None, plan: RewindPlan, snapshot: 
         "slice_first": plan.slice_first,
         "slice_committed": plan.slice_committed,
         "records": cost.records,
+        **({"functions": functions} if functions else {}),
     }
     log.info("rewind planned", job=run.job, reaches_back_to_ms=plan.reaches_back_to_ms, **facts)
     source = "the log" if snapshot is None else f"the snapshot of run {snapshot.epoch} and the log"
     message = (
         f"run {run.epoch} begins from {source}, at slice {plan.slice_first}; {cost.records} records are read again"
     )
+    if functions:
+        message += f"; it calls {', '.join(f'{name} of {package}' for name, package in functions.items())}"
     run.ledger.record_event(RUN_BEGINS, message, run.job, run.epoch, facts)
     failpoint("rewind.planned")
     fence_older_runs(run.ledger, run.settings.kafka_bootstrap, run.row)

@@ -1,0 +1,19 @@
+"""What each function of the table computes: its arguments as columns, and as they were read where they must be written out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from strandline.processing.operators.functions.number_kernels import NUMBER_KERNELS
+from strandline.processing.operators.functions.text_kernels import WORD_KERNELS
+from strandline.processing.operators.functions.times import TIME_KERNELS, Kernel
+from strandline.processing.operators.functions.written_times import WRITTEN_TIME_KERNELS
+from strandline.processing.operators.functions.zones import ZONE_KERNELS
+
+KERNELS: Mapping[str, Kernel] = {
+    **NUMBER_KERNELS,
+    **WORD_KERNELS,
+    **TIME_KERNELS,
+    **ZONE_KERNELS,
+    **WRITTEN_TIME_KERNELS,
+}

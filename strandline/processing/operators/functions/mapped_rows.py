@@ -1,0 +1,131 @@
+"""The `map` step: columns that a Python function of an installed package computes from a batch of rows.
+
+A row's values may depend on that row alone. So the function is called again now and then, with the same rows in two parts, and
+another answer stops the job. Where it raises an error, the batch is cut in halves until the rows that it fails for stand alone;
+those have a problem, and the others their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.core.errors import FunctionUnusable
+from strandline.processing.pipelines.arrow_types import arrow_type
+from strandline.processing.pipelines.functions.installed import first_line, installed_function, package_of
+from strandline.processing.pipelines.stages import MapRows
+
+CHECKED_FIRST = 4
+"""So many batches of each process are computed twice, from its first one on,"""
+CHECKED_EVERY = 100
+"""and then one of so many."""
+
+
+class MappedRows:
+    """One step, in one process."""
+
+    def __init__(self, step: MapRows) -> None:
+        self._step = step
+        self._schema = pa.schema([(name, arrow_type(kind)) for name, kind in step.columns])
+        self._function: Callable[..., Any] | None = None
+        self._batches = 0
+
+    def __call__(self, columns: Mapping[str, pa.Array], rows: int) -> tuple[dict[str, pa.Array], dict[int, str]]:
+        """The new columns, and row -> what went wrong, for the rows that the function fails for; they have no values.
+
+        Raises FunctionUnusable, which stops the job: the function is not what the pipeline says.
+        """
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in self._step.reads], list(self._step.reads))
+        given, errors = self._computed(batch)
+        self._batches += 1
+        if self._batches <= CHECKED_FIRST or self._batches % CHECKED_EVERY == 0:
+            self._refuse_other_values(batch, given, errors)
+        return dict(zip(self._schema.names, given.columns, strict=True)), errors
+
+    def _computed(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """At most two calls a row, and one where no row fails."""
+        if not batch.num_rows:
+            return self._nothing(0), {}
+        try:
+            answer = self._loaded()(batch)
+        except FunctionUnusable:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever a foreign function raises is the problem of the rows it got
+            if batch.num_rows == 1:
+                return self._nothing(1), {0: f"{type(error).__name__}: {first_line(error)}"}
+            return self._in_two(batch)
+        return self._checked(answer, batch.num_rows), {}
+
+    def _in_two(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
+        half = batch.num_rows // 2
+        # A copy: what the function gets never shows where the rows stood before.
+        first, errors = self._computed(_copied(batch.slice(0, half)))
+        second, more = self._computed(_copied(batch.slice(half)))
+        return pa.concat_batches([first, second]), errors | {half + row: text for row, text in more.items()}
+
+    def _nothing(self, rows: int) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([pa.nulls(rows, kind) for kind in self._schema.types], schema=self._schema)
+
+    def _loaded(self) -> Callable[..., Any]:
+        """Imported at the first call: only processes that compute rows need the function."""
+        if self._function is None:
+            here, wanted = package_of(self._step.function), self._step.package
+            self._function = installed_function(self._step.function)
+            if here != wanted:
+                raise FunctionUnusable(
+                    f"{self._step.step}: {self._step.function} is of {here} here and of {wanted or 'no package'} where the job "
+                    "was started; install the same package everywhere, and restart the job"
+                )
+        return self._function
+
+    def _checked(self, answer: object, rows: int) -> pa.RecordBatch:
+        """The answer, if it has the form that the step says."""
+        wanted = ", ".join(f"{name}: {kind}" for name, kind in self._step.columns)
+        if not isinstance(answer, pa.RecordBatch):
+            raise self._unusable(f"returned a {type(answer).__name__}; expected a RecordBatch with {wanted}")
+        if answer.num_rows != rows:
+            raise self._unusable(f"returned {answer.num_rows} rows for {rows}; expected one for each, in their order")
+        if sorted(answer.schema.names) != sorted(self._schema.names):
+            raise self._unusable(f"returned the columns {', '.join(answer.schema.names)}; expected {wanted}")
+        given = []
+        for name, kind in zip(self._schema.names, self._schema.types, strict=True):
+            column = answer.column(name)
+            if pa.types.is_null(column.type):
+                column = pa.nulls(rows, kind)
+            if column.type != kind:
+                raise self._unusable(f"returned {name} as {column.type}; expected {kind}")
+            given.append(column)
+        return pa.RecordBatch.from_arrays(given, schema=self._schema)
+
+    def _refuse_other_values(self, batch: pa.RecordBatch, given: pa.RecordBatch, errors: Mapping[int, str]) -> None:
+        again, other_errors = self._in_two(batch) if batch.num_rows > 1 else self._computed(batch)
+        names = [
+            name
+            for name, one, other in zip(self._schema.names, given.columns, again.columns, strict=True)
+            if not _is_same(one, other)
+        ]
+        if names or errors.keys() != other_errors.keys():
+            what = f"other values of {', '.join(names)}" if names else "errors for other rows"
+            raise self._unusable(
+                f"gave {what} when it was called again with the same rows, in two parts. A row's values may depend on that row "
+                "alone, not on other rows, earlier calls, chance or the clock, or a replay would give other results"
+            )
+
+    def _unusable(self, what: str) -> FunctionUnusable:
+        return FunctionUnusable(f"{self._step.step}: {self._step.function} of {self._step.package} {what}")
+
+
+def _copied(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.take(pa.array(range(batch.num_rows), pa.int64()))
+
+
+def _is_same(one: pa.Array, other: pa.Array) -> bool:
+    """To the last bit."""
+    if pa.types.is_floating(one.type):
+        if not one.is_valid().equals(other.is_valid()):
+            return False
+        one, other = (pc.fill_null(array, 0.0).view(pa.int64()) for array in (one, other))
+    return bool(one.equals(other))

@@ -1,0 +1,178 @@
+"""Functions of times: parts, truncation, sums and differences. A time is microseconds since 1970, UTC; what does not fit is
+null."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from sqlglot import exp
+
+from strandline.processing.operators.arithmetic import INTEGER_OPERATIONS, Bools, array_of, numbers_of, valid_in
+from strandline.processing.operators.casting import arrow_type
+from strandline.processing.pipelines.functions.written import FIXED_UNITS, MONTH_UNITS
+
+Numbers = npt.NDArray[np.int64]
+
+DAY_US = 86_400_000_000
+_MONTHS_MAX = 12 * 600_000
+"""More than lie between any two timestamps."""
+_TIMESTAMP = arrow_type("timestamp")
+
+
+def micros_in(times: pa.Array) -> Numbers:
+    """Microseconds since 1970; 0 where there is no time."""
+    return numbers_of(times.view(pa.int64()))
+
+
+def times_of(micros: Numbers, valid: Bools) -> pa.Array:
+    """Microseconds since 1970 as timestamps, null where they are not valid."""
+    return array_of(micros, valid).view(_TIMESTAMP)
+
+
+def days_in(micros: Numbers) -> Numbers:
+    """Days since 1970, rounded down."""
+    return micros // DAY_US
+
+
+def months_in(days: Numbers) -> Numbers:
+    """Months since January 1970 of days since 1970."""
+    return days.view("datetime64[D]").astype("datetime64[M]").astype(np.int64)
+
+
+def first_days(months: Numbers) -> Numbers:
+    """The first days of months since January 1970, as days since 1970."""
+    return months.view("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+
+
+def weekdays(days: Numbers) -> Numbers:
+    """0 is Monday."""
+    return (days + 3) % 7
+
+
+def days_of_year(days: Numbers) -> Numbers:
+    """From 1 on."""
+    return days - first_days(months_in(days) // 12 * 12) + 1
+
+
+def _week_of_year(days: Numbers) -> Numbers:
+    """By ISO 8601: a week belongs to the year of its Thursday."""
+    return (days_of_year(days - weekdays(days) + 3) - 1) // 7 + 1
+
+
+def days_of_month(days: Numbers) -> Numbers:
+    """From 1 on."""
+    return days - first_days(months_in(days)) + 1
+
+
+def _of_days(compute: Callable[[Numbers], Numbers]) -> Callable[[pa.Array], pa.Array]:
+    return lambda times: _integers(compute(days_in(micros_in(times))), times)
+
+
+def _of_clock(unit_us: int, count: int) -> Callable[[pa.Array], pa.Array]:
+    return lambda times: _integers(micros_in(times) // unit_us % count, times)
+
+
+def _integers(values: Numbers, times: pa.Array) -> pa.Array:
+    return array_of(values.astype(np.int32), valid_in(times))
+
+
+PARTS: dict[str, Callable[[pa.Array], pa.Array]] = {
+    "year": _of_days(lambda days: months_in(days) // 12 + 1970),
+    "quarter": _of_days(lambda days: months_in(days) % 12 // 3 + 1),
+    "month": _of_days(lambda days: months_in(days) % 12 + 1),
+    "day": _of_days(days_of_month),
+    "dayofweek": _of_days(lambda days: (weekdays(days) + 1) % 7 + 1),
+    "weekday": _of_days(weekdays),
+    "dayofyear": _of_days(days_of_year),
+    "weekofyear": _of_days(_week_of_year),
+    "hour": _of_clock(3_600_000_000, 24),
+    "minute": _of_clock(60_000_000, 60),
+    "second": _of_clock(1_000_000, 60),
+}
+
+
+def truncate(unit: str, times: pa.Array) -> pa.Array:
+    """The beginning of the unit in which each time lies."""
+    micros = micros_in(times)
+    if unit in MONTH_UNITS:
+        months, step = months_in(days_in(micros)), MONTH_UNITS[unit]
+        result = first_days(months // step * step) * DAY_US
+    elif unit == "WEEK":
+        days = days_in(micros)
+        result = (days - weekdays(days)) * DAY_US
+    else:
+        result = micros - micros % FIXED_UNITS[unit]
+    # Of the least times the beginning does not fit: it has wrapped to the greatest.
+    return times_of(result, valid_in(times) & (result <= micros))
+
+
+def add(unit: str, counts: pa.Array, times: pa.Array) -> pa.Array:
+    """Each time so many units later."""
+    if unit in FIXED_UNITS:
+        moved = INTEGER_OPERATIONS[exp.Mul](counts, pa.repeat(pa.scalar(FIXED_UNITS[unit], pa.int64()), len(counts)))
+        return INTEGER_OPERATIONS[exp.Add](moved, times.view(pa.int64())).view(_TIMESTAMP)
+    step, count, micros = MONTH_UNITS[unit], numbers_of(counts), micros_in(times)
+    valid = valid_in(counts, times) & (np.abs(count // _MONTHS_MAX) <= 1)
+    days = days_in(micros)
+    months = months_in(days) + np.where(valid, count, 0) * step
+    valid &= np.abs(months) <= _MONTHS_MAX
+    months = np.where(valid, months, 0)
+    first = first_days(months)
+    last = first_days(months + 1) - 1
+    moved_days = np.minimum(first + days_of_month(days) - 1, last)
+    result = moved_days * DAY_US + micros % DAY_US
+    return times_of(result, valid & (days_in(result) == moved_days))
+
+
+def difference(unit: str, starts: pa.Array, ends: pa.Array) -> pa.Array:
+    """How many whole units lie between, cut off towards zero."""
+    if unit in FIXED_UNITS:
+        apart = INTEGER_OPERATIONS[exp.Sub](ends.view(pa.int64()), starts.view(pa.int64()))
+        return array_of(_cut_off(numbers_of(apart), FIXED_UNITS[unit]), valid_in(apart))
+    start, end = micros_in(starts), micros_in(ends)
+    first_day, last_day = days_in(start), days_in(end)
+    # As Java counts: whole days first, then months of them.
+    last_day = last_day - ((last_day > first_day) & (end % DAY_US < start % DAY_US))
+    last_day = last_day + ((last_day < first_day) & (end % DAY_US > start % DAY_US))
+    packed = [months_in(days) * 32 + days_of_month(days) for days in (first_day, last_day)]
+    months = _cut_off(packed[1] - packed[0], 32)
+    return array_of(_cut_off(months, MONTH_UNITS[unit]), valid_in(starts, ends))
+
+
+def _cut_off(numbers: Numbers, unit: int) -> Numbers:
+    quotient: Numbers = numbers // unit
+    quotient += (numbers % unit != 0) & (numbers < 0)
+    return quotient
+
+
+def since_1970(unit_us: int) -> Callable[[pa.Array], pa.Array]:
+    """Whole units since 1970, rounded down."""
+    return lambda times: array_of(micros_in(times) // unit_us, valid_in(times))
+
+
+def after_1970(unit_us: int) -> Callable[[pa.Array], pa.Array]:
+    """The times that lie so many units after 1970."""
+
+    def compute(numbers: pa.Array) -> pa.Array:
+        unit = pa.repeat(pa.scalar(unit_us, pa.int64()), len(numbers))
+        return INTEGER_OPERATIONS[exp.Mul](numbers, unit).view(_TIMESTAMP)
+
+    return compute
+
+
+Kernel = Callable[..., Any]
+TIME_KERNELS: dict[str, Kernel] = {
+    **PARTS,
+    "date_trunc": truncate,
+    "timestampadd": add,
+    "timestampdiff": difference,
+    "unix_seconds": since_1970(1_000_000),
+    "unix_millis": since_1970(1_000),
+    "unix_micros": since_1970(1),
+    "timestamp_millis": after_1970(1_000),
+    "timestamp_micros": after_1970(1),
+}

@@ -1,0 +1,138 @@
+"""Times written and read by patterns, a column at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.processing.operators.arithmetic import valid_in
+from strandline.processing.operators.functions.times import (
+    DAY_US,
+    Kernel,
+    Numbers,
+    days_in,
+    days_of_month,
+    days_of_year,
+    first_days,
+    micros_in,
+    months_in,
+    times_of,
+    weekdays,
+)
+from strandline.processing.operators.functions.zones import in_years
+from strandline.processing.pipelines.functions.time_patterns import MONTHS, WEEKDAYS, Pattern, Piece, read_expression
+
+_Part = Callable[[Numbers, Numbers], Numbers]
+"""(days since 1970, microseconds of the day) -> a number."""
+_PARTS: dict[str, _Part] = {
+    "year": lambda days, _: months_in(days) // 12 + 1970,
+    "month": lambda days, _: months_in(days) % 12 + 1,
+    "day": lambda days, _: days_of_month(days),
+    "day of the year": lambda days, _: days_of_year(days),
+    "day of the week": lambda days, _: weekdays(days),
+    "hour": lambda _, micros: micros // 3_600_000_000,
+    "hour of the half day": lambda _, micros: (micros // 3_600_000_000 - 1) % 12 + 1,
+    "half of the day": lambda _, micros: micros // 43_200_000_000,
+    "minute": lambda _, micros: micros // 60_000_000 % 60,
+    "second": lambda _, micros: micros // 1_000_000 % 60,
+    "fraction": lambda _, micros: micros % 1_000_000,
+}
+_WORDS = {
+    "MMM": ["", *(name[:3] for name in MONTHS)],
+    "MMMM": ["", *MONTHS],
+    "EEE": [name[:3] for name in WEEKDAYS],
+    "EEEE": list(WEEKDAYS),
+    "a": ["AM", "PM"],
+}
+"""Letters -> the words for each number."""
+
+
+def write(times: pa.Array, pattern: Pattern) -> pa.Array:
+    """Each time as text, in UTC; null beyond the years 1 to 9999."""
+    micros = micros_in(times)
+    valid = valid_in(times) & in_years(micros)
+    micros = np.where(valid, micros, 0)
+    days, rest = days_in(micros), micros % DAY_US
+    texts = [_written(piece, days, rest) for piece in pattern]
+    joined = pc.binary_join_element_wise(*texts, pa.scalar("", pa.string()))
+    return joined if valid.all() else pc.if_else(pa.array(valid), joined, pa.scalar(None, pa.string()))
+
+
+def _written(piece: Piece, days: Numbers, rest: Numbers) -> pa.Array:
+    if not piece.letters or piece.what == "offset":
+        return pa.repeat(pa.scalar("Z" if piece.letters else piece.text, pa.string()), len(days))
+    values = _PARTS[piece.what](days, rest)
+    if piece.letters in _WORDS:
+        return pa.array(_WORDS[piece.letters], pa.string()).take(pa.array(values))
+    if piece.letters == "yy":
+        values = values % 100
+    if piece.what == "fraction":
+        values = values // 10 ** (6 - len(piece.letters))
+    return pc.utf8_lpad(pa.array(values).cast(pa.string()), width=len(piece.letters), padding="0")
+
+
+def read(texts: pa.Array, pattern: Pattern) -> pa.Array:
+    """The time that each text says; null where it is not so written, or there is no such time."""
+    found = pc.extract_regex(texts, read_expression(pattern))
+    valid = found.is_valid().to_numpy(zero_copy_only=False)
+    values = dict.fromkeys(_PARTS, np.zeros(len(texts), np.int64))
+    offset = np.zeros(len(texts), np.int64)
+    for at, piece in enumerate(pattern):
+        if not piece.letters:
+            continue
+        shown = found.field(f"p{at}")
+        if piece.what == "offset":
+            offset, fits = _offset_seconds(shown)
+            valid = valid & fits
+        else:
+            values[piece.what] = _read(piece, shown)
+    if any(piece.letters == "a" for piece in pattern):
+        hour = values["hour of the half day"]
+        valid = valid & (hour >= 1) & (hour <= 12)
+        values["hour"] = hour % 12 + 12 * values["half of the day"]
+    year, month, day = values["year"], values["month"], values["day"]
+    valid = valid & (year >= 1) & (month >= 1) & (month <= 12) & (values["hour"] <= 23)
+    valid = valid & (values["minute"] <= 59) & (values["second"] <= 59)
+    months = np.where(valid, (year - 1970) * 12 + month - 1, 0)
+    first = first_days(months)
+    valid = valid & (day >= 1) & (day <= first_days(months + 1) - first)
+    seconds = values["hour"] * 3_600 + values["minute"] * 60 + values["second"] - offset
+    micros = (first + np.where(valid, day, 1) - 1) * DAY_US + seconds * 1_000_000 + values["fraction"]
+    return times_of(micros, valid & in_years(micros))
+
+
+def _read(piece: Piece, shown: pa.Array) -> Numbers:
+    if piece.letters in _WORDS:
+        words = pa.array([word.lower() for word in _WORDS[piece.letters]], pa.string())
+        return _numbers(pc.index_in(pc.utf8_lower(shown), words))
+    if piece.what == "fraction":
+        shown = pc.utf8_rpad(shown, width=6, padding="0")
+    numbers = _whole(shown)
+    return numbers + 2000 if piece.letters == "yy" else numbers
+
+
+def _offset_seconds(shown: pa.Array) -> tuple[Numbers, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
+    """Offsets as `+02:00`, `+0200`, `+02` or `Z`, and which of them there can be."""
+    hours = _whole(pc.utf8_slice_codeunits(shown, 1, 3))
+    minutes = _whole(pc.utf8_slice_codeunits(shown, -2, 2**31 - 1))
+    minutes = np.where(_numbers(pc.utf8_length(shown)) > 3, minutes, 0)
+    seconds = hours * 3_600 + minutes * 60
+    negative = pc.starts_with(shown, pattern="-").fill_null(False).to_numpy(zero_copy_only=False)
+    return np.where(negative, -seconds, seconds), (seconds <= 18 * 3_600) & (minutes <= 59)
+
+
+def _whole(digits: pa.Array) -> Numbers:
+    """Numbers of a few digits; 0 for any other text."""
+    is_number = pc.match_substring_regex(digits, pattern=r"\A[0-9]{1,6}\z").fill_null(False)
+    return _numbers(pc.if_else(is_number, digits, pa.scalar("0", pa.string())).cast(pa.int64()))
+
+
+def _numbers(array: pa.Array) -> Numbers:
+    numbers: Numbers = array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers
+
+
+WRITTEN_TIME_KERNELS: dict[str, Kernel] = {"date_format": write, "to_timestamp": read, "try_to_timestamp": read}

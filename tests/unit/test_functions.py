@@ -1,0 +1,44 @@
+"""The table of functions: complete, in the docs, and every example has the value that stands beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from strandline.processing.operators.casting import cast
+from strandline.processing.operators.evaluation import ColumnExpression
+from strandline.processing.operators.functions.kernels import KERNELS
+from strandline.processing.pipelines.expressions import parse_expression
+from strandline.processing.pipelines.functions.reference import page
+from strandline.processing.pipelines.functions.table import BY_NAME, CALLS, TABLE
+
+PAGE = Path(__file__).parents[2] / "docs" / "functions.md"
+EXAMPLES = [(function.name, *example) for function in TABLE for example in function.examples]
+
+
+def test_each_function_stands_once_and_has_what_computes_it_and_an_example() -> None:
+    assert len(BY_NAME) == len(TABLE)
+    assert set(CALLS) == set(KERNELS)
+    assert [function.name for function in TABLE if not function.examples] == []
+
+
+@pytest.mark.parametrize(("name", "text", "value"), EXAMPLES)
+def test_the_examples_have_the_values_that_stand_beside_them(name: str, text: str, value: str) -> None:
+    assert name in text
+    expression = ColumnExpression(parse_expression(text).sql, {})
+    assert cast(expression({}, 1), expression.type, "string").to_pylist() == [value]
+
+
+def test_the_page_of_the_functions_is_that_of_the_table() -> None:
+    """When it should change: `python -m strandline.processing.pipelines.functions.reference docs/functions.md`."""
+    assert PAGE.read_text() == page(PAGE.read_text())
+
+
+def test_no_pattern_takes_longer_than_in_proportion_to_the_text() -> None:
+    """Patterns for which an engine that tries one way after the other would need longer than the universe is old."""
+    texts = pa.array(["a" * 50_000 + "!"])
+    for pattern in ("^(a+)+$", "^(a|aa)+$", "(a*)*b", "^(([a-z])+.)+[A-Z]([a-z])+$"):
+        found = ColumnExpression(parse_expression(f"regexp_like(s, '{pattern}')").sql, {"s": "string"})
+        assert found({"s": texts}, 1).to_pylist() == [False]
