@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from strandline.processing.operators.blobs import pack, unpack
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.keys import Codes, virtual_buckets_of
+from strandline.processing.operators.kinds.cumulative import CumulativeOperator
 from strandline.processing.operators.kinds.sessions import SessionOperator
 from strandline.processing.operators.row_steps import RowProblem, RowSteps
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
@@ -79,8 +80,7 @@ class Cascade:
         for stage in stages:
             steps = RowSteps(stage.pre_steps, types)
             self._steps.append(steps)
-            operator = WindowOperator if stage.gap_ms is None else SessionOperator
-            self.operators.append(operator(stage, steps.types))
+            self.operators.append(_operator_of(stage)(stage, steps.types))
             self._post_steps.append(RowSteps(stage.post_steps, stage.window_types) if stage.post_steps else None)
             types = stage.field_types
         self._is_wide = False
@@ -218,6 +218,12 @@ class Cascade:
         table, rows = unpack(chunk.blob)
         keys = rows.column(1).to_numpy(zero_copy_only=False).astype(np.int64)
         return Rows(chunk.partition, rows.column(0).to_numpy(zero_copy_only=False), keys, table, rows.columns[2:])
+
+
+def _operator_of(stage: Stage) -> type[WindowOperator]:
+    if stage.gap_ms is not None:
+        return SessionOperator
+    return CumulativeOperator if stage.is_cumulative else WindowOperator
 
 
 def _common_fields(stages: Sequence[Stage]) -> list[str]:

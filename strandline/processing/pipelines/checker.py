@@ -223,7 +223,8 @@ class _Check:
             Stage(
                 name=window.name,
                 size_ms=window.size_ms,
-                slide_ms=window.sliding.every if window.sliding is not None else None,
+                slide_ms=window.every_ms if window.sliding or window.cumulative else None,
+                is_cumulative=window.cumulative is not None,
                 gap_ms=window.session.gap if window.session is not None else None,
                 offset_ms=window.offset,
                 zone=window.tz,
@@ -358,9 +359,13 @@ class _Check:
         lengths: list[tuple[Path, int]] = [(("tumbling",), window.size_ms)]
         if window.sliding is not None:
             lengths = [(("sliding", "size"), window.size_ms), (("sliding", "every"), window.every_ms)]
+        if window.cumulative is not None:
+            lengths = [(("cumulative", "size"), window.size_ms), (("cumulative", "step"), window.every_ms)]
         every = format_duration(before.every_ms)
         if before.sliding is not None:
             every = f"the {every} between the beginnings"
+        if before.cumulative is not None:
+            every = f"the {every} between the ends"
         for inner, length_ms in lengths:
             if before.every_ms and length_ms % before.every_ms:
                 self._add(
