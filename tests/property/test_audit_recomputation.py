@@ -186,6 +186,7 @@ def some_pipeline(random: Random) -> CheckedPipeline:
         else:
             steps += [a_window(windows[-1], random), *behind]
         by = random.sample(by, random.randint(0, len(by)))
+        by += ["few" if name == "second" else "busy"] * (random.random() < 0.2)
         size_s *= 3
         windows.append({"name": name, **some_shape(size_s, offset_s, random), "by": by, "aggregate": aggregate})
     document = {

@@ -187,7 +187,9 @@ def run(
 def by_time(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Results in one order, whichever slices closed them."""
     times = ("@window_start_ms", "@window_end_ms")
-    return sorted(rows, key=lambda row: (*(row[one] for one in times), str(row.get("machine")), str(row.get("site"))))
+    return sorted(
+        rows, key=lambda row: (*(row[one] for one in times), *(str(row.get(one)) for one in ("machine", "site", "n")))
+    )
 
 
 def in_order(results: pa.RecordBatch, by: Sequence[str], closing: Closing) -> list[dict[str, Any]]:
@@ -257,8 +259,23 @@ WIDE = [
         {"name": "per_ten", "tumbling": "10s", "by": [], "aggregate": HOUR},
         {"name": "all", "tumbling": "20s", "by": [], "aggregate": {"power": "sum(power)"}},
     ),
+    pipeline(
+        {"name": "per_five", "tumbling": "5s", "by": ["machine"], "aggregate": {**MINUTE, "site": "max(site)"}},
+        {"name": "per_site", "tumbling": "30s", "by": ["site"], "aggregate": HOUR},
+    ),
+    pipeline(
+        {"name": "per_five", "tumbling": "5s", "by": ["machine"], "aggregate": {**MINUTE, "site": "max(site)"}},
+        {"name": "per_site", "tumbling": "10s", "by": ["site"], "aggregate": HOUR},
+        {
+            "name": "per_count",
+            "tumbling": "30s",
+            "by": ["n"],
+            "aggregate": {"power": "sum(power)", "times": "count(*)"},
+        },
+    ),
 ]
-"""Last stages that group by none of the fields of the stages before; the last pipeline regroups twice."""
+"""Last stages that group by none of the fields of the stages before; the fourth pipeline regroups twice, and the fifth and the
+sixth by what the stage before has computed."""
 
 
 @settings(max_examples=60)
@@ -276,7 +293,7 @@ def test_a_last_stage_that_regroups_widely_does_not_depend_on_buckets(
 
 def test_which_last_stages_are_split() -> None:
     cascades = [Cascade(one.stages, one.stream.types, 4) for one in [CASCADE, *WIDE]]
-    assert [cascade.is_split for cascade in cascades] == [False, True, True, True, False]
+    assert [cascade.is_split for cascade in cascades] == [False, True, True, True, False, True, False]
     assert not Cascade(WIDE[0].stages, WIDE[0].stream.types, 1).is_split
 
 

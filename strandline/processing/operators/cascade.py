@@ -3,10 +3,11 @@
 The bucket of a record is a hash of the fields by which every stage groups. So a bucket holds all records of its keys, a whole
 cascade runs in it, and no result crosses to another bucket, with one exception:
 
-Where the last stage groups by none of the fields that the stages before it share (or there is one stage, without a key), it is
-*split*: each bucket keeps its own partial results of the stage's windows. When these close, the partial results of all buckets
-go to one bucket and are merged there. Each is labelled with its virtual bucket (in a first stage: with its input partition), and
-they are merged in the order of the labels, so results don't depend on the number of buckets.
+Where the last stage groups by none of the fields that the stages before it share (but perhaps by what these have computed), or
+there is one stage, without a key, it is *split*: each bucket keeps its own partial results of the stage's windows. When these
+close, the partial results of all buckets go to one bucket and are merged there. Each is labelled with its virtual bucket (in a
+first stage: with its input partition), and they are merged in the order of the labels, so results don't depend on the number of
+buckets.
 
 Where the stages before the last one share no field either, everything is in one bucket; and where a last stage of sessions is of
 this kind, because no bucket alone sees where a session ends.

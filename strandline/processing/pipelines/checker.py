@@ -272,18 +272,14 @@ class _Check:
                 )
 
     def _key(self, path: Path, name: str) -> None:
-        """One field of a window's `by`. A later window merges the results of the one before, so it may use only its key."""
-        before = self.stages[-1] if self.stages else None
-        if before and name not in before.by:
-            allowed = f"some of: {', '.join(before.by)}" if before.by else "an empty list"
-            self._add(path, f"'{name}' is not in 'by' of window '{before.name}' before it; expected {allowed}")
-        elif name not in self.columns:
+        """One field of a window's `by`: any in sight that is no double."""
+        if name not in self.columns:
             self._add(path, f"unknown column '{name}'{did_you_mean(name, self.columns)}")
         elif self.columns[name] == "double":
             self._add(
                 path, f"'{name}' is a double, which makes no reliable key; use a string, a whole number or a decimal"
             )
-        elif not before and name in self.stream.fields:
+        elif not self.stages and name in self.stream.fields:
             if self.stream.fields[name].type == JSON_TYPE:
                 self._add(
                     path, f"'{name}' is json, of which two texts may mean the same; declare the member that is the key"
