@@ -217,6 +217,7 @@ def some_pipeline(random: Random) -> CheckedPipeline:
         else:
             steps += [a_window(windows[-1], random), *behind]
         by = random.sample(by, random.randint(0, len(by)))
+        by += ["few" if name == "second" else "busy"] * (random.random() < 0.2)
         size_s *= 3
         windows.append({"name": name, **some_shape(size_s, offset_s, random), "by": by, "aggregate": aggregate})
     document = {
@@ -228,14 +229,17 @@ def some_pipeline(random: Random) -> CheckedPipeline:
     checked = check(PipelineSpec.from_document(document), STREAM)
     every_ms = random.choice([None, None, 1_000, 4_000, 25_000])
     stage = checked.stages[0]
-    first_stage = stage if stage.gap_ms else replace(stage, slide_ms=every_ms)
+    is_tumbling = stage.gap_ms is None and not stage.is_cumulative
+    first_stage = replace(stage, slide_ms=every_ms) if is_tumbling else stage
     return replace(checked, stages=(first_stage, *checked.stages[1:]))
 
 
 def some_shape(size_s: int, offset_s: int, random: Random) -> dict[str, Any]:
-    """A tumbling window mostly; or sessions, whose gap is longer than what windows before it are apart."""
+    """A tumbling window mostly; or cumulative ones, or sessions, whose gap is longer than what windows before it are apart."""
     if random.random() < 0.3:
         return {"session": {"gap": f"{size_s}s", "max": f"{size_s * random.choice([1, 2, 10])}s"}}
+    if random.random() < 0.2:
+        return {"cumulative": {"size": f"{size_s * 3}s", "step": f"{size_s}s"}, "offset": f"{offset_s}s"}
     return {"tumbling": f"{size_s}s", "offset": f"{offset_s}s"}
 
 
@@ -247,7 +251,7 @@ def a_window(window: dict[str, Any], random: Random, *, is_last: bool = False) -
 
 RECORDS = "all_records"
 Results = dict[str, dict[tuple[Any, ...], dict[str, Any]]]
-"""Stage -> (window start, keys) -> the result."""
+"""Stage -> (window start, end, keys) -> the result."""
 Rejected = dict[str, str]
 """Key of a dead letter -> reason."""
 RecordDocuments = dict[str, bytes]
@@ -353,7 +357,7 @@ def by_audit(
 def keep(pipeline: CheckedPipeline, found: Results, stage: str, batch: pa.RecordBatch) -> None:
     by = next(one.by for one in pipeline.stages if one.name == stage)
     for row in batch.to_pylist():
-        key = (row["@window_start_ms"], *(row[name] for name in by))
+        key = (row["@window_start_ms"], row["@window_end_ms"], *(row[name] for name in by))
         assert key not in found[stage], "each window is there once"
         found[stage][key] = row
 

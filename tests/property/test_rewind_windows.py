@@ -21,6 +21,8 @@ FIRST_SESSIONS, SECOND_SESSIONS = ["2s..8s", "1s..20s", "5s..7s"], ["31s..100s"]
 """gap..max."""
 LATER = [("10s+3s", ""), ("30s/10s+7s", ""), ("10s+3s", "1m+33s"), ("10s+3s", "31s..100s")]
 """With offsets."""
+GROWING = [("30s by 5s", ""), ("10s", "1m by 20s"), ("20s by 10s+3s", "30s+3s"), ("2s..8s", "60s by 15s")]
+"""Cumulative ones."""
 
 
 def windows_of(name: str, text: str, by: list[str], aggregate: dict[str, str]) -> dict[str, Any]:
@@ -29,6 +31,8 @@ def windows_of(name: str, text: str, by: list[str], aggregate: dict[str, str]) -
     gap, _, longest = text.partition("..")
     shape: dict[str, Any] = {"sliding": {"size": size, "every": every}} if every else {"tumbling": size}
     shape = {"session": {"gap": gap, "max": longest}} if longest else shape
+    whole, _, step = text.partition(" by ")
+    shape = {"cumulative": {"size": whole, "step": step}} if step else shape
     return {"name": name, **shape, "offset": offset or "0s", "by": by, "aggregate": aggregate}
 
 
@@ -90,8 +94,9 @@ def test_a_rewind_computes_just_what_is_not_emitted(
         both = {stage: by_time(emitted[stage] + rows) for stage, rows in found.items()}
         assert digest(both) == digest(at_once), "and no other"
     for was, now in zip(old.stages, new.stages, strict=False):
-        # Who reads the results as a stream may go by the ends of windows; or by when they begin, unless they are sessions.
-        goes_by_starts = now.size_ms <= was.size_ms and was.gap_ms is now.gap_ms is None
+        # Who reads the results as a stream may go by the ends of windows; or by when they begin, if that is in order.
+        begin_in_order = all(one.gap_ms is None and not one.is_cumulative for one in (was, now))
+        goes_by_starts = begin_in_order and now.size_ms <= was.size_ms
         for edge in ("@window_end_ms", "@window_start_ms") if goes_by_starts else ("@window_end_ms",):
             last = max((row[edge] for row in emitted.get(was.name, [])), default=-END)
             assert all(row[edge] > last for row in found.get(now.name, [])), "no result is late for readers"

@@ -63,6 +63,21 @@ PIPELINES = {
         window("minute", "1m", [], NEXT),
         between=[DERIVE, WHERE],
     ),
+    "sessions": pipeline(
+        {**window("ten", "10s", ["machine"], FIRST), "tumbling": None, "session": {"gap": "2s", "max": "6s"}},
+        window("minute", "1m", [], NEXT),
+        between=[DERIVE, WHERE],
+    ),
+    "sessions behind windows that grow": pipeline(
+        {**window("ten", "10s", ["machine"], FIRST), "tumbling": None, "cumulative": {"size": "12s", "step": "3s"}},
+        {**window("minute", "1m", ["machine"], NEXT), "tumbling": None, "session": {"gap": "4s", "max": "15s"}},
+        between=[DERIVE],
+    ),
+    "sessions of all": pipeline(
+        window("ten", "3s", ["machine"], FIRST),
+        {**window("minute", "1m", [], NEXT), "tumbling": None, "session": {"gap": "5s", "max": "40s"}},
+        between=[WHERE],
+    ),
 }
 
 
@@ -111,7 +126,7 @@ class Lives:
     def _emit(self, found: dict[str, list[dict[str, Any]]]) -> None:
         for stage, rows in found.items():
             for row in rows:
-                place = (stage, row["@window_start_ms"], row.get("machine"), row.get("site"))
+                place = (stage, row["@window_start_ms"], row["@window_end_ms"], row.get("machine"), row.get("site"))
                 text = digest({stage: [row]})
                 assert self.emitted.setdefault(place, text) == text, "what is emitted again is the same"
 

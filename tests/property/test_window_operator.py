@@ -188,7 +188,10 @@ def run(
 
 def by_time(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Results in one order, whichever slices closed them."""
-    return sorted(rows, key=lambda row: (row["@window_start_ms"], str(row.get("machine")), str(row.get("site"))))
+    times = ("@window_start_ms", "@window_end_ms")
+    return sorted(
+        rows, key=lambda row: (*(row[one] for one in times), *(str(row.get(one)) for one in ("machine", "site", "n")))
+    )
 
 
 def in_order(results: pa.RecordBatch, by: Sequence[str], closing: Closing) -> list[dict[str, Any]]:
@@ -262,8 +265,23 @@ WIDE = [
         {"name": "per_ten", "tumbling": "10s", "by": [], "aggregate": HOUR},
         {"name": "all", "tumbling": "20s", "by": [], "aggregate": {"power": "sum(power)"}},
     ),
+    pipeline(
+        {"name": "per_five", "tumbling": "5s", "by": ["machine"], "aggregate": {**MINUTE, "site": "max(site)"}},
+        {"name": "per_site", "tumbling": "30s", "by": ["site"], "aggregate": HOUR},
+    ),
+    pipeline(
+        {"name": "per_five", "tumbling": "5s", "by": ["machine"], "aggregate": {**MINUTE, "site": "max(site)"}},
+        {"name": "per_site", "tumbling": "10s", "by": ["site"], "aggregate": HOUR},
+        {
+            "name": "per_count",
+            "tumbling": "30s",
+            "by": ["n"],
+            "aggregate": {"power": "sum(power)", "times": "count(*)"},
+        },
+    ),
 ]
-"""Last stages that group by none of the fields of the stages before; the last pipeline regroups twice."""
+"""Last stages that group by none of the fields of the stages before; the fourth pipeline regroups twice, and the fifth and the
+sixth by what the stage before has computed."""
 
 
 @settings(max_examples=60)
@@ -281,7 +299,7 @@ def test_a_last_stage_that_regroups_widely_does_not_depend_on_buckets(
 
 def test_which_last_stages_are_split() -> None:
     cascades = [Cascade(one.stages, one.stream.types, 4) for one in [CASCADE, *WIDE]]
-    assert [cascade.is_split for cascade in cascades] == [False, True, True, True, False]
+    assert [cascade.is_split for cascade in cascades] == [False, True, True, True, False, True, False]
     assert not Cascade(WIDE[0].stages, WIDE[0].stream.types, 1).is_split
 
 
@@ -462,6 +480,45 @@ def test_sessions_depend_on_nothing_before_their_reach(seed: int, shape: tuple[i
     assert digest({"": later(some)}) == digest({"": later(rows)})
 
 
+@settings(max_examples=25)
+@given(histories(), st.sampled_from([("60s", "10s"), ("30s", "5s"), ("20s", "20s")]), st.sampled_from([1, 50, 10**6]))
+def test_cumulative_windows_grow_step_by_step_and_depend_neither_on_slices_nor_on_how_many_are_merged_at_once(
+    history: list[tuple[list[Record], int | None]], shape: tuple[str, str], merged_rows_max: int
+) -> None:
+    size_ms, step_ms = (int(one[:-1]) * 1000 for one in shape)
+    aggregate = {"n": "count(*)", "most": "max(power)", "total": "sum(count)", "power": "sum(power)"}
+    growing = {"cumulative": dict(zip(("size", "step"), shape, strict=True))}
+    for by in (["machine"], []):
+        checked = pipeline({"name": "so_far", **growing, "by": by, "aggregate": aggregate})
+        merged = [row for rows, _ in history for row in rows]
+        at_once = run(checked, [(merged, END)], 1, 10**6)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("strandline.processing.operators.windows._MERGED_ROWS_MAX", merged_rows_max)
+            assert digest(run(checked, history, 3, 5)) == digest(at_once)
+        if by:
+            found = [
+                (row["@window_end_ms"], *one)
+                for row, one in zip(at_once["so_far"], plain(at_once["so_far"]), strict=True)
+            ]
+            assert sorted(found) == expected_cumulative(merged, size_ms, step_ms)
+
+
+def expected_cumulative(rows: Sequence[Record], size_ms: int, step_ms: int) -> list[tuple[Any, ...]]:
+    """Of each whole window and machine, one for each step from the first record on."""
+    found = []
+    for start_ms in {row.ts_ms // size_ms * size_ms for row in rows}:
+        for end_ms in range(start_ms + step_ms, start_ms + size_ms + 1, step_ms):
+            for machine in {row.machine for row in rows}:
+                inside = [row for row in rows if row.machine == machine and start_ms <= row.ts_ms < end_ms]
+                if inside:
+                    counts = [row.count for row in inside if row.count is not None]
+                    total = sum(counts) if counts and -(2**63) <= sum(counts) < 2**63 else None
+                    most = max((row.power for row in inside if row.power is not None), default=None)
+                    power = folded_by_panes(inside, step_ms)
+                    found.append((end_ms, start_ms, machine, len(inside), most, total, power))
+    return sorted(found)
+
+
 ZONES = [
     "Europe/Berlin",
     "Asia/Kolkata",
@@ -618,8 +675,14 @@ def left_folds(inside: list[Record]) -> float | None:
 
 @pytest.mark.parametrize(
     "checked",
-    [CASCADE, sliding(60_000, 10_000), of_sessions(5_000, 20_000), of_sessions(9_000, 60_000)],
-    ids=["cascade", "sliding", "short sessions", "sessions that never pause"],
+    [
+        CASCADE,
+        sliding(60_000, 10_000),
+        of_sessions(5_000, 20_000),
+        of_sessions(9_000, 60_000),
+        pipeline({"name": "a", "cumulative": {"size": "60s", "step": "10s"}, "by": ["machine"], "aggregate": MINUTE}),
+    ],
+    ids=["cascade", "sliding", "short sessions", "sessions that never pause", "cumulative"],
 )
 def test_state_holds_no_more_than_what_is_open(checked: CheckedPipeline) -> None:
     """Forty minutes of one record a second: the state is as large at the end as after the first minutes."""

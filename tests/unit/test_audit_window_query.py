@@ -60,6 +60,13 @@ KINDS = {
     "days that begin at six": {"size_ms": 2 * DAY_MS, "zone": "America/New_York", "offset_ms": 6 * HOUR_MS},
     "windows that begin later": {"size_ms": 7 * HOUR_MS, "offset_ms": 5 * HOUR_MS},
     "sliding ones that begin later": {"size_ms": 9 * HOUR_MS, "slide_ms": 2 * HOUR_MS, "offset_ms": HOUR_MS},
+    "cumulative ones": {"size_ms": 12 * HOUR_MS, "slide_ms": 2 * HOUR_MS, "is_cumulative": True},
+    "cumulative ones that begin later": {
+        "size_ms": DAY_MS,
+        "slide_ms": 8 * HOUR_MS,
+        "offset_ms": 9 * HOUR_MS,
+        "is_cumulative": True,
+    },
     "sessions": {"size_ms": 9 * HOUR_MS, "gap_ms": HOUR_MS},
     "sessions that never pause": {"size_ms": 9 * HOUR_MS, "gap_ms": 9 * HOUR_MS},
 }

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from strandline.processing.pipelines.calendars import DAY_MS, day_start_ms, zone_names
 from strandline.processing.pipelines.event_time import (
     RECORDS,
+    CumulativeShape,
     DayShape,
     SessionShape,
     WindowShape,
@@ -25,12 +26,15 @@ from strandline.processing.pipelines.event_time import (
 )
 
 SHAPES = [WindowShape(size, every) for size, every in ((10, 10), (10, 5), (10, 4), (7, 3), (7, 1), (12, 6), (30, 10))]
-SHAPES += [WindowShape(10, 10, 3), WindowShape(10, 4, 1)]
+SHAPES += [WindowShape(10, 10, 3), WindowShape(10, 4, 1), CumulativeShape(12, 3), CumulativeShape(10, 5, 7)]
 AROUND = range(-3, 45)
 
 
 def windows_of(shape):
     """(start, end) of all that lie around."""
+    if isinstance(shape, CumulativeShape):
+        ends = [shape.offset_ms + n * shape.every_ms for n in range(-100, 200)]
+        return [((end - 1 - shape.offset_ms) // shape.size_ms * shape.size_ms + shape.offset_ms, end) for end in ends]
     starts = [shape.offset_ms + n * shape.every_ms for n in range(-100, 200)]
     return [(start, start + shape.size_ms) for start in starts]
 

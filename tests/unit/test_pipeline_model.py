@@ -316,7 +316,11 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
             "tumbling: 60\n",
             ":9: steps[2].window.tumbling: 60 is not a duration; write a number and a unit",
         ),
-        ("tumbling: 1m\n", "tumbling: 1m\n      session: {gap: 30s}\n", "exactly one of: tumbling, sliding, session"),
+        (
+            "tumbling: 1m\n",
+            "tumbling: 1m\n      session: {gap: 30s}\n",
+            "exactly one of: tumbling, sliding, cumulative, session",
+        ),
         (
             "tumbling: 1m\n",
             "tumbling: 1m\n      offset: 60s\n",
@@ -337,6 +341,21 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
             "tumbling: 1h\n",
             "tumbling: 1d\n      tz: Europe/Berlim\n",
             "window.tz: 'Europe/Berlim' is not a time zone; did you",
+        ),
+        (
+            "tumbling: 1m\n",
+            "cumulative: {size: 1h, step: 0s}\n",
+            "window.cumulative.step: windows that all end at once",
+        ),
+        (
+            "tumbling: 1m\n",
+            "cumulative: {size: 1h, step: 7m}\n",
+            "window.cumulative.size: 1h is not a multiple of the step",
+        ),
+        (
+            "tumbling: 1h\n",
+            "cumulative: {size: 1h, step: 30s}\n",
+            "cumulative.step: 30s of window 'hourly' is not a multiple",
         ),
         ("tumbling: 1m\n", "session: {max: 1h}\n", ":9: steps[2].window.session.gap: is missing"),
         ("tumbling: 1m\n", "session: {gap: 0s}\n", ":9: steps[2].window.session.gap: each record would be a session"),
@@ -391,8 +410,8 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         ),
         (
             "by: [turbine]",
-            "by: [cost]",
-            ":21: steps[4].window.by[0]: 'cost' is not in 'by' of window 'per_minute' before it; exp",
+            "by: [load]",
+            ":21: steps[4].window.by[0]: 'load' is a double, which makes no reliable key",
         ),
         (
             "n: count(*)\n",

@@ -14,7 +14,7 @@ from tests.unit.test_command_line import Say, say
 __all__ = ["say"]
 
 ROOT = Path(__file__).parents[2]
-KINDS = ["sessions", "days"]
+KINDS = ["sessions", "cumulative", "days"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -21,7 +21,7 @@ from strandline.processing.audit.sketches import bins_of
 from strandline.processing.audit.table import Database, Table
 from strandline.processing.operators.aggregate_calls import ORDERED, AggregateCalls
 from strandline.processing.operators.casting import arrow_type
-from strandline.processing.pipelines.event_time import DayShape, SessionShape, WindowShape
+from strandline.processing.pipelines.event_time import CumulativeShape, DayShape, SessionShape, WindowShape
 from strandline.processing.pipelines.stages import Stage
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
@@ -96,6 +96,8 @@ class WindowQuery:
             )
         if isinstance(shape, SessionShape):
             return self._sessions(table, shape)
+        if isinstance(shape, CumulativeShape):
+            return _cumulative(table, shape)
         return f"SELECT *, start_ms + {shape.size_ms} AS end_ms FROM ({_starts(table, shape)})"
 
     def _sessions(self, table: str, shape: SessionShape) -> str:
@@ -140,6 +142,14 @@ def _days(database: Database, table: Table, shape: DayShape) -> Iterator[tuple[i
             found.update(range(about - 2, about + 2))
     for number in sorted(found):
         yield shape.start_ms(number), shape.start_ms(number + 1)
+
+
+def _cumulative(table: str, shape: CumulativeShape) -> str:
+    """A row is in each window that began last before it, and ends later."""
+    size, step = shape.size_ms, shape.every_ms
+    rest = f"({_TIME} + {size - shape.offset_ms % size}) % {size}"
+    ends = f"CAST(range({rest} // {step} + 1, {size // step} + 1) AS BIGINT[])"
+    return f"SELECT *, {_TIME} - {rest} AS start_ms, {_TIME} - {rest} + {step} * unnest({ends}) AS end_ms FROM {table}"
 
 
 def _starts(table: str, shape: WindowShape) -> str:

@@ -19,8 +19,7 @@ from strandline.processing.operators.aggregation.values import hashes
 from strandline.processing.operators.casting import arrow_type, cast
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.pipelines.expression_types import type_of
-from strandline.processing.pipelines.expressions import tree_of
-from strandline.processing.pipelines.functions.aggregate_types import share_of
+from strandline.processing.pipelines.expressions import share_of, tree_of
 from strandline.processing.pipelines.stages import Column
 
 _FUNCTIONS: dict[type[exp.Expr], str] = {

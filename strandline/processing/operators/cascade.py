@@ -3,10 +3,11 @@
 The bucket of a record is a hash of the fields by which every stage of its branch groups (`branches.py`). So a bucket holds all
 records of its keys, a whole branch runs in it, and no result crosses to another bucket, with one exception:
 
-Where the last stage of a path groups by none of the fields that the stages before it share (or there is one stage, without a
-key), it is *split*: each bucket keeps its own partial results of the stage's windows. When these close, the partial results of
-all buckets go to one bucket and are merged there. Each is labelled with its virtual bucket (in a first stage: with its input
-partition), and they are merged in the order of the labels, so results don't depend on the number of buckets.
+Where the last stage of a path groups by none of the fields that the stages before it share (but perhaps by what these have
+computed), or there is one stage, without a key, it is *split*: each bucket keeps its own partial results of the stage's windows.
+When these close, the partial results of all buckets go to one bucket and are merged there. Each is labelled with its virtual
+bucket (in a first stage: with its input partition), and they are merged in the order of the labels, so results don't depend on
+the number of buckets.
 
 Where the stages before the last one share no field either, everything is in one bucket; and where a last stage of sessions is of
 this kind, because no bucket alone sees where a session ends.
@@ -27,6 +28,7 @@ import pyarrow.compute as pc
 from strandline.processing.operators.blobs import pack, unpack
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.keys import Codes, virtual_buckets_of
+from strandline.processing.operators.kinds.cumulative import CumulativeOperator
 from strandline.processing.operators.kinds.sessions import SessionOperator
 from strandline.processing.operators.row_steps import RowProblem, RowSteps
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
@@ -89,8 +91,7 @@ class Cascade:
             of_window = before.window_types if stage.takes_window else before.field_types
             steps = RowSteps(stage.pre_steps, types if taken == RECORDS else of_window)
             self._steps.append(steps)
-            operator = WindowOperator if stage.gap_ms is None else SessionOperator
-            self.operators.append(operator(stage, steps.types))
+            self.operators.append(_operator_of(stage)(stage, steps.types))
             self._post_steps.append(RowSteps(stage.post_steps, stage.window_types) if stage.post_steps else None)
         self._takers = [[at for at, taken in enumerate(self._taken) if taken == one] for one in range(len(stages))]
         self.split_stages = [at for branch in self.branches for at in branch.split] if buckets > 1 else []
@@ -251,6 +252,12 @@ def labels_of_results(branch: Branch, at: int, columns: Mapping[str, pa.Array]) 
         return 0
     names = list(branch.bucket_by)
     return virtual_buckets_of(pa.RecordBatch.from_arrays([columns[name] for name in names], names))
+
+
+def _operator_of(stage: Stage) -> type[WindowOperator]:
+    if stage.gap_ms is not None:
+        return SessionOperator
+    return CumulativeOperator if stage.is_cumulative else WindowOperator
 
 
 def results_behind_steps(steps: RowSteps, results: pa.RecordBatch, stage: Stage) -> pa.RecordBatch:

@@ -298,12 +298,17 @@ class WindowOperator:
             rows = np.flatnonzero(fits)
             taken.append(rows)
             windows.append(first_pane[rows] // every)
-        rows, window = np.concatenate(taken), np.concatenate(windows)
+        return self._merged(groups, keys, ranks, np.concatenate(taken), np.concatenate(windows))
+
+    def _merged(
+        self, groups: pa.RecordBatch, keys: pa.RecordBatch, ranks: Codes, rows: Codes, window: Codes
+    ) -> ClosedWindows:
+        """Windows from these rows of groups, of which each belongs to the window of this number."""
         part = groups.take(pa.array(rows))
         # A key's rank is its place among all keys in the order of their values, in which results leave.
         places = Places.of(window, ranks[_column(part, 1)], _column(part, 2).astype(np.int64), len(ranks))
-        partials = part.columns[3:]
-        if size > 1:
+        partials = part.columns[len(self.places) :]
+        if self._size_panes > 1:
             partials = self.aggregates.merge(partials, places.codes, places.count)
         else:
             order = np.empty(places.count, np.int64)

@@ -310,7 +310,8 @@ class _Check:
             Stage(
                 name=window.name,
                 size_ms=window.size_ms,
-                slide_ms=window.sliding.every if window.sliding is not None else None,
+                slide_ms=window.every_ms if window.sliding or window.cumulative else None,
+                is_cumulative=window.cumulative is not None,
                 gap_ms=window.session.gap if window.session is not None else None,
                 offset_ms=window.offset_ms,
                 zone=window.tz,
@@ -361,18 +362,14 @@ class _Check:
                 )
 
     def _key(self, path: Path, name: str) -> None:
-        """One field of a window's `by`. A later window merges the results of the one before, so it may use only its key."""
-        before = self._window_before
-        if before and name not in before.by:
-            allowed = f"some of: {', '.join(before.by)}" if before.by else "an empty list"
-            self._add(path, f"'{name}' is not in 'by' of window '{before.name}' before it; expected {allowed}")
-        elif name not in self.columns:
+        """One field of a window's `by`: any in sight that is no double."""
+        if name not in self.columns:
             self._add(path, f"unknown column '{name}'{did_you_mean(name, self.columns)}")
         elif self.columns[name] == "double":
             self._add(
                 path, f"'{name}' is a double, which makes no reliable key; use a string, a whole number or a decimal"
             )
-        elif not before and name in self.stream.fields:
+        elif not self._window_before and name in self.stream.fields:
             if self.stream.fields[name].type == JSON_TYPE:
                 self._add(
                     path, f"'{name}' is json, of which two texts may mean the same; declare the member that is the key"
@@ -479,9 +476,13 @@ class _Check:
         lengths: list[tuple[Path, int]] = [(("tumbling",), window.size_ms)]
         if window.sliding is not None:
             lengths = [(("sliding", "size"), window.size_ms), (("sliding", "every"), window.every_ms)]
+        if window.cumulative is not None:
+            lengths = [(("cumulative", "size"), window.size_ms), (("cumulative", "step"), window.every_ms)]
         every = format_duration(before.every_ms)
         if before.sliding is not None:
             every = f"the {every} between the beginnings"
+        if before.cumulative is not None:
+            every = f"the {every} between the ends"
         for inner, length_ms in lengths:
             if before.every_ms and length_ms % before.every_ms:
                 self._add(

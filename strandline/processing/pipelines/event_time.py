@@ -135,6 +135,28 @@ class DayShape(WindowShape):
         return f"{super().__str__()}, in {self.zone}"
 
 
+@dataclass(frozen=True)
+class CumulativeShape(WindowShape):
+    """Windows that begin together and end one step after the other: at each multiple of `every_ms`, the step, ends one that began
+    at the last multiple of `size_ms`, the greatest length, before."""
+
+    @property
+    def grid_ms(self) -> int:
+        return self.size_ms
+
+    def last_end(self, at_ms: int) -> int:
+        return (at_ms - self.offset_ms) // self.every_ms * self.every_ms + self.offset_ms
+
+    def last_start(self, at_ms: int) -> int:
+        return (at_ms - self.offset_ms) // self.size_ms * self.size_ms + self.offset_ms
+
+    def first_start(self, after_ms: int) -> int:
+        return self.last_start(after_ms)
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, cumulative"
+
+
 _LOOKS_A_GAP = 10
 """So often sessions are looked for that end while no record comes, in the time of one gap."""
 _LOOK_MS_MIN = 1_000

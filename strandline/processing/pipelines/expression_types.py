@@ -26,9 +26,9 @@ from strandline.processing.pipelines.expressions import (
     Expression,
     ExpressionError,
     refuse_unknown_columns,
+    share_of,
     sql_of,
 )
-from strandline.processing.pipelines.functions.aggregate_types import share_of
 from strandline.processing.pipelines.functions.signature import COMMON, FIRST, Argument, Function
 from strandline.processing.pipelines.functions.table import CALLS, TABLE
 

@@ -125,6 +125,7 @@ _AGGREGATE_NAMES = (
     "approx_count_distinct", "approx_percentile", "avg", "count", "first", "last", "max", "max_by", "median", "min", "min_by",
     "percentile", "stddev", "stddev_pop", "sum", "var_pop", "variance",
 )  # fmt: skip
+_MEDIAN_SHARE = 0.5
 FUNCTIONS = tuple(sorted((*BY_NAME, *_AGGREGATE_NAMES)))
 """The functions that an expression may call, by the names to write."""
 _ALLOWED = frozenset(
@@ -411,3 +412,18 @@ def sql_of(node: exp.Expr) -> str:
     """The node as a message quotes it."""
     sql: str = node.sql(dialect="spark", comments=False)
     return sql if len(sql) <= 80 else f"{sql[:77]}..."
+
+
+def share_of(node: exp.Expr) -> float:
+    """Which percentile a call gives: 0.95 of `percentile(x, 0.95)`. 0 for other functions. Raises ExpressionError."""
+    if isinstance(node, exp.Median):
+        return _MEDIAN_SHARE
+    if not isinstance(node, exp.Quantile | exp.ApproxQuantile):
+        return 0.0
+    written = node.args["quantile"]
+    share = float(written.name) if isinstance(written, exp.Literal) and not written.is_string else -1.0
+    if not 0 <= share <= 1:
+        raise ExpressionError(
+            f"{sql_of(node)}: the second argument must be written out as a number from 0 to 1, as percentile(x, 0.95)"
+        )
+    return share

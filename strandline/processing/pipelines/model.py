@@ -127,6 +127,25 @@ class SlidingSpec(DocumentModel):
             )
 
 
+class CumulativeSpec(DocumentModel):
+    """Windows that begin together and end one step after the other."""
+
+    size: Duration
+    """How long the longest is; they begin at its multiples since 1970-01-01 UTC."""
+    step: Duration
+    """How much longer each is than the one before."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if self.step == 0:
+            yield ("step",), "windows that all end at once; expected at least 1ms"
+        elif self.size == 0 or self.size % self.step:
+            yield (
+                ("size",),
+                f"{format_duration(self.size)} is not a multiple of the step of {format_duration(self.step)}, so the last window "
+                "would end at no step",
+            )
+
+
 class SessionSpec(DocumentModel):
     """Windows that records bound: each ends when no record of its key follows for a while."""
 
@@ -147,10 +166,10 @@ class SessionSpec(DocumentModel):
 
 
 class WindowSpec(DocumentModel):
-    """Windows of event time: tumbling, which follow each other, or sliding, which overlap, counted from 1970-01-01 UTC; or
-    sessions, which end when no record comes for a while."""
+    """Windows of event time: tumbling, which follow each other, sliding, which overlap, or cumulative, which grow, counted from
+    1970-01-01 UTC; or sessions, which end when no record comes for a while."""
 
-    KINDS: ClassVar[tuple[str, ...]] = ("tumbling", "sliding", "session")
+    KINDS: ClassVar[tuple[str, ...]] = ("tumbling", "sliding", "cumulative", "session")
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in KINDS]})
     name: FieldName
     """The stage's name: in results, status and dead letters."""
@@ -158,10 +177,12 @@ class WindowSpec(DocumentModel):
     """The size; instead of sliding."""
     sliding: SlidingSpec | None = None
     """{size, every}; instead of tumbling."""
+    cumulative: CumulativeSpec | None = None
+    """{size, step}; instead of tumbling."""
     session: SessionSpec | None = None
     """{gap, max}; instead of tumbling."""
     offset: Duration | None = None
-    """Of tumbling and sliding windows: so much later they begin."""
+    """Of windows that are no sessions: so much later they begin."""
     tz: str | None = None
     """Of tumbling windows of whole days: the time zone whose days they are, as Europe/Berlin; else UTC's."""
     by: list[str] = Field(default_factory=list)
@@ -174,8 +195,11 @@ class WindowSpec(DocumentModel):
             yield (), f"a window has exactly one of: {', '.join(self.KINDS)}"
         if self.tumbling == 0:
             yield ("tumbling",), "a window of no length holds nothing; expected at least 1ms"
-        elif self.every_ms and self.session is None and self.offset_ms >= self.every_ms:
-            yield ("offset",), f"expected less than the {format_duration(self.every_ms)} from one window to the next"
+        elif self.every_ms and self.session is None and self.offset_ms >= self._begin_apart_ms:
+            yield (
+                ("offset",),
+                f"expected less than the {format_duration(self._begin_apart_ms)} from one window to the next",
+            )
         if self.offset and self.session is not None:
             yield ("offset",), "sessions begin with a record; remove it"
         yield from self._time_zone()
@@ -191,6 +215,10 @@ class WindowSpec(DocumentModel):
         for name, message in names_alike(paths):
             yield paths[name], message
 
+    @property
+    def _begin_apart_ms(self) -> int:
+        return self.every_ms if self.cumulative is None else self.cumulative.size
+
     def _time_zone(self) -> Iterator[tuple[Path, str]]:
         if self.tz is None:
             return
@@ -205,10 +233,11 @@ class WindowSpec(DocumentModel):
 
     @property
     def size_ms(self) -> int:
-        """How long a window is; a session at most."""
+        """How long a window is; a session or a cumulative one at most."""
         if self.session is not None:
             return self.session.max
-        return self.sliding.size if self.sliding is not None else self.tumbling or 0
+        overlapping = self.sliding or self.cumulative
+        return overlapping.size if overlapping is not None else self.tumbling or 0
 
     @property
     def offset_ms(self) -> int:
@@ -217,9 +246,11 @@ class WindowSpec(DocumentModel):
 
     @property
     def every_ms(self) -> int:
-        """How far apart windows begin; sessions no closer than their gap."""
+        """How far apart windows begin, cumulative ones end; sessions no closer than their gap."""
         if self.session is not None:
             return self.session.gap
+        if self.cumulative is not None:
+            return self.cumulative.step
         return self.sliding.every if self.sliding is not None else self.size_ms
 
 

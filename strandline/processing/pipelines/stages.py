@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from strandline.processing.pipelines.event_time import DayShape, SessionShape, WindowShape
+from strandline.processing.pipelines.event_time import CumulativeShape, DayShape, SessionShape, WindowShape
 from strandline.results.index_settings import IndexSettings
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import
@@ -117,7 +117,7 @@ class Stage:
     step: str
     """Where it stands in the document, as `steps[1]`."""
     slide_ms: int | None = None
-    """How far apart sliding windows begin; None for tumbling ones."""
+    """How far apart sliding windows begin, or cumulative ones end; None for tumbling ones."""
     post_steps: tuple[RowStep, ...] = ()
     """Those between the window and an `emit` behind it. A further stage takes up what they leave."""
     emitted: tuple[tuple[str, str], ...] | None = None
@@ -130,6 +130,8 @@ class Stage:
     """So much later than the multiples since 1970 windows begin; or in a day."""
     zone: str | None = None
     """The time zone whose days they are; None for UTC, where windows may have any length."""
+    is_cumulative: bool = False
+    """Whether windows begin together, each multiple of their greatest size, and end one step after the other."""
     takes: int | None = field(default=None, repr=False)
     """The place of the stage whose results it takes, where it is not the one before: see `WindowShape.takes`."""
     takes_window: bool = field(default=False, repr=False)
@@ -137,7 +139,8 @@ class Stage:
 
     @property
     def every_ms(self) -> int:
-        """How far apart the windows begin: a tumbling window after each other; sessions no closer than their gap."""
+        """How far apart the windows begin: a tumbling window after each other; sessions no closer than their gap. Of cumulative
+        ones, how far apart they end."""
         if self.gap_ms is not None:
             return self.gap_ms
         return self.size_ms if self.slide_ms is None else self.slide_ms
@@ -149,7 +152,8 @@ class Stage:
             return SessionShape(self.size_ms, self.gap_ms, takes=self.takes)
         if self.zone is not None:
             return DayShape(self.size_ms, self.size_ms, self.offset_ms, self.zone, takes=self.takes)
-        return WindowShape(self.size_ms, self.every_ms, self.offset_ms, takes=self.takes)
+        kind = CumulativeShape if self.is_cumulative else WindowShape
+        return kind(self.size_ms, self.every_ms, self.offset_ms, takes=self.takes)
 
     @property
     def overlaps(self) -> bool:

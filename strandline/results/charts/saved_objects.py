@@ -28,6 +28,7 @@ from strandline.results.names import dead_letter_index
 SavedObject = dict[str, Any]
 
 WINDOW_START = Field("window.start", "date", "window start")
+WINDOW_END = Field("window.end", "date", "window end")
 EVENT_TIME = Field("@timestamp", "date", "event time")
 RECORDS_SIZE_MS = 1_000
 """Of records, so much time is one point."""
@@ -77,10 +78,14 @@ class ResultView:
     """Whether a record may be in several windows, so that their sums can't be added."""
     windows: str = ""
     """Which windows, where their size doesn't say it."""
+    begin_together: bool = False
+    """Whether several windows begin at once, so that their ends tell them apart."""
 
     @property
     def time(self) -> Field:
         """The time of a document."""
+        if self.begin_together:
+            return WINDOW_END
         return WINDOW_START if self.has_window else EVENT_TIME
 
     @property

@@ -19,6 +19,7 @@ def result_views(pipeline: CheckedPipeline) -> list[ResultView]:
             measures=_measures(stage),
             overlaps=stage.overlaps,
             windows="sessions" if stage.gap_ms is not None else "",
+            begin_together=stage.is_cumulative,
         )
         for stage in pipeline.stages
         for emit in _aliases(stage)
