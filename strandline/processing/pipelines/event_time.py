@@ -6,7 +6,7 @@ All in milliseconds of event time. An event at the last millisecond before a win
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class WindowShape:
 
     size_ms: int
     every_ms: int
-    takes: int | None = None
+    takes: int | None = field(default=None, kw_only=True)
     """The place, among all windows of its pipeline, of those whose results it takes: before its own. RECORDS: it takes records.
     None: as a pipeline without branches, where each takes the results of the one before, and the first takes records."""
 

@@ -119,7 +119,7 @@ class Stage:
     @property
     def shape(self) -> WindowShape:
         """Where its windows begin and end."""
-        return WindowShape(self.size_ms, self.every_ms, self.takes)
+        return WindowShape(self.size_ms, self.every_ms, takes=self.takes)
 
     @property
     def streams(self) -> tuple[str, ...]:
