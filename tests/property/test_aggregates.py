@@ -191,7 +191,7 @@ def bounds(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("bounds")
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(stages(), rows_with_ties.flatmap(lambda rows: histories(st.just(rows))), st.integers(1, 4), st.integers(1, 7))
 def test_each_is_what_a_loop_computes_in_whatever_pieces_records_come(
     chosen: tuple[dict[str, str], dict[str, tuple[str, Oracle]]],
@@ -233,7 +233,7 @@ def check(
 
 
 @pytest.mark.usefixtures("bounds")
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     stages(),
     rows_with_ties.flatmap(lambda rows: histories(st.just(rows))),
@@ -284,7 +284,7 @@ CASCADES: list[CheckedPipeline] = [
 
 
 @pytest.mark.usefixtures("bounds")
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     rows_with_ties.flatmap(lambda rows: histories(st.just(rows))),
     st.sampled_from(CASCADES),
