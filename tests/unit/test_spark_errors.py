@@ -6,6 +6,7 @@ import pytest
 
 from strandline.core.errors import (
     Divergence,
+    FunctionUnusable,
     InvalidSettings,
     LogChanged,
     LogTruncated,
@@ -35,7 +36,17 @@ Caused by: java.io.EOFException
 
 
 @pytest.mark.parametrize(
-    "kind", [LogUnavailable, InvalidSettings, LogChanged, LogTruncated, RecordTooLarge, ReplayMismatch, Divergence]
+    "kind",
+    [
+        LogUnavailable,
+        InvalidSettings,
+        LogChanged,
+        LogTruncated,
+        RecordTooLarge,
+        ReplayMismatch,
+        Divergence,
+        FunctionUnusable,
+    ],
 )
 def test_our_own_error_comes_back_as_what_it_was(kind: type[StrandlineError]) -> None:
     error = typed_error(RuntimeError(OF_AN_EXECUTOR.format(name=kind.__name__, sentence="Kafka: it is gone.")))
