@@ -98,7 +98,7 @@ def parsed(path: str) -> ast.Module:
 def test_every_module_that_the_docs_name_is_there():
     modules = [
         f"/{path.relative_to(ROOT)}"
-        for room in ("strandline", "tests", "benchmarks")
+        for room in ("strandline", "tests", "benchmarks", "examples")
         for path in (ROOT / room).rglob("*.py")
     ]
     named = {

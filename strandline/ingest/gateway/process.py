@@ -19,7 +19,7 @@ import structlog
 import uvloop
 
 from strandline.access.doorkeeper import Doorkeeper
-from strandline.access.doors import open_doorkeeper
+from strandline.access.doors import open_doorkeeper, open_token_keys
 from strandline.access.exposure import require_closed
 from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
@@ -58,6 +58,8 @@ class GatewayResources:
     """Where this process may keep files of its own; no other process uses it."""
     doorkeeper: Doorkeeper | None = None
     """Tells who sends a request; None without authentication: then every sender may use the gateway."""
+    token_keys: Doorkeeper | None = None
+    """Knows the keys by which senders sign, where the gateway checks signatures; with authentication it is the doorkeeper."""
 
     def appender(self, spec: StreamSpec, *, may_spool: bool) -> StreamAppender:
         """A way into the log for the records of one stream."""
@@ -72,8 +74,8 @@ class GatewayResources:
     async def follow_streams(self, on_read: Callable[[list[StreamSpec]], None] = lambda _: None) -> None:
         """Give `on_read` all streams now and every few seconds, until the process is asked to stop. Raises what it raises."""
         following = [asyncio.create_task(self.streams.follow(on_read))]
-        if self.doorkeeper is not None:
-            following.append(asyncio.create_task(self.doorkeeper.follow()))
+        if (tokens := self.token_keys or self.doorkeeper) is not None:
+            following.append(asyncio.create_task(tokens.follow()))
         asked = asyncio.create_task(self.stopping.wait())
         try:
             await asyncio.wait((*following, asked), return_when=asyncio.FIRST_COMPLETED)
@@ -89,7 +91,12 @@ class GatewayResources:
 
 @asynccontextmanager
 async def open_resources(
-    settings: Settings, protocol: str, port: int, confirm_timeout_s: float | None = None
+    settings: Settings,
+    protocol: str,
+    port: int,
+    confirm_timeout_s: float | None = None,
+    *,
+    checks_signatures: bool = False,
 ) -> AsyncIterator[GatewayResources]:
     """Open the ledger and the writer; close them when all that was appended is confirmed.
 
@@ -110,8 +117,9 @@ async def open_resources(
         ledger = stack.enter_context(contextlib.closing(await asyncio.to_thread(Ledger.open, settings.ledger_url)))
         streams = stack.enter_context(contextlib.closing(Streams.of(ledger, every_s=settings.streams_look_s)))
         doorkeeper = open_doorkeeper(settings, ledger)
-        if doorkeeper is not None:
-            stack.callback(doorkeeper.close)
+        token_keys = (doorkeeper or open_token_keys(settings, ledger)) if checks_signatures else None
+        if (tokens := token_keys or doorkeeper) is not None:
+            stack.callback(tokens.close)
         disks = await asyncio.to_thread(
             open_writer_disks,
             settings.data_dir,
@@ -141,6 +149,7 @@ async def open_resources(
             settings.record_bytes_max,
             stopping,
             doorkeeper=doorkeeper,
+            token_keys=token_keys,
             directory=disks[0].identity.directory,
         )
     logger.info("the gateway has stopped", action="gateway_stopped", protocol=protocol)
