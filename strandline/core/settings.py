@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from strandline.core.errors import InvalidSettings
 
-_URLS_WITH_SECRETS = ("elasticsearch_url", "ledger_url")
+_URLS_WITH_SECRETS = ("elasticsearch_url", "ledger_url", "sql_sink_url")
 _PREFIX = "STRANDLINE_"
 
 
@@ -56,12 +56,22 @@ class Settings(BaseSettings):
     """The Kafka brokers, `host:port` separated by commas."""
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """How Kafka's connections are secured: SSL is TLS, SASL is a login."""
-    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
-    """How a login proves the password."""
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = "SCRAM-SHA-512"
+    """How a login proves the password; with OAUTHBEARER it is a token instead, of an OAuth provider."""
     kafka_username: str | None = None
     """As whom every client of Kafka logs in."""
     kafka_password: SecretStr | None = None
     """The password of that user."""
+    kafka_oauth_token_url: str | None = None
+    """With OAUTHBEARER: the provider's token endpoint; https off loopback."""
+    kafka_oauth_client_id: str | None = None
+    """As whom clients ask there for a token."""
+    kafka_oauth_client_secret: SecretStr | None = None
+    """The secret of that client."""
+    kafka_oauth_scope: str | None = None
+    """The scope that they ask for, if the provider wants one."""
+    kafka_oauth_ca_file: Path | None = None
+    """A PEM file of the certificates that vouch for the endpoint's; default: those of the machine."""
     kafka_ca_file: Path | None = None
     """A PEM file of the certificates that vouch for the brokers'; default: those of the machine."""
     kafka_certificate_file: Path | None = None
