@@ -134,6 +134,13 @@ class Settings(BaseSettings):
     """A PEM file with its private key. Default: the key is in the certificate's file."""
     http_tls_client_ca: Path | None = None
     """A PEM file of certificates: only senders pass whose own they vouch for."""
+    pages_tls_certificate: Path | None = None
+    """A PEM file with the certificate, and its chain, of the health pages of the gateways for MQTT, UDP, TCP and polling. With it
+    every connection there is TLS."""
+    pages_tls_key: Path | None = None
+    """A PEM file with its private key. Default: the key is in the certificate's file."""
+    pages_tls_client_ca: Path | None = None
+    """A PEM file of certificates: only who has one that they vouch for sees the pages."""
     gateway_names: tuple[str, ...] = ()
     """Host names under which gateways take records by HTTP and answer `/metrics`, beside addresses, those of loopback,
     `http_host` and the machine's own; `*` for any. `/healthz` and `/readyz` always answer under any name."""

@@ -30,6 +30,7 @@ from strandline.ingest.gateway.health_pages import HealthPages, HostNames
 from strandline.ingest.gateway.left_spools import open_writer_disks
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.serving.http_server import BACKLOG, HttpServer
+from strandline.ingest.gateway.serving.tls_door import server_tls
 from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.gateway.streams import Streams
 from strandline.ledger.ledger import Ledger
@@ -157,12 +158,16 @@ async def open_resources(
 
 @asynccontextmanager
 async def serve_health_pages(settings: Settings, port: int, resources: GatewayResources) -> AsyncIterator[None]:
-    """Serve the health pages of a gateway that takes no records by HTTP. Raises StackError when the port is taken."""
+    """Serve the health pages of a gateway that takes no records by HTTP. Raises StackError when the port is taken, and
+    InvalidSettings for certificates that can't be used."""
+    tls = server_tls(
+        settings.pages_tls_certificate, settings.pages_tls_key, settings.pages_tls_client_ca, "STRANDLINE_PAGES_TLS"
+    )
     listener = listen(settings.http_host, port, "serve its health pages")
     pages = HealthPages(
         resources.metrics.registry, resources.check_log, resources.host_names, doorkeeper=resources.doorkeeper
     )
-    server = HttpServer(pages, connections_max=HEALTH_CONNECTIONS_MAX)
+    server = HttpServer(pages, connections_max=HEALTH_CONNECTIONS_MAX, tls=tls)
     await server.start(listener)
     try:
         yield
