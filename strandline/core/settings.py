@@ -281,6 +281,12 @@ class _SecretFiles(PydanticBaseSettingsSource):
         return found
 
 
+def make_data_dir(data_dir: Path) -> None:
+    """Make the data directory for its owner alone: records, logs and tokens lie there. One that is there stays as it is. Raises
+    OSError."""
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 def secret_names(kind: type[BaseSettings]) -> list[str]:
     """The settings of this class that may hold a secret: each can stand in a file instead, and none is shown or handed on."""
     return [
