@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import structlog
 
 from strandline.access.rights import Principal
-from strandline.access.tokens import Credential, is_secret_of, principal_of, read_token
+from strandline.access.tokens import Credential, is_secret_of, principal_of, read_token, signing_key_of
 from strandline.core.errors import LedgerUnavailable, TransientError, Unauthenticated
 from strandline.ledger.states import TokenRow
 
@@ -72,6 +72,13 @@ class _Known(NamedTuple):
     since_s: float
 
 
+class Signer(NamedTuple):
+    """Who signs datagrams with a token."""
+
+    principal: Principal
+    key: bytes
+
+
 class Doorkeeper:
     """Tells who sent a header `Authorization`, for one event loop. `follow` must run all the time."""
 
@@ -100,6 +107,8 @@ class Doorkeeper:
         self._unknown: set[str] = set()
         self._looking: dict[str, asyncio.Task[TokenRow | None]] = {}
         self._used_ms: dict[str, int] = {}
+        self._signers: dict[str, tuple[TokenRow, Signer]] = {}
+        """Token's id -> who signs with it, while the row is the one that `_rows` has."""
         self._is_reached = True
         self._asking = 0
         """Questions to the issuer that wait or are under way."""
@@ -148,6 +157,26 @@ class Doorkeeper:
         credential = read_token(text) if text is not None else None
         row = self._rows.get(credential.token_id) if credential is not None else None
         return self._check(header, row, credential) if row is not None and credential is not None else None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the ledger was asked lately enough for an unknown token to be a wrong one."""
+        return self._clock_s() - self._seen_s <= self._kept_s
+
+    def signer(self, token_id: str) -> Signer | None:
+        """Who signs with the token of this id, and with which key; None while no valid one is known. Asks nobody: a token that
+        was made a moment ago is known after the next look. Who has proven to have the key calls `note_use`."""
+        row = self._rows.get(token_id)
+        if row is None or not row.is_valid_at(self._now_ms()):
+            return None
+        known = self._signers.get(token_id)
+        if known is None or known[0] is not row:
+            known = self._signers[token_id] = row, Signer(principal_of(row), signing_key_of(row))
+        return known[1]
+
+    def note_use(self, token_id: str) -> None:
+        """Have the ledger know that a token was used."""
+        self._used_ms[token_id] = self._now_ms()
 
     async def follow(self) -> None:
         """Keep the tokens up to date until cancelled."""
@@ -198,6 +227,8 @@ class Doorkeeper:
             for header, one in self._known.items()
             if now_s < one.until_s and (one.row is None or self._is_still(one.row, clock_s - one.since_s))
         }
+        if len(self._signers) > len(self._rows):
+            self._signers = {token_id: one for token_id, one in self._signers.items() if token_id in self._rows}
 
     def close(self) -> None:
         """Ask the ledger nothing more."""
@@ -217,7 +248,7 @@ class Doorkeeper:
     def _check(self, header: bytes, row: TokenRow, credential: Credential) -> Principal | None:
         if not is_secret_of(row, credential.secret) or not row.is_valid_at(self._now_ms()):
             return None
-        self._used_ms[row.id] = self._now_ms()
+        self.note_use(row.id)
         until_s = float("inf") if row.expires_ms is None else row.expires_ms / 1_000
         return self._remember(header, principal_of(row), row, until_s)
 

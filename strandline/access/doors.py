@@ -25,3 +25,9 @@ def open_doorkeeper(settings: Settings, ledger: Ledger) -> Doorkeeper | None:
             claim=settings.oidc_claim,
         )
     return Doorkeeper(ledger, look_s=settings.tokens_look_s, kept_s=settings.tokens_kept_s, issuer=issuer)
+
+
+def open_token_keys(settings: Settings, ledger: Ledger) -> Doorkeeper:
+    """A doorkeeper of tokens for who checks signatures, which a stream's document asks for, whatever `STRANDLINE_AUTH` says. The
+    caller closes it, before the ledger."""
+    return Doorkeeper(ledger, look_s=settings.tokens_look_s, kept_s=settings.tokens_kept_s)

@@ -16,12 +16,12 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def require_closed(settings: Settings, host: str, what: str, setting: str, *, asks: bool) -> None:
+def require_closed(settings: Settings, host: str, what: str, setting: str, *, asks: bool, way_to_ask: str = "") -> None:
     """Raises InvalidSettings for a door (`what`, at the address in `setting`) that strangers could use. `asks`: it takes
-    nothing from who has no token while STRANDLINE_AUTH says so."""
+    nothing from who has no token while STRANDLINE_AUTH says so. `way_to_ask`: what would have another door ask who comes."""
     if is_loopback(host) or settings.allow_open or (asks and settings.auth != "none"):
         return
-    remedy = "set STRANDLINE_AUTH=tokens, or" if asks else f"it knows no logins: leave {setting} at 127.0.0.1, or"
+    remedy = "set STRANDLINE_AUTH=tokens, or" if asks else f"leave {setting} at 127.0.0.1, {way_to_ask}, or"
     raise InvalidSettings(
         f"{what} would be open to everyone who reaches {host}: {remedy} set STRANDLINE_ALLOW_OPEN=true if the network keeps "
         "strangers out"

@@ -112,8 +112,10 @@ GATEWAY_ACTIONS: dict[str, Need] = {
     "POST /v1/streams/{stream}/otlp/v1/metrics": Need.WRITE,
     "POST /v1/streams/{stream}/prometheus/write": Need.WRITE,
     "MQTT PUBLISH": Need.WRITE,
+    "UDP DATAGRAM": Need.WRITE,
 }
-"""Each action of the gateways -> what it needs. TCP and UDP know no principals: who reaches their ports may write."""
+"""Each action of the gateways -> what it needs. TCP, and UDP without `hmac`, know no principals: who reaches their ports may
+write."""
 
 _ROLES = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 _ROLE_OF_NEED = {Need.VIEWER: Role.VIEWER, Need.OPERATOR: Role.OPERATOR, Need.ADMIN: Role.ADMIN}

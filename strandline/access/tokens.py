@@ -2,7 +2,8 @@
 
 The secret has 256 random bits, so nobody finds it by trying, also not from the ledger. A plain SHA-256 of it is therefore enough
 there: a slow, salted hash protects passwords, which people choose and others guess, and would cost each gateway tens of
-milliseconds for a token that it has not seen yet.
+milliseconds for a token that it has not seen yet. The digest is also the key by which the holder signs datagrams (signing.py):
+who can read the ledger can sign as everybody, as who checks an HMAC always can, but can log in as nobody.
 """
 
 from __future__ import annotations
@@ -56,6 +57,11 @@ def is_secret_of(row: TokenRow, secret: bytes) -> bool:
 def digest_of(secret: bytes) -> str:
     """What the ledger keeps of a secret."""
     return hashlib.sha256(secret).hexdigest()
+
+
+def signing_key_of(row: TokenRow) -> bytes:
+    """By which the token's holder signs datagrams: the digest itself, which the holder can make from the secret."""
+    return bytes.fromhex(row.digest)
 
 
 def principal_of(row: TokenRow) -> Principal:

@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from strandline.core.errors import InvalidSettings
 
-_URLS_WITH_SECRETS = ("elasticsearch_url", "ledger_url")
+_URLS_WITH_SECRETS = ("elasticsearch_url", "ledger_url", "sql_sink_url")
 _PREFIX = "STRANDLINE_"
 
 
@@ -56,12 +56,22 @@ class Settings(BaseSettings):
     """The Kafka brokers, `host:port` separated by commas."""
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """How Kafka's connections are secured: SSL is TLS, SASL is a login."""
-    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
-    """How a login proves the password."""
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = "SCRAM-SHA-512"
+    """How a login proves the password; with OAUTHBEARER it is a token instead, of an OAuth provider."""
     kafka_username: str | None = None
     """As whom every client of Kafka logs in."""
     kafka_password: SecretStr | None = None
     """The password of that user."""
+    kafka_oauth_token_url: str | None = None
+    """With OAUTHBEARER: the provider's token endpoint; https off loopback."""
+    kafka_oauth_client_id: str | None = None
+    """As whom clients ask there for a token."""
+    kafka_oauth_client_secret: SecretStr | None = None
+    """The secret of that client."""
+    kafka_oauth_scope: str | None = None
+    """The scope that they ask for, if the provider wants one."""
+    kafka_oauth_ca_file: Path | None = None
+    """A PEM file of the certificates that vouch for the endpoint's; default: those of the machine."""
     kafka_ca_file: Path | None = None
     """A PEM file of the certificates that vouch for the brokers'; default: those of the machine."""
     kafka_certificate_file: Path | None = None
@@ -127,6 +137,13 @@ class Settings(BaseSettings):
     """A PEM file with its private key. Default: the key is in the certificate's file."""
     http_tls_client_ca: Path | None = None
     """A PEM file of certificates: only senders pass whose own they vouch for."""
+    pages_tls_certificate: Path | None = None
+    """A PEM file with the certificate, and its chain, of the health pages of the gateways for MQTT, UDP, TCP and polling. With it
+    every connection there is TLS."""
+    pages_tls_key: Path | None = None
+    """A PEM file with its private key. Default: the key is in the certificate's file."""
+    pages_tls_client_ca: Path | None = None
+    """A PEM file of certificates: only who has one that they vouch for sees the pages."""
     gateway_names: tuple[str, ...] = ()
     """Host names under which gateways take records by HTTP and answer `/metrics`, beside addresses, those of loopback,
     `http_host` and the machine's own; `*` for any. `/healthz` and `/readyz` always answer under any name."""
@@ -265,6 +282,12 @@ class _SecretFiles(PydanticBaseSettingsSource):
             text = _secret(Path(path), variable)
             found[name] = _object(text, f"{variable}_FILE") if name == "kafka_properties" else text
         return found
+
+
+def make_data_dir(data_dir: Path) -> None:
+    """Make the data directory for its owner alone: records, logs and tokens lie there. One that is there stays as it is. Raises
+    OSError."""
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def secret_names(kind: type[BaseSettings]) -> list[str]:

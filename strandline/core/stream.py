@@ -28,7 +28,13 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
 from strandline.core.documents import COLUMNS_MAX, KINDS, NAME, NAME_FORM, Path, YamlDocument, did_you_mean
-from strandline.core.durations import format_duration, format_retention, parse_duration_ms, parse_retention_ms
+from strandline.core.durations import (
+    FOREVER_MS,
+    format_duration,
+    format_retention,
+    parse_duration_ms,
+    parse_retention_ms,
+)
 from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
 from strandline.core.field_types import JSON_TYPE, TYPE_NAMES, TYPE_PATTERN, WHOLE_RANGES, is_number, normal_type
 from strandline.core.json_paths import parse_json_path
@@ -294,6 +300,17 @@ def record_header(header: str) -> str:
     return HEADER_CLOUD_EVENT_PREFIX + name[3:] if name.startswith("ce-") else HEADER_HTTP_PREFIX + name
 
 
+class HmacSpec(DocumentModel):
+    """Which signed datagrams are taken."""
+
+    max_age: Retention = Field(default=300_000, json_schema_extra={"default": "5m"})
+    """How far a datagram's counter may be from the gateway's clock, or `forever`: then counters need not be times."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if self.max_age != FOREVER_MS and self.max_age < 1_000:
+            yield ("max_age",), f"is {format_retention(self.max_age)}; expected 1s at least"
+
+
 class UdpSpec(DocumentModel):
     """A UDP port that flows into the stream."""
 
@@ -301,6 +318,8 @@ class UdpSpec(DocumentModel):
     """Moves with the stack's port offset."""
     framing: Literal["datagram", "lines"] = "datagram"
     """Whether a datagram is one record, or one record a line."""
+    hmac: HmacSpec | None = None
+    """Take signed datagrams only, from who may write to the stream; `{}` for the default."""
 
 
 class TcpSpec(DocumentModel):

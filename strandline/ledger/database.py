@@ -7,6 +7,8 @@ of a transaction too, so that a power cut can't take back what was committed.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -139,6 +141,8 @@ def _parse(url: str) -> sa.URL:
 
 
 def _sqlite_engine(url: sa.URL) -> sa.Engine:
+    with contextlib.suppress(OSError):  # one that is there stays as it is; one that can't be made is told below
+        os.close(os.open(str(url.database), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
 
     @event.listens_for(engine, "connect")

@@ -422,7 +422,8 @@ class TokenRow(Described):
     """Stands in the token itself, so that it is found by a look-up."""
     name: str
     digest: str
-    """SHA-256 of the secret, in hex. A slow hash would protect a secret that can be guessed; this one has 256 random bits."""
+    """SHA-256 of the secret, in hex. A slow hash would protect a secret that can be guessed; this one has 256 random bits. It
+    signs the holder's datagrams, so it is shown to nobody either."""
     role: Role | None
     writes: list[str]
     """The streams that it may write to."""

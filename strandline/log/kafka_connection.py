@@ -2,7 +2,7 @@
 
 A client is given the brokers' address by its maker. Encryption and login it takes from here, and they come from this process's
 own environment at the moment when the client is made: so no secret is passed on, pickled or sent to an executor, and a client
-that is made after a password has changed logs in with the new one (docs/decisions/0030).
+that is made after a password has changed logs in with the new one (docs/decisions/0032).
 """
 
 from __future__ import annotations
@@ -10,17 +10,23 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from strandline.core.errors import InvalidSettings
+from strandline.core.host_names import LOOPBACK_NAMES
 
 if TYPE_CHECKING:
     from strandline.core.settings import Settings
+    from strandline.log.login.oauth_tokens import OauthClient, OauthTokens
 
 _WRONG_PROTOCOL = "incorrect security.protocol"
 """librdkafka's guess when a broker hangs up at the first word."""
+_ALERT = "SSL alert number"
+"""What a broker says over TLS 1.3 when it misses the client's certificate; librdkafka takes it for a lost connection."""
 _PROPERTY = "STRANDLINE_KAFKA_PROPERTIES"
 _NEEDED = frozenset(
     {
@@ -101,8 +107,11 @@ def aiokafka() -> dict[str, Any]:
     if _is_encrypted(settings):
         options["ssl_context"] = _context(settings)
     if _has_login(settings):
-        assert settings.kafka_password is not None
         options["sasl_mechanism"] = settings.kafka_sasl_mechanism
+    if _has_login(settings) and _has_tokens(settings):
+        options["sasl_oauth_token_provider"] = _tokens(_oauth_client(settings))
+    elif _has_login(settings):
+        assert settings.kafka_password is not None
         options["sasl_plain_username"] = settings.kafka_username
         options["sasl_plain_password"] = settings.kafka_password.get_secret_value()
     return options
@@ -117,7 +126,7 @@ class Refusals:
 
     def __call__(self, error: KafkaError) -> None:
         """Note an error of the whole client."""
-        if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL) or _WRONG_PROTOCOL in error.str():
+        if error.code() == KafkaError._AUTHENTICATION or _is_about_tls(error):
             self._last = error
 
     def text(self) -> str:
@@ -129,16 +138,20 @@ def explained(error: KafkaError) -> str:
     """The error's text, and for a refused login or certificate which settings to look at."""
     if error.code() == KafkaError._AUTHENTICATION or error.code() == KafkaError.SASL_AUTHENTICATION_FAILED:
         return f"{error.str()} ({_login_remedy()})"
-    if error.code() == KafkaError._SSL or _WRONG_PROTOCOL in error.str():
+    if _is_about_tls(error):
         return f"{error.str()} ({_tls_remedy()})"
     return error.str()
+
+
+def _is_about_tls(error: KafkaError) -> bool:
+    return error.code() == KafkaError._SSL or any(one in error.str() for one in (_WRONG_PROTOCOL, _ALERT))
 
 
 def remedy_of(error: BaseException | None) -> str:
     """A clause for what aiokafka's connections raise: which settings to look at; empty where it is not about a login or TLS."""
     # Imported where it is used: not all who read the log's form speak to Kafka.
+    from aiokafka.errors import KafkaConnectionError, SaslAuthenticationFailed, UnsupportedSaslMechanismError
     from aiokafka.errors import KafkaError as AiokafkaError
-    from aiokafka.errors import SaslAuthenticationFailed, UnsupportedSaslMechanismError
 
     text = str(error)
     if isinstance(error, UnsupportedSaslMechanismError | SaslAuthenticationFailed) or (
@@ -147,6 +160,10 @@ def remedy_of(error: BaseException | None) -> str:
         return f" ({_login_remedy()})"
     if isinstance(error, ssl.SSLError) or "certificate" in text or "SSL" in text:
         return f" ({_tls_remedy()})"
+    if isinstance(error, KafkaConnectionError) and text.endswith("closed"):
+        settings = _settings()
+        if _is_encrypted(settings) and settings.kafka_certificate_file is None:  # over TLS 1.3 the client hears no more
+            return " (or it wants a certificate of its clients: then set STRANDLINE_KAFKA_CERTIFICATE_FILE)"
     return ""
 
 
@@ -164,6 +181,12 @@ def _settings() -> Settings:
 
 def _login_remedy() -> str:
     settings = _settings()
+    if _has_tokens(settings):
+        return (
+            f"Kafka or the token endpoint refused client {settings.kafka_oauth_client_id}; look at "
+            "STRANDLINE_KAFKA_OAUTH_TOKEN_URL, STRANDLINE_KAFKA_OAUTH_CLIENT_ID, STRANDLINE_KAFKA_OAUTH_CLIENT_SECRET, "
+            "STRANDLINE_KAFKA_OAUTH_SCOPE, and at what the brokers expect of a token"
+        )
     user = f"user {settings.kafka_username}, " if settings.kafka_username else ""
     return (
         f"Kafka refused the login: {user}{settings.kafka_sasl_mechanism}; look at STRANDLINE_KAFKA_USERNAME, "
@@ -195,8 +218,19 @@ def _librdkafka(settings: Settings) -> dict[str, Any]:
         if settings.kafka_key_password is not None:
             found["ssl.key.password"] = settings.kafka_key_password.get_secret_value()
     if _has_login(settings):
-        assert settings.kafka_password is not None
         found["sasl.mechanism"] = settings.kafka_sasl_mechanism
+    if _has_login(settings) and _has_tokens(settings):
+        client = _oauth_client(settings)
+        found["sasl.oauthbearer.method"] = "oidc"
+        found["sasl.oauthbearer.token.endpoint.url"] = client.token_url
+        found["sasl.oauthbearer.client.id"] = client.client_id
+        found["sasl.oauthbearer.client.secret"] = client.secret
+        if client.scope:
+            found["sasl.oauthbearer.scope"] = client.scope
+        if client.ca_file is not None:
+            found["https.ca.location"] = str(client.ca_file)
+    elif _has_login(settings):
+        assert settings.kafka_password is not None
         found["sasl.username"] = settings.kafka_username
         found["sasl.password"] = settings.kafka_password.get_secret_value()
     return found
@@ -219,7 +253,12 @@ def _require_allowed(name: str) -> None:
 def _require_login(settings: Settings) -> None:
     """Raise InvalidSettings for a login in half, and for one that the protocol would never use."""
     is_given = settings.kafka_username is not None or settings.kafka_password is not None
-    if _has_login(settings) and (settings.kafka_username is None or settings.kafka_password is None):
+    _require_oauth(settings)
+    if (
+        _has_login(settings)
+        and not _has_tokens(settings)
+        and (settings.kafka_username is None or settings.kafka_password is None)
+    ):
         raise InvalidSettings(
             f"STRANDLINE_KAFKA_SECURITY_PROTOCOL is {settings.kafka_security_protocol}, which needs "
             "STRANDLINE_KAFKA_USERNAME and STRANDLINE_KAFKA_PASSWORD (or STRANDLINE_KAFKA_PASSWORD_FILE); set both"
@@ -237,14 +276,76 @@ def _require_login(settings: Settings) -> None:
         )
 
 
+def _require_oauth(settings: Settings) -> None:
+    """Raise InvalidSettings for a client of an OAuth provider in half, or one that would never ask for a token."""
+    needed = {
+        "TOKEN_URL": settings.kafka_oauth_token_url,
+        "CLIENT_ID": settings.kafka_oauth_client_id,
+        "CLIENT_SECRET": settings.kafka_oauth_client_secret,
+    }
+    if not (_has_login(settings) and _has_tokens(settings)):
+        if any(value is not None for value in needed.values()):
+            raise InvalidSettings(
+                "STRANDLINE_KAFKA_OAUTH_* is set, but STRANDLINE_KAFKA_SECURITY_PROTOCOL and STRANDLINE_KAFKA_SASL_MECHANISM ask "
+                "for no token; set them to SASL_SSL and OAUTHBEARER, or unset the others"
+            )
+        return
+    missing = [f"STRANDLINE_KAFKA_OAUTH_{name}" for name, value in needed.items() if value is None]
+    if missing:
+        raise InvalidSettings(
+            f"STRANDLINE_KAFKA_SASL_MECHANISM is OAUTHBEARER, which needs {' and '.join(missing)}, too"
+        )
+    try:
+        url = urlsplit(settings.kafka_oauth_token_url or "")
+        is_safe = url.scheme == "https" or (url.scheme == "http" and url.hostname in LOOPBACK_NAMES)
+    except ValueError:
+        is_safe = False
+    if not is_safe or not url.hostname or url.username is not None or url.fragment:
+        raise InvalidSettings(
+            "STRANDLINE_KAFKA_OAUTH_TOKEN_URL is wrong: write the provider's token endpoint, as "
+            "https://login.example.org/realms/farm/protocol/openid-connect/token"
+        )
+    if settings.kafka_username is not None or settings.kafka_password is not None:
+        raise InvalidSettings(
+            "STRANDLINE_KAFKA_SASL_MECHANISM is OAUTHBEARER, which takes no STRANDLINE_KAFKA_USERNAME and "
+            "STRANDLINE_KAFKA_PASSWORD; unset them"
+        )
+
+
+def _oauth_client(settings: Settings) -> OauthClient:
+    from strandline.log.login.oauth_tokens import OauthClient
+
+    assert settings.kafka_oauth_client_secret is not None, "it was required"
+    return OauthClient(
+        settings.kafka_oauth_token_url or "",
+        settings.kafka_oauth_client_id or "",
+        settings.kafka_oauth_client_secret.get_secret_value(),
+        settings.kafka_oauth_scope,
+        settings.kafka_oauth_ca_file,
+    )
+
+
+@lru_cache(maxsize=4)
+def _tokens(client: OauthClient) -> OauthTokens:
+    """One for all connections of the process, so that a token is asked for once."""
+    from strandline.log.login.oauth_tokens import OauthTokens
+
+    return OauthTokens(client)
+
+
 def _require_usable(outside: Mapping[str, Any], settings: Settings) -> None:
     """Raise InvalidSettings if librdkafka doesn't take these: an unknown property, a value out of range, a file that is no
     certificate. It looks only when a client is made, so one is made, which connects to nobody."""
+    tried = dict(outside)
+    if _has_tokens(settings):  # it would ask for a token; librdkafka checks these when it does
+        tried = {name: value for name, value in outside.items() if not name.startswith("sasl.")}
+        tried["security.protocol"] = settings.kafka_security_protocol.removeprefix("SASL_")
     try:
-        Producer({**outside, "log_level": 0})
+        Producer({**tried, "log_level": 0})
     except KafkaException as error:
         reason = error.args[0].str()
-        for secret in (settings.kafka_password, settings.kafka_key_password, *settings.kafka_properties.values()):
+        secrets = (settings.kafka_password, settings.kafka_key_password, settings.kafka_oauth_client_secret)
+        for secret in (*secrets, *settings.kafka_properties.values()):
             if secret is not None and len(text := secret.get_secret_value()) > 3:
                 reason = reason.replace(text, "***")
         raise InvalidSettings(
@@ -272,6 +373,10 @@ def _context(settings: Settings) -> ssl.SSLContext:
 
 def _is_encrypted(settings: Settings) -> bool:
     return settings.kafka_security_protocol in ("SSL", "SASL_SSL")
+
+
+def _has_tokens(settings: Settings) -> bool:
+    return settings.kafka_sasl_mechanism == "OAUTHBEARER"
 
 
 def _has_login(settings: Settings) -> bool:

@@ -26,7 +26,7 @@ from strandline.access.doors import open_doorkeeper
 from strandline.access.exposure import require_closed
 from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
-from strandline.core.settings import Settings
+from strandline.core.settings import Settings, make_data_dir
 from strandline.ingest.gateway.serving.tls_door import TlsDoor, server_tls
 from strandline.ledger.ledger import Ledger
 from strandline.log.admin import KafkaAdmin
@@ -74,7 +74,7 @@ def serve(settings: ControlSettings) -> None:
     3. Serve; the supervisor starts and ends with the app.
     """
     require_closed(settings, settings.control_host, "the REST API", "STRANDLINE_CONTROL_HOST", asks=True)
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    make_data_dir(settings.data_dir)
     with _only_one(settings.data_dir) as name, _listen(settings) as listener, Housekeeping(settings):
         ledger = Ledger.open(settings.ledger_url)
         doorkeeper = open_doorkeeper(settings, ledger)

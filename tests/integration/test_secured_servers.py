@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import ssl
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -28,11 +29,14 @@ from strandline.log.range_reader import RangeReader
 from strandline.log.reader import LogReader, OffsetRange
 from strandline.log.transactions import fence_producer
 from strandline.results.elasticsearch_client import request
+from strandline.services.certificates import make_dev_certificates
 from strandline.services.client import ControlClient, Trust
+from strandline.services.doctor.elasticsearch import check_elasticsearch
+from strandline.services.doctor.finding import State
 from strandline.services.processes.child_process import Program, start, stop
 from strandline.services.processes.pids import PidFile
 from tests.support.faults.kafka_cluster import free_ports
-from tests.support.secured import Secured
+from tests.support.secured import Secured, secured_elasticsearch
 from tests.support.waiting import wait_until
 
 TOPIC = "secured-records"
@@ -50,11 +54,15 @@ def use(secured: Secured, monkeypatch: pytest.MonkeyPatch, **changed: str | None
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_every_client_of_kafka_logs_in(secured, mechanism, monkeypatch):
-    settings = use(secured, monkeypatch, KAFKA_SASL_MECHANISM=mechanism)
-    bootstrap, topic = settings.kafka_bootstrap, f"{TOPIC}-{mechanism.lower()}"
+    writes_and_reads(use(secured, monkeypatch, KAFKA_SASL_MECHANISM=mechanism), f"{TOPIC}-{mechanism.lower()}")
+
+
+def writes_and_reads(settings: Settings, topic: str) -> None:
+    """Each client of both libraries does its work."""
+    bootstrap = settings.kafka_bootstrap
     admin = KafkaAdmin(bootstrap, timeout_s=20, changes_topics=True)
     assert admin.create(topic, 1, 1, {"message.timestamp.type": "LogAppendTime"})
-    producer = fence_producer(bootstrap, f"slot-{mechanism}", topic)
+    producer = fence_producer(bootstrap, f"slot-{topic}", topic)
     producer.begin_transaction()
     producer.produce(topic, b"one")
     producer.commit_transaction(20)
@@ -65,6 +73,77 @@ def test_every_client_of_kafka_logs_in(secured, mechanism, monkeypatch):
         assert [value for chunk in columns.read([asked]) for value in chunk.values] == [b"one"]
     with LogIndex(bootstrap) as index:
         assert index.checksums(topic, {0: 0}).keys() == {0}
+
+
+def test_kafka_takes_a_certificate_or_a_token_instead_of_a_password(secured, monkeypatch):
+    """Every client of both libraries, by a certificate alone and by tokens of a provider; and what a wrong one comes to."""
+    made, no_password = secured.certificates, {"KAFKA_PASSWORD_FILE": None, "KAFKA_USERNAME": None}
+    proofs: dict[str, dict[str, str | None]] = {
+        "certificate": {
+            "KAFKA_BOOTSTRAP": secured.kafka.certificate,
+            "KAFKA_SECURITY_PROTOCOL": "SSL",
+            "KAFKA_CERTIFICATE_FILE": str(made.client),
+            "KAFKA_KEY_FILE": str(made.client_key),
+        },
+        "token": {
+            "KAFKA_BOOTSTRAP": secured.kafka.token,
+            "KAFKA_SASL_MECHANISM": "OAUTHBEARER",
+            "KAFKA_OAUTH_TOKEN_URL": secured.kafka.provider.token_url,
+            "KAFKA_OAUTH_CLIENT_ID": "strandline",
+            "KAFKA_OAUTH_CLIENT_SECRET_FILE": secured.environment["STRANDLINE_KAFKA_PASSWORD_FILE"],
+            "KAFKA_OAUTH_SCOPE": "kafka",
+        },
+    }
+    wrong: dict[str, tuple[dict[str, str | None], str]] = {
+        "certificate": ({"KAFKA_CERTIFICATE_FILE": None, "KAFKA_KEY_FILE": None}, "STRANDLINE_KAFKA_CERTIFICATE_FILE"),
+        "token": (
+            {"KAFKA_OAUTH_CLIENT_SECRET_FILE": None, "KAFKA_OAUTH_CLIENT_SECRET": "wrong-one"},
+            "STRANDLINE_KAFKA_OAUTH_CLIENT_SECRET",
+        ),
+    }
+    for name, proof in proofs.items():
+        with monkeypatch.context() as environment:
+            writes_and_reads(use(secured, environment, **no_password, **proof), f"{TOPIC}-{name}")
+        changed, said = wrong[name]
+        for ask in (in_kafka, in_the_range_reader):
+            with monkeypatch.context() as environment:
+                settings = use(secured, environment, **(no_password | proof | changed))
+                with pytest.raises(StrandlineError, match=said) as refused:
+                    ask(settings)
+                assert "wrong-one" not in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_elasticsearch_takes_an_api_key_and_asks_for_a_certificate(tmp_path, monkeypatch):
+    """A node that wants a certificate of every client: with one, and an API key that has the rights of docs/security.md, a
+    template, an index and documents are made; without either, one sentence says what is missing."""
+    if shutil.which("javac") is None:
+        pytest.skip("without a Java compiler the embedded Elasticsearch can make no API keys; install a JDK")
+    made = make_dev_certificates(tmp_path / "certs")
+    with secured_elasticsearch(tmp_path, made, "made-for-the-test", asks_certificates=True) as url:
+        values = {"URL": url, "CA_FILE": made.ca, "CERTIFICATE_FILE": made.client, "KEY_FILE": made.client_key}
+        for name, value in values.items():
+            monkeypatch.setenv(f"STRANDLINE_ELASTICSEARCH_{name}", str(value))
+        with monkeypatch.context() as as_user:
+            as_user.setenv("STRANDLINE_ELASTICSEARCH_USERNAME", "strandline")
+            as_user.setenv("STRANDLINE_ELASTICSEARCH_PASSWORD", "made-for-the-test")
+            key = request(url, "POST", "/_security/api_key", timeout_s=30, body={"name": "results", "expiration": "1d"})
+        monkeypatch.setenv("STRANDLINE_ELASTICSEARCH_API_KEY", key["encoded"])
+        request(url, "PUT", "/turbine-keyed", timeout_s=30)
+        request(url, "POST", "/turbine-keyed/_doc/1?refresh=true&op_type=create", timeout_s=30, body={"n": 1})
+        found = request(url, "GET", "/turbine-keyed/_search", timeout_s=30)
+        assert [hit["_source"] for hit in found["hits"]["hits"]] == [{"n": 1}]
+        findings = [one for one in check_elasticsearch(Settings.read()) if one.state is State.WRONG]
+        assert findings == []
+        with monkeypatch.context() as without:
+            without.setenv("STRANDLINE_ELASTICSEARCH_API_KEY", "d3Jvbmc6d3Jvbmc=")
+            with pytest.raises(StrandlineError, match=r"401.*STRANDLINE_ELASTICSEARCH_API_KEY"):
+                request(url, "GET", "/_cluster/health", timeout_s=10)
+        with monkeypatch.context() as without:
+            without.delenv("STRANDLINE_ELASTICSEARCH_CERTIFICATE_FILE")
+            without.delenv("STRANDLINE_ELASTICSEARCH_KEY_FILE")
+            with pytest.raises(StrandlineError, match="STRANDLINE_ELASTICSEARCH_CERTIFICATE_FILE") as refused:
+                request(url, "GET", "/_cluster/health", timeout_s=10)
+            assert key["encoded"] not in str(refused.value) and "\n" not in str(refused.value)
 
 
 def in_kafka(settings: Settings) -> None:

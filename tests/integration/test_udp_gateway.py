@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from strandline.access.tokens import make_token
 from strandline.ingest.sockets.udp_gateway import receive_buffer_errors
 from tests.support.gateways import RECORD_BYTES_MAX, GatewayProcess, free_port, wait_until
 
@@ -125,6 +126,53 @@ def test_what_the_kernel_drops_is_counted_to_the_exact_number(kafka, tmp_path):
         assert len(values) == len(set(values)) == sent - dropped
     finally:
         gateway.close()
+
+
+def test_a_recorded_datagram_is_refused_after_the_gateway_was_killed(kafka, tmp_path):
+    """The documented example sends signed lines; then all is sent again, and forgeries beside it, before and after a kill."""
+    gateway = GatewayProcess("udp", kafka, tmp_path, tokens_look_s=0.2, udp_signed_only=True, udp_host="0.0.0.0")
+    try:
+        open_to_all = gateway.register(is_open=False, udp={"port": free_port(socket.SOCK_DGRAM)})
+        stream, port = register(gateway, hmac={})
+        made = make_token(
+            gateway.ledger, "sensor", role=None, writes=[stream], lasts_ms=None, now_ms=0, by="the test"
+        )  # fmt: skip
+        lines = [b'{"device":"a","n":%d}' % n for n in range(100)]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tap:
+            tap.bind(("127.0.0.1", 0))
+            tap.settimeout(30)
+            subprocess.run(
+                [sys.executable, "examples/signed_udp.py", stream, "127.0.0.1", str(tap.getsockname()[1])],
+                env={"STRANDLINE_TOKEN": made.text}, input=b"\n".join(lines), timeout=60, check=True,
+            )  # fmt: skip
+            recorded = [tap.recv(65_536) for _ in lines]
+        wait_until(lambda: signs(gateway, stream, port, recorded[0]), gateway.log_file.read_text)
+        unknown = int(gateway.metric("strandline_ingest_refused_total", stream=stream, reason="unknown_key"))
+        send(port, *recorded[1:], *recorded, b"{}", recorded[0][:-1] + b"?")
+        counts = wait_until_counted(gateway, stream, unknown + 202)
+        assert counts["confirmed"] == 100
+        gateway.kill()
+        gateway.start()
+        wait_until(lambda: gateway.metric("strandline_ingest_open", stream=stream) == 1, gateway.log_file.read_text)
+        send(port, *recorded[-60:])
+        wait_until_counted(gateway, stream, 60)
+        assert gateway.metric("strandline_ingest_refused_total", stream=stream, reason="replayed") == 60
+        records = gateway.read(stream)
+        assert sorted(record.value for record in records) == sorted(lines), "each once"
+        assert {record.headers["strandline-principal"] for record in records} == {b"sensor"}
+        assert gateway.metric("strandline_ingest_open", stream=open_to_all) == 0
+        log = gateway.log_file.read_text()
+        assert f"stream={open_to_all}" in log and made.text.rpartition("_")[2] not in log
+    finally:
+        gateway.close()
+
+
+def signs(gateway: GatewayProcess, stream: str, port: int, datagram: bytes) -> bool:
+    """Send it until the gateway knows the token: whether it was taken."""
+    before = gateway.counts(stream)["received"]
+    send(port, datagram)
+    wait_until(lambda: gateway.counts(stream)["received"] > before, gateway.log_file.read_text)
+    return gateway.counts(stream)["refused"] < gateway.counts(stream)["received"]
 
 
 def rcvbuf_errors() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,14 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
 from strandline.log.admin import KafkaAdmin, TopicDescription
-from strandline.log.kafka_status import DeadLetterRange, KafkaStatus, LogRange, Sample, StoredDeadLetter
+from strandline.log.kafka_status import (
+    DeadLetterRange,
+    KafkaStatus,
+    LogRange,
+    NewestRecords,
+    Sample,
+    StoredDeadLetter,
+)
 from strandline.log.topics import require_whole_log
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.slices.old_slices import SlicesKept
@@ -121,6 +128,22 @@ class Log(KafkaStatus):
     def sample(self, topic: str, count: int) -> Sample:
         self.range(topic)
         return Sample([b'{"turbine": "T1", "extra": 1}', b'{"turbine": "T1"}'], 2, self.retention_ms(topic))
+
+    def committed_ends(self, topic: str) -> dict[int, int]:
+        return dict(self.range(topic).offset_next)
+
+    def newest_records(
+        self,
+        topic: str,
+        records_max: int,
+        bytes_max: int,
+        headers: Sequence[str] = (),
+        since: Mapping[int, int] | None = None,
+        headers_beside: Sequence[str] = (),
+    ) -> NewestRecords:
+        values: list[bytes | None] = [*self.sample(topic, records_max).values][:records_max]
+        count = len(values)
+        return NewestRecords([0] * count, [*range(count)], [1_700_000_000_000] * count, values, [None] * count)
 
     def dead_letters(self, job: str, after: int, limit: int) -> list[StoredDeadLetter]:
         return [letter for letter in self.letters if letter.offset > after][:limit]

@@ -1,7 +1,8 @@
 """The REST API against what schemathesis makes of its own description, with tokens: no answer is a fault of ours (500 and up),
 and each is one that the description knows.
 
-`python -m tests.unit.test_api_fuzz SECONDS` runs it for as long as one likes.
+`python -m tests.unit.test_api_fuzz REQUESTS` goes on, round after round, until so many requests were answered; it ends with 1 if
+any answer was a fault of ours.
 """
 
 from __future__ import annotations
@@ -10,9 +11,15 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from strandline.access.doorkeeper import Doorkeeper
@@ -21,16 +28,23 @@ from tests.support.control import BOTH, Api, ObedientSupervisor, serving
 from tests.support.tokens import tokens_of_each_kind
 
 SECONDS = 120
+ROUND_S = 600
 CONFIG = """\
 [generation]
 allow-x00 = true
 
-# A document is YAML, which the description can only call a text, and a token needs a role or a stream: whether these are right
-# is for the answer to say. All other checks are on everywhere.
+# A document is YAML, which the description can only call a text, a token needs a role or a stream, and a repair some payload:
+# whether these are right is for the answer to say. All other checks are on everywhere.
 [[operations]]
-include-path-regex = "^/v1/(documents|documents/plan|pipelines/check|tokens)$"
+include-path-regex = "^/v1/(documents|documents/plan|pipelines/check|pipelines/preview|tokens|jobs/{name}/dead-letters/repair)$"
 checks.positive_data_acceptance.enabled = false
 checks.negative_data_rejection.enabled = false
+
+# GET of these paths is another operation, which takes the word for the number of a dead letter.
+[[operations]]
+include-path-regex = "/dead-letters/(replay|repair)$"
+checks.unsupported_method.enabled = false
+checks.allow_header_conformance.enabled = false
 
 # It would revoke the token that it comes with, as soon as it has read its name in the list.
 [[operations]]
@@ -39,24 +53,87 @@ enabled = false
 """
 
 
-def fuzz(directory: Path, seconds: int) -> tuple[str, list[dict[str, Any]]]:
-    """What schemathesis prints, and the answers that it counted, by operation."""
+class EmptyIndex:
+    """An Elasticsearch that holds nothing, and lets everything be deleted."""
+
+    def __init__(self) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self, status: int, body: dict[str, Any]) -> None:
+                self.rfile.read(int(self.headers.get("content-length") or 0))
+                text = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("x-elastic-product", "Elasticsearch")
+                self.send_header("content-length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def do_GET(self) -> None:
+                self.answer(
+                    404, {"error": {"type": "index_not_found_exception", "reason": "no such index"}, "status": 404}
+                )
+
+            def do_DELETE(self) -> None:
+                self.answer(200, {"acknowledged": True})
+
+            do_POST = do_PUT = do_GET  # noqa: N815
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextmanager
+def applying(url: str, authorization: str) -> Iterator[None]:
+    """Apply the documents now and again and again."""
+    is_over = threading.Event()
+    headers = {"Content-Type": "application/yaml", "Authorization": authorization}
+
+    def apply() -> None:
+        with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60) as client:
+            while True:
+                client.post("/v1/documents", content=BOTH)
+                if is_over.wait(1):
+                    return
+
+    thread = threading.Thread(target=apply)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join(60)
+
+
+def fuzz(directory: Path, seconds: int, examples_max: int | None = None) -> tuple[str, list[dict[str, Any]]]:
+    """What schemathesis prints, and what it reports. The job and its stream are made anew all the time: requests delete them."""
     ledger = Ledger.open(f"sqlite:///{directory / 'ledger.sqlite'}")
     door = Doorkeeper(ledger, look_s=1, kept_s=10_000)
-    api = Api(ledger, ObedientSupervisor(ledger), doorkeeper=door)
+    index = EmptyIndex()
+    api = Api(ledger, ObedientSupervisor(ledger), doorkeeper=door, elasticsearch_url=index.url)
     token = f"Authorization: Bearer {tokens_of_each_kind(ledger, 'readings')['admin']}"
-    api.ask(
-        "POST",
-        "/v1/documents",
-        content=BOTH,
-        headers={"Content-Type": "application/yaml", "Authorization": token.partition(": ")[2]},
-    )
     config = directory / "schemathesis.toml"
     config.write_text(CONFIG)
-    with serving(api.app) as url:
+    with serving(api.app) as url, closing(index), applying(url, token.partition(": ")[2]):
         command = [Path(sys.executable).with_name("st"), "--config-file", config, "run", f"{url}/openapi.json"]
-        command += ["--header", token, "--max-time", str(seconds), "--continue-on-failure", "--no-color"]
+        command += [
+            "--header",
+            token,
+            "--max-time",
+            str(seconds),
+            "--request-timeout",
+            "60",
+            "--continue-on-failure",
+            "--no-color",
+        ]
         command += ["--report", "ndjson", "--report-dir", directory]
+        command += ["--max-examples", str(examples_max)] if examples_max else []
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=seconds + 120, check=False, cwd=directory
         )
@@ -73,6 +150,31 @@ def test_no_request_makes_the_api_fail(tmp_path: Path) -> None:
     assert "Failures:" not in output and "Test cases:" in output, output
 
 
+def statuses(report: list[dict[str, Any]]) -> list[int]:
+    """Of every answer."""
+    recorders = [event["ScenarioFinished"]["recorder"] for event in report if "ScenarioFinished" in event]
+    made = [one for recorder in recorders for one in recorder.get("interactions", {}).values()]
+    return [one["response"]["status_code"] for one in made if one.get("response")]
+
+
+def main(requests: int) -> int:
+    """Round after round, each with a ledger of its own and other requests."""
+    found: Counter[int] = Counter()
+    while found.total() < requests:
+        with tempfile.TemporaryDirectory() as made:
+            output, report = fuzz(Path(made), ROUND_S, examples_max=1_000)
+            found.update(statuses(report))
+            faults = sum(count for status, count in found.items() if status >= 500)
+            print(output.partition("= SUMMARY =")[2])
+            print(
+                f"{found.total()} requests, {faults} answers >= 500; by status: {dict(sorted(found.items()))}",
+                flush=True,
+            )
+            if faults:
+                print(output, flush=True)
+                return 1
+    return 0
+
+
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as made:
-        print(fuzz(Path(made), int(sys.argv[1]))[0])
+    sys.exit(main(int(sys.argv[1])))

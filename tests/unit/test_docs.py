@@ -55,6 +55,19 @@ def test_each_guarantee_names_a_test_that_exists():
             )
 
 
+def test_each_test_that_a_page_names_exists():
+    named = {
+        (page.name, path, name)
+        for page in (ROOT / "docs").rglob("*.md")
+        for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text())
+    }
+    assert len({page for page, _, _ in named}) > 1
+    missing = [
+        one for one in named if not re.search(rf"^(async )?def {one[2]}\(", (ROOT / one[1]).read_text(), re.MULTILINE)
+    ]
+    assert missing == []
+
+
 def test_each_guarantee_is_shown_by_make_test_and_says_what_only_make_test_all_runs():
     for line in re.findall(r"^\| G\d+ \|.*$", (ROOT / "docs" / "guarantees.md").read_text(), re.MULTILINE):
         named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`( \(`make test-all`\))?", line)
@@ -98,7 +111,7 @@ def parsed(path: str) -> ast.Module:
 def test_every_module_that_the_docs_name_is_there():
     modules = [
         f"/{path.relative_to(ROOT)}"
-        for room in ("strandline", "tests", "benchmarks")
+        for room in ("strandline", "tests", "benchmarks", "examples")
         for path in (ROOT / room).rglob("*.py")
     ]
     named = {

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
+import httpx
 import pytest
 from prometheus_client import Counter
 
-from strandline.core.errors import LogUnavailable, StackError
+from strandline.core.errors import InvalidSettings, LogUnavailable, StackError
 from strandline.core.settings import Settings
 from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources, serve_health_pages
 from strandline.ingest.gateway.serving import http_connection
+from strandline.services.certificates import make_dev_certificates
+from strandline.services.client import Trust
 from tests.support.gateways import free_port
 
 
@@ -103,3 +107,33 @@ def test_what_is_not_http_is_answered_with_400(monkeypatch: pytest.MonkeyPatch) 
         assert (line, b"not HTTP/1.1" in body) == (b"HTTP/1.1 400 Bad Request", True)
 
     look(script)
+
+
+def test_the_pages_may_stand_behind_tls(tmp_path: Path) -> None:
+    """Whoever has a certificate of the authority sees them; who has none, or speaks no TLS, does not."""
+    made = make_dev_certificates(tmp_path)
+    settings = Settings(pages_tls_certificate=made.server, pages_tls_key=made.server_key, pages_tls_client_ca=made.ca)
+
+    async def run() -> None:
+        port = free_port()
+        resources = GatewayResources(ToldLog(), None, IngestMetrics("test"), HostNames(), 1_000, asyncio.Event())  # type: ignore[arg-type]
+        with_certificate = Trust(made.ca, made.client, made.client_key).context()
+        async with serve_health_pages(settings, port, resources):
+            async with httpx.AsyncClient(verify=with_certificate, trust_env=False) as client:
+                assert (await client.get(f"https://127.0.0.1:{port}/metrics")).status_code == 200
+            for trust, url in ((Trust(made.ca).context(), "https"), (with_certificate, "http")):
+                async with httpx.AsyncClient(verify=trust, trust_env=False) as client:
+                    with pytest.raises(httpx.TransportError):
+                        await client.get(f"{url}://127.0.0.1:{port}/healthz")
+
+    asyncio.run(run())
+
+
+def test_a_key_of_the_pages_without_a_certificate_is_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        resources = GatewayResources(ToldLog(), None, IngestMetrics("test"), HostNames(), 1_000, asyncio.Event())  # type: ignore[arg-type]
+        async with serve_health_pages(Settings(pages_tls_key=tmp_path / "key.pem"), free_port(), resources):
+            pass
+
+    with pytest.raises(InvalidSettings, match="STRANDLINE_PAGES_TLS_CERTIFICATE is not; set it"):
+        asyncio.run(run())

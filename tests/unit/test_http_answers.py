@@ -145,6 +145,15 @@ def test_lines_of_influx_are_written_as_its_clients_expect(url: bytes) -> None:
     assert stream_of(url) == "readings"
 
 
+@pytest.mark.parametrize("login", [b"u=me&p=planted", b"u=me&%70=planted", b"p=planted"])
+def test_a_login_in_a_query_of_influxdb_1_does_not_go_to_the_log(login: bytes) -> None:
+    writer = ToldWriter()
+    url = b"/write?db=readings&" + login + b"&precision=s"
+    assert answer(writer, ToldStreams(INFLUX), b"w n=1i", url=url)[0].status == 204
+    (_, about), *_ = writer.appended
+    assert about["headers"] == (("strandline-query", b"?db=readings&precision=s"),)
+
+
 @pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("zstd", zstd.compress)])
 @pytest.mark.parametrize("url", [b"/api/v2/write?bucket=readings", b"/write?db=readings"])
 def test_packed_lines_of_influx_are_unpacked(url: bytes, coding: str, pack: Callable[[bytes], bytes]) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
+from aiokafka.errors import KafkaConnectionError, SaslAuthenticationFailed
 
 from strandline.core.errors import InvalidSettings
 from strandline.core.settings import Settings
-from strandline.log.kafka_connection import aiokafka, librdkafka
+from strandline.log.kafka_connection import aiokafka, librdkafka, remedy_of
+from strandline.log.login.oauth_tokens import OauthClient, OauthTokens
 from strandline.services.certificates import make_dev_certificates
 from strandline.services.embedded.addresses import settings_environment
+from tests.support.oidc_provider import Provider
 
 SECRET = "planted-secret"
 LOGIN = {"SECURITY_PROTOCOL": "SASL_SSL", "USERNAME": "ingest", "PASSWORD": SECRET}
@@ -144,3 +148,84 @@ def test_a_cloud_id_names_the_server(monkeypatch):
     monkeypatch.setenv("STRANDLINE_ELASTICSEARCH_CLOUD_ID", "mine:none")
     with pytest.raises(InvalidSettings, match="it is no cloud id"):
         Settings.read()
+
+
+@pytest.fixture
+def provider():
+    made = Provider()
+    made.keys = {"first": made.first}
+    made.clients = {"strandline": SECRET}
+    yield made
+    made.close()
+
+
+def use_tokens(monkeypatch, url, **changed):
+    values = {"SECURITY_PROTOCOL": "SASL_SSL", "SASL_MECHANISM": "OAUTHBEARER", "OAUTH_TOKEN_URL": url}
+    values |= {"OAUTH_CLIENT_ID": "strandline", "OAUTH_CLIENT_SECRET": SECRET} | changed
+    use(monkeypatch, **{name: value for name, value in values.items() if value is not None})
+
+
+def test_both_libraries_get_the_client_of_an_oauth_provider(provider, monkeypatch):
+    use_tokens(monkeypatch, provider.token_url, OAUTH_SCOPE="kafka")
+    assert librdkafka("host:1", {}) == {
+        "bootstrap.servers": "host:1",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": provider.token_url,
+        "sasl.oauthbearer.client.id": "strandline",
+        "sasl.oauthbearer.client.secret": SECRET,
+        "sasl.oauthbearer.scope": "kafka",
+    }
+    assert provider.asked == [], "nobody is asked before a client connects"
+    first, second = aiokafka(), aiokafka()
+    assert first["sasl_mechanism"] == "OAUTHBEARER"
+    assert first["sasl_oauth_token_provider"] is second["sasl_oauth_token_provider"], "one token for all connections"
+
+
+def test_a_token_is_used_until_most_of_its_time_is_over(provider):
+    now_s = [0.0]
+    tokens = OauthTokens(OauthClient(provider.token_url, "strandline", SECRET), clock_s=lambda: now_s[0])
+    said = []
+    for now_s[0] in (0.0, 0.8 * provider.lasts_s - 1, 0.8 * provider.lasts_s):
+        said.append(asyncio.run(tokens.token()))
+    assert said[0] == said[1] and len(provider.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("told", "error", "said"),
+    [
+        ({"is_away": True}, KafkaConnectionError, "answers 503"),
+        ({"clients": {}}, SaslAuthenticationFailed, "answers 401 to client strandline"),
+        ({"answer_client": lambda *_: (200, {"error": "none"})}, SaslAuthenticationFailed, "without a token"),
+        ({"answer_client": lambda *_: (200, {"access_token": "a\x01b"})}, SaslAuthenticationFailed, "without a token"),
+        ({"answer_client": lambda *_: (302, {})}, SaslAuthenticationFailed, "answers 302"),
+    ],
+)
+def test_an_endpoint_that_gives_no_token_is_one_sentence_without_the_secret(provider, told, error, said, monkeypatch):
+    vars(provider).update(told)
+    use_tokens(monkeypatch, provider.token_url)
+    with pytest.raises(error, match=said) as refused:
+        asyncio.run(OauthTokens(OauthClient(provider.token_url, "strandline", SECRET)).token())
+    assert SECRET not in str(refused.value) + repr(OauthClient("", "", SECRET))
+    remedy = remedy_of(refused.value)
+    assert ("STRANDLINE_KAFKA_OAUTH_CLIENT_SECRET" in remedy) == (error is SaslAuthenticationFailed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"OAUTH_CLIENT_SECRET": None}, "needs STRANDLINE_KAFKA_OAUTH_CLIENT_SECRET, too"),
+        ({"SASL_MECHANISM": "PLAIN", "USERNAME": "a", "PASSWORD": "b"}, "ask for no token"),
+        ({"SECURITY_PROTOCOL": "SSL"}, "ask for no token"),
+        ({"OAUTH_TOKEN_URL": "http://login.example/token"}, "write the provider's token endpoint"),
+        ({"OAUTH_TOKEN_URL": "https://me:planted-secret@login.example/token"}, "write the provider's token endpoint"),
+        ({"USERNAME": "a", "PASSWORD": SECRET}, "takes no STRANDLINE_KAFKA_USERNAME"),
+    ],
+)
+def test_a_client_of_an_oauth_provider_in_half_is_refused(changed, said, monkeypatch):
+    use_tokens(monkeypatch, "https://login.example/token", **changed)
+    for configure in (lambda: librdkafka("host:1", {}), aiokafka):
+        with pytest.raises(InvalidSettings, match=said) as refused:
+            configure()
+        assert SECRET not in str(refused.value)

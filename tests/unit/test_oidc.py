@@ -6,14 +6,11 @@ import asyncio
 import base64
 import hmac
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from strandline.access import oidc
@@ -26,64 +23,10 @@ from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Role
 from tests.support.control import Api
+from tests.support.oidc_provider import NOW_S, Provider
 from tests.support.tokens import ToldBook, tokens_of_each_kind
 
-NOW_S = 1_800_000_000.0
 RIGHTS = {"farm-readers": "viewer", "farm-ops": "operator", "farm-admins": "admin", "farm-senders": "write:readings"}
-
-
-class Provider:
-    """An OIDC provider: its discovery document, its keys, and tokens that it signs."""
-
-    def __init__(self) -> None:
-        self.first = RSAKey.generate_key(2048)
-        self.keys: dict[str, RSAKey | ECKey] = {}
-        self.asked: list[str] = []
-        self.is_away = False
-        self.about: dict[str, Any] = {}
-        provider = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                provider.asked.append(self.path)
-                found = {
-                    "/realm/.well-known/openid-configuration": {
-                        "issuer": provider.url,
-                        "jwks_uri": f"{provider.url}/keys",
-                        **provider.about,
-                    },
-                    "/realm/keys": provider.document(),
-                }.get(self.path)
-                self.send_response(503 if provider.is_away else 200 if found else 404)
-                self.end_headers()
-                self.wfile.write(json.dumps(found).encode())
-
-            def log_message(self, *_: object) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/realm"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def document(self) -> dict[str, Any]:
-        known = [key.as_dict(private=False, kid=name, use="sig") for name, key in self.keys.items()]
-        return {"keys": [{"kty": "XYZ", "kid": "new kind"}, {"kty": "oct", "kid": "shared", "k": "c2VjcmV0"}, *known]}
-
-    def token(self, name: str = "first", alg: str = "RS256", key: Any = None, **claims: Any) -> bytes:
-        """A token that is right, but for what the claims say otherwise; a claim that is None is left out."""
-        right = {
-            "iss": self.url,
-            "aud": "strandline",
-            "sub": "jo",
-            "exp": NOW_S + 600,
-            "iat": NOW_S,
-            "roles": ["farm-ops"],
-        }
-        said = {claim: value for claim, value in (right | claims).items() if value is not None}
-        return jwt.encode({"alg": alg, "kid": name}, said, key or self.keys[name], algorithms=[alg]).encode()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 class Clock:

@@ -161,7 +161,7 @@ URL_OF_ACTION = {
 
 def test_every_cell_of_the_http_gateway_is_as_declared(ledger: Ledger, doorkeeper: Doorkeeper) -> None:
     tokens = tokens_of_each_kind(ledger, STREAM)
-    assert set(GATEWAY_ACTIONS) == {*URL_OF_ACTION, "GET /readyz", "MQTT PUBLISH"}
+    assert set(GATEWAY_ACTIONS) == {*URL_OF_ACTION, "GET /readyz", "MQTT PUBLISH", "UDP DATAGRAM"}
     for action, url in URL_OF_ACTION.items():
         need = GATEWAY_ACTIONS[action]
         for kind in KINDS:

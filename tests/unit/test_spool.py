@@ -171,3 +171,19 @@ def test_one_spool_has_one_user(tmp_path, monkeypatch):
         monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, timeout=0.05))  # so long the second one waits
         with pytest.raises(StackError, match="can't be opened"):
             Spool(tmp_path, bytes_max=MB)
+
+
+def test_a_flooded_topic_leaves_room_for_the_others(tmp_path):
+    with opened(tmp_path, bytes_max=MB) as spool:
+        for _ in range(60):
+            with contextlib.suppress(SpoolFull):
+                spool.add([record(n, size=1_000) for n in range(20)])
+        with pytest.raises(SpoolFull, match=r"stream t, and keeps the \d+ bytes .* for other streams"):
+            spool.add([record(n, size=1_000) for n in range(20)])
+        assert 0.85 * MB < spool.bytes < 8 * MB / 9
+        spool.add([record(n, size=1_000, topic="quiet") for n in range(90)])
+        held = spool.bytes
+    with opened(tmp_path, bytes_max=MB) as spool:
+        assert spool.bytes == held
+        spool.end("quiet", 10**9)
+        assert spool.bytes_of["quiet"] == 0

@@ -7,6 +7,7 @@ outcome is known. Recovery compares it with the log (attempts.py).
 Invariants:
 - A record keeps the headers, epoch and sequence number that it got first, however often it is sent.
 - The sum of `bytes` never goes over `bytes_max`: what would exceed it is rejected, and what is there stays.
+- A topic gets no more than SHARE times what stays free, so one that is flooded leaves room for the others.
 - One thread uses a Spool, and its methods block. The file is locked against other processes.
 """
 
@@ -15,7 +16,8 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +29,8 @@ from strandline.ingest.append.outcome import SpoolFull
 
 ROW_OVERHEAD_BYTES = 64
 """What a row takes on disk in addition to value, key and headers."""
+SHARE = 8
+"""Eight ninths of the spool for one topic alone; for two that are flooded eight seventeenths each."""
 SPOOL_FILE = "spool.sqlite"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS records (
@@ -96,15 +100,20 @@ class Spool:
             self._connection.executescript(_SCHEMA)
             # Locked from now on, and not only from the first write: the lock tells that the spool's writer runs.
             self._connection.executescript("BEGIN EXCLUSIVE; COMMIT;")
-            self.bytes, self.records_of = self._measure()
+            self.bytes_of, self.records_of = self._measure()
         except sqlite3.Error as error:
             raise StackError(
                 f"the spool {self.path} can't be opened: {error}; free space on its disk, or find the process that uses it"
             ) from error
 
-    def _measure(self) -> tuple[int, dict[str, int]]:
+    def _measure(self) -> tuple[dict[str, int], dict[str, int]]:
         rows = self._connection.execute("SELECT topic, count(*), sum(bytes) FROM records GROUP BY topic").fetchall()
-        return sum(size for _, _, size in rows), {topic: count for topic, count, _ in rows}
+        return {topic: size for topic, _, size in rows}, {topic: count for topic, count, _ in rows}
+
+    @property
+    def bytes(self) -> int:
+        """What all records take."""
+        return sum(self.bytes_of.values())
 
     @property
     def records(self) -> int:
@@ -119,16 +128,13 @@ class Spool:
         """
         assert not any(self.records_of.get(topic) for topic in attempted or {}), "an attempt covers what is older"
         rows = []
+        bytes_new: Counter[str] = Counter()
         for record in records:
             headers = _encode_headers(record.headers)
             size = len(record.value) + len(record.key or b"") + len(headers) + ROW_OVERHEAD_BYTES
             rows.append((*record[:5], headers, size))
-        bytes_new = sum(row[-1] for row in rows)
-        if self.bytes + bytes_new > self.bytes_max:
-            raise SpoolFull(
-                f"the spool {self.path} holds {self.bytes} bytes and may hold {self.bytes_max}; nothing of this request "
-                f"was spooled: bring Kafka back, or raise STRANDLINE_SPOOL_BYTES_MAX"
-            )
+            bytes_new[record.topic] += size
+        self._require_room(bytes_new)
         try:
             with self._transaction():
                 self._connection.executemany(
@@ -145,9 +151,27 @@ class Spool:
                 f"the spool {self.path} could not be written ({error}); nothing of this request was spooled: "
                 f"free space on its disk"
             ) from error
-        self.bytes += bytes_new
+        for topic, size in bytes_new.items():
+            self.bytes_of[topic] = self.bytes_of.get(topic, 0) + size
         for record in records:
             self.records_of[record.topic] = self.records_of.get(record.topic, 0) + 1
+
+    def _require_room(self, bytes_new: Mapping[str, int]) -> None:
+        """Raises SpoolFull where one of the topics would take more than it may."""
+        held = self.bytes
+        left = self.bytes_max - held - sum(bytes_new.values())
+        if left < 0:
+            raise SpoolFull(
+                f"the spool {self.path} holds {held} bytes and may hold {self.bytes_max}; nothing of this request "
+                f"was spooled: bring Kafka back, or raise STRANDLINE_SPOOL_BYTES_MAX"
+            )
+        for topic, size in bytes_new.items():
+            if self.bytes_of.get(topic, 0) + size > SHARE * left:
+                raise SpoolFull(
+                    f"the spool {self.path} holds {self.bytes_of.get(topic, 0)} bytes of stream {topic}, and keeps the {left} "
+                    "bytes that would be left for other streams; nothing of this request was spooled: bring Kafka back, or raise "
+                    "STRANDLINE_SPOOL_BYTES_MAX"
+                )
 
     def head(self, topic: str, records_max: int, bytes_max: int, up_to_id: int | None = None) -> Chunk | None:
         """The oldest records of a topic, at least one; None when it has none. With `up_to_id` the other bounds don't count.
@@ -213,8 +237,8 @@ class Spool:
                     self._connection.execute(f"DELETE {leaving}", (topic, drained_id))
         except sqlite3.Error as error:
             raise SpoolFull(f"the spool {self.path} could not be written ({error}); free space on its disk") from error
-        self.bytes -= size
         if records:
+            self.bytes_of[topic] -= size
             self.records_of[topic] -= records
 
     def close(self) -> None:

@@ -77,9 +77,10 @@ class SpoolIntake:
         try:
             await self._disk.run(self._spool.add, records, attempted)
         except SpoolFull as error:
-            if len(batches) > 1 and not attempted:  # a smaller one may still fit
-                for batch in batches:
-                    await self._add([batch])
+            parts = _by_topic(batches) if attempted else [[batch] for batch in batches]
+            if len(parts) > 1:  # a smaller one, or one of another topic, may still fit
+                for part in parts:
+                    await self._add(part)
                 return
             logger.error("the spool refused records", action="spool_full", records=len(records), reason=str(error))
             for batch in batches:
@@ -90,3 +91,11 @@ class SpoolIntake:
         for batch in batches:
             batch.settle(Accepted.SPOOL)
         self._on_spooled()
+
+
+def _by_topic(batches: list[SpoolingBatch]) -> list[list[SpoolingBatch]]:
+    """An attempt covers all that is older of its topic, so the batches of one topic stay together."""
+    found: dict[str, list[SpoolingBatch]] = {}
+    for batch in batches:
+        found.setdefault(batch.topic, []).append(batch)
+    return list(found.values())

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from strandline.core.errors import StackError
+from strandline.core.settings import make_data_dir
 
 _DIRECTORY = "ingest"
 
@@ -39,6 +40,7 @@ class WriterIdentity:
         directory = data_dir / _DIRECTORY / writer_id
         path = directory / "epoch"
         try:
+            make_data_dir(data_dir)
             directory.mkdir(parents=True, exist_ok=True)
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:

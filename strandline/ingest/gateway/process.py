@@ -19,7 +19,7 @@ import structlog
 import uvloop
 
 from strandline.access.doorkeeper import Doorkeeper
-from strandline.access.doors import open_doorkeeper
+from strandline.access.doors import open_doorkeeper, open_token_keys
 from strandline.access.exposure import require_closed
 from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
@@ -30,6 +30,7 @@ from strandline.ingest.gateway.health_pages import HealthPages, HostNames
 from strandline.ingest.gateway.left_spools import open_writer_disks
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.serving.http_server import BACKLOG, HttpServer
+from strandline.ingest.gateway.serving.tls_door import server_tls
 from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.gateway.streams import Streams
 from strandline.ledger.ledger import Ledger
@@ -58,6 +59,8 @@ class GatewayResources:
     """Where this process may keep files of its own; no other process uses it."""
     doorkeeper: Doorkeeper | None = None
     """Tells who sends a request; None without authentication: then every sender may use the gateway."""
+    token_keys: Doorkeeper | None = None
+    """Knows the keys by which senders sign, where the gateway checks signatures; with authentication it is the doorkeeper."""
 
     def appender(self, spec: StreamSpec, *, may_spool: bool) -> StreamAppender:
         """A way into the log for the records of one stream."""
@@ -72,8 +75,8 @@ class GatewayResources:
     async def follow_streams(self, on_read: Callable[[list[StreamSpec]], None] = lambda _: None) -> None:
         """Give `on_read` all streams now and every few seconds, until the process is asked to stop. Raises what it raises."""
         following = [asyncio.create_task(self.streams.follow(on_read))]
-        if self.doorkeeper is not None:
-            following.append(asyncio.create_task(self.doorkeeper.follow()))
+        if (tokens := self.token_keys or self.doorkeeper) is not None:
+            following.append(asyncio.create_task(tokens.follow()))
         asked = asyncio.create_task(self.stopping.wait())
         try:
             await asyncio.wait((*following, asked), return_when=asyncio.FIRST_COMPLETED)
@@ -89,7 +92,12 @@ class GatewayResources:
 
 @asynccontextmanager
 async def open_resources(
-    settings: Settings, protocol: str, port: int, confirm_timeout_s: float | None = None
+    settings: Settings,
+    protocol: str,
+    port: int,
+    confirm_timeout_s: float | None = None,
+    *,
+    checks_signatures: bool = False,
 ) -> AsyncIterator[GatewayResources]:
     """Open the ledger and the writer; close them when all that was appended is confirmed.
 
@@ -110,8 +118,9 @@ async def open_resources(
         ledger = stack.enter_context(contextlib.closing(await asyncio.to_thread(Ledger.open, settings.ledger_url)))
         streams = stack.enter_context(contextlib.closing(Streams.of(ledger, every_s=settings.streams_look_s)))
         doorkeeper = open_doorkeeper(settings, ledger)
-        if doorkeeper is not None:
-            stack.callback(doorkeeper.close)
+        token_keys = (doorkeeper or open_token_keys(settings, ledger)) if checks_signatures else None
+        if (tokens := token_keys or doorkeeper) is not None:
+            stack.callback(tokens.close)
         disks = await asyncio.to_thread(
             open_writer_disks,
             settings.data_dir,
@@ -141,6 +150,7 @@ async def open_resources(
             settings.record_bytes_max,
             stopping,
             doorkeeper=doorkeeper,
+            token_keys=token_keys,
             directory=disks[0].identity.directory,
         )
     logger.info("the gateway has stopped", action="gateway_stopped", protocol=protocol)
@@ -148,12 +158,16 @@ async def open_resources(
 
 @asynccontextmanager
 async def serve_health_pages(settings: Settings, port: int, resources: GatewayResources) -> AsyncIterator[None]:
-    """Serve the health pages of a gateway that takes no records by HTTP. Raises StackError when the port is taken."""
+    """Serve the health pages of a gateway that takes no records by HTTP. Raises StackError when the port is taken, and
+    InvalidSettings for certificates that can't be used."""
+    tls = server_tls(
+        settings.pages_tls_certificate, settings.pages_tls_key, settings.pages_tls_client_ca, "STRANDLINE_PAGES_TLS"
+    )
     listener = listen(settings.http_host, port, "serve its health pages")
     pages = HealthPages(
         resources.metrics.registry, resources.check_log, resources.host_names, doorkeeper=resources.doorkeeper
     )
-    server = HttpServer(pages, connections_max=HEALTH_CONNECTIONS_MAX)
+    server = HttpServer(pages, connections_max=HEALTH_CONNECTIONS_MAX, tls=tls)
     await server.start(listener)
     try:
         yield

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote_to_bytes
 
 from strandline.core.stream import StreamSpec
 from strandline.ingest.gateway.framing import Framed
 from strandline.ingest.gateway.serving.http_request import Answer, Refusal, headers_of, path_of
 
 _STREAM_PARAMETERS = {"/api/v2/write": "bucket", "/write": "db"}
+_LOGIN_PARAMETERS = (b"u", b"p")
 _CODES = {
     400: "invalid",
     401: "unauthorized",
@@ -38,6 +39,12 @@ def stream_of_write(url: bytes) -> str:
     """The stream that a write request names as its bucket; empty if it names none."""
     query = parse_qs(url.partition(b"?")[2].decode("latin-1"))
     return query.get(_STREAM_PARAMETERS[path_of(url)], [""])[0]
+
+
+def without_login(query: bytes) -> bytes:
+    """The query without user and password, which clients of InfluxDB 1 may put there: they have no place in the log."""
+    parts = query.split(b"&")
+    return b"&".join(one for one in parts if unquote_to_bytes(one.partition(b"=")[0]) not in _LOGIN_PARAMETERS)
 
 
 def require_influx(spec: StreamSpec) -> None:

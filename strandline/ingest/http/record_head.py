@@ -9,7 +9,7 @@ from strandline.core.record_headers import QUERY_MARK
 from strandline.ingest.gateway.decompression import ContentCoding
 from strandline.ingest.gateway.framing import FORM_OF_CONTENT_TYPE, Form
 from strandline.ingest.gateway.serving.http_request import Refusal, Request, body_too_large, method_not_allowed
-from strandline.ingest.http.influx_api import is_influx
+from strandline.ingest.http.influx_api import is_influx, without_login
 from strandline.ingest.http.request_headers import EventHead, hold_others, is_event
 from strandline.ingest.http.telemetry_api import require_telemetry, telemetry_of
 
@@ -50,6 +50,8 @@ def read_record_head(request: Request, body_bytes_max: int) -> RecordHead:
         raise body_too_large(body_bytes_max)
     message_id = _message_id_of(headers[b"idempotency-key"]) if b"idempotency-key" in headers else None
     query = request.url.partition(b"?")[2].partition(b"#")[0]
+    if is_influx(request.url):
+        query = without_login(query)
     if len(query) > QUERY_BYTES_MAX:
         raise Refusal(400, "bad_request", f"the URL's query has {len(query)} bytes; at most {QUERY_BYTES_MAX}")
     if request.others:

@@ -151,7 +151,11 @@ async def serve(settings: TcpSettings) -> None:
     Raises InvalidSettings when the ports would be open to strangers, StackError when the port of the health pages is taken, and
     what opening the ledger raises. Kafka may come later.
     """
-    require_closed(settings, settings.tcp_host, "the TCP gateway", "STRANDLINE_TCP_HOST", asks=False)
+    if settings.tcp_tls_client_ca is None:
+        way = "have it ask for certificates (STRANDLINE_TCP_TLS_CERTIFICATE and STRANDLINE_TCP_TLS_CLIENT_CA)"
+        require_closed(
+            settings, settings.tcp_host, "the TCP gateway", "STRANDLINE_TCP_HOST", asks=False, way_to_ask=way
+        )
     port = settings.tcp_pages_port
     async with open_resources(settings, "tcp", port) as resources, serve_health_pages(settings, port, resources):
         gateway = TcpGateway(settings, resources)

@@ -6,6 +6,9 @@ UDP has no acknowledgement, so nothing is promised to the sender. The counts are
 - `strandline_ingest_received_total`: records that were read from a socket. Each is confirmed, spooled or refused.
 - `strandline_ingest_dropped_total{reason="kernel"}`: datagrams that found no room in the socket's buffer.
 - `strandline_udp_receive_buffer_errors_total`: the same for the whole machine, as the kernel counts it.
+
+A stream with `udp: {hmac: {}}` takes signed datagrams alone (signed_senders.py), each once, whatever is killed: its counter
+is on disk before its records go to the log.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import asyncio
 import socket
 import struct
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -21,15 +25,19 @@ import structlog
 from prometheus_client import Gauge
 from pydantic import Field
 
+from strandline.access.doorkeeper import Doorkeeper
 from strandline.access.exposure import require_closed
+from strandline.core.record_headers import HEADER_PRINCIPAL
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.outcome import NOT_CONFIRMED
 from strandline.ingest.gateway.ports import Ports
 from strandline.ingest.gateway.process import GatewayResources, open_resources, run_gateway, serve_health_pages
-from strandline.ingest.gateway.stream_appender import StreamAppender
+from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
 from strandline.ingest.gateway.tasks import Tasks
+from strandline.ingest.sockets.counters import Counters
 from strandline.ingest.sockets.datagram_reader import DATAGRAMS_MAX, DatagramReader
+from strandline.ingest.sockets.signed_senders import SignedSenders
 from strandline.log.record_key import Record
 
 logger = structlog.get_logger()
@@ -58,6 +66,9 @@ class UdpSettings(Settings):
     """Sockets for each port (SO_REUSEPORT); the kernel spreads the senders over them."""
     udp_share_port: bool = False
     """Let other gateway processes listen on the same ports (SO_REUSEPORT); the kernel spreads the senders over them."""
+    udp_signed_only: bool = False
+    """Take signed datagrams only: streams whose documents have `udp` without `hmac` get no port. Then the gateway may listen off
+    loopback."""
     udp_confirm_timeout_s: float = Field(default=5.0, gt=0)
     """How long the UDP gateway waits for Kafka before it spools. No sender waits for it, and a short wait costs less than
     the spool."""
@@ -71,8 +82,17 @@ class UdpPort:
     Invariant: each record that was read goes to exactly one `append` or `refuse` of the appender.
     """
 
-    def __init__(self, appender: StreamAppender, sockets: list[socket.socket], reader: DatagramReader) -> None:
+    def __init__(
+        self,
+        appender: StreamAppender,
+        sockets: list[socket.socket],
+        reader: DatagramReader,
+        senders_of: Callable[[StreamSpec], SignedSenders | None],
+    ) -> None:
         self.appender = appender
+        self._senders_of = senders_of
+        self._senders = senders_of(appender.spec)
+        """None for a stream that takes datagrams of anybody."""
         self._sockets = sockets
         self._drops = dict.fromkeys(sockets, 0)
         """Socket -> how many of the kernel's drops the metrics have."""
@@ -97,6 +117,7 @@ class UdpPort:
         """Append what comes from now on as a changed document says."""
         self.count_drops()
         self.appender = appender
+        self._senders = self._senders_of(appender.spec)
 
     async def close(self) -> None:
         """Read what has arrived, close the sockets, and wait until all is confirmed or refused."""
@@ -124,16 +145,19 @@ class UdpPort:
         """Read what has arrived, at most READS_PER_TURN times, and append it. Return whether anything had arrived.
 
         1. Read the datagrams by sender, which is the source in the records' headers.
-        2. Split them into records.
-        3. Append each sender's records; only the metrics learn the outcome.
-        4. Stop reading while too many records wait.
+        2. Where they are signed, take the payloads of those that are right, by principal.
+        3. Split them into records.
+        4. Append each sender's records; only the metrics learn the outcome.
+        5. Stop reading while too many records wait.
         """
         has_read = False
         for _ in range(READS_PER_TURN):
             arrived = self._reader.read(one)
             has_read = has_read or bool(arrived)
             for host, datagrams in arrived.items():
-                if records := self._records(datagrams):
+                if self._senders is not None:
+                    self._take_signed(host, datagrams, self._senders)
+                elif records := self._records(datagrams):
                     self._waiting += len(records)
                     self._appending.start(self._append(host, records))
             if sum(map(len, arrived.values())) < DATAGRAMS_MAX:
@@ -141,6 +165,17 @@ class UdpPort:
         if self._is_reading and self._waiting >= RECORDS_WAITING_MAX:
             self._pause()
         return has_read
+
+    def _take_signed(self, host: str, datagrams: list[bytes], senders: SignedSenders) -> None:
+        taken, refused = senders.open(datagrams, host)
+        for reason, count in refused.items():
+            self.appender.refuse(reason, count)
+        for name, payloads in taken.items():
+            if records := self._records(payloads):
+                self._waiting += len(records)
+                self._appending.start(
+                    self._append(host, records, [(HEADER_PRINCIPAL, name.encode())], senders.counters)
+                )
 
     def _records(self, datagrams: list[bytes]) -> list[Record]:
         """Return the records of some datagrams. Refuse and count those that are empty or too large."""
@@ -159,15 +194,18 @@ class UdpPort:
             [(value, find_key(value)) for value in values] if appender.spec.key else [(value, None) for value in values]
         )
 
-    async def _append(self, host: str, records: list[Record]) -> None:
+    async def _append(
+        self, host: str, records: list[Record], headers: Headers = (), counters: Counters | None = None
+    ) -> None:
+        appender = self.appender
         try:
-            await self.appender.append(records, source=f"udp:{host}".encode())
+            if counters is not None:
+                await counters.saved()
+            await appender.append(records, source=f"udp:{host}".encode(), headers=headers)
             self._is_confirming = True
         except NOT_CONFIRMED as error:  # the appender has counted it; the sender can't be told
             if self._is_confirming:
-                logger.error(
-                    "records are lost", action="records_lost", stream=self.appender.spec.stream, reason=str(error)
-                )
+                logger.error("records are lost", action="records_lost", stream=appender.spec.stream, reason=str(error))
             self._is_confirming = False
         finally:
             self._waiting -= len(records)
@@ -178,15 +216,34 @@ class UdpPort:
 class UdpGateway:
     """All ports of the process."""
 
-    def __init__(self, settings: UdpSettings, resources: GatewayResources) -> None:
+    def __init__(
+        self,
+        settings: UdpSettings,
+        resources: GatewayResources,
+        senders_of: Callable[[StreamSpec], SignedSenders | None],
+    ) -> None:
+        """`senders_of` gives who may send to a stream whose datagrams are signed, and None for any other."""
         self._settings = settings
+        self._senders_of = senders_of
         self._tasks = Tasks()
         make_appender = partial(resources.appender, may_spool=True)
         self._ports = Ports("UDP", settings.port_offset, _port_of, self._open, make_appender, self._tasks)
         self._reader = DatagramReader()
+        self._left_out: set[str] = set()
+        """Streams without a port because their datagrams are not signed."""
 
     def update_streams(self, streams: list[StreamSpec]) -> None:
         """Open, change and close ports as the streams' documents say."""
+        if self._settings.udp_signed_only:
+            unsigned = {spec.stream for spec in streams if spec.udp is not None and spec.udp.hmac is None}
+            for stream in sorted(unsigned - self._left_out):
+                logger.warning(
+                    "a stream gets no UDP port: this gateway takes signed datagrams only (STRANDLINE_UDP_SIGNED_ONLY), and the "
+                    "stream's document has no `hmac`",
+                    action="port_refused", stream=stream,
+                )  # fmt: skip
+            self._left_out = unsigned
+            streams = [spec for spec in streams if spec.stream not in unsigned]
         self._ports.update(streams)
 
     def count_drops(self) -> None:
@@ -210,7 +267,7 @@ class UdpGateway:
                 "the kernel gave a smaller receive buffer; raise net.core.rmem_max",
                 action="buffer_limited", port=number, receive_buffer_bytes=given, wanted_bytes=wanted,
             )  # fmt: skip
-        return UdpPort(appender, sockets, self._reader)
+        return UdpPort(appender, sockets, self._reader, self._senders_of)
 
 
 def _port_of(spec: StreamSpec) -> int | None:
@@ -259,9 +316,13 @@ async def serve(settings: UdpSettings) -> None:
     Raises InvalidSettings when the ports would be open to strangers, StackError when the port of the health pages is taken, and
     what opening the ledger raises. Kafka may come later.
     """
-    require_closed(settings, settings.udp_host, "the UDP gateway", "STRANDLINE_UDP_HOST", asks=False)
+    if not settings.udp_signed_only:
+        way = "have it take signed datagrams only (STRANDLINE_UDP_SIGNED_ONLY=true)"
+        require_closed(
+            settings, settings.udp_host, "the UDP gateway", "STRANDLINE_UDP_HOST", asks=False, way_to_ask=way
+        )
     port = settings.udp_pages_port
-    opening = open_resources(settings, "udp", port, settings.udp_confirm_timeout_s)
+    opening = open_resources(settings, "udp", port, settings.udp_confirm_timeout_s, checks_signatures=True)
     async with opening as resources, serve_health_pages(settings, port, resources):
         errors = Gauge(
             "strandline_udp_receive_buffer_errors_total",
@@ -269,13 +330,24 @@ async def serve(settings: UdpSettings) -> None:
             registry=resources.metrics.registry,
         )
         errors.set_function(lambda: receive_buffer_errors(Path("/proc/net/snmp").read_text(encoding="ascii")))
-        gateway = UdpGateway(settings, resources)
+        tokens = resources.token_keys
+        assert tokens is not None, "it was asked for"
+        counters = Counters(resources.directory)
+        gateway = UdpGateway(settings, resources, partial(senders_of, tokens=tokens, counters=counters))
         resources.metrics.refresh_by(gateway.count_drops)
         logger.info("the UDP gateway runs", action="gateway_started", host=settings.udp_host)
+        await tokens.look()  # before the first port is open: nobody's first datagrams are to be refused
         try:
             await resources.follow_streams(gateway.update_streams)
         finally:
             await gateway.close()
+            await counters.close()
+
+
+def senders_of(spec: StreamSpec, tokens: Doorkeeper, counters: Counters) -> SignedSenders | None:
+    """Who may send to the stream; None where anybody may."""
+    is_signed = spec.udp is not None and spec.udp.hmac is not None
+    return SignedSenders(spec, tokens, counters) if is_signed else None
 
 
 if __name__ == "__main__":

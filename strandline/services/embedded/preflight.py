@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from strandline.core.errors import InvalidSettings, StackError
+from strandline.core.settings import make_data_dir
 from strandline.services.embedded.addresses import Ports, StackAddresses
 
 FREE_BYTES_MIN = 1024 * 1024 * 1024
@@ -35,7 +36,7 @@ _SECURED = {
     "kafka": ("STRANDLINE_KAFKA_",),
     "elasticsearch": ("STRANDLINE_ELASTICSEARCH_",),
     "ledger": ("STRANDLINE_LEDGER_PASSWORD",),
-    "doors": ("STRANDLINE_CONTROL_TLS_", "STRANDLINE_HTTP_TLS_", "STRANDLINE_TCP_TLS_"),
+    "doors": ("STRANDLINE_CONTROL_TLS_", "STRANDLINE_HTTP_TLS_", "STRANDLINE_TCP_TLS_", "STRANDLINE_PAGES_TLS_"),
 }
 """Part of the stack -> the beginnings of the settings that its own kind does without."""
 _NO_LOGIN = ("STRANDLINE_KAFKA_BOOTSTRAP", "STRANDLINE_ELASTICSEARCH_URL")
@@ -73,7 +74,7 @@ def require_data_dir(data_dir: Path) -> None:
     """Make the data directory. Raises StackError when it can't be written or has too little free space."""
     remedy = "choose another with --data-dir"
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        make_data_dir(data_dir)
         with tempfile.TemporaryFile(dir=data_dir):
             pass
     except OSError as error:

@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,9 +89,11 @@ class Broker:
 class KafkaCluster:
     """One broker, or three with two of them needed for a confirmation. `close` ends what it started."""
 
-    def __init__(self, directory: Path, brokers: int = 1, storage: Path | None = None) -> None:
+    def __init__(
+        self, directory: Path, brokers: int = 1, storage: Path | None = None, java_options: Sequence[str] = ()
+    ) -> None:
         """`storage`: where the first broker keeps its log, for a disk of its own."""
-        self._java_command = [str(find_java()), *_JAVA_OPTIONS, "-cp", f"{kafka_home()}/*"]
+        self._java_command = [str(find_java()), *_JAVA_OPTIONS, *java_options, "-cp", f"{kafka_home()}/*"]
         self.brokers = []
         ports = iter(free_ports(4 * brokers))
         for number in range(1, brokers + 1):

@@ -1,0 +1,68 @@
+"""Send each line of the standard input to Strandline as a signed datagram. Python's standard library is enough.
+
+    echo '{"turbine": "T07", "power": 3.1}' | STRANDLINE_TOKEN=sl_... python3 signed_udp.py turbines gateway.example.org 8082
+
+The form of a datagram stands in docs/mqtt-udp-tcp-ingest.md, with examples to try an implementation of your own against.
+"""
+
+import argparse
+import hashlib
+import hmac
+import os
+import re
+import socket
+import sys
+import time
+from pathlib import Path
+
+RESERVED_US = 10_000_000
+
+
+def signed(payload: bytes, stream: str, token: str, counter: int) -> bytes:
+    """The datagram that carries the payload to the stream, in the name of the token's holder."""
+    parts = re.fullmatch(r"sl_([0-9a-f]{16})_([A-Za-z0-9_-]{43})", token)
+    if parts is None:
+        raise ValueError("this is no token of Strandline's; make one with: strandline token create NAME --write STREAM")
+    key = hashlib.sha256(parts[2].encode()).digest()
+    head = b"SLS1" + bytes.fromhex(parts[1]) + counter.to_bytes(8, "big")
+    tag = hmac.digest(key, head + stream.encode() + b"\0" + payload, "sha256")[:16]
+    return head + tag + payload
+
+
+class Counter:
+    """Microseconds since 1970, but always greater than before: also when the clock is set back, and with a file also when
+    that happens between two runs."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
+        self._last = int(file.read_text()) if file is not None and file.exists() else 0
+        self._reserved = self._last
+
+    def next(self) -> int:
+        self._last = max(self._last + 1, time.time_ns() // 1_000)
+        if self._file is not None and self._last > self._reserved:
+            self._reserved = self._last + RESERVED_US
+            new = self._file.with_suffix(".new")
+            new.write_text(str(self._reserved))
+            os.replace(new, self._file)
+        return self._last
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    asked.add_argument("stream")
+    asked.add_argument("host")
+    asked.add_argument("port", type=int)
+    asked.add_argument("--counter-file", type=Path, help="remembers how far the counter got")
+    given = asked.parse_args()
+    token = os.environ["STRANDLINE_TOKEN"]  # not an argument: everybody on the machine could read it
+    counter = Counter(given.counter_file)
+    family, _, _, _, address = socket.getaddrinfo(given.host, given.port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as one:
+        for line in sys.stdin.buffer:
+            if payload := line.rstrip(b"\r\n"):
+                one.sendto(signed(payload, given.stream, token, counter.next()), address)
+
+
+if __name__ == "__main__":
+    main()

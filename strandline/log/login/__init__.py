@@ -1,0 +1,1 @@
+"""How this process proves who it is to Kafka where a password is not all."""

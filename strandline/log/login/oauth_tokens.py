@@ -1,0 +1,92 @@
+"""Tokens for Kafka's OAUTHBEARER: asked of an OAuth 2 token endpoint with the client's id and secret (RFC 6749, section 4.4).
+
+librdkafka does the same itself; this is for aiokafka, by which jobs read the log. A token is used until RENEWED_AT of its time is
+over, by all connections of the process, and then asked for anew: a broker may end a connection whose token has expired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.errors import KafkaConnectionError, SaslAuthenticationFailed
+
+RENEWED_AT = 0.8
+LASTS_S = 300.0
+"""A token whose endpoint does not say how long."""
+ANSWER_BYTES_MAX = 100_000
+_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class OauthClient:
+    """Who asks, and whom."""
+
+    token_url: str
+    client_id: str
+    secret: str = field(repr=False)
+    scope: str | None = None
+    ca_file: Path | None = None
+    """Certificates that vouch for the endpoint's; None: the machine's."""
+
+
+class OauthTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
+    """The present token of one client. May be used by several threads and event loops."""
+
+    def __init__(self, client: OauthClient, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._text = ""
+        self._until_s = -float("inf")
+
+    async def token(self) -> str:
+        """Raises KafkaConnectionError while the endpoint does not answer, SaslAuthenticationFailed when it refuses."""
+        return await asyncio.to_thread(self._present)
+
+    def _present(self) -> str:
+        with self._lock:
+            now_s = self._clock_s()
+            if now_s >= self._until_s:
+                self._text, lasts_s = ask_for_token(self._client)
+                self._until_s = now_s + RENEWED_AT * lasts_s
+            return self._text
+
+
+def ask_for_token(client: OauthClient) -> tuple[str, float]:
+    """A token, and for how many seconds it is good. Blocks. Raises as `OauthTokens.token`; no message shows what was sent or
+    what came back."""
+    form = {"grant_type": "client_credentials"} | ({"scope": client.scope} if client.scope else {})
+    where = f"the token endpoint {client.token_url}"
+    try:
+        context = ssl.create_default_context(cafile=client.ca_file)
+        with httpx.Client(verify=context, timeout=_TIMEOUT_S, follow_redirects=False) as asking:
+            answer = asking.post(client.token_url, data=form, auth=(client.client_id, client.secret))
+    except (httpx.HTTPError, OSError) as error:
+        raise KafkaConnectionError(f"{where} does not answer: {error}") from None
+    if answer.status_code >= 500:
+        raise KafkaConnectionError(f"{where} answers {answer.status_code}")
+    if answer.status_code != 200:
+        raise SaslAuthenticationFailed(f"{where} answers {answer.status_code} to client {client.client_id}")
+    try:
+        return _token_in(answer)
+    except (ValueError, TypeError, KeyError):
+        raise SaslAuthenticationFailed(f"{where} answers without a token for client {client.client_id}") from None
+
+
+def _token_in(answer: httpx.Response) -> tuple[str, float]:
+    if len(answer.content) > ANSWER_BYTES_MAX:
+        raise ValueError("the answer is too large")
+    found: dict[str, Any] = answer.json()
+    text, lasts_s = found["access_token"], float(found.get("expires_in") or LASTS_S)
+    if not isinstance(text, str) or not text.isascii() or not text.isprintable():
+        raise ValueError("this can't be a token")
+    return text, lasts_s
