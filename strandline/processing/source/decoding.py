@@ -126,7 +126,7 @@ def conforming_decoder(config: DecodingConfig, other: RecordFormat) -> Decode:
 def _decode_runs(
     bootstrap: str, row_reader: RowReader, decode: Decode, adjoining: Iterable[list[Piece]]
 ) -> Iterator[DecodedChunk]:
-    reader = _log_reader(bootstrap)
+    reader = reader_of_process(bootstrap)
     runs = {_whole(run): run for run in adjoining}
     for records in reader.read(list(runs), row_reader.headers, row_reader.headers_beside):
         whole, run = records.offset_range, runs[records.offset_range]
@@ -167,7 +167,7 @@ def _adjoining(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
 _readers: dict[str, RangeReader] = {}
 
 
-def _log_reader(bootstrap: str) -> RangeReader:
+def reader_of_process(bootstrap: str) -> RangeReader:
     """This process's reader: Python workers are reused, and a new reader has to connect first."""
     if bootstrap not in _readers:
         from strandline.log.range_reader import RangeReader
