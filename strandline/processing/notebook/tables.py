@@ -34,7 +34,7 @@ from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.pipelines.stages import RecordStage, Stage
 from strandline.processing.pipelines.stored import input_of, load_pipeline
 from strandline.processing.source.decoding import DecodedChunk, decode_pieces, decoder_of, reader_of_process
-from strandline.processing.source.recorded_slices import SLICES_A_LOOK, TASK_ROWS, cut_tasks
+from strandline.processing.source.recorded_slices import TASK_ROWS, cut_tasks, recorded_rows
 from strandline.processing.source.source_config import DecodingConfig, Piece
 from strandline.processing.source.stream_formats import StreamFormats
 from strandline.results.elasticsearch_client import RequestRefused, request
@@ -120,8 +120,14 @@ def _of_stream(asked: Request, name: str, ledger: Ledger, index: LogIndex, *, sc
     ranges = _ranges(asked, name, index)
     if is_raw:
         return Table(schema, [RawPart(bootstrap, one) for one in ranges])
+    own_format = record_format(stream)
+    if own_format.keeps_sessions:
+        raise InvalidSettings(
+            f"what a record of stream {name} says depends on those before it (format {own_format.name}): read the slices of a "
+            "job that reads it, with 'job', or its bytes with what=raw"
+        )
     # The event time is for the job to find: here a record without one is a record like any other.
-    decoding = _decoding(asked, record_format(stream), tuple(stream.types), EventTimeSource(None))
+    decoding = _decoding(asked, own_format, tuple(stream.types), EventTimeSource(None))
     return Table(schema, [RecordsPart(decoding, (Piece(one, None, None),), asked.mode) for one in ranges])
 
 
@@ -206,12 +212,7 @@ def _slice_rows(ledger: Ledger, job: str, first: int | None, last: int | None) -
     begin, end = floor + 1 if first is None else first, committed if last is None else last
     if (first is not None or last is not None) and (begin <= floor or end > committed):
         raise NotFound(f"job {job} has slices {floor + 1} to {committed} to read, and {begin} to {end} were asked for")
-    for number in range(begin, end + 1, SLICES_A_LOOK):
-        upto = min(number + SLICES_A_LOOK - 1, end)
-        found = ledger.slices(job, number, upto)
-        if len(found) <= upto - number:
-            raise NotFound(f"some of slices {number} to {upto} of job {job} have just been removed; read again")
-        yield from found
+    yield from recorded_rows(ledger, job, begin, end)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from strandline.core.record_headers import REASON_EXPRESSION
+from strandline.core.record_headers import HEADER_REPLAY_OF, REASON_EXPRESSION, pack_header_values
 from strandline.processing.formats.decoder import NEVER_AHEAD, NEVER_LATE
 from strandline.processing.formats.record_rows import RecordFormat, RowReader
+from strandline.processing.formats.sparkplug.sessions import Sessions
 from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.source.data_source import task_config
 from strandline.processing.source.decoding import conforming_decoder, decoder_of
@@ -42,14 +43,21 @@ class Prospects:
     """Judges records as a source task of the pipeline would: of its next slice, or of recorded ones."""
 
     def __init__(
-        self, pipeline: CheckedPipeline, watermark_ms: int | None = None, other: RecordFormat | None = None
+        self,
+        pipeline: CheckedPipeline,
+        watermark_ms: int | None = None,
+        other: RecordFormat | None = None,
+        sessions: Sessions | None = None,
     ) -> None:
         """`watermark_ms`: what is closed already; a record with an earlier event time will be late, whatever the next slice
-        is. `other`: how the records are decoded, if not as the pipeline's own stream is."""
+        is. `other`: how the records are decoded, if not as the pipeline's own stream is. `sessions`: what records of the stream
+        have declared, where the format keeps that."""
         config = task_config(pipeline, "", (0,))
         decoding = config.decoding
         self._decode = decoder_of(decoding).decode if other is None else conforming_decoder(decoding, other)
         self._row_reader = RowReader(other or decoding.format)
+        if sessions is not None:
+            self._row_reader.begin(sessions)
         self._steps = RowSteps(config.record_steps, dict(config.types))
         self._watermark_ms = watermark_ms
         self._max_ahead_ms = pipeline.event_time_rule.max_ahead_ms
@@ -61,12 +69,20 @@ class Prospects:
         rejected says it."""
         return self.at(values, headers, [Moment(log_time_ms, self._watermark_ms, self._max_ahead_ms)] * len(values))
 
+    def _source(self, headers: Mapping[str, bytes]) -> bytes | None:
+        """The headers that rows depend on, as the log's reader gives them."""
+        reader = self._row_reader
+        first = next((headers[name] for name in reader.headers if name in headers), None)
+        named = {name: headers[name] for name in reader.headers_beside if name in headers}
+        if reader.sessions is not None:
+            named[HEADER_REPLAY_OF] = b""  # as it will be, if it is put back
+        return pack_header_values(first, named) if named else first
+
     def at(
         self, values: Sequence[bytes | None], headers: Sequence[Mapping[str, bytes]], moments: Sequence[Moment]
     ) -> list[Prospect]:
         """As `of_records`, with what is in force for each."""
-        names = self._row_reader.headers
-        sources = [next((one[name] for name in names if name in one), None) for one in headers]
+        sources = [self._source(one) for one in headers]
         log_ms = np.array([one.log_time_ms for one in moments], np.int64)
         marks = [NEVER_LATE if one.watermark_ms is None else one.watermark_ms for one in moments]
         limits = [NEVER_AHEAD if one.max_ahead_ms is None else one.max_ahead_ms for one in moments]

@@ -35,6 +35,7 @@ from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.processing.pipelines.stored import input_of, load_pipeline
 from strandline.processing.slices.watermark import greatest
 from strandline.processing.source.judged_anew import OF_THE_SLICE, RejectedPlace, taken_anew
+from strandline.processing.source.kept_sessions import sessions_of_partitions
 from strandline.processing.source.prospects import ACCEPTED, Prospect, Prospects
 from strandline.processing.source.slice_rows import row_identity
 
@@ -340,7 +341,11 @@ class DeadLetters:
             return []
         last, checkpoint = self._ledger.last_slice(pipeline.job), self._ledger.last_checkpoint(pipeline.job)
         watermark_ms = greatest(last.watermark_ms if last else None, checkpoint.closes_ms if checkpoint else None)
-        return Prospects(pipeline, watermark_ms).of_records(values, headers, time.time_ns() // 1_000_000)
+        packed = checkpoint.sessions.get(pipeline.stream.stream, {}) if checkpoint else {}
+        sessions = sessions_of_partitions(self._ledger, packed.values()) if packed else None
+        return Prospects(pipeline, watermark_ms, sessions=sessions).of_records(
+            values, headers, time.time_ns() // 1_000_000
+        )
 
     def _put_back(self, pipeline: CheckedPipeline, records: list[PutBackRecord], *, dry_run: bool) -> PutBack:
         stream = pipeline.stream.stream
