@@ -24,6 +24,7 @@ from strandline.core.schemas.message_types import read_descriptor_set
 from strandline.core.stream import StreamSpec
 from strandline.processing.formats.decoder import Decoder, RecordField
 from strandline.processing.formats.record_rows import RowReader, record_format
+from strandline.processing.formats.sparkplug.payload import payload_class
 from strandline.processing.pipelines.event_time import EventTimeSource
 
 RECORDS = 10_000
@@ -164,7 +165,25 @@ def format_works() -> dict[str, tuple[dict[str, Any], Lines, list[bytes | None]]
             [],
         ),
         "debezium": ({"schema": w1, "format": "debezium"}, packed(change_event), []),
+        "sparkplug, ten metrics": sparkplug_work(),
     }
+
+
+def sparkplug_work() -> tuple[dict[str, Any], Lines, list[bytes | None]]:
+    """A birth, and data by aliases."""
+    schema = {
+        "device": {"type": "string", "from": "$.metric"},
+        "ts": {"type": "timestamp", "from": "$.time"},
+        "temp": {"type": "double", "from": "$.value_double"},
+    }
+    messages, sources = [], [b"mqtt:spBv1.0/g/NBIRTH/n", *[b"mqtt:spBv1.0/g/NDATA/n"] * (RECORDS // 10)]
+    for number in range(len(sources)):
+        message = payload_class()(timestamp=START_MS + number * 50, seq=number % 256)
+        for at in range(10):
+            declared = {} if number else {"name": f"device-{at:04d}", "datatype": 10}
+            message.metrics.add(alias=at, double_value=reading(number + at)["temp"], **declared)
+        messages.append(message.SerializeToString())
+    return {"schema": schema, "format": "sparkplug", "partitions": 1}, [*messages], [*sources]
 
 
 AVRO = {

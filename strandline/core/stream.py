@@ -109,10 +109,15 @@ def _number(value: object) -> object:
 
 Number = Annotated[int | float, BeforeValidator(_number)]
 RecordFormatName = Literal[
-    "json", "value", "raw", "csv", "msgpack", "cbor", "influx", "avro", "protobuf", "debezium", "otlp", "prometheus"
-]
-FORMATS_WITH_MEMBERS = ("json", "msgpack", "cbor", "influx", "avro", "protobuf", "debezium", "otlp", "prometheus")
+    "json", "value", "raw", "csv", "msgpack", "cbor", "influx", "avro", "protobuf", "debezium", "otlp", "prometheus",
+    "sparkplug",
+]  # fmt: skip
+FORMATS_WITH_MEMBERS = (
+    "json", "msgpack", "cbor", "influx", "avro", "protobuf", "debezium", "otlp", "prometheus", "sparkplug",
+)  # fmt: skip
 """The formats whose records have members, to which `from` leads."""
+SPARKPLUG_NODE_LEVEL = 3
+"""Where the edge node stands in a topic, `spBv1.0/GROUP/TYPE/NODE`, counted from 0."""
 FORMATS_WITH_ARRAYS = ("json", "avro", "protobuf")
 """The formats whose records can be exploded: their readers can also write a record with one element alone."""
 FieldName = Annotated[str, BeforeValidator(check_field_name)]
@@ -498,7 +503,7 @@ class StreamSpec(DocumentModel):
     """What a record is: a JSON object; a bare `value`, a number or a text; `raw` bytes or text; a line of `csv`; a map in
     `msgpack` or `cbor`; a line of InfluxDB's protocol, `influx`; a record of `avro`; a message of `protobuf`; a change
     event of `debezium`; or a request with metrics of OpenTelemetry, `otlp`, or of Prometheus' remote write, `prometheus`, each
-    of whose data points is a row."""
+    of whose data points is a row; or a message of Sparkplug B, `sparkplug`, each of whose metrics is a row."""
     raw: RawSpec | None = None
     """Of the format raw: how the record becomes text."""
     csv: CsvSpec | None = None
@@ -626,6 +631,16 @@ class StreamSpec(DocumentModel):
                 "mqtt.fields, http.headers or poll.fields, or none: results don't depend on it",
             )
 
+    def _contradictions_of_sparkplug(self) -> Iterator[tuple[Path, str]]:
+        """What a message says depends on those of its edge node before it."""
+        levels = dict(self.mqtt.fields) if self.mqtt else {}
+        if self.partitions > 1 and (self.key is None or levels.get(self.key) != SPARKPLUG_NODE_LEVEL):
+            yield (
+                ("key",),
+                "the messages of an edge node must come to one partition: take the field of the topic's level "
+                f"{SPARKPLUG_NODE_LEVEL} ('key: node', 'mqtt: {{fields: {{node: {SPARKPLUG_NODE_LEVEL}}}}}'), or 'partitions: 1'",
+            )
+
     def _contradictions_of_format(self) -> Iterator[tuple[Path, str]]:
         has_objects = self.format in FORMATS_WITH_MEMBERS
         for name in _OPTIONS:
@@ -633,6 +648,8 @@ class StreamSpec(DocumentModel):
                 yield (name,), f"is of 'format: {name}', and this is {self.format}; remove it"
         if self.format in ("avro", "protobuf") and getattr(self, self.format) is None:
             yield (self.format,), f"is missing; expected: {type(self).model_fields[self.format].description}"
+        if self.format == "sparkplug":
+            yield from self._contradictions_of_sparkplug()
         for name in self.csv.columns or () if self.csv else ():
             if name not in self.fields:
                 yield ("csv", "columns"), f"'{name}' is not a field of the schema{did_you_mean(name, self.fields)}"

@@ -51,3 +51,9 @@ class Journal(Part):
         with self._database.reading(f"read the last event {kind} of job {job}") as connection:
             row = connection.execute(wanted.order_by(events.c.id.desc()).limit(1)).first()
             return EventRow(*row) if row else None
+
+    def events_of_kind(self, job: str, kind: str) -> list[EventRow]:
+        """All events of that kind about the job, the oldest first."""
+        wanted = sa.select(events).where(events.c.job == job, events.c.kind == kind)
+        with self._database.reading(f"read the events {kind} of job {job}") as connection:
+            return [EventRow(*row) for row in connection.execute(wanted.order_by(events.c.id))]

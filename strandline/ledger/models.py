@@ -22,6 +22,7 @@ from strandline.ledger.states import (
     EventTimeRule,
     JobState,
     Offsets,
+    PackedSessions,
     Role,
     SliceKind,
     SliceStatus,
@@ -110,6 +111,7 @@ class NumberMap(sa.types.TypeDecorator[dict[Any, Any]]):
 
 _OFFSETS = NumberMap(Offsets)
 _STREAM_VERSIONS = NumberMap(dict[str, int])
+_SESSIONS = NumberMap(PackedSessions)
 _OF_PARTITIONS = NumberMap(dict[int, int])
 
 
@@ -302,6 +304,7 @@ slices = sa.Table(
     _number("planned_ms"),
     sa.Column("checksums", _OFFSETS, nullable=False, server_default="{}"),
     sa.Column("stream_versions", _STREAM_VERSIONS, nullable=False, server_default="{}"),
+    sa.Column("sessions", _SESSIONS, nullable=False, server_default="{}"),
     sa.ForeignKeyConstraint(["job", "epoch"], ["runs.job", "runs.epoch"]),
     sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),
     sa.CheckConstraint("number >= 1", name="number"),
@@ -341,6 +344,7 @@ checkpoints = sa.Table(
     sa.Column("reached", _OFFSETS, nullable=False, server_default="{}"),
     sa.Column("refused", JsonText(), nullable=False, server_default="{}"),
     sa.Column("refused_total", JsonText(), nullable=True),
+    sa.Column("sessions", _SESSIONS, nullable=False, server_default="{}"),
     sa.ForeignKeyConstraint(["job", "slice"], ["slices.job", "slices.number"]),
     sa.ForeignKeyConstraint(["job", "epoch"], ["runs.job", "runs.epoch"]),
     sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),
@@ -392,6 +396,14 @@ result_indices = sa.Table(
     sa.Column("job", PlainText, sa.ForeignKey("jobs.name"), primary_key=True),
     sa.Column("name", PlainText, primary_key=True),
     _number("made_ms"),
+)
+
+decoder_contents = sa.Table(
+    "decoder_contents",
+    metadata,
+    sa.Column("hash", PlainText, primary_key=True),
+    _text("document"),
+    _number("kept_ms"),
 )
 
 registered_schemas = sa.Table(

@@ -16,6 +16,9 @@ from strandline.core.described import Described
 Offsets = dict[str, dict[int, int]]
 """stream -> partition -> offset, or milliseconds."""
 
+PackedSessions = dict[str, dict[int, str]]
+"""stream -> partition -> what was declared by then, packed: hashes stand for rows of `decoder_contents`."""
+
 StreamVersions = dict[str, int]
 """stream -> version of its document. A stream that is not in it goes by the oldest version that the ledger has: the row is of a
 release that knew no others."""
@@ -292,6 +295,8 @@ class SliceRow(Described):
     """stream -> partition -> the checksum of the record batch that holds the last record before `offsets`, where there is one."""
     stream_versions: StreamVersions = field(default_factory=dict)
     """By which version of its stream's document each record is decoded, wherever and however often the slice is replayed."""
+    sessions: PackedSessions = field(default_factory=dict)
+    """stream -> partition -> what the records before the slice have declared, of formats whose records depend on those before."""
 
 
 @dataclass(frozen=True)
@@ -324,6 +329,8 @@ class CheckpointRow:
     """stream -> partition -> the latest accepted event (ms) up to and with this slice: never falls."""
     refused: dict[str, int] = field(default_factory=dict)
     """stage -> results of this slice that a store refused; each has a dead letter (reason `result`)."""
+    sessions: PackedSessions = field(default_factory=dict)
+    """As the slice's, with what its records have declared."""
 
 
 class WindowRange(NamedTuple):

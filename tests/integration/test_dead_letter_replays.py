@@ -312,9 +312,11 @@ def test_a_thousand_letters_are_repaired_and_put_back_with_kills_in_the_middle(p
     for place in places:
         answer(command(platform, "repair", JOB, place, "--payload", "-", given=mended))
 
-    expected = {"accepted": ZERO, "decode": BROKEN - REPAIRED, "schema": LACKING}
+    # The new version has computed the open day anew, with the records that the version before could not use.
+    expected = {"decode": BROKEN - REPAIRED, "schema": LACKING}
     dry = answer(command(platform, "replay", JOB, "--dry-run"))
-    assert (dry["outcomes"], dry["put_back"], dry["already"]) == (expected, 1_000 - REPAIRED, REPAIRED)
+    assert (dry["outcomes"], dry["left_out"]) == (expected, {"counted": ZERO})
+    assert (dry["put_back"], dry["already"]) == (BROKEN + LACKING - REPAIRED, REPAIRED)
     for reason in ("expression", "schema", "decode", "decode"):
         replaying = [command(platform, "replay", JOB, "--reason", reason) for _ in range(2)]
         time.sleep(0.5 + 1.5 * chance.random())
@@ -323,12 +325,14 @@ def test_a_thousand_letters_are_repaired_and_put_back_with_kills_in_the_middle(p
         for one in replaying:
             one.communicate()
     done = answer(command(platform, "replay", JOB))
-    assert done["put_back"] + done["already"] == 1_000 and done["unknown"] == 0
+    assert done["put_back"] + done["already"] == BROKEN + LACKING and done["unknown"] == 0
 
     put_back = Counter(
         headers[HEADER_REPLAY_OF].decode() for _, headers in platform.topic(f"{JOB}-in") if HEADER_REPLAY_OF in headers
     )
-    assert put_back == {f"{one['stream']}/{one['partition']}/{one['offset']}": 1 for one in letters}
+    assert put_back == {
+        f"{one['stream']}/{one['partition']}/{one['offset']}": 1 for one in letters if one["reason"] != "expression"
+    }
     platform.wait_for(JOB, lambda state: state["lag_records"] == 0, "through what was put back")
     rejected = wait_until(
         lambda: platform.control.job(JOB)["counts"]["rejected"],
@@ -337,8 +341,10 @@ def test_a_thousand_letters_are_repaired_and_put_back_with_kills_in_the_middle(p
     )
     assert rejected == {"expression": ZERO, "decode": 2 * BROKEN - REPAIRED, "schema": 2 * LACKING}
     again = answer(command(platform, "replay", JOB))
-    assert (again["put_back"], again["left_out"]) == (0, {"failed_again": BROKEN - REPAIRED + LACKING})
+    assert (again["put_back"], again["left_out"]) == (
+        0,
+        {"counted": ZERO, "failed_again": BROKEN - REPAIRED + LACKING},
+    )
     platform.stop(JOB, drain=True)
     found = platform.documents(f"{JOB}-day").values()
-    # The upgrade has computed the open day anew, with the records that the version before could not use: docs/dead-letters.md.
-    assert sum(one["n"] for one in found) == 2 * ZERO + REPAIRED
+    assert sum(one["n"] for one in found) == ZERO + REPAIRED

@@ -23,8 +23,11 @@ from strandline.core.stream import StreamSpec
 from strandline.processing.formats.bare_values import BareValues
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.delimited_lines import DelimitedLines
+from strandline.processing.formats.record_fields import Rejection
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.source_fields import SourceFields
+from strandline.processing.formats.sparkplug.messages import MessageReader, letter_of_row
+from strandline.processing.formats.sparkplug.sessions import Birth, Sessions, unpack
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchema
 from strandline.processing.pipelines.event_time import EventTimeSource
 from tests.support.messages import (
@@ -35,6 +38,7 @@ from tests.support.messages import (
     numbered,
     proto_file,
 )
+from tests.support.sparkplug import metric, payload, topic
 
 SCHEMA: dict[str, Any] = {
     "name": "string",
@@ -254,3 +258,32 @@ def test_by_the_clock(name: str) -> None:
         FORMATS[name].check(mutated(FORMATS[name].good, chance))
         if time.monotonic() >= ends_s:
             break
+
+
+def test_messages_of_sparkplug_by_the_clock() -> None:
+    """What one says depends on those before it; but what is no payload changes nothing, and whatever was declared can be kept."""
+    chance = random.Random(os.environ.get("STRANDLINE_FUZZ_SEED", "1"))
+    ends_s = time.monotonic() + float(os.environ.get("STRANDLINE_FUZZ_S", "0"))
+    reader, births = MessageReader(Sessions()), dict[str, Birth]()
+    metrics = [metric(f"m{at}", at, "Int32", alias=at) for at in range(3)]
+    seq = number = 0
+    while number < 2_000 or time.monotonic() < ends_s:
+        kind = chance.choice(["NBIRTH", "DBIRTH", "NDATA", "NDATA", "DDATA", "DDEATH", "NDEATH", "DCMD"])
+        seq = 0 if kind == "NBIRTH" else (seq + 1) % 256
+        good = payload(*chance.sample(metrics, 2), metric("bdSeq", 0, "UInt64"), seq=seq, time=1)
+        value = mutated(good, chance) if chance.random() < 0.5 else good
+        source = topic(kind, chance.choice("ab"), "d" if kind.startswith("D") else "")
+        before = reader.sessions.packed()
+        found = reader.rows(value, source if chance.random() < 0.95 else mutated(source, chance))
+        if isinstance(found, Rejection) and found.reason == "decode":
+            assert reader.sessions.packed() == before
+        for at, row in enumerate([] if isinstance(found, Rejection) else found):
+            again = reader.rows(letter_of_row(row, value, at), source)
+            assert not isinstance(row, bytes) or again == [row]
+        if number % 100 == 0:
+            texts = reader.sessions.contents()
+            kept = unpack(
+                reader.sessions.packed(), lambda hashes, texts=texts: {one: texts[one] for one in hashes}, births
+            )  # type: ignore[misc]
+            assert kept.packed() == reader.sessions.packed()
+        number += 1

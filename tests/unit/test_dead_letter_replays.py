@@ -144,7 +144,7 @@ def test_letters_are_listed_and_counted_by_reason_step_and_time(api: Api, monkey
 
 def test_why_a_letter_is_not_put_back() -> None:
     def why(one: StoredDeadLetter, *, reason: str | None = None, again: bool = False) -> str:
-        originals = {(0, 5): _Original(b"x", b"k", {"strandline-replay-of": b"turbines/0/1"})}
+        originals = {(0, 5): _Original(b"x", b"k", {"strandline-replay-of": b"turbines/0/1"}, 0)}
         return _judge(one, "turbines", "power", originals, LetterFilter(reason), again=again)[0]
 
     assert why(letter(1)) == ""

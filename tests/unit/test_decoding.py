@@ -70,7 +70,7 @@ def refused(pieces):
 
 def test_each_record_is_judged_by_the_rule_that_was_recorded_with_its_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The version that replays has a rule of its own, and it doesn't count."""
-    monkeypatch.setattr(decoding, "_log_reader", lambda bootstrap: Reader())
+    monkeypatch.setattr(decoding, "reader_of_process", lambda bootstrap: Reader())
     pieces = [
         Piece.of_slice(a_slice(at + 1, watermark_ms=WATERMARKS_MS[at], rule=RULES[at]), OffsetRange("s", 0, first, end))
         for at, (first, end) in enumerate(pairwise(range(0, 25, 5)))
@@ -94,7 +94,7 @@ def test_the_last_record_of_a_slice_must_be_the_recorded_one(monkeypatch: pytest
             ranges.extend(wanted)
             return super().read(wanted, header)
 
-    monkeypatch.setattr(decoding, "_log_reader", lambda bootstrap: Asked())
+    monkeypatch.setattr(decoding, "reader_of_process", lambda bootstrap: Asked())
     row = partial(a_slice, rule=RULES[0], watermark_ms=None)
     first = row(1, offsets={"s": {0: 5}}, checksums={"s": {0: 111}})
     second = row(2, offsets={"s": {0: 10}}, checksums={"s": {0: 222}})

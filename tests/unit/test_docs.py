@@ -137,9 +137,10 @@ def test_every_room_stands_in_the_architecture():
 
 
 def test_no_folder_holds_more_than_fifteen_modules():
+    """But that of the migrations, of which none is ever taken out."""
     counts = {
         room: len([m for m in room.glob("*.py") if m.name != "__init__.py"])
         for room in (ROOT / "strandline").rglob("*")
-        if room.is_dir()
+        if room.is_dir() and room.name != "versions"
     }
     assert {str(room): count for room, count in counts.items() if count > 15} == {}

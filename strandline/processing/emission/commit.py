@@ -23,7 +23,7 @@ from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.spark_offset import slice_of_offset
 from strandline.processing.slices.watermark import closes_after, emitted_up_to, greatest
 from strandline.processing.source.recorded_counts import recorded_counts
-from strandline.processing.source.slice_rows import SourceFacts, add_facts, reached_in
+from strandline.processing.source.slice_rows import SourceFacts, add_facts, reached_in, sessions_after
 from strandline.results.writer import CommittedWriter
 
 log = structlog.get_logger()
@@ -153,6 +153,7 @@ class SliceCommitter:
                 closes_ms=closes_ms,
                 reached=reached,
                 refused=dict(refused),
+                sessions=sessions_after(sliced, facts),
             )
         )
         failpoint("checkpoint.committed")

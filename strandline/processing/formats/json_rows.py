@@ -57,6 +57,8 @@ class Rows(NamedTuple):
     """The place of each row's record; None: each record is one row."""
     elements: Sequence[int | None] | None = None
     """The place of each row's element in its array; None of a record that is rejected whole."""
+    wholes: Sequence[JsonText] | None = None
+    """Of formats whose rows follow from the records before them, too: each row before its fields were looked for."""
 
     def of_each(self, column: Sequence[T]) -> Sequence[T]:
         """For each row what its record has in the column."""

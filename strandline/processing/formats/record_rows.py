@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from strandline.core.json_paths import JsonPath, parse_json_path
-from strandline.core.record_headers import HEADER_QUERY, HEADER_SOURCE
+from strandline.core.record_headers import HEADER_QUERY, HEADER_REPLAY_OF, HEADER_SOURCE
 from strandline.processing.formats.bare_values import BareValues, RawValues
 from strandline.processing.formats.change_events import ChangeEvents, fields_of_changes
 from strandline.processing.formats.delimited_lines import DelimitedLines
 from strandline.processing.formats.influx_lines import InfluxLines
-from strandline.processing.formats.json_rows import ExplodedRows, JsonRows, Rows
+from strandline.processing.formats.json_rows import ROWS_A_PART, ExplodedRows, JsonRows, Rows
 from strandline.processing.formats.packed_maps import PackedMaps
-from strandline.processing.formats.record_fields import JsonText, RecordField, record_fields
+from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, record_fields
 from strandline.processing.formats.source_fields import SourceFields
+from strandline.processing.formats.sparkplug.messages import MessageReader, letter_of_row
+from strandline.processing.formats.sparkplug.sessions import Sessions
 from strandline.processing.formats.telemetry.otlp_metrics import OtlpMetrics
 from strandline.processing.formats.telemetry.points import POINTS
 from strandline.processing.formats.telemetry.remote_writes import RemoteWrites
@@ -59,6 +61,11 @@ class RecordFormat:
     def uses_registry(self) -> bool:
         """Whether each record names its schema in the schema registry."""
         return self.name in ("avro", "protobuf") and self.schema is None
+
+    @property
+    def keeps_sessions(self) -> bool:
+        """Whether what becomes of a record depends on the records of its partition before it."""
+        return self.name == "sparkplug"
 
 
 def record_format(stream: StreamSpec) -> RecordFormat:
@@ -142,6 +149,8 @@ _READERS: dict[str, Callable[[RecordFormat, SourceFields], FormatReader]] = {
 
 def json_objects(config: RecordFormat, values: Sequence[bytes]) -> Sequence[JsonText]:
     """Each record as a JSON object, or why it is none, before fields are looked for in it."""
+    if config.keeps_sessions:
+        return [None] * len(values)  # a message says what it is only among those before it
     make_reader = _READERS.get(config.name)
     if make_reader is None:
         return values
@@ -150,7 +159,8 @@ def json_objects(config: RecordFormat, values: Sequence[bytes]) -> Sequence[Json
 
 
 class RowReader:
-    """Makes the rows of one stream's records. Keeps no state between calls but what it has read of sources."""
+    """Makes the rows of one stream's records. Keeps no state between calls but what it has read of sources, and, where the format
+    keeps sessions, what the records so far have declared: then it is given all records of a partition in their order."""
 
     def __init__(self, config: RecordFormat, schemas: RegisteredSchemas | None = None) -> None:
         """`schemas`: for a format that uses the registry."""
@@ -163,6 +173,7 @@ class RowReader:
         self._array_reader = _ARRAY_READERS[config.name](config, schemas) if config.name in _ARRAY_READERS else None
         make_reader = _READERS.get(config.name)
         self._reader = make_reader(config, self._source_fields) if make_reader else self._array_reader
+        self._messages = MessageReader(Sessions()) if config.keeps_sessions else None
         self._is_filled_in = config.name in ("value", "raw")
         self._skips_tombstones = config.name == "debezium"
         is_needed = (
@@ -173,8 +184,22 @@ class RowReader:
         self._exploded = ExplodedRows(config.fields, config.explode) if config.explode is not None else None
         self.headers = (HEADER_QUERY, *((HEADER_SOURCE,) if config.topic_levels else ()))
         """Those that rows depend on: the first of them that a record has."""
-        self.headers_beside = tuple(sorted({header for _, header in config.header_fields}))
+        beside = {header for _, header in config.header_fields}
+        if config.keeps_sessions:
+            self.headers = (HEADER_SOURCE,)
+            beside.add(HEADER_REPLAY_OF)
+        self.headers_beside = tuple(sorted(beside))
         """Those that rows depend on beside the first."""
+
+    @property
+    def sessions(self) -> Sessions | None:
+        """What the records so far have declared, where the format keeps sessions."""
+        return None if self._messages is None else self._messages.sessions
+
+    def begin(self, sessions: Sessions) -> None:
+        """Read other records from here on, before which this was declared."""
+        if self._messages is not None:
+            self._messages = MessageReader(sessions)
 
     def parts(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> Iterator[Rows]:
         """The rows of the records, in order: all at once, or, where a record may be many rows, in parts of whole records. No part
@@ -185,6 +210,9 @@ class RowReader:
         """
         if self._skips_tombstones and None in values:
             yield from self._parts_without_tombstones(values, sources)
+            return
+        if self._messages is not None:
+            yield from self._parts_of_messages(self._messages, values, sources)
             return
         objects: Sequence[JsonText] = values
         if self._reader is not None:
@@ -204,6 +232,8 @@ class RowReader:
         value = values[at if rows.places is None else rows.places[at]]
         if element is None or value is None:
             return value
+        if rows.wholes is not None and (whole := rows.wholes[at]) is not None:
+            return letter_of_row(whole, value, element)
         assert self._exploded is not None
         if self._array_reader is not None:
             return self._array_reader.with_only(value, element)
@@ -212,6 +242,33 @@ class RowReader:
             assert isinstance(read, bytes), "one of its rows was read"
             value = read
         return self._exploded.with_only(value, element)
+
+    def _parts_of_messages(
+        self, messages: MessageReader, values: Sequence[bytes | None], sources: Sequence[bytes | None]
+    ) -> Iterator[Rows]:
+        wholes, places, elements = list[JsonText](), list[int](), list[int | None]()
+
+        def taken() -> Rows:
+            texts = wholes if self._json_rows is None else self._json_rows.rows(wholes)
+            rows = Rows(texts, list(places), list(elements), list(wholes))
+            if sources:
+                rows = rows._replace(texts=self._filled_in(texts, rows.of_each(sources)))
+            wholes.clear()
+            places.clear()
+            elements.clear()
+            return rows
+
+        for place, value in enumerate(values):
+            found = messages.rows(value, sources[place] if sources else None)
+            is_whole = isinstance(found, Rejection)
+            rows_of_record: Sequence[JsonText] = [found] if isinstance(found, Rejection) else found
+            wholes += rows_of_record
+            places += [place] * len(rows_of_record)
+            elements += [None] if is_whole else range(len(rows_of_record))
+            if len(wholes) >= ROWS_A_PART:
+                yield taken()
+        if wholes:
+            yield taken()
 
     def _parts_without_tombstones(
         self, values: Sequence[bytes | None], sources: Sequence[bytes | None]

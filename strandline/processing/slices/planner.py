@@ -366,6 +366,7 @@ class SlicePlanner:
             watermark_ms=None,
             rule=settings.rule,
             reached=checkpoint.reached if checkpoint is not None else {},
+            sessions=checkpoint.sessions if checkpoint is not None else {},
             silence_ms=silence_ms,
             checksums=done.checksums if done is not None else {},
             kind=SliceKind.IDLE,

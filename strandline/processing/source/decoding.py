@@ -15,6 +15,7 @@ from strandline.log.reader import OffsetRange
 from strandline.processing.formats.decoder import NEVER_AHEAD, NEVER_LATE, Decoded, Decoder
 from strandline.processing.formats.record_fields import JsonText
 from strandline.processing.formats.record_rows import RecordFormat, RowReader, record_format
+from strandline.processing.formats.sparkplug.sessions import Sessions
 from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.source.slice_rows import row_identity
 from strandline.processing.source.source_config import DecodingConfig, Piece
@@ -59,6 +60,8 @@ class DecodedChunk:
     """What the dead letter of a row holds."""
     elements: Sequence[int | None] | None = None
     """The place of each row's element in the array that was exploded; None where each record is a row."""
+    sessions: Sessions | None = None
+    """What the records of the partition have declared, where the format keeps that. It goes on with the chunks that follow."""
 
     def accepted_places(self) -> list[int]:
         """The place in the chunk of each accepted row, in their order."""
@@ -90,10 +93,10 @@ def decode_pieces(
 
             schemas = schemas_of_process(config.ledger_url, is_new=is_new)
         if other is None:
-            yield from _decode_runs(config.kafka_bootstrap, RowReader(config.format, schemas), decoder.decode, runs)
+            yield from _decode_runs(config, RowReader(config.format, schemas), decoder.decode, runs)
         else:
             decode = conforming_decoder(config, other)
-            yield from _decode_runs(config.kafka_bootstrap, RowReader(other, schemas), decode, runs)
+            yield from _decode_runs(config, RowReader(other, schemas), decode, runs)
 
 
 Decode = Callable[[Sequence[JsonText], Sequence[int], Any, Any], Decoded]
@@ -124,12 +127,18 @@ def conforming_decoder(config: DecodingConfig, other: RecordFormat) -> Decode:
 
 
 def _decode_runs(
-    bootstrap: str, row_reader: RowReader, decode: Decode, adjoining: Iterable[list[Piece]]
+    config: DecodingConfig, row_reader: RowReader, decode: Decode, adjoining: Iterable[list[Piece]]
 ) -> Iterator[DecodedChunk]:
-    reader = _log_reader(bootstrap)
+    reader = reader_of_process(config.kafka_bootstrap)
     runs = {_whole(run): run for run in adjoining}
+    begun: OffsetRange | None = None
     for records in reader.read(list(runs), row_reader.headers, row_reader.headers_beside):
         whole, run = records.offset_range, runs[records.offset_range]
+        if whole != begun and row_reader.sessions is not None:
+            from strandline.processing.source.kept_sessions import sessions_of_process  # only where a stream needs it
+
+            row_reader.begin(sessions_of_process(config.ledger_url).unpack(run[0].sessions))
+        begun = whole
         ends = np.array([piece.offsets.offset_next for piece in run])
         watermarks_ms = np.array([NEVER_LATE if piece.watermark_ms is None else piece.watermark_ms for piece in run])
         ahead_ms = np.array([NEVER_AHEAD if piece.max_ahead_ms is None else piece.max_ahead_ms for piece in run])
@@ -138,7 +147,16 @@ def _decode_runs(
             of_piece = np.searchsorted(ends, offsets, "right")
             decoded = decode(rows.texts, log_times_ms, watermarks_ms[of_piece], ahead_ms[of_piece])
             value_at = partial(row_reader.dead_letter_value, records.values, rows)
-            yield DecodedChunk(whole.stream, whole.partition, offsets, log_times_ms, decoded, value_at, rows.elements)
+            yield DecodedChunk(
+                whole.stream,
+                whole.partition,
+                offsets,
+                log_times_ms,
+                decoded,
+                value_at,
+                rows.elements,
+                row_reader.sessions,
+            )
 
 
 def _whole(run: Sequence[Piece]) -> OffsetRange:
@@ -167,7 +185,7 @@ def _adjoining(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
 _readers: dict[str, RangeReader] = {}
 
 
-def _log_reader(bootstrap: str) -> RangeReader:
+def reader_of_process(bootstrap: str) -> RangeReader:
     """This process's reader: Python workers are reused, and a new reader has to connect first."""
     if bootstrap not in _readers:
         from strandline.log.range_reader import RangeReader

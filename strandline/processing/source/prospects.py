@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from strandline.core.record_headers import REASON_EXPRESSION
-from strandline.processing.formats.record_rows import RowReader
+import numpy as np
+
+from strandline.core.record_headers import HEADER_REPLAY_OF, REASON_EXPRESSION, pack_header_values
+from strandline.processing.formats.decoder import NEVER_AHEAD, NEVER_LATE
+from strandline.processing.formats.record_rows import RecordFormat, RowReader
+from strandline.processing.formats.sparkplug.sessions import Sessions
 from strandline.processing.source.data_source import task_config
-from strandline.processing.source.decoding import decoder_of
+from strandline.processing.source.decoding import conforming_decoder, decoder_of
 
 if TYPE_CHECKING:
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -24,17 +28,37 @@ class Prospect:
     outcome: str
     """`accepted`, or the reason for which it would be rejected."""
     message: str = ""
+    taken_by: str = ""
+    """The stages that it comes to although it is rejected, by another branch of the pipeline."""
+
+
+class Moment(NamedTuple):
+    """What is in force where a record stands, or would stand."""
+
+    log_time_ms: int
+    watermark_ms: int | None
+    max_ahead_ms: int | None
 
 
 class Prospects:
-    """Judges records as a source task of the pipeline's next slice would."""
+    """Judges records as a source task of the pipeline would: of its next slice, or of recorded ones."""
 
-    def __init__(self, pipeline: CheckedPipeline, watermark_ms: int | None) -> None:
+    def __init__(
+        self,
+        pipeline: CheckedPipeline,
+        watermark_ms: int | None = None,
+        other: RecordFormat | None = None,
+        sessions: Sessions | None = None,
+    ) -> None:
         """`watermark_ms`: what is closed already; a record with an earlier event time will be late, whatever the next slice
-        is."""
+        is. `other`: how the records are decoded, if not as the pipeline's own stream is. `sessions`: what records of the stream
+        have declared, where the format keeps that."""
         config = task_config(pipeline, "", (0,))
-        self._decoder = decoder_of(config.decoding)
-        self._row_reader = RowReader(config.decoding.format)
+        decoding = config.decoding
+        self._decode = decoder_of(decoding).decode if other is None else conforming_decoder(decoding, other)
+        self._row_reader = RowReader(other or decoding.format)
+        if sessions is not None:
+            self._row_reader.begin(sessions)
         self._chain = config.record_chain
         self._watermark_ms = watermark_ms
         self._max_ahead_ms = pipeline.event_time_rule.max_ahead_ms
@@ -44,20 +68,40 @@ class Prospects:
     ) -> list[Prospect]:
         """The prospect of each record, if it gets into the log at `log_time_ms`. Of a record that is many rows, the first that is
         rejected says it."""
-        names = self._row_reader.headers
-        sources = [next((one[name] for name in names if name in one), None) for one in headers]
+        return self.at(values, headers, [Moment(log_time_ms, self._watermark_ms, self._max_ahead_ms)] * len(values))
+
+    def _source(self, headers: Mapping[str, bytes]) -> bytes | None:
+        """The headers that rows depend on, as the log's reader gives them."""
+        reader = self._row_reader
+        first = next((headers[name] for name in reader.headers if name in headers), None)
+        named = {name: headers[name] for name in reader.headers_beside if name in headers}
+        if reader.sessions is not None:
+            named[HEADER_REPLAY_OF] = b""  # as it will be, if it is put back
+        return pack_header_values(first, named) if named else first
+
+    def at(
+        self, values: Sequence[bytes | None], headers: Sequence[Mapping[str, bytes]], moments: Sequence[Moment]
+    ) -> list[Prospect]:
+        """As `of_records`, with what is in force for each."""
+        sources = [self._source(one) for one in headers]
+        log_ms = np.array([one.log_time_ms for one in moments], np.int64)
+        marks = [NEVER_LATE if one.watermark_ms is None else one.watermark_ms for one in moments]
+        limits = [NEVER_AHEAD if one.max_ahead_ms is None else one.max_ahead_ms for one in moments]
+        marks_ms, limits_ms = np.array(marks, np.int64), np.array(limits, np.int64)
         found = [Prospect(ACCEPTED)] * len(values)
         first = 0
         for rows in self._row_reader.parts(values, sources if any(source is not None for source in sources) else []):
             places = list(range(first, first + len(rows.texts))) if rows.places is None else list(rows.places)
             first += len(rows.texts)
-            log_times_ms = [log_time_ms] * len(rows.texts)
-            decoded = self._decoder.decode(rows.texts, log_times_ms, self._watermark_ms, self._max_ahead_ms)
+            decoded = self._decode(rows.texts, log_ms[places].tolist(), marks_ms[places], limits_ms[places])
             rejects = [(one.index, Prospect(one.reason, one.message)) for one in decoded.rejects]
             rejected = {at for at, _ in rejects}
             accepted = [at for at in range(len(rows.texts)) if at not in rejected]
             stepped = self._chain.apply(decoded.arrays, len(accepted))
-            rejects += [(accepted[one.row], Prospect(REASON_EXPRESSION, one.message)) for one in stepped.problems]
+            rejects += [
+                (accepted[one.row], Prospect(REASON_EXPRESSION, one.message, stepped.taken_by.get(one.row, "")))
+                for one in stepped.problems
+            ]
             for at, prospect in sorted(rejects, key=lambda reject: reject[0]):
                 if found[places[at]].outcome == ACCEPTED:
                     found[places[at]] = prospect

@@ -75,10 +75,11 @@ def recorded_tasks(
     """The tasks for these slices of a job; those before `slice_own` are not its own. `own_format`: that of who reads them.
     Raises LedgerUnavailable, and NotFound when some of them were removed."""
     formats = None if own_format is None else StreamFormats(ledger, own_format)
-    return cut_tasks(_recorded(ledger, job, slice_first, slice_last), slice_own, TASK_ROWS, formats)
+    return cut_tasks(recorded_rows(ledger, job, slice_first, slice_last), slice_own, TASK_ROWS, formats)
 
 
-def _recorded(ledger: Ledger, job: str, slice_first: int, slice_last: int) -> Iterator[SliceRow]:
+def recorded_rows(ledger: Ledger, job: str, slice_first: int, slice_last: int) -> Iterator[SliceRow]:
+    """The slices, which are all there. Raises LedgerUnavailable, and NotFound when some of them were removed."""
     for first in range(slice_first, slice_last + 1, SLICES_A_LOOK):
         last = min(first + SLICES_A_LOOK - 1, slice_last)
         found = ledger.slices(job, first, last)
@@ -91,8 +92,10 @@ def cut_tasks(
     slices: Iterable[SliceRow], slice_own: int, rows_max: int, formats: StreamFormats | None = None
 ) -> list[LogTask]:
     """Cut slices, in order, into tasks of one partition and at most `rows_max` offsets each; slices before `slice_own` get tasks
-    of their own. Each offset belongs to exactly one task, and keeps the watermark and the format of its slice."""
+    of their own. Each offset belongs to exactly one task, and keeps the watermark and the format of its slice. Where records
+    depend on those before them, a task begins with a slice."""
     tasks: list[LogTask] = []
+    is_whole = formats is not None and formats.keeps_sessions
     open_tasks: dict[tuple[str, int, bool], tuple[LogTask, int]] = {}
     for row in slices:
         own = row.number >= slice_own
@@ -101,10 +104,10 @@ def cut_tasks(
                 first = row.offsets_first.get(stream, {}).get(partition, 0)
                 while first < offset_next:
                     task, room = open_tasks.get((stream, partition, own), (None, 0))
-                    if task is None or room == 0:
+                    if task is None or room <= 0:
                         task, room = LogTask([], own), rows_max
                         tasks.append(task)
-                    upto = min(offset_next, first + room)
+                    upto = offset_next if is_whole else min(offset_next, first + room)
                     task.pieces.append(Piece.of_slice(row, OffsetRange(stream, partition, first, upto), formats))
                     open_tasks[stream, partition, own] = (task, room - (upto - first))
                     first = upto

@@ -87,6 +87,8 @@ class SourceFacts(msgspec.Struct):
     reached_ms: dict[int, int] = {}
     """Partition -> the latest event time of its accepted records."""
     latest_log_ms: int | None = None
+    sessions: dict[int, str] = {}
+    """Partition -> what its records up to here have declared, packed; of formats that keep sessions."""
 
 
 def kind_of_records(branch: int) -> int:
@@ -115,6 +117,13 @@ def reached_in(row: SliceRow, facts: Iterable[SourceFacts]) -> Offsets:
     return reached
 
 
+def sessions_after(row: SliceRow, facts: SourceFacts) -> dict[str, dict[int, str]]:
+    """What the records of each partition have declared after the slice: of those without a record in it, what it was before."""
+    if not facts.sessions:
+        return row.sessions
+    return {stream: {**row.sessions.get(stream, {}), **facts.sessions} for stream in row.offsets}
+
+
 def add_facts(parts: Iterable[SourceFacts]) -> SourceFacts:
     """What all of them read together."""
     total, rejected = SourceFacts(), Counter[str]()
@@ -124,6 +133,7 @@ def add_facts(parts: Iterable[SourceFacts]) -> SourceFacts:
         for partition, reached_ms in part.reached_ms.items():
             total.reached_ms[partition] = max(reached_ms, total.reached_ms.get(partition, reached_ms))
         total.latest_log_ms = greatest(total.latest_log_ms, part.latest_log_ms)
+        total.sessions |= part.sessions
     total.rejected = dict(sorted(rejected.items()))
     return total
 

@@ -73,6 +73,8 @@ class Piece:
     max_ahead_ms: int | None
     format: RecordFormat | None = None
     """How its records are decoded, where it is not the readers' own way: by another version of the stream's document."""
+    sessions: str = ""
+    """What the records of the partition before the slice have declared, packed; of a piece that begins with its slice."""
 
     @staticmethod
     def of_slice(row: SliceRow, offsets: OffsetRange, formats: StreamFormats | None = None) -> Piece:
@@ -81,4 +83,5 @@ class Piece:
         if offsets.offset_next == row.offsets.get(stream, {}).get(partition):
             offsets = replace(offsets, checksum=row.checksums.get(stream, {}).get(partition))
         other = None if formats is None else formats.of(row, stream)
-        return Piece(offsets, row.watermark_ms, row.rule.max_ahead_ms, other)
+        sessions = row.sessions.get(stream, {}).get(partition, "")
+        return Piece(offsets, row.watermark_ms, row.rule.max_ahead_ms, other, sessions)

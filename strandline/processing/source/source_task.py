@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from strandline.core.errors import BadRecord
 from strandline.core.record_headers import REASON_EXPRESSION, REASON_LATE
+from strandline.processing.formats.sparkplug.sessions import Sessions
 from strandline.processing.operators.blobs import batch_of, pack
 from strandline.processing.operators.cascade import Chunk
 from strandline.processing.operators.record_chain import RecordsAtStage
@@ -73,6 +74,7 @@ class SourceTask:
     def rows(self, chunks: Iterable[DecodedChunk], *, is_new: bool, work: bytes | None) -> Iterator[SliceRowBlob]:
         """As `read`, of chunks that are decoded."""
         config, facts = self._config, list[SourceFacts]()
+        sessions = dict[int, Sessions]()
         keys = config.bucket_keys
         if work is not None:
             yield from to_every_bucket(keys, WORK, work)
@@ -88,6 +90,8 @@ class SourceTask:
                 ]
                 rejects.sort(key=lambda reject: reject.index)
             facts.append(_facts_of(chunk, rejects))
+            if chunk.sessions is not None:
+                sessions[chunk.partition] = chunk.sessions
             event_us = decoded.event_time.cast(pa.int64())
             if is_new and stepped.at_stages:
                 yield from self._record_rows(chunk, stepped.at_stages, event_us)
@@ -96,6 +100,8 @@ class SourceTask:
                     yield keys[bucket], kind_of_records(cut.branch), partition, sequence, cut.blob
             if is_new and rejects:
                 yield from self._rejected(chunk, rejects)
+        if sessions:
+            facts.append(self._facts_of_sessions(sessions, is_new=is_new))
         yield from to_every_bucket(keys, FACTS, encode(add_facts(facts)))
 
     def _cut(
@@ -111,6 +117,14 @@ class SourceTask:
             event_us = event_us.filter(is_inside)
             columns = {name: column.filter(is_inside) for name, column in columns.items()}
         return self._cascade.cut(partition, sequence, event_us, columns, window)
+
+    def _facts_of_sessions(self, sessions: Mapping[int, Sessions], *, is_new: bool) -> SourceFacts:
+        """What the task's partitions have declared by its end: in the ledger before anybody is told."""
+        if is_new:
+            from strandline.processing.source.kept_sessions import sessions_of_process  # only where a stream needs it
+
+            sessions_of_process(self._config.decoding.ledger_url).keep(sessions.values())
+        return SourceFacts(sessions={partition: one.packed() for partition, one in sessions.items()})
 
     def _record_rows(
         self, chunk: DecodedChunk, at_stages: Sequence[RecordsAtStage], event_us: pa.Array

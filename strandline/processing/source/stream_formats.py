@@ -20,6 +20,11 @@ class StreamFormats:
         self._own = own
         self._known: dict[tuple[str, int | None], RecordFormat | None] = {}
 
+    @property
+    def keeps_sessions(self) -> bool:
+        """Whether what becomes of a record depends on those before it. All versions of a stream's document have one format."""
+        return self._own.keeps_sessions
+
     def of(self, row: SliceRow, stream: str) -> RecordFormat | None:
         """How the records of this stream in the slice are decoded; None: by the readers' own format."""
         version = row.stream_versions.get(stream)

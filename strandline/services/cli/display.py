@@ -221,6 +221,7 @@ _LEFT_OUT = {
     "result": "are of results, not of records: compute their windows again with strandline job backfill {job}",
     "no_bytes": "have lost their bytes: they had no room in the letter, and the log no longer holds them",
     "other_stream": "are of a stream that the job doesn't read any more",
+    "counted": "are of records that a later version of the pipeline has read again, and taken: put back, they would count twice",
 }
 
 

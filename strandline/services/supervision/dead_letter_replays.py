@@ -35,6 +35,8 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.processing.pipelines.stored import input_of, load_pipeline
 from strandline.processing.slices.watermark import greatest
+from strandline.processing.source.judged_anew import OF_THE_SLICE, RejectedPlace, taken_anew
+from strandline.processing.source.kept_sessions import sessions_of_partitions
 from strandline.processing.source.prospects import ACCEPTED, Prospect, Prospects
 from strandline.processing.source.slice_rows import row_identity
 
@@ -53,6 +55,7 @@ LEFT_TAKEN = "taken"
 LEFT_RESULT = "result"
 LEFT_NO_BYTES = "no_bytes"
 LEFT_OTHER_STREAM = "other_stream"
+LEFT_COUNTED = "counted"
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,7 @@ class _Original:
     value: bytes | None
     key: bytes | None
     headers: dict[str, bytes]
+    log_time_ms: int
 
 
 class DeadLetters:
@@ -181,8 +185,8 @@ class DeadLetters:
         of an earlier answer; None: all that are there now.
 
         Late ones only where `wanted` asks for them; records that were put back and failed again, and those that came to other
-        branches of the pipeline, only with `again`. Raises
-        Conflict, NotFound, Fenced, LogUnavailable, LedgerUnavailable.
+        branches of the pipeline, only with `again`; never those that a later version has read again, and taken. Raises Conflict,
+        NotFound, Fenced, LogUnavailable, LedgerUnavailable.
         """
         row, pipeline = self._job(job)
         held = self._log.dead_letter_range(job)
@@ -210,7 +214,8 @@ class DeadLetters:
     def repair(self, job: str, letter: str, payload: bytes, *, anyway: bool, dry_run: bool) -> Repaired:
         """Put the record of one dead letter (its number, or `STREAM/PARTITION/OFFSET`) back with another payload, at most once.
 
-        Raises Conflict when the present version would reject it, unless `anyway`; NotFound, and as `replay` does.
+        Raises Conflict when the present version would reject it, or a later version has taken the record itself, unless `anyway`;
+        NotFound, and as `replay` does.
         """
         row, pipeline = self._job(job)
         found = self._find(row, letter)
@@ -230,8 +235,14 @@ class DeadLetters:
                 f"the payload has {len(payload)} bytes, and a record may have {self._record_bytes_max} "
                 "(STRANDLINE_RECORD_BYTES_MAX)"
             )
-        original = self._originals(pipeline.stream.stream, [found]).get(_place(found))
+        originals = self._originals(pipeline.stream.stream, [found])
+        original = originals.get(_place(found))
         headers = original.headers if original else {}
+        if not anyway and self._counted(pipeline, [found], originals):
+            raise Conflict(
+                f"a later version of job {job} has read the record of dead letter {found.offset} again, and taken it as it was "
+                "sent: put back, it would count twice; nothing was put back. Put it back all the same with --anyway"
+            )
         (prospect,) = self._prospects(pipeline, [payload], [headers])
         if prospect.outcome != ACCEPTED and not anyway:
             raise Conflict(
@@ -300,8 +311,11 @@ class DeadLetters:
         """The records of the letters that can be put back, each once, with their prospects; the report says why others can't."""
         stream, records = pipeline.stream.stream, dict[str, PutBackRecord]()
         originals = self._originals(stream, [one for one in letters if _is_of_record(one)])
+        counted = self._counted(pipeline, letters, originals)
         for letter in letters:
             why, record = _judge(letter, stream, pipeline.job, originals, wanted, again=again)
+            if record is not None and letter.offset in counted:
+                why, record = LEFT_COUNTED, None
             if record is None:
                 report.left_out[why] += 1
             else:
@@ -310,6 +324,25 @@ class DeadLetters:
         prospects = self._prospects(pipeline, [one.value for one in found], [one.headers for one in found])
         return found, prospects
 
+    def _counted(
+        self,
+        pipeline: CheckedPipeline,
+        letters: Sequence[StoredDeadLetter],
+        originals: Mapping[tuple[int, int], _Original],
+    ) -> set[int]:
+        """The numbers of the letters whose records a later version has read again, and taken, or will when it begins."""
+        stream = pipeline.stream.stream
+        judged = [
+            one
+            for one in letters
+            if _is_of_record(one) and one.headers["stream"] == stream and one.headers.get("reason") not in OF_THE_SLICE
+        ]
+        if not judged:
+            return set()
+        places = [_rejected_place(one, originals.get(_place(one))) for one in judged]
+        found = taken_anew(self._ledger, pipeline.job, pipeline, self._ledger.stream_version(stream), places)
+        return {judged[at].offset for at in found}
+
     def _prospects(
         self, pipeline: CheckedPipeline, values: Sequence[bytes | None], headers: Sequence[Mapping[str, bytes]]
     ) -> list[Prospect]:
@@ -317,7 +350,11 @@ class DeadLetters:
             return []
         last, checkpoint = self._ledger.last_slice(pipeline.job), self._ledger.last_checkpoint(pipeline.job)
         watermark_ms = greatest(last.watermark_ms if last else None, checkpoint.closes_ms if checkpoint else None)
-        return Prospects(pipeline, watermark_ms).of_records(values, headers, time.time_ns() // 1_000_000)
+        packed = checkpoint.sessions.get(pipeline.stream.stream, {}) if checkpoint else {}
+        sessions = sessions_of_partitions(self._ledger, packed.values()) if packed else None
+        return Prospects(pipeline, watermark_ms, sessions=sessions).of_records(
+            values, headers, time.time_ns() // 1_000_000
+        )
 
     def _put_back(self, pipeline: CheckedPipeline, records: list[PutBackRecord], *, dry_run: bool) -> PutBack:
         stream = pipeline.stream.stream
@@ -359,10 +396,24 @@ def _read_originals(
                     headers = {str(name): _bytes(value) for name, value in list(message.headers() or ())}
                     value, key = message.value(), message.key()
                     found[offsets.partition, offset_of(message)] = _Original(
-                        None if value is None else _bytes(value), None if key is None else _bytes(key), headers
+                        None if value is None else _bytes(value),
+                        None if key is None else _bytes(key),
+                        headers,
+                        message.timestamp()[1],
                     )
     except LogTruncated:
         return  # retention has just removed them
+
+
+def _rejected_place(letter: StoredDeadLetter, original: _Original | None) -> RejectedPlace:
+    """The record of a letter, with the bytes that the letter is of: of an exploded record, the one element."""
+    has_no_bytes = HEADER_PAYLOAD_BYTES in letter.headers and original is not None
+    return RejectedPlace(
+        *_place(letter),
+        original.value if has_no_bytes and original else letter.value,
+        original.headers if original else {},
+        original.log_time_ms if original else letter.log_time_ms,
+    )
 
 
 def _judge(

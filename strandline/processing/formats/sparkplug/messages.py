@@ -1,0 +1,286 @@
+"""Reads the messages of one partition, one after the other: each becomes its rows, or the reason why it has none.
+
+Topics say what a message is: `spBv1.0/GROUP/TYPE/NODE`, and `/DEVICE` for those of devices.
+
+* A birth (NBIRTH, DBIRTH) declares the metrics of a node or a device, and has a row for each.
+* Data (NDATA, DDATA) has a row for each metric that it brings. An alias stands for the name that the birth gave it.
+* A death (NDEATH, DDEATH) has a row for each metric that is stale from now on, without a value.
+* A command (NCMD, DCMD) has a row for each metric; it changes nothing.
+
+Rejected as `schema`: data, a death or a birth of a device without the birth before it; a message whose sequence number doesn't
+follow (of a birth it is taken as it is); a death of an earlier session; and by itself a metric with an alias that nobody
+declared, or no value of its datatype. What follows such a message is read again: a rebirth is for others to ask for.
+
+A record that was put back from its dead letter is read by what is declared then. It has no place in the order of messages, so it
+neither needs one nor changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from strandline.core.record_headers import (
+    HEADER_REPLAY_OF,
+    REASON_DECODE,
+    REASON_SCHEMA,
+    SOURCE_MQTT,
+    unpack_header_values,
+)
+from strandline.processing.formats.record_fields import Rejection
+from strandline.processing.formats.sparkplug.payload import (
+    NoValueError,
+    datatype_name,
+    members_of_value,
+    payload_class,
+)
+from strandline.processing.formats.sparkplug.sessions import NODE, Birth, Key, Node, Sessions, TooManyBirthsError
+
+NAMESPACE = "spBv1.0"
+_OF_NODES = ("NBIRTH", "NDATA", "NDEATH", "NCMD")
+_OF_DEVICES = ("DBIRTH", "DDATA", "DDEATH", "DCMD")
+_BD_SEQ = "bdSeq"
+_POINTS_START = b'{"points":['
+_encode = msgspec.json.encode
+_read_points = msgspec.json.Decoder(dict[str, list[msgspec.Raw]]).decode
+
+Row = bytes | Rejection
+"""A row as a JSON object, or why there is none."""
+
+
+class _RejectedError(Exception):
+    def __init__(self, message: str, reason: str = REASON_SCHEMA) -> None:
+        super().__init__(message)
+        self.rejection = Rejection(reason, message)
+
+
+class MessageReader:
+    """Reads the messages of one partition."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self.sessions = sessions
+
+    def rows(self, value: bytes | None, source: bytes | None) -> Sequence[Row] | Rejection:
+        """The rows of one record, or why it is rejected whole. `source`: the header that names its topic, packed with those
+        beside it."""
+        try:
+            return self._rows(value, source)
+        except _RejectedError as error:
+            return error.rejection
+
+    def _rows(self, value: bytes | None, source: bytes | None) -> Sequence[Row]:
+        if value is None:
+            raise _RejectedError("no value (a tombstone)", REASON_DECODE)
+        if value.startswith(_POINTS_START):  # what the dead letter of one metric holds
+            return _rows_of_points(value)
+        header, named = unpack_header_values(source)
+        key, kind, device = _read_topic(header)
+        message = _parsed(value)
+        is_put_back = HEADER_REPLAY_OF in named
+        about = {"group": key[0], "node": key[1], **({"device": device} if device else {}), "message": kind}
+        if message.HasField("seq"):
+            about["seq"] = message.seq
+        if kind.endswith("CMD"):
+            return self._of_data(message, about, self._births_for_command(key, device))
+        if kind.endswith("BIRTH"):
+            return self._of_birth(message, key, kind, device, about, is_put_back=is_put_back)
+        node = self.sessions.node(key)
+        if kind == "NDEATH":
+            return self._of_node_death(message, key, node, about, is_put_back=is_put_back)
+        return self._of_device_or_data(message, key, node, kind, device, about, is_put_back=is_put_back)
+
+    def _of_birth(
+        self, message: Any, key: Key, kind: str, device: str, about: dict[str, Any], *, is_put_back: bool
+    ) -> Sequence[Row]:
+        birth = _birth_of(message)
+        if not is_put_back:
+            seq = message.seq % 256
+            try:
+                if kind == "NBIRTH":
+                    self.sessions.begin_node(key, birth, seq, _bd_seq(message) or 0)
+                elif (node := self.sessions.node(key)) is None:
+                    raise _RejectedError("the birth of a device whose node has none before it, or has died since")
+                else:
+                    self.sessions.begin_device(key, device, birth)
+                    node.seq = seq
+            except TooManyBirthsError as error:
+                raise _RejectedError(str(error)) from error
+        return self._of_data(message, about, birth)
+
+    def _of_node_death(
+        self, message: Any, key: Key, node: Node | None, about: dict[str, Any], *, is_put_back: bool
+    ) -> Sequence[Row]:
+        if node is None:
+            raise _RejectedError("the death of a node that is dead already, or has no birth before it")
+        bd_seq = _bd_seq(message)
+        if bd_seq is not None and bd_seq != node.bd_seq:
+            raise _RejectedError(
+                f"the death of another session: its bdSeq is {bd_seq}, and that of the birth {node.bd_seq}"
+            )
+        # Its time is that of the connection, when the broker was given it.
+        rows = list(_stale(about, node.births[NODE]))
+        for device in sorted(node.alive):
+            rows += _stale({**about, "device": device}, node.births[device])
+        if not is_put_back:
+            self.sessions.end_node(key)
+        return rows
+
+    def _of_device_or_data(
+        self,
+        message: Any,
+        key: Key,
+        node: Node | None,
+        kind: str,
+        device: str,
+        about: dict[str, Any],
+        *,
+        is_put_back: bool,
+    ) -> Sequence[Row]:
+        """Data, and the death of a device: messages that have a place in the order of their node's."""
+        if node is None:
+            raise _RejectedError("its node has no birth before it, or has died since: ask it for a rebirth")
+        if not message.HasField("seq"):
+            raise _RejectedError("it has no seq, so nobody can tell whether a message before it is missing")
+        before, seq = node.seq, message.seq % 256
+        missing = (seq - before - 1) % 256
+        if not is_put_back and seq != before:
+            node.seq = seq
+        birth = node.births.get(device) if not device or device in node.alive else None
+        if kind == "DDEATH" and birth is not None and not is_put_back:
+            node.alive.discard(device)
+        if missing and not is_put_back:
+            what = "it came before" if seq == before else f"{missing} before it are missing, or come later"
+            raise _RejectedError(f"seq {message.seq} does not follow {before}: {what}")
+        if birth is None:
+            raise _RejectedError("its device has no birth before it, or has died since: ask for a rebirth")
+        if kind == "DDEATH":
+            return list(_stale(about | ({"time": message.timestamp} if message.timestamp else {}), birth))
+        return self._of_data(message, about, birth)
+
+    def _births_for_command(self, key: Key, device: str) -> Birth | None:
+        node = self.sessions.node(key)
+        return node.births.get(device) if node is not None else None
+
+    def _of_data(self, message: Any, about: dict[str, Any], birth: Birth | None) -> list[Row]:
+        return [_row(metric, message, about, birth) for metric in message.metrics]
+
+
+def _read_topic(header: bytes | None) -> tuple[Key, str, str]:
+    """(group and node), type, device (empty of a node). Raises _RejectedError."""
+    if header is None or not header.startswith(SOURCE_MQTT):
+        raise _RejectedError("it did not come by MQTT, and only a topic says whose message it is")
+    topic = header[len(SOURCE_MQTT) :].decode("utf-8", "replace")
+    levels = topic.split("/")
+    kind = levels[2] if len(levels) > 2 else ""
+    expected = 4 if kind in _OF_NODES else 5 if kind in _OF_DEVICES else 0
+    if levels[0] != NAMESPACE or len(levels) != expected or not all(levels):
+        raise _RejectedError(
+            f"topic {topic[:200]!r} is none of {NAMESPACE}/GROUP/TYPE/NODE, with TYPE {', '.join(_OF_NODES)}, or of "
+            f"{NAMESPACE}/GROUP/TYPE/NODE/DEVICE, with TYPE {', '.join(_OF_DEVICES)}"
+        )
+    return (levels[1], levels[3]), kind, levels[4] if expected == 5 else NODE
+
+
+def _parsed(value: bytes) -> Any:
+    from google.protobuf.message import DecodeError  # only where a stream needs it
+
+    message = payload_class()()
+    try:
+        message.ParseFromString(value)
+    except (DecodeError, ValueError, RecursionError) as error:
+        raise _RejectedError(f"not a payload of Sparkplug B: {str(error)[:200]}", REASON_DECODE) from error
+    return message
+
+
+def _birth_of(message: Any) -> Birth:
+    """What it declares. Metrics without a name or a datatype declare nothing; their rows say so."""
+    metrics: list[tuple[str, int | None, int]] = []
+    names, aliases = set[str](), set[int]()
+    for metric in message.metrics:
+        if not metric.name or datatype_name(metric.datatype) is None:
+            continue
+        alias = metric.alias if metric.HasField("alias") else None
+        if metric.name in names or alias in aliases:
+            what = f"metric {metric.name!r}" if metric.name in names else f"alias {alias}"
+            raise _RejectedError(f"the birth declares {what} twice, so data can't be told apart")
+        names.add(metric.name)
+        if alias is not None:
+            aliases.add(alias)
+        metrics.append((metric.name, alias, metric.datatype))
+    return Birth(tuple(metrics))
+
+
+def _bd_seq(message: Any) -> int | None:
+    for metric in message.metrics:
+        if metric.name == _BD_SEQ:
+            return int(metric.long_value or metric.int_value) % 256
+    return None
+
+
+def _row(metric: Any, message: Any, about: dict[str, Any], birth: Birth | None) -> Row:
+    """The row of one metric, or why there is none."""
+    name, declared = metric.name, None
+    if name:
+        declared = birth.by_name.get(name) if birth is not None else None
+    elif metric.HasField("alias"):
+        found = birth.by_alias.get(metric.alias) if birth is not None else None
+        if found is None:
+            return Rejection(REASON_SCHEMA, f"alias {metric.alias} is not declared by the birth before it")
+        name, declared = found
+    else:
+        return Rejection(REASON_SCHEMA, "a metric has neither name nor alias")
+    number = metric.datatype or declared or 0
+    datatype = datatype_name(number)
+    if datatype is None:
+        return Rejection(
+            REASON_SCHEMA, f"metric {name[:200]!r}: neither it nor the birth before it says its datatype (got {number})"
+        )
+    try:
+        value = members_of_value(metric, datatype)
+    except NoValueError as error:
+        return Rejection(REASON_SCHEMA, f"metric {name[:200]!r}: {error}")
+    row = {
+        **about,
+        "metric": name,
+        "datatype": datatype,
+        "is_null": False,
+        "is_stale": False,
+        "is_historical": metric.is_historical,
+        "is_transient": metric.is_transient,
+        **value,
+    }
+    if metric.HasField("alias"):
+        row["alias"] = metric.alias
+    if time_ms := metric.timestamp or message.timestamp:
+        row["time"] = time_ms
+    return _encode(row)
+
+
+def _stale(about: dict[str, Any], birth: Birth) -> Iterator[Row]:
+    for name, alias, datatype in birth.metrics:
+        row = about | {"metric": name, "datatype": datatype_name(datatype), "is_null": True, "is_stale": True}
+        row |= {"is_historical": False, "is_transient": False}
+        yield _encode(row | ({"alias": alias} if alias is not None else {}))
+
+
+def letter_of_row(row: Row, value: bytes, element: int) -> bytes:
+    """What the dead letter of a row of this record holds, so that a replay repeats no other one: the row as JSON; of a metric
+    that has none, the payload with this metric alone."""
+    if isinstance(row, bytes):
+        return b"%s%s]}" % (_POINTS_START, row)
+    message = _parsed(value)
+    metric = type(message.metrics[element])()
+    metric.CopyFrom(message.metrics[element])
+    del message.metrics[:]
+    message.metrics.append(metric)
+    return bytes(message.SerializeToString())
+
+
+def _rows_of_points(value: bytes) -> list[Row]:
+    try:
+        points: Iterable[msgspec.Raw] = _read_points(value)["points"]
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise _RejectedError(f"not JSON: {error}", REASON_DECODE) from error
+    return [bytes(point) for point in points]

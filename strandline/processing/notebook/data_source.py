@@ -1,0 +1,86 @@
+"""`spark.read.format("strandline")`: a Python data source for any Spark session whose Python has this package.
+
+    from strandline.processing.notebook.data_source import register
+    register(spark)
+    spark.read.format("strandline").option("data_dir", DIR).option("stream", "turbines").load()
+
+Spark asks for the schema in one process and for the partitions in another, and reads in its workers: each opens what it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from strandline.core.errors import Conflict
+
+if TYPE_CHECKING:  # what plans takes half a second to import, and the workers do without
+    from strandline.processing.notebook.tables import Part, Table
+
+NAME = "strandline"
+
+
+def register(spark: SparkSession) -> None:
+    """Let `spark.read.format("strandline")` of this session read Strandline's streams, dead letters and results."""
+    spark.dataSource.register(StrandlineSource)
+
+
+class StrandlineSource(DataSource):
+    """What the options ask for; docs/notebook.md has them."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(_planned(dict(self.options), schema_only=True).schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return StrandlineReader(dict(self.options), schema)
+
+
+class StrandlinePartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__(None)
+        self.part = part
+
+
+class StrandlineReader(DataSourceReader):
+    """Reads what there was when it was planned."""
+
+    def __init__(self, options: dict[str, Any], schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        table = _planned(self._options)
+        if from_arrow_schema(table.schema) != self._schema:
+            raise Conflict(
+                "the columns are others than when the DataFrame was made: the stream or the pipeline has a new version, or a "
+                "schema of your own was given, which can't be; load it again"
+            )
+        return [StrandlinePartition(part) for part in table.parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, StrandlinePartition):  # Spark makes one of its own where there is none
+            yield from partition.part.read(to_arrow_schema(self._schema, timezone="UTC"))
+
+
+def _planned(options: dict[str, Any], *, schema_only: bool = False) -> Table:
+    from strandline.log.index import LogIndex
+    from strandline.processing.notebook.request import request_of
+    from strandline.processing.notebook.tables import plan_table
+    from strandline.processing.source.opened_ledger import open_ledger
+
+    asked = request_of(options)
+    with closing(open_ledger(asked.places.ledger_url)) as ledger, LogIndex(asked.places.kafka_bootstrap) as index:
+        return plan_table(asked, ledger, index, schema_only=schema_only)

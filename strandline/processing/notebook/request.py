@@ -1,0 +1,188 @@
+"""What the options of a `spark.read.format("strandline")` ask for, and where. Options show up in Spark's plans and logs, so
+secrets come from the settings of each process (`STRANDLINE_*`) alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from strandline.core.documents import did_you_mean
+from strandline.core.errors import InvalidSettings
+from strandline.core.settings import Settings
+from strandline.core.urls import without_credentials
+from strandline.ledger.database import without_secrets
+
+What = Literal["records", "raw", "dead_letters", "results"]
+Mode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
+Store = Literal["stream", "elasticsearch"]
+
+_WHERE = ("data_dir", "ledger", "kafka", "elasticsearch")
+_OF_WHAT: dict[What, tuple[str, ...]] = {
+    "records": ("stream", "job", "slices", "from", "to", "mode"),
+    "raw": ("stream", "job", "slices", "from", "to"),
+    "dead_letters": ("job", "from", "to"),
+    "results": ("job", "stage", "store", "from", "to", "mode"),
+}
+_SLICES = re.compile(r"(\d*)(-?)(\d*)")
+_HOLDS_SECRET = re.compile(r"://[^/]*:[^/]*@|password=")
+_STACK_FILE = "stack.json"
+"""In the data directory of an embedded stack: its addresses."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where everything is; without secrets, because it travels through Spark."""
+
+    ledger_url: str
+    kafka_bootstrap: str
+    elasticsearch_url: str
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where a range begins or ends: at a log time, or at offsets (partition -> offset)."""
+
+    time_ms: int | None = None
+    offsets: Mapping[int, int] | None = None
+
+
+NO_BOUND = Bound()
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be read."""
+
+    places: Places
+    what: What
+    stream: str | None
+    job: str | None
+    slices: tuple[int | None, int | None] | None
+    """The first and the last; None at either place: as far as there are any. None: not by slices."""
+    stage: str | None
+    store: Store | None
+    since: Bound
+    until: Bound
+    mode: Mode
+
+
+def request_of(options: Mapping[str, str]) -> Request:
+    """Read the options, with what they leave out from this process's settings. Raises InvalidSettings."""
+    given = {name.lower(): value for name, value in options.items()}
+    what: What = _one_of("what", given.get("what", "records"), get_args(What))
+    known = (*_WHERE, "what", *_OF_WHAT[what])
+    for name in given:
+        if name not in known:
+            elsewhere = [of for of, names in _OF_WHAT.items() if name in names]
+            where = f"; it is one of what={' and what='.join(elsewhere)}" if elsewhere else did_you_mean(name, known)
+            raise InvalidSettings(f"what={what} has no option {name!r}{where}")
+    if what in ("dead_letters", "results") and "job" not in given:
+        raise InvalidSettings(f"what={what} needs the option 'job'")
+    if what in ("records", "raw") and ("stream" in given) == ("job" in given):
+        raise InvalidSettings("say either 'stream', with 'from' and 'to', or 'job', with 'slices'")
+    if "job" in given and what in ("records", "raw") and ("from" in given or "to" in given):
+        raise InvalidSettings("the slices of a job have their bounds: say 'slices', or 'stream' with 'from' and 'to'")
+    if "slices" in given and "job" not in given:
+        raise InvalidSettings("slices are those of a job: say 'job' instead of 'stream'")
+    return Request(
+        places=_places(given),
+        what=what,
+        stream=given.get("stream"),
+        job=given.get("job"),
+        slices=_slices(given.get("slices", "")) if "job" in given and what in ("records", "raw") else None,
+        stage=given.get("stage"),
+        store=_one_of("store", given["store"], get_args(Store)) if "store" in given else None,
+        since=_bound("from", given.get("from"), takes_offsets=what in ("records", "raw")),
+        until=_bound("to", given.get("to"), takes_offsets=what in ("records", "raw")),
+        mode=_one_of("mode", given.get("mode", "PERMISSIVE").upper(), get_args(Mode)),
+    )
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> Any:
+    """The value, which is one of those known."""
+    if value not in known:
+        raise InvalidSettings(f"option {name!r} is {value!r}; expected one of: {', '.join(known)}")
+    return value
+
+
+def _slices(text: str) -> tuple[int | None, int | None]:
+    """`7`, `3-9`, `3-`, `-9`, or nothing for all."""
+    match = _SLICES.fullmatch(text.replace(" ", ""))
+    if match is None or match[0] == "-":
+        raise InvalidSettings(
+            f"option 'slices' is {text!r}; expected a number or a range, as '12', '12-40', '12-' or '-40'"
+        )
+    first, dash, last = match.groups()
+    if not dash:
+        last = first
+    return int(first) if first else None, int(last) if last else None
+
+
+def _bound(name: str, text: str | None, *, takes_offsets: bool) -> Bound:
+    if text is None:
+        return NO_BOUND
+    try:
+        if text.strip().startswith("{") and takes_offsets:
+            offsets = {int(partition): int(offset) for partition, offset in json.loads(text).items()}
+            if any(number < 0 for pair in offsets.items() for number in pair):
+                raise ValueError
+            return Bound(offsets=offsets)
+        if text.strip().isdecimal():
+            return Bound(time_ms=int(text))
+        moment = datetime.fromisoformat(text.strip())
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return Bound(time_ms=round(moment.timestamp() * 1000))
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        offsets_form = ", or offsets by partition, as '{\"0\": 1200}'" if takes_offsets else ""
+        raise InvalidSettings(
+            f"option {name!r} is {text!r}; expected a time, as '2026-11-24T10:00:00Z' (UTC unless it says) or milliseconds since "
+            f"1970{offsets_form}"
+        ) from None
+
+
+def _places(given: Mapping[str, str]) -> Places:
+    settings = Settings.read()
+    found = {
+        "ledger_url": settings.ledger_url,
+        "kafka_bootstrap": settings.kafka_bootstrap,
+        "elasticsearch_url": settings.elasticsearch_url,
+    }
+    if "data_dir" in given:
+        path = Path(given["data_dir"]).absolute() / _STACK_FILE
+        try:
+            stack = json.loads(path.read_text(encoding="utf-8"))
+            found = {name: str(stack[name]) for name in found}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InvalidSettings(
+                f"option 'data_dir': {path} does not hold a stack's addresses ({error}); start one there with: strandline up "
+                f"--data-dir {given['data_dir']}"
+            ) from error
+    for option, name in (
+        ("ledger", "ledger_url"),
+        ("kafka", "kafka_bootstrap"),
+        ("elasticsearch", "elasticsearch_url"),
+    ):
+        found[name] = given.get(option, found[name])
+    places = Places(
+        without_secrets(found["ledger_url"]),
+        found["kafka_bootstrap"],
+        without_credentials(found["elasticsearch_url"]),
+    )
+    if any(_HOLDS_SECRET.search(given.get(option, "")) for option in _WHERE):
+        raise InvalidSettings(
+            "a password in an option would show up in Spark's plans: give the address without it, and set "
+            "STRANDLINE_LEDGER_PASSWORD, STRANDLINE_ELASTICSEARCH_PASSWORD or _API_KEY for Spark's processes"
+        )
+    return places
+
+
+def own_elasticsearch_url(url: str) -> str:
+    """The address with the credentials of this process's settings, where these name the same server."""
+    own = Settings.read().elasticsearch_url
+    return own if without_credentials(own) == url else url

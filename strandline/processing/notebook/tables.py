@@ -1,0 +1,458 @@
+"""What each `what` of a request gives: its columns, how the log is cut among Spark's tasks, and what a task reads.
+
+A table is planned where Spark plans, with the ledger and Kafka at hand, and bounded then: what comes later is not in it. Its
+pieces travel to the tasks, which need Kafka alone (and the ledger where records name schemas of a registry).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from strandline.core.errors import BadRecord, InvalidSettings, LogTruncated, NotFound
+from strandline.core.record_headers import HEADER_PAYLOAD_BYTES, REASON_RESULT, dead_letter_topic, unpack_header_values
+from strandline.core.stream import StreamSpec
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import SliceRow
+from strandline.log.index import LogIndex
+from strandline.log.range_reader import FetchedRecords
+from strandline.log.reader import OffsetRange
+from strandline.processing.audit.index_reader import EndRange, close_snapshot, open_snapshot, read_documents
+from strandline.processing.formats.decoder import Decoder
+from strandline.processing.formats.record_fields import RecordField
+from strandline.processing.formats.record_rows import RecordFormat, RowReader, record_format
+from strandline.processing.notebook.request import Bound, Mode, Request, own_elasticsearch_url
+from strandline.processing.pipelines.arrow_types import arrow_type
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.event_time import EventTimeSource
+from strandline.processing.pipelines.stages import RecordStage, Stage
+from strandline.processing.pipelines.stored import input_of, load_pipeline
+from strandline.processing.source.decoding import DecodedChunk, decode_pieces, decoder_of, reader_of_process
+from strandline.processing.source.recorded_slices import TASK_ROWS, cut_tasks, recorded_rows
+from strandline.processing.source.source_config import DecodingConfig, Piece
+from strandline.processing.source.stream_formats import StreamFormats
+from strandline.results.elasticsearch_client import RequestRefused, request
+from strandline.results.names import EVENT_TIME_FIELD, OWN_PREFIX
+
+_MOMENT = pa.timestamp("us", tz="UTC")
+_TIMEOUT_S = 30.0
+_LETTER_HEADERS = {
+    "reason": pa.string(),
+    "message": pa.string(),
+    "step": pa.string(),
+    "stream": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "element": pa.int32(),
+    "index": pa.string(),
+    "document": pa.string(),
+    HEADER_PAYLOAD_BYTES: pa.int64(),
+}
+"""The headers of a dead letter, with their types."""
+
+
+class Part(Protocol):
+    """What one task of Spark reads. Travels pickled; holds no secret."""
+
+    def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Its rows."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """What was asked for, as it stands when it is planned."""
+
+    schema: pa.Schema
+    parts: Sequence[Part]
+
+
+def plan_table(asked: Request, ledger: Ledger, index: LogIndex, *, schema_only: bool = False) -> Table:
+    """Look at what there is now. `schema_only`: without parts. Raises NotFound, InvalidSettings, LogTruncated, LogUnavailable."""
+    if asked.what == "dead_letters":
+        return _dead_letters(asked, ledger, index)
+    if asked.what == "results":
+        return _results(asked, ledger, index, schema_only=schema_only)
+    if asked.stream is not None:
+        return _of_stream(asked, asked.stream, ledger, index, schema_only=schema_only)
+    return _of_slices(asked, ledger, schema_only=schema_only)
+
+
+# Records, and their bytes.
+
+
+def _places(*, of_slices: bool) -> dict[str, pa.DataType]:
+    columns = {"partition": pa.int32(), "offset": pa.int64(), "element": pa.int32(), "log_time": _MOMENT}
+    more = {"slice": pa.int64(), "event_time": _MOMENT} if of_slices else {}
+    return {f"{OWN_PREFIX}{name}": kind for name, kind in (columns | more).items()}
+
+
+_REJECTION = {
+    f"{OWN_PREFIX}{n}": t for n, t in (("reason", pa.string()), ("message", pa.string()), ("value", pa.binary()))
+}
+_RAW = {"partition": pa.int32(), "offset": pa.int64(), "log_time": _MOMENT, "value": pa.binary()}
+
+
+def _schema_of_records(stream: StreamSpec, mode: Mode, *, of_slices: bool) -> pa.Schema:
+    own = _places(of_slices=of_slices) | (_REJECTION if mode == "PERMISSIVE" else {})
+    fields = {name: arrow_type("string" if kind == "json" else kind) for name, kind in stream.types.items()}
+    if clash := sorted(own.keys() & fields.keys()):
+        raise InvalidSettings(
+            f"stream {stream.stream} has a field {clash[0]}, and a column of the platform's own has that name: read its bytes "
+            "with what=raw"
+        )
+    places = _places(of_slices=of_slices)
+    return pa.schema(list((places | fields | {name: kind for name, kind in own.items() if name not in places}).items()))
+
+
+def _of_stream(asked: Request, name: str, ledger: Ledger, index: LogIndex, *, schema_only: bool) -> Table:
+    stream = StreamSpec.from_document(ledger.stream(name).document)
+    is_raw = asked.what == "raw"
+    schema = _raw_schema(of_slices=False) if is_raw else _schema_of_records(stream, asked.mode, of_slices=False)
+    if schema_only:
+        return Table(schema, [])
+    bootstrap = asked.places.kafka_bootstrap
+    ranges = _ranges(asked, name, index)
+    if is_raw:
+        return Table(schema, [RawPart(bootstrap, one) for one in ranges])
+    own_format = record_format(stream)
+    if own_format.keeps_sessions:
+        raise InvalidSettings(
+            f"what a record of stream {name} says depends on those before it (format {own_format.name}): read the slices of a "
+            "job that reads it, with 'job', or its bytes with what=raw"
+        )
+    # The event time is for the job to find: here a record without one is a record like any other.
+    decoding = _decoding(asked, own_format, tuple(stream.types), EventTimeSource(None))
+    return Table(schema, [RecordsPart(decoding, (Piece(one, None, None),), asked.mode) for one in ranges])
+
+
+def _decoding(
+    asked: Request, own_format: RecordFormat, columns: tuple[str, ...], event_time: EventTimeSource
+) -> DecodingConfig:
+    return DecodingConfig(asked.places.kafka_bootstrap, own_format, columns, event_time, asked.places.ledger_url)
+
+
+def _raw_schema(*, of_slices: bool) -> pa.Schema:
+    return pa.schema(list((_RAW | ({"slice": pa.int64()} if of_slices else {})).items()))
+
+
+def _ranges(asked: Request, topic: str, index: LogIndex) -> list[OffsetRange]:
+    """Each partition from where it is asked for to where it ends now, in pieces."""
+    starts, ends = index.starts(topic), index.ends(topic)
+    first = _offsets(asked.since, topic, index, starts, ends)
+    last = _offsets(asked.until, topic, index, ends, ends)
+    for partition, offset in first.items():
+        if offset < starts[partition]:
+            raise LogTruncated(
+                f"stream {topic} no longer holds offset {offset} of partition {partition}: its first is {starts[partition]}"
+            )
+    return [
+        OffsetRange(topic, partition, begin, min(begin + TASK_ROWS, last[partition]))
+        for partition in sorted(ends)
+        for begin in range(first[partition], last[partition], TASK_ROWS)
+    ]
+
+
+def _offsets(
+    bound: Bound, topic: str, index: LogIndex, otherwise: Mapping[int, int], ends: Mapping[int, int]
+) -> dict[int, int]:
+    if bound.time_ms is not None:
+        return index.offsets_at(topic, bound.time_ms, ends)
+    if bound.offsets is None:
+        return dict(otherwise)
+    if unknown := sorted(bound.offsets.keys() - ends.keys()):
+        raise InvalidSettings(f"stream {topic} has no partition {unknown[0]}; it has {len(ends)}, counted from 0")
+    return {partition: min(bound.offsets.get(partition, otherwise[partition]), end) for partition, end in ends.items()}
+
+
+def _of_slices(asked: Request, ledger: Ledger, *, schema_only: bool) -> Table:
+    """The committed slices that are asked for, each decoded and judged as the job did: by the version of the stream's document,
+    and with the event time, that were in force."""
+    assert asked.job is not None and asked.slices is not None
+    job = ledger.job(asked.job)
+    name = input_of(ledger, asked.job, job.version)
+    stream = StreamSpec.from_document(ledger.stream(name).document)
+    is_raw = asked.what == "raw"
+    schema = _raw_schema(of_slices=True) if is_raw else _schema_of_records(stream, asked.mode, of_slices=True)
+    if schema_only:
+        return Table(schema, [])
+    rows = _slice_rows(ledger, asked.job, *asked.slices)
+    own_format, columns = record_format(stream), tuple(stream.types)
+    formats = StreamFormats(ledger, own_format)
+    parts: list[Part] = []
+    for version, of_version in groupby(rows, lambda row: row.version):
+        listed = [replace(row, offsets={name: row.offsets.get(name, {})}) for row in of_version]
+        numbers = np.array([row.number for row in listed])
+        event_time = load_pipeline(ledger, asked.job, version).event_time_source
+        decoding = _decoding(asked, own_format, columns, event_time)
+        for task in cut_tasks(listed, 0, TASK_ROWS, formats):
+            offsets = task.pieces[0].offsets
+            ends = np.array([row.offsets[name].get(offsets.partition, 0) for row in listed])
+            places = np.searchsorted(ends, [piece.offsets.offset_first for piece in task.pieces], "right")
+            slices = numbers[places]
+            if is_raw:
+                whole = replace(offsets, offset_next=task.pieces[-1].offsets.offset_next, checksum=None)
+                ends_of = [piece.offsets.offset_next for piece in task.pieces]
+                parts.append(RawPart(asked.places.kafka_bootstrap, whole, SliceNumbers.of(ends_of, slices)))
+            else:
+                ends_of = [piece.offsets.offset_next for piece in task.pieces]
+                parts.append(RecordsPart(decoding, tuple(task.pieces), asked.mode, SliceNumbers.of(ends_of, slices)))
+    return Table(schema, parts)
+
+
+def _slice_rows(ledger: Ledger, job: str, first: int | None, last: int | None) -> Iterator[SliceRow]:
+    """The rows, which are all there and committed. Raises NotFound."""
+    checkpoint, floor = ledger.last_checkpoint(job), ledger.floor(job)
+    committed = checkpoint.slice if checkpoint else 0
+    begin, end = floor + 1 if first is None else first, committed if last is None else last
+    if (first is not None or last is not None) and (begin <= floor or end > committed):
+        raise NotFound(f"job {job} has slices {floor + 1} to {committed} to read, and {begin} to {end} were asked for")
+    yield from recorded_rows(ledger, job, begin, end)
+
+
+@dataclass(frozen=True)
+class SliceNumbers:
+    """Which slice holds an offset, of one partition."""
+
+    ends: tuple[int, ...]
+    numbers: tuple[int, ...]
+
+    @classmethod
+    def of(cls, ends: Iterable[int], numbers: npt.NDArray[np.int64]) -> SliceNumbers:
+        return cls(tuple(ends), tuple(numbers.tolist()))
+
+    def at(self, offsets: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.array(self.numbers)[np.searchsorted(np.array(self.ends), np.asarray(offsets), "right")]
+
+
+@dataclass(frozen=True)
+class RawPart:
+    """The bytes of a range of one partition."""
+
+    bootstrap: str
+    offsets: OffsetRange
+    slices: SliceNumbers | None = None
+
+    def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        for records in reader_of_process(self.bootstrap).read([self.offsets]):
+            columns = [
+                _same(records.offset_range.partition, len(records.offsets), pa.int32()),
+                pa.array(records.offsets, pa.int64()),
+                _moments(records.log_times_ms),
+                pa.array(records.values, pa.binary()),
+            ]
+            if self.slices is not None:
+                columns.append(pa.array(self.slices.at(records.offsets)))
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+@dataclass(frozen=True)
+class RecordsPart:
+    """Some pieces of one partition, decoded."""
+
+    decoding: DecodingConfig
+    pieces: tuple[Piece, ...]
+    mode: Mode
+    slices: SliceNumbers | None = None
+
+    def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        for chunk in decode_pieces(self.decoding, decoder_of(self.decoding), self.pieces):
+            yield batch_of_chunk(chunk, self.mode, schema, self.slices)
+
+
+def batch_of_chunk(
+    chunk: DecodedChunk, mode: Mode, schema: pa.Schema, slices: SliceNumbers | None = None
+) -> pa.RecordBatch:
+    """The rows of a chunk. A rejected one stands in its place with null fields, or is left out, or raises BadRecord, by the
+    mode."""
+    rejects, count = chunk.decoded.rejects, len(chunk.offsets)
+    if rejects and mode == "FAILFAST":
+        first = rejects[0]
+        raise BadRecord(first.reason, f"{chunk.identity_at(first.index)}: {first.message}")
+    is_taken = np.ones(count, np.bool_)
+    is_taken[[reject.index for reject in rejects]] = False
+    rows = np.flatnonzero(is_taken) if mode == "DROPMALFORMED" else np.arange(count)
+    # For each row its place among the accepted ones; none for a rejected one.
+    places = pa.array((np.cumsum(is_taken) - 1)[rows], mask=~is_taken[rows])
+    offsets = np.asarray(chunk.offsets, np.int64)[rows]
+    elements = [None] * count if chunk.elements is None else chunk.elements
+    own: dict[str, pa.Array] = {
+        "partition": _same(chunk.partition, len(rows), pa.int32()),
+        "offset": pa.array(offsets),
+        "element": pa.array(elements, pa.int32()).take(pa.array(rows)),
+        "log_time": _moments(np.asarray(chunk.log_times_ms, np.int64)[rows]),
+    }
+    if slices is not None:
+        own |= {"slice": pa.array(slices.at(offsets)), "event_time": chunk.decoded.event_time.take(places)}
+    if mode == "PERMISSIVE":
+        numbers = np.cumsum(~is_taken) - 1
+        of_rejects = pa.array(numbers, mask=is_taken)
+        own |= {
+            "reason": pa.array([one.reason for one in rejects], pa.string()).take(of_rejects),
+            "message": pa.array([one.message for one in rejects], pa.string()).take(of_rejects),
+            "value": pa.array([chunk.value_at(one.index) for one in rejects], pa.binary()).take(of_rejects),
+        }
+    columns = {f"{OWN_PREFIX}{name}": column for name, column in own.items()}
+    columns |= {name: column.take(places) for name, column in chunk.decoded.arrays.items()}
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+# Dead letters.
+
+
+def _dead_letters(asked: Request, ledger: Ledger, index: LogIndex) -> Table:
+    """Those of the job's present life."""
+    assert asked.job is not None
+    job = ledger.job(asked.job)
+    columns = {"number": pa.int64(), "log_time": _MOMENT, **_LETTER_HEADERS, "value": pa.binary()}
+    schema = pa.schema([(name.replace("-", "_"), kind) for name, kind in columns.items()])
+    try:
+        ranges = _ranges(asked, dead_letter_topic(asked.job), index)
+    except NotFound:  # none was ever written
+        ranges = []
+    present = [replace(one, offset_first=max(one.offset_first, job.letters_first)) for one in ranges]
+    return Table(
+        schema,
+        [LettersPart(asked.places.kafka_bootstrap, one) for one in present if one.offset_first < one.offset_next],
+    )
+
+
+@dataclass(frozen=True)
+class LettersPart:
+    """Dead letters of a range."""
+
+    bootstrap: str
+    offsets: OffsetRange
+
+    def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        names = tuple(_LETTER_HEADERS)
+        for letters in reader_of_process(self.bootstrap).read([self.offsets], (), names):
+            yield pa.RecordBatch.from_arrays(list(_letter_columns(letters)), schema=schema)
+
+
+def _letter_columns(letters: FetchedRecords) -> Iterator[pa.Array]:
+    headers = [unpack_header_values(packed)[1] for packed in letters.header_values or [None] * len(letters.offsets)]
+    yield pa.array(letters.offsets, pa.int64())
+    yield _moments(letters.log_times_ms)
+    for name, kind in _LETTER_HEADERS.items():
+        texts = [one[name].decode("utf-8", "replace") if name in one else None for one in headers]
+        yield pa.array(texts, pa.string()).cast(kind)
+    yield pa.array(letters.values, pa.binary())
+
+
+# Results.
+
+
+def _results(asked: Request, ledger: Ledger, index: LogIndex, *, schema_only: bool) -> Table:
+    assert asked.job is not None
+    pipeline = load_pipeline(ledger, asked.job, ledger.job(asked.job).version)
+    stage = _stage(asked, pipeline)
+    by_kind = {emit.kind: emit.name for emit in reversed(stage.emits)}
+    kinds = [kind for kind in ("stream", "elasticsearch") if kind in by_kind]
+    store = asked.store or next(iter(kinds), None)
+    if store is None or store not in by_kind:
+        emitted = ", ".join(f"{emit.kind}: {emit.name}" for emit in stage.emits) or "nothing"
+        raise InvalidSettings(
+            f"stage {stage.name} of job {asked.job} emits to no {store or 'stream and to no index'} (it has {emitted})"
+        )
+    if store == "stream":
+        return _of_stream(asked, by_kind["stream"], ledger, index, schema_only=schema_only)
+    return _of_index(asked, by_kind["elasticsearch"], stage, ledger, schema_only=schema_only)
+
+
+def _stage(asked: Request, pipeline: CheckedPipeline) -> Stage | RecordStage:
+    emitting = [stage for stage in pipeline.all_stages if stage.emits]
+    found = [stage for stage in emitting if asked.stage in (None, stage.name)]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(stage.name for stage in emitting) or "none"
+    if asked.stage is None:
+        raise InvalidSettings(
+            f"job {asked.job} has several stages that emit ({names}): say which with the option 'stage'"
+        )
+    raise NotFound(f"job {asked.job} has no stage {asked.stage} that emits; those that do: {names}")
+
+
+def _of_index(asked: Request, alias: str, stage: Stage | RecordStage, ledger: Ledger, *, schema_only: bool) -> Table:
+    times = (
+        {"window_start": ("window", "start"), "window_end": ("window", "end")}
+        if isinstance(stage, Stage)
+        else {EVENT_TIME_FIELD: ("@timestamp",)}
+    )
+    fields = [RecordField(name, "timestamp", required=False, path=path) for name, path in times.items()]
+    fields += [RecordField(name, kind, required=False) for name, kind in stage.field_types.items() if name not in times]
+    own = {f"{OWN_PREFIX}id": pa.string(), f"{OWN_PREFIX}emission": pa.int64()}
+    schema = pa.schema([*own.items(), *((field.name, arrow_type(field.type)) for field in fields)])
+    if schema_only:
+        return Table(schema, [])
+    # What a running emission has written so far is left out: a result counts once its slice is committed.
+    checkpoint = ledger.last_checkpoint(pipeline_job := str(asked.job))
+    url = asked.places.elasticsearch_url
+    since_ms, until_ms = asked.since.time_ms, asked.until.time_ms
+    ends = EndRange(None if since_ms is None else since_ms - 1, None if until_ms is None else until_ms - 1)
+    decoding = DecodingConfig(
+        "", RecordFormat("json", tuple(fields), {}), tuple(f.name for f in fields), EventTimeSource(None)
+    )
+    committed = checkpoint.slice if checkpoint else 0
+    return Table(
+        schema, [IndexPart(url, name, pipeline_job, ends, committed, decoding) for name in _indices(url, alias)]
+    )
+
+
+def _indices(url: str, alias: str) -> list[str]:
+    try:
+        return sorted(request(own_elasticsearch_url(url), "GET", f"/_alias/{alias}", timeout_s=_TIMEOUT_S))
+    except RequestRefused as error:
+        if error.status != 404:
+            raise
+        return []  # nothing was emitted yet
+
+
+@dataclass(frozen=True)
+class IndexPart:
+    """The results of the month of one index, of committed slices."""
+
+    url: str
+    index: str
+    job: str
+    ends: EndRange
+    slice_last: int
+    decoding: DecodingConfig
+
+    def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        url = own_elasticsearch_url(self.url)
+        rows, decoder = RowReader(self.decoding.format), decoder_of(self.decoding)
+        snapshot = open_snapshot(url, self.index)
+        try:
+            for page in read_documents(url, snapshot, self.ends, 0, 1):
+                held = [one for one in page if one.emission is None or one.emission <= self.slice_last]
+                if held:
+                    columns = _decoded_documents(rows, decoder, [one.body for one in held], self.index)
+                    own = pa.array([one.id for one in held]), pa.array([one.emission for one in held], pa.int64())
+                    yield pa.RecordBatch.from_arrays([*own, *columns], schema=schema)
+        finally:
+            close_snapshot(url, snapshot)
+
+
+def _decoded_documents(rows: RowReader, decoder: Decoder, bodies: list[bytes], index: str) -> list[pa.Array]:
+    (texts,) = (part.texts for part in rows.parts(bodies, []))
+    decoded = decoder.decode(texts, [0] * len(texts), None)
+    if decoded.rejects:
+        first = decoded.rejects[0]
+        raise BadRecord(
+            REASON_RESULT, f"a document of index {index} is no result of the stage: {first.message}", "read"
+        )
+    return list(decoded.arrays.values())
+
+
+def _same(value: int, count: int, kind: pa.DataType) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), count)
+
+
+def _moments(times_ms: Sequence[int] | npt.NDArray[np.int64]) -> pa.Array:
+    return pa.array(np.asarray(times_ms, np.int64) * 1000).cast(pa.timestamp("us")).cast(_MOMENT)

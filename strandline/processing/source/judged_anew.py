@@ -1,0 +1,164 @@
+"""Which records that a job once rejected by its own judgement a later version has read again, and taken.
+
+A version that takes over replays the slices of the windows that are still open, with its own expressions. A record in them that
+an earlier version could not use may count by now: put back, it would count twice. What decoding and event time say of a record
+is the same in every replay, because the slice records what is in force for it.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strandline.core.errors import NotFound
+from strandline.core.record_headers import (
+    REASON_DECODE,
+    REASON_FUTURE_EVENT,
+    REASON_LATE,
+    REASON_SCHEMA,
+    REASON_TIME_UNIT,
+)
+from strandline.ledger.states import SliceRow, StreamVersions
+from strandline.processing.formats.record_rows import record_format
+from strandline.processing.pipelines.stored import load_pipeline
+from strandline.processing.slices.rewind import RUN_BEGINS, plan_of_job
+from strandline.processing.source.prospects import ACCEPTED, Moment, Prospects
+from strandline.processing.source.stream_formats import StreamFormats
+
+if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
+    from strandline.ledger.ledger import Ledger
+    from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+
+OF_THE_SLICE = frozenset((REASON_DECODE, REASON_SCHEMA, REASON_TIME_UNIT, REASON_FUTURE_EVENT, REASON_LATE))
+"""The reasons that follow from the record and its slice, whichever version replays it."""
+_BLOCK_SLICES = 256
+_BLOCKS_KEPT = 64
+
+
+@dataclass(frozen=True)
+class RejectedPlace:
+    """A record that was rejected by the job's own judgement."""
+
+    partition: int
+    offset: int
+    value: bytes | None
+    headers: Mapping[str, bytes]
+    log_time_ms: int
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Slices that a version of the pipeline replayed, or will replay when it begins."""
+
+    version: int
+    streams: StreamVersions
+    first: int
+    last: float
+
+
+def taken_anew(
+    ledger: Ledger, job: str, pipeline: CheckedPipeline, stream_version: int, rejected: Sequence[RejectedPlace]
+) -> set[int]:
+    """The places in `rejected` of the records that a version took when it read their slice again, or will take when it begins;
+    also if only some of its branches do. Where the ledger doesn't hold the slice any more, and such a version may have read it, that counts as taken.
+
+    `pipeline`: the job's present version, compiled by this version of the stream's document. Raises NotFound, LedgerUnavailable.
+    """
+    stream = pipeline.stream.stream
+    spans = _spans(ledger, job, pipeline, stream_version)
+    if not rejected or not spans:
+        return set()
+    found = set[int]()
+    slices = _Slices(ledger, job, stream, min(span.first for span in spans))
+    rows = {at: slices.holding(one.partition, one.offset) for at, one in enumerate(rejected)}
+    for span in spans:
+        own = load_pipeline(ledger, job, span.version, span.streams)
+        formats = StreamFormats(ledger, record_format(own.stream))
+        by_format: dict[int, tuple[Prospects, list[int]]] = {}
+        for at, row in rows.items():
+            if at in found or row is None:
+                continue
+            if isinstance(row, int):  # below the floor
+                if span.first <= row:
+                    found.add(at)
+            elif span.first <= row.number <= span.last:
+                other = formats.of(row, stream)
+                by_format.setdefault(id(other), (Prospects(own, other=other), []))[1].append(at)
+        for prospects, places in by_format.values():
+            outcomes = prospects.at(
+                [rejected[at].value for at in places],
+                [rejected[at].headers for at in places],
+                [_moment(rejected[at], rows[at]) for at in places],
+            )
+            # What its slice rejects now only lacks headers that the log no longer holds: that was not why it was rejected.
+            taken = OF_THE_SLICE | {ACCEPTED}
+            found.update(at for at, one in zip(places, outcomes, strict=True) if one.outcome in taken or one.taken_by)
+    return found
+
+
+def _moment(record: RejectedPlace, row: SliceRow | int | None) -> Moment:
+    assert isinstance(row, SliceRow)
+    return Moment(record.log_time_ms, row.watermark_ms, row.rule.max_ahead_ms)
+
+
+def _spans(ledger: Ledger, job: str, pipeline: CheckedPipeline, stream_version: int) -> list[_Span]:
+    """What each version, compiled by each version of the stream's document, replayed when it began. The present one, where it has
+    not begun yet, will replay what it needs."""
+    stream = pipeline.stream.stream
+    runs = {run.epoch: run for run in ledger.runs(job)}
+    spans: dict[tuple[int, int | None], _Span] = {}
+    for event in ledger.events_of_kind(job, RUN_BEGINS):
+        run = runs.get(event.epoch or 0)
+        if run is None:
+            continue
+        key = run.version, run.stream_versions.get(stream)
+        first, last = int(event.facts["slice_first"]), int(event.facts["slice_committed"])
+        known = spans.get(key, _Span(run.version, run.stream_versions, first, last))
+        spans[key] = _Span(run.version, run.stream_versions, min(known.first, first), max(known.last, last))
+    present = ledger.job(job).version, stream_version
+    if present not in spans:
+        plan = plan_of_job(ledger, pipeline)
+        spans[present] = _Span(present[0], {stream: stream_version}, plan.slice_first, math.inf)
+    return [span for span in spans.values() if span.first <= span.last]
+
+
+class _Slices:
+    """Finds the slices that hold records, in blocks of neighbours, since those that are asked for lie near each other."""
+
+    def __init__(self, ledger: Ledger, job: str, stream: str, first: int) -> None:
+        self._ledger, self._job, self._stream = ledger, job, stream
+        self._floor = ledger.floor(job)
+        self._numbers = range(max(first, self._floor, 1), ledger.slice_count(job) + 1)
+        self._blocks: dict[int, Mapping[int, SliceRow]] = {}
+
+    def holding(self, partition: int, offset: int) -> SliceRow | int | None:
+        """The slice; the floor, where it is in a slice up to that; None where it is before all that counts, or in no slice."""
+        at = bisect_right(self._numbers, offset, key=lambda number: self._end(number, partition))
+        if at == len(self._numbers):
+            return None
+        row = self._row(self._numbers[at])
+        if row.number <= self._floor:
+            return self._floor
+        return row if offset >= row.offsets_first.get(self._stream, {}).get(partition, 0) else None
+
+    def _end(self, number: int, partition: int) -> int:
+        return self._row(number).offsets.get(self._stream, {}).get(partition, 0)
+
+    def _row(self, number: int) -> SliceRow:
+        block = number // _BLOCK_SLICES
+        if block not in self._blocks:
+            if len(self._blocks) >= _BLOCKS_KEPT:
+                self._blocks.clear()
+            first = block * _BLOCK_SLICES
+            self._blocks[block] = _by_number(self._ledger.slices(self._job, first, first + _BLOCK_SLICES - 1))
+        row = self._blocks[block].get(number)
+        if row is None:
+            raise NotFound(f"slice {number} of job {self._job} has just been removed; try again")
+        return row
+
+
+def _by_number(rows: Iterable[SliceRow]) -> Mapping[int, SliceRow]:
+    return {row.number: row for row in rows}

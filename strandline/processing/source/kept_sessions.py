@@ -1,0 +1,78 @@
+"""What births of Sparkplug have declared, kept in the ledger by its hash, for every replay.
+
+A source task keeps what the records of a new slice declare before it tells the driver, so all that a slice's row or a checkpoint
+names is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+
+from strandline.core.errors import NotFound
+from strandline.ledger.ledger import Ledger
+from strandline.processing.formats.sparkplug.sessions import METRICS_MAX, Birth, Sessions, unpack
+from strandline.processing.source.opened_ledger import open_ledger
+
+_INDEXES_KEPT = 64
+
+
+class KeptSessions:
+    """The kept texts of one ledger, for one process. Keeps in memory what it has read: a hash always has the same text."""
+
+    def __init__(self, open_ledger: Callable[[], Ledger]) -> None:
+        self._open_ledger = open_ledger
+        self._births: dict[str, Birth] = {}
+        self._texts: dict[str, str] = {}
+        """Other texts than those of births."""
+        self._kept: set[str] = set()
+        """Hashes that are in the ledger."""
+
+    def unpack(self, packed: str) -> Sessions:
+        """The sessions that `Sessions.packed` said. Raises LedgerUnavailable, NotFound."""
+        if sum(len(birth.metrics) for birth in self._births.values()) > METRICS_MAX:
+            self._births.clear()
+        return unpack(packed, self._load, self._births)
+
+    def keep(self, sessions: Iterable[Sessions]) -> None:
+        """Keep what these tell by hash. Doing it again changes nothing. Raises LedgerUnavailable."""
+        contents: dict[str, str] = {}
+        for one in sessions:
+            contents |= {key: text for key, text in one.contents().items() if key not in self._kept}
+        if contents:
+            with closing(self._open_ledger()) as ledger:
+                ledger.keep_contents(contents)
+            self._kept |= contents.keys()
+
+    def _load(self, hashes: Iterable[str]) -> Mapping[str, str]:
+        wanted = set(hashes)
+        missing = wanted - self._texts.keys()
+        if missing:
+            with closing(self._open_ledger()) as ledger:
+                found = ledger.contents(missing)
+            if lacking := sorted(missing - found.keys()):
+                raise NotFound(
+                    f"the ledger does not hold what births had declared ({lacking[0]}, table decoder_contents): it was taken "
+                    "out, so the slices that begin with it can't be read; take it back from a backup of the ledger"
+                )
+            if len(self._texts) > _INDEXES_KEPT:
+                self._texts.clear()
+            self._texts |= found
+            self._kept |= found.keys()
+        return {one: self._texts[one] for one in wanted}
+
+
+def sessions_of_partitions(ledger: Ledger, packed: Iterable[str]) -> Sessions:
+    """What these partitions of a stream have declared, together. Raises LedgerUnavailable."""
+    births: dict[str, Birth] = {}
+    return Sessions({key: node for one in packed for key, node in unpack(one, ledger.contents, births).nodes.items()})
+
+
+_kept: dict[str, KeptSessions] = {}
+
+
+def sessions_of_process(ledger_url: str) -> KeptSessions:
+    """This process's sessions: Python workers are reused."""
+    if ledger_url not in _kept:
+        _kept[ledger_url] = KeptSessions(lambda: open_ledger(ledger_url))
+    return _kept[ledger_url]

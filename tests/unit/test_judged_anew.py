@@ -1,0 +1,129 @@
+"""Which rejected records later versions have taken: by the slices that they read again, over a real ledger without a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.core.documents import read_documents
+from strandline.core.stream import StreamSpec
+from strandline.ledger.ledger import Ledger
+from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.stored import load_pipeline
+from strandline.processing.slices.rewind import RUN_BEGINS
+from strandline.processing.source import judged_anew
+from strandline.processing.source.judged_anew import RejectedPlace, taken_anew
+from tests.support.ledgers import a_checkpoint, a_slice
+
+STREAM = "stream: turbines\npartitions: 2\nschema: {power: double, rated: double}\n"
+PIPELINE = """
+pipeline: power
+input: {stream: turbines}
+event_time: {from: log}
+steps:
+  - derive: {load: %s}
+  - window: {name: per_minute, tumbling: 1m, aggregate: {n: count(*)}}
+    emit: [{elasticsearch: power}]
+"""
+DIVIDED, ADDED, LOGARITHM = "power / rated", "power + rated", "ln(power)"
+SLICES = 30
+RATED_0 = b'{"power":1,"rated":0}'
+NOTHING = b'{"power":0,"rated":0}'
+
+
+class Lab:
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        (stream,) = read_documents(STREAM, "s")
+        ledger.put_stream("turbines", StreamSpec.parse(stream).as_document())
+
+    def submit(self, load: str) -> None:
+        text = PIPELINE % load
+        (document,) = read_documents(text, "p")
+        self.ledger.submit_job("power", text, PipelineSpec.parse(document).as_document())
+
+    def begin(self, slice_first: int, slice_committed: int) -> int:
+        """A run of the present version, and what it says of its rewind."""
+        run = self.ledger.begin_run("power", 1)
+        self.ledger.set_run_streams("power", run.epoch, {"turbines": 1})
+        facts = {"slice_first": slice_first, "slice_committed": slice_committed}
+        self.ledger.record_event(RUN_BEGINS, "", "power", run.epoch, facts)
+        return run.epoch
+
+    def cut(self, first: int, last: int, epoch: int) -> None:
+        """Committed slices. Their records are never late, and nothing is closed."""
+        for number in range(first, last + 1):
+            version = self.ledger.job("power").version
+            row = a_slice(number, epoch, watermark_ms=None, version=version, stream_versions={"turbines": 1})
+            self.ledger.plan_slice(row)
+            self.ledger.commit_checkpoint(a_checkpoint(number, epoch, version=version, closes_ms=None))
+
+    def taken(self, *offsets: int, value: bytes = RATED_0) -> set[int]:
+        """Those of the offsets, in partition 1, of 20 records a slice."""
+        job = self.ledger.job("power")
+        pipeline = load_pipeline(self.ledger, "power", job.version, {"turbines": 1})
+        places = [RejectedPlace(1, offset, value, {}, 1_000) for offset in offsets]
+        return {offsets[at] for at in taken_anew(self.ledger, "power", pipeline, 1, places)}
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    lab = Lab(ledger)
+    lab.submit(DIVIDED)
+    lab.cut(1, 9, lab.begin(1, 0))
+    yield lab
+    ledger.close()
+
+
+def test_a_version_has_taken_what_it_read_again_and_can_use(lab: Lab) -> None:
+    assert lab.taken(0, 50, 179) == set(), "nobody but the version that rejected it has read it"
+    lab.begin(3, 9)
+    assert lab.taken(0, 50, 179) == set(), "nor has its second run taken it"
+    lab.submit(ADDED)
+    lab.cut(10, 12, lab.begin(5, 9))
+    # Slices 5 to 9 are offsets 80 to 179 of the partition.
+    assert lab.taken(0, 79, 80, 179, 180, 10_000) == {80, 179}
+
+
+def test_a_version_that_has_not_begun_will_read_what_its_rewind_needs(lab: Lab) -> None:
+    lab.submit(ADDED)
+    assert lab.taken(0, 179, 10_000) == {0, 179}, "nothing is closed, so it begins with the first slice"
+
+
+def test_what_a_later_version_rejects_too_was_not_taken(lab: Lab) -> None:
+    lab.submit(LOGARITHM)
+    lab.begin(1, 9)
+    assert lab.taken(100) == {100}
+    assert lab.taken(100, value=NOTHING) == set()
+
+
+def test_a_version_in_between_counts(lab: Lab) -> None:
+    """The present one has read less: windows that the one in between counted it in are closed by now."""
+    lab.submit(ADDED)
+    lab.begin(2, 9)
+    lab.submit(DIVIDED)
+    lab.begin(8, 9)
+    assert lab.taken(100) == {100}
+
+
+def test_what_is_in_slices_that_were_removed_counts_as_taken_where_it_may_have_been(lab: Lab) -> None:
+    lab.submit(ADDED)
+    lab.begin(4, 9)
+    lab.ledger.raise_floor("power", 2, 6, 100)
+    assert lab.taken(10, value=NOTHING) == {10}
+    assert lab.taken(119, 121) == {119, 121}
+    lab.ledger.raise_floor("power", 2, 8, 100)
+    assert lab.taken(10) == {10}
+
+
+def test_slices_are_found_among_many(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judged_anew, "_BLOCK_SLICES", 4)
+    monkeypatch.setattr(judged_anew, "_BLOCKS_KEPT", 2)
+    lab.cut(10, SLICES, lab.begin(9, 9))
+    lab.submit(ADDED)
+    lab.begin(15, SLICES)
+    found = lab.taken(*(20 * number for number in range(SLICES + 1)))
+    assert found == {20 * number for number in range(14, SLICES)}
