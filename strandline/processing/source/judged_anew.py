@@ -62,8 +62,9 @@ class _Span:
 def taken_anew(
     ledger: Ledger, job: str, pipeline: CheckedPipeline, stream_version: int, rejected: Sequence[RejectedPlace]
 ) -> set[int]:
-    """The places in `rejected` of the records that a version took when it read their slice again, or will take when it begins;
-    also if only some of its branches do. Where the ledger doesn't hold the slice any more, and such a version may have read it, that counts as taken.
+    """The places in `rejected` of the records that a version took when it read their slice again, or will take when it
+    begins; also if only some of its branches do. Where the ledger doesn't hold the slice any more, and such a version may
+    have read it, that counts as taken.
 
     `pipeline`: the job's present version, compiled by this version of the stream's document. Raises NotFound, LedgerUnavailable.
     """
