@@ -161,6 +161,12 @@ for _tag, _pattern, _first in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first)
 
 
+def resolves_to_text(plain: str) -> bool:
+    """Whether the reader takes this for text where it stands without quotes."""
+    known = _Loader.yaml_implicit_resolvers.get(plain[:1], [])
+    return not any(pattern.match(plain) for _, pattern in known)
+
+
 class _Reader:
     """One reading of one file; collects problems on the way."""
 

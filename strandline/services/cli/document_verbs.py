@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from strandline.services.cli.document_files import with_files
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
 from strandline.services.cli.output import AnsweredError, show, waiting
 
+if TYPE_CHECKING:
+    from strandline.frontends.sql.translation import Translation
+
 apply_app = typer.Typer()
 pipeline_app = typer.Typer(help="Pipelines before they run.", no_args_is_help=True)
 
@@ -22,7 +25,10 @@ File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True
 
 @apply_app.command(epilog="Example: strandline apply examples/nab.yaml")
 def apply(
-    files: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, readable=True, help="YAML documents.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(exists=True, dir_okay=False, readable=True, help="Documents in YAML, or in SQL (.sql)."),
+    ],
     plan: Annotated[bool, typer.Option("--plan", help="Say what would change and cost, and change nothing.")] = False,
     data_dir: DataDir = None,
     url: Url = None,
@@ -77,23 +83,35 @@ def check_pipeline(
 
 def join_files(files: list[Path]) -> tuple[bytes, Callable[[Problem], Problem]]:
     """The files as one text, so that they are checked together, with the files that they name in it, and a function that gives a
-    problem its own file and line."""
+    problem its own file and line. Files of SQL become the documents that they say."""
     parts: list[bytes] = []
-    starts: list[tuple[int, Path]] = []
+    starts: list[tuple[int, Path, Translation | None]] = []
     line = 0
     for file in files:
-        part = with_files(file.read_bytes(), file)
+        part, translation = _document_text(file)
         if parts:
             parts.append(b"\n---\n")
             line += 2
-        starts.append((line, file))
+        starts.append((line, file, translation))
         line += part.count(b"\n")
         parts.append(part)
 
     def name_source(problem: Problem) -> Problem:
         if problem.line is None:
             return problem
-        start, file = next((start, file) for start, file in reversed(starts) if problem.line > start)
-        return Problem(problem.message, problem.path, str(file), problem.line - start)
+        start, file, translation = next(one for one in reversed(starts) if problem.line > one[0])
+        own = Problem(problem.message, problem.path, str(file), problem.line - start)
+        return own if translation is None else translation.place_in_sql(own)
 
     return b"".join(parts), name_source
+
+
+def _document_text(file: Path) -> tuple[bytes, Translation | None]:
+    """The documents of a file as YAML, and the translation if they are in SQL."""
+    text = file.read_bytes()
+    if file.suffix.lower() != ".sql":
+        return with_files(text, file), None
+    from strandline.frontends.sql.translation import translate
+
+    translation = translate(text, str(file))
+    return with_files(translation.yaml.encode(), file), translation
