@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 # What users import stands here, and is loaded when it is asked for: `import strandline` loads nothing. The types of these names
 # are in `__init__.pyi`.
 _PUBLIC = {
+    "Client": "strandline.frontends.client.client",
     "DeskRun": "strandline.frontends.python.pipeline",
     "Pipeline": "strandline.frontends.python.pipeline",
     "Stream": "strandline.frontends.python.flow",

@@ -1,3 +1,4 @@
+from strandline.frontends.client.client import Client as Client
 from strandline.frontends.python.flow import Stream as Stream
 from strandline.frontends.python.flow import stream as stream
 from strandline.frontends.python.pipeline import DeskRun as DeskRun

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from strandline.core.document_text import write_documents
 from strandline.core.documents import YamlDocument, read_documents
 from strandline.core.errors import InvalidDocument
 from strandline.core.stream import StreamSpec
+from strandline.frontends.document_text import write_documents
 from strandline.frontends.python.printer import as_python
 from strandline.frontends.sql.printer import as_sql
 from strandline.frontends.sql.translation import translate

@@ -27,7 +27,7 @@ def documents(text: str) -> list[dict[str, Any]]:
     return [one.data for one in read_documents(translate(text, "x.sql").yaml, "x.sql")]
 
 
-def steps(query: str, *, options: str = "delay = '10s'", before: str = "") -> list[dict[str, Any]]:
+def steps(query: str, *, options: str = "event_time = 'ts', delay = '10s'", before: str = "") -> list[dict[str, Any]]:
     """The steps of a job whose only insert has this query."""
     text = f"{before}\ncreate job j with ({options}) as insert into elasticsearch 'place' {query}"
     found: list[dict[str, Any]] = documents(text)[-1]["steps"]
@@ -43,7 +43,9 @@ def refusal(text: str) -> Problem:
 
 
 def refusal_of(query: str) -> Problem:
-    return refusal(f"create job j with (delay = '10s') as insert into elasticsearch 'place'\n{query}")
+    return refusal(
+        f"create job j with (event_time = 'ts', delay = '10s') as insert into elasticsearch 'place'\n{query}"
+    )
 
 
 EMIT = [{"elasticsearch": "place"}]
@@ -371,6 +373,11 @@ def test_what_a_query_can_not_say_is_refused_with_its_place(query, place, senten
         ("create stream t (a string) with (key = a)", (1, 40), "expected a text in quotes"),
         ("create stream t (a string) nonsense", (1, 28), "expected ';', got nonsense"),
         ("create job a-b as insert into x", (1, 13), "a name with '-' stands in backticks or quotes, as 'a-...'"),
+        (
+            "create job j with (delay = '1s') as insert into stream 'x' select * from t",
+            (1, 12),
+            "with (event_time = 'COLUMN'",
+        ),
         ("create job j as insert into x select 1", (1, 29), "expected where results go: one of elasticsearch"),
         ("create job j as insert into elasticsearch select 1", (1, 43), "as elasticsearch 'NAME', got select"),
         ("create job j as begin end", (1, 12), "holds no insert"),

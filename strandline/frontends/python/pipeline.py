@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from strandline.core.document_text import write_documents
 from strandline.core.documents import YamlDocument
+from strandline.frontends.document_text import write_documents
 from strandline.processing.pipelines.model import PipelineSpec
 
 if TYPE_CHECKING:  # what computes is loaded when something is computed

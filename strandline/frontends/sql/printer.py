@@ -136,8 +136,10 @@ class _Job:
         for name, value in self._document["event_time"].items():
             if name in OPTIONS_OF_EVENT_TIME:
                 yield (name,), value
-            elif name != "field" or not self._has_window:
+            elif name != "field":
                 yield ("event_time", name), value
+            elif not self._has_window:
+                yield ("event_time",), value
         own = ("pipeline", "input", "event_time", "steps")
         yield from _flat({name: value for name, value in self._document.items() if name not in own})
 

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from strandline.core.document_text import write_documents
-from strandline.core.documents import Path, YamlDocument, path_text
+from strandline.core.documents import Path, YamlDocument, nearest_of
 from strandline.core.errors import InvalidDocument, Problem
+from strandline.frontends.document_text import write_documents
 from strandline.frontends.sql.reader import read_script
 from strandline.frontends.sql.relations import LOG_TIME, Emission, Node, Relations, StepCount
 from strandline.frontends.sql.statements import CreateJob, CreateStream, Insert, Option, Place, Script
@@ -45,7 +45,7 @@ class Translation:
         """A problem of a line of `yaml`, with its place in the SQL text instead."""
         line = problem.line or 1
         at = max(number for number, first in enumerate(self._first_lines) if first <= line or number == 0)
-        offset = _place_of(self.documents[at].places, problem.path)
+        offset = nearest_of(self.documents[at].places, problem.path) or 0
         return self.sql.problem(offset, problem.message, problem.path)
 
     def yaml_documents(self) -> list[YamlDocument]:
@@ -91,14 +91,6 @@ def translate(text: str | bytes, source: str) -> Translation:
         first_lines.append(line)
         line += one.count("\n") + 1  # the line of `---`
     return Translation(sql, tuple(documents), "---\n".join(texts), tuple(first_lines))
-
-
-def _place_of(places: dict[Path, int], path: str) -> int:
-    """The place of a value, or of the nearest one around it that has one."""
-    by_text = {path_text(one): offset for one, offset in places.items()}
-    while path and path not in by_text:
-        path = re.sub(r"(\[\d+\]|\.[^.\[]*|^[^.\[]*)$", "", path) if path else ""
-    return by_text.get(path, by_text[""])
 
 
 def _stream(sql: SqlText, statement: CreateStream) -> SqlDocument:
@@ -159,6 +151,11 @@ def _event_time(
 ) -> None:
     """The field of event time is that of the first descriptor(...), or in a job without windows the option `event_time.field`."""
     if time_column is None:
+        if "field" not in event_time and "from" not in event_time:
+            raise sql.error(
+                places[()],
+                "doesn't say which column tells when a record happened: with (event_time = 'COLUMN', delay = '10s')",
+            )
         return
     column, at = time_column
     if event_time.get("from") == "log":
@@ -252,6 +249,8 @@ def _path_of_job_option(sql: SqlText, option: Option) -> Path:
         raise sql.error(option.at, f"'{'.'.join(option.key)}' follows from the statement itself; remove it")
     if len(option.key) == 1 and first in OPTIONS_OF_EVENT_TIME:
         return ("event_time", first)
+    if option.key == ("event_time",):
+        return ("event_time", "field")
     if option.key == ("start",):
         return ("input", "start")
     return option.key

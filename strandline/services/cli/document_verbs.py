@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from strandline.core.errors import InvalidDocument, Problem
+from strandline.frontends.document_files import JoinedTexts
 from strandline.services.cli import display
-from strandline.services.cli.document_files import with_files
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
 from strandline.services.cli.output import AnsweredError, show, waiting
 
-if TYPE_CHECKING:
-    from strandline.frontends.sql.translation import Translation
-
 apply_app = typer.Typer()
 pipeline_app = typer.Typer(help="Pipelines before they run.", no_args_is_help=True)
+
+
+class Form(StrEnum):
+    """How documents are written."""
+
+    YAML = "yaml"
+    SQL = "sql"
+    PYTHON = "python"
+
 
 File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True)]
 
@@ -81,37 +88,34 @@ def check_pipeline(
     show(answer, as_json, lambda: [display.stages_table(answer["stages"])])
 
 
+@pipeline_app.command("show", epilog="Example: strandline pipeline show examples/nab.yaml --as sql")
+def show_documents(
+    file: File,
+    form: Annotated[Form, typer.Option("--as", help="The form to show them in.")] = Form.YAML,
+) -> None:
+    """Show the documents of a file of YAML or SQL as YAML, SQL or Python. Needs no stack."""
+    from strandline.core.documents import read_documents
+    from strandline.core.stream import StreamSpec
+    from strandline.frontends.document_text import write_documents
+    from strandline.frontends.python.printer import as_python
+    from strandline.frontends.sql.printer import as_sql
+    from strandline.processing.pipelines.model import PipelineSpec
+
+    text, name_source = join_files([file])
+    try:
+        documents = read_documents(text, str(file))
+        for document in documents:
+            (StreamSpec if document.kind == "stream" else PipelineSpec).parse(document)
+    except InvalidDocument as error:
+        raise InvalidDocument([name_source(problem) for problem in error.problems]) from error
+    writers = {Form.YAML: write_documents, Form.SQL: as_sql, Form.PYTHON: as_python}
+    print(writers[form]([document.data for document in documents]), end="")
+
+
 def join_files(files: list[Path]) -> tuple[bytes, Callable[[Problem], Problem]]:
     """The files as one text, so that they are checked together, with the files that they name in it, and a function that gives a
     problem its own file and line. Files of SQL become the documents that they say."""
-    parts: list[bytes] = []
-    starts: list[tuple[int, Path, Translation | None]] = []
-    line = 0
+    joined = JoinedTexts()
     for file in files:
-        part, translation = _document_text(file)
-        if parts:
-            parts.append(b"\n---\n")
-            line += 2
-        starts.append((line, file, translation))
-        line += part.count(b"\n")
-        parts.append(part)
-
-    def name_source(problem: Problem) -> Problem:
-        if problem.line is None:
-            return problem
-        start, file, translation = next(one for one in reversed(starts) if problem.line > one[0])
-        own = Problem(problem.message, problem.path, str(file), problem.line - start)
-        return own if translation is None else translation.place_in_sql(own)
-
-    return b"".join(parts), name_source
-
-
-def _document_text(file: Path) -> tuple[bytes, Translation | None]:
-    """The documents of a file as YAML, and the translation if they are in SQL."""
-    text = file.read_bytes()
-    if file.suffix.lower() != ".sql":
-        return with_files(text, file), None
-    from strandline.frontends.sql.translation import translate
-
-    translation = translate(text, str(file))
-    return with_files(translation.yaml.encode(), file), translation
+        joined.add_file(file)
+    return joined.text, joined.placed
