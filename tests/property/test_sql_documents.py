@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from strandline.core.documents import YamlDocument, read_documents
 from strandline.core.durations import format_duration
+from strandline.core.errors import InvalidDocument, Problem
 from strandline.frontends.document_text import write_documents
 from strandline.frontends.python.printer import as_python
 from strandline.frontends.sql.printer import as_sql
@@ -164,7 +167,7 @@ def pipelines(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         STREAM | pipelines(), min_size=1, max_size=3, unique_by=lambda one: str(one.get("stream", one.get("pipeline")))
@@ -178,3 +181,33 @@ def test_generated_documents_are_the_same_in_all_three_forms(data):
     assert canonical(read_documents(translate(sql, "x.sql").yaml, "x.sql")) == wanted, sql
     program = as_python(data)
     assert of_python(program) == wanted, program
+
+
+EXAMPLE = (Path(__file__).parents[2] / "examples" / "sql" / "turbines.sql").read_text()
+SIGNS = "( ) , ; . * = ' \" ` -- /* */ begin end case map( array[ ] with null - 1 1e5 => as 'x' \u00e4"
+PIECES = (*EXAMPLE.split(), *SIGNS.split(" "))
+WITHOUT_PLACE = ("can be read", "holds no statement")
+
+
+def problems_of(read: Callable[[], object]) -> list[Problem]:
+    """What is wrong, as far as anything is. Any other error is one of ours."""
+    try:
+        read()
+    except InvalidDocument as error:
+        return error.problems
+    return []
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=40), st.integers(0, 200), st.integers(0, 60))
+def test_any_text_becomes_documents_or_a_refusal_with_a_place(pieces, at, left_out):
+    """The example's words with others between them, and some left out."""
+    words = EXAMPLE.split(" ")
+    text = " ".join([*words[:at], *pieces, *words[at + left_out :]])
+    found = problems_of(lambda: translate(text, "x.sql"))
+    if not found:
+        for document in translate(text, "x.sql").yaml_documents():
+            found += problems_of(lambda document=document: canonical([document]))
+    for problem in found:
+        assert problem.source == "x.sql"
+        assert problem.line or any(sentence in problem.message for sentence in WITHOUT_PLACE), problem

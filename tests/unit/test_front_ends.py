@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from strandline.frontends.python.printer import as_python
 from strandline.frontends.sql.printer import as_sql
 from strandline.frontends.sql.translation import translate
 from strandline.processing.pipelines.model import PipelineSpec
+from strandline.services.cli import commands as command_line
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,3 +71,73 @@ def test_each_document_is_the_same_in_yaml_sql_and_python(name):
     # The canonical documents, with all their defaults, can be written as well.
     assert canonical(read_documents(translate(as_sql(wanted), "x.sql").yaml, "x.sql")) == wanted
     assert of_python(as_python(wanted)) == wanted
+
+
+@pytest.mark.parametrize("name", ["nab", "records", "turbines"])
+def test_the_examples_in_sql_and_python_are_those_in_yaml(name):
+    examples = ROOT / "examples"
+    wanted = canonical(read_documents((examples / f"{name}.yaml").read_text(), name))
+    sql = translate((examples / "sql" / f"{name}.sql").read_text(), f"{name}.sql")
+    assert canonical(read_documents(sql.yaml, name)) == wanted
+    assert of_python((examples / "python" / f"{name}.py").read_text()) == wanted
+
+
+def test_every_example_is_there_in_all_three_forms():
+    """Those that stand by themselves; what belongs to a format or to a page stands below."""
+    examples = ROOT / "examples"
+    names = {path.stem for path in examples.glob("*.yaml")}
+    assert {path.stem for path in (examples / "sql").glob("*.sql")} == names
+    assert {path.stem for path in (examples / "python").glob("*.py")} == names
+
+
+@pytest.fixture
+def say(monkeypatch, capsys):
+    """Runs the command line, and returns its exit code and what it printed."""
+
+    def say(*arguments: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["strandline", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            command_line.main()
+        captured = capsys.readouterr()
+        return ended.value.code or 0, captured.out, captured.err
+
+    return say
+
+
+def test_the_verbs_of_the_desk_take_files_of_sql(say, tmp_path):
+    yaml_file, sql_file = str(ROOT / "examples/nab.yaml"), str(ROOT / "examples/sql/nab.sql")
+    readings = str(ROOT / "examples/readings.ndjson")
+    results = say("pipeline", "run", yaml_file, "--input", readings, "--json")
+    assert results[0] == 0 and results[1] and say("pipeline", "run", sql_file, "--input", readings, "--json") == results
+    assert say("pipeline", "check", sql_file, "--json") == say("pipeline", "check", yaml_file, "--json")
+    assert say("pipeline", "explain", sql_file, "--json") == say("pipeline", "explain", yaml_file, "--json")
+    test = tmp_path / "test.yaml"
+    test.write_text(
+        f"test: one\nfile: {sql_file}\nsteps:\n  - record: {{device: a, timestamp: '2026-11-01', value: 2}}\n"
+        "expect: {results: [{strandline.stage: hourly, mean: 2}, {strandline.stage: daily, mean: 2}]}\n"
+    )
+    assert say("pipeline", "test", str(test))[0] == 0
+
+
+def test_a_mistake_is_told_with_its_place_in_the_sql(say, tmp_path):
+    file = tmp_path / "nab.sql"
+    file.write_text((ROOT / "examples/sql/nab.sql").read_text().replace("avg(value)", "avg(valu)"))
+    code, _, error = say("pipeline", "check", str(file))
+    assert code == 1
+    assert error.startswith(
+        f"{file}:11:18: steps[0].window.aggregate.mean: unknown column 'valu' at character 5; did you"
+    )
+
+
+@pytest.mark.parametrize("form", ["yaml", "sql"])
+def test_a_file_is_shown_in_each_form(say, form, tmp_path):
+    file = str(ROOT / ("examples/sql/nab.sql" if form == "sql" else "examples/nab.yaml"))
+    wanted = canonical(read_documents((ROOT / "examples/nab.yaml").read_text(), "nab"))
+    assert canonical(read_documents(say("pipeline", "show", file)[1], "shown")) == wanted
+    assert (
+        canonical(read_documents(translate(say("pipeline", "show", file, "--as", "sql")[1], "x").yaml, "x")) == wanted
+    )
+    assert of_python(say("pipeline", "show", file, "--as", "python")[1]) == wanted
+    wrong = tmp_path / "wrong.sql"
+    wrong.write_text("create stream s (a strin)")
+    assert say("pipeline", "show", str(wrong))[2].startswith(f"{wrong}:1:18: schema.a")
