@@ -14,7 +14,9 @@ from strandline.core.documents import YamlDocument, read_documents
 from strandline.core.errors import InvalidDocument
 from strandline.core.stream import StreamSpec
 from strandline.frontends.document_text import write_documents
+from strandline.frontends.python import flow
 from strandline.frontends.python.printer import as_python
+from strandline.frontends.sql import step_order
 from strandline.frontends.sql.printer import as_sql
 from strandline.frontends.sql.translation import translate
 from strandline.processing.pipelines.model import PipelineSpec
@@ -141,3 +143,44 @@ def test_a_file_is_shown_in_each_form(say, form, tmp_path):
     wrong = tmp_path / "wrong.sql"
     wrong.write_text("create stream s (a strin)")
     assert say("pipeline", "show", str(wrong))[2].startswith(f"{wrong}:1:18: schema.a")
+
+
+BRANCHES = """
+pipeline: farm-load
+input: {stream: farm}
+event_time: {field: ts, delay: 10s}
+steps:
+  - derive: {load: power / rated_power}
+    name: loaded
+  - window: {name: per_turbine, tumbling: 1m, by: [turbine, site_id], aggregate: {n: count(*), load: avg(load)}}
+    emit: [{elasticsearch: turbine-minute}]
+  - window: {name: turbine_hour, tumbling: 1h, by: [turbine], aggregate: {n: sum(n), load: max(load)}}
+    emit: [{elasticsearch: turbine-hour}]
+  - window: {name: per_site, tumbling: 5m, by: [site_id], aggregate: {n: count(*), peak: max(load)}}
+    from: loaded
+    emit: [{elasticsearch: site-5m}]
+  - window: {name: site_hour, tumbling: 1h, by: [site_id], aggregate: {n: sum(n)}}
+    from: per_turbine
+  - where: n > 3
+  - emit: [{elasticsearch: site-hour}]
+  - where: load > 0.9
+    from: loaded
+  - emit: [{elasticsearch: turbine-alarm}]
+    name: alarms
+  - emit: [{elasticsearch: everything}]
+    from: farm
+"""
+
+
+def test_branches_are_the_same_in_all_three_forms(monkeypatch):
+    """As data: which of them the model takes is its own affair."""
+    monkeypatch.setattr(step_order, "_have_branches", lambda: True)
+    (document,) = read_documents(BRANCHES, "branches.yaml")
+    sql = as_sql([document.data])
+    (again,) = read_documents(translate(sql, "x.sql").yaml, "x.sql")
+    assert again.data == document.data, sql
+    steps: list[Any] = []
+    monkeypatch.setattr(flow.Flow, "pipeline", lambda self, name: steps.extend(one.document for one in self._steps))
+    program = as_python([document.data])
+    of_python(program)
+    assert steps == document.data["steps"], program

@@ -11,6 +11,7 @@ import pytest
 from strandline.core.documents import DOCUMENT_BYTES_MAX, read_documents
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.core.stream import StreamSpec
+from strandline.frontends.sql import step_order
 from strandline.frontends.sql.printer import as_sql
 from strandline.frontends.sql.translation import translate
 from strandline.processing.pipelines.checker import check
@@ -93,6 +94,10 @@ def test_a_window_with_conditions_before_and_behind_it():
         (
             "session(table turbines, descriptor(ts), interval '30' second, interval '1' hour)",
             {"session": {"gap": "30s", "max": "1h"}},
+        ),
+        (
+            "tumble(table turbines, descriptor(ts), interval '1' day, tz => 'Europe/Berlin')",
+            {"tumbling": "1d", "tz": "Europe/Berlin"},
         ),
         (
             "tumble(table turbines, descriptor(ts), interval '1' day, interval '6' hour)",
@@ -409,7 +414,8 @@ def test_what_a_statement_can_not_say_is_refused_with_its_place(text, place, sen
     assert (problem.line, problem.column) == place, problem
 
 
-def test_inserts_that_would_branch_are_refused():
+def test_inserts_that_would_branch_are_refused_where_documents_have_no_branches(monkeypatch):
+    monkeypatch.setattr(step_order, "_have_branches", lambda: False)
     text = """create job j with (delay = '1s') as begin
 insert into elasticsearch 'a' select * from turbines where power > 1;
 insert into elasticsearch 'b' select * from turbines where power < 1;

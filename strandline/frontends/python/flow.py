@@ -158,6 +158,8 @@ class Flow:
     _event_time: Mapping[str, Any]
     _event_time_place: CallPlace
     _steps: tuple[_Step, ...]
+    _from: str | None = None
+    """What the next step takes from, if not the one before it."""
 
     def derive(self, expressions: Mapping[str, str] | None = None, /, **named: str) -> Flow:
         """New fields: name -> expression over the fields before this step."""
@@ -202,10 +204,27 @@ class Flow:
         """
         emits = [dict(place) for place in places] + [{kind: place} for kind, place in more.items()]
         last = self._steps[-1] if self._steps else None
-        if last is not None and "window" in last.document and "emit" not in last.document and name is None:
+        if (
+            self._from is None
+            and last is not None
+            and "window" in last.document
+            and "emit" not in last.document
+            and name is None
+        ):
             beside = replace(last, document={**last.document, "emit": emits})
             return replace(self, _steps=(*self._steps[:-1], beside))
         return self._with({"emit": emits} | ({} if name is None else {"name": name}))
+
+    def named(self, name: str) -> Flow:
+        """Give the step before a name, by which others may take what it gives. A window has one already."""
+        if not self._steps:
+            raise ValueError(f"there is no step yet that could be called {name!r}")
+        last = self._steps[-1]
+        return replace(self, _steps=(*self._steps[:-1], replace(last, document={**last.document, "name": name})))
+
+    def take_from(self, name: str) -> Flow:
+        """Go on with what the step of this name gave, or the stream: a branch begins."""
+        return replace(self, _from=name)
 
     def step(self, document: Mapping[str, Any]) -> Flow:
         """A step as a YAML document has it, for one that has no method here."""
@@ -234,7 +253,8 @@ class Flow:
         return Pipeline(document, next(iter(self.stream.yaml_documents()), None))
 
     def _with(self, document: Mapping[str, Any]) -> Flow:
-        return replace(self, _steps=(*self._steps, _Step(document, _called_from())))
+        taken = {} if self._from is None else {"from": self._from}
+        return replace(self, _steps=(*self._steps, _Step({**document, **taken}, _called_from())), _from=None)
 
 
 def _called_from() -> CallPlace:

@@ -38,7 +38,10 @@ def _pipeline(name: str, document: Mapping[str, Any], streams: Mapping[str, str]
     calls = [f".event_time({', '.join(_event_time(document['event_time']))})"]
     after_window = False
     for step in document["steps"]:
-        calls += _calls(step, after_window, functions)
+        calls += [f".take_from({step['from']!r})"] if "from" in step else []
+        own = {one: value for one, value in step.items() if one != "from"}
+        named = [] if "emit" in own or "name" not in own else [f".named({own.pop('name')!r})"]
+        calls += [*_calls(own, after_window and "from" not in step, functions), *named]
         after_window = "window" in step and "emit" not in step
     fields = {one: value for one, value in document.items() if one not in ("pipeline", "input", "event_time", "steps")}
     fields |= {one: value for one, value in document["input"].items() if one != "stream"}

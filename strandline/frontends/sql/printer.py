@@ -100,34 +100,49 @@ class _Job:
         """What the next query reads."""
         event_time = document["event_time"]
         self._time_column = LOG_TIME if event_time.get("from") == "log" else str(event_time.get("field"))
+        self._is_windowed = False
+        """Whether its rows are results of windows."""
         self._has_window = False
 
     def statements(self) -> list[str]:
         """The views, and the job behind them."""
         steps = list(self._document["steps"])
+        wanted = {step["from"] for step in steps if "from" in step}
+        relations = {self._document["input"]["stream"]: (self._relation, False)}
+        """What steps take from, by its name: the relation, and whether its rows are results of windows."""
+        for run in _runs(steps, wanted):
+            if "from" in run[0]:
+                self._relation, self._is_windowed = relations[run[0]["from"]]
+            name = _name_taken_from(run[-1], wanted)
+            self._run([{key: one for key, one in step.items() if key != "from"} for step in run], name)
+            if name is not None:
+                relations[name] = self._relation, self._is_windowed
+        head = f"create job {_name(self._document['pipeline'])}{_with(self._options())} as\n"
+        if len(self._inserts) == 1:
+            return [*self._views, head + self._inserts[0]]
+        body = "".join("\n".join(f"  {line}" for line in one.split("\n")) + ";\n" for one in self._inserts)
+        return [*self._views, f"{head}begin\n{body}end"]
+
+    def _run(self, steps: Sequence[Mapping[str, Any]], name: str | None) -> None:
+        """Steps of which each takes from the one before. `name`: by which others take what the last one gives."""
         while steps:
             taken = _taken(steps)
             here, steps = steps[:taken], steps[taken:]
-            if here == []:
+            if not here:
                 self._insert(self._places(steps[0]), steps[0].get("name"), f"select * from {self._relation}")
                 steps = steps[1:]
                 continue
             stage = next((step["window"]["name"] for step in here if "window" in step), None)
             query = self._windowed(here) if stage is not None else self._plain(here)
             emission = next((step for step in here if "emit" in step), None)
-            if emission is None and steps and set(steps[0]) <= {"emit", "name"}:
+            if emission is None and steps and "emit" in steps[0] and "window" not in steps[0]:
                 emission, steps = steps[0], steps[1:]
-            if emission is not None and not steps:
+            if emission is not None and not steps and name is None:
                 self._insert(self._places(emission), emission.get("name"), query)
                 continue
-            self._relation = self._view(stage, query)
+            self._relation = self._view(stage or (name if not steps else None), query)
             if emission is not None:
                 self._insert(self._places(emission), emission.get("name"), f"select * from {self._relation}")
-        head = f"create job {_name(self._document['pipeline'])}{_with(self._options())} as\n"
-        if len(self._inserts) == 1:
-            return [*self._views, head + self._inserts[0]]
-        body = "".join("\n".join(f"  {line}" for line in one.split("\n")) + ";\n" for one in self._inserts)
-        return [*self._views, f"{head}begin\n{body}end"]
 
     def _options(self) -> Iterator[tuple[tuple[str, ...], Any]]:
         for name, value in self._document["input"].items():
@@ -162,7 +177,7 @@ class _Job:
         return ", ".join(_place(emit) for emit in step["emit"])
 
     def _plain(self, steps: Sequence[Mapping[str, Any]]) -> str:
-        said = {verb: value for step in steps for verb, value in step.items()}
+        said = {verb: value for step in steps for verb, value in step.items() if verb != "name"}
         derive = {name: f"{text} as {_name(name)}" for name, text in said.get("derive", {}).items()}
         if "select" in said:
             items = [derive.get(name, _name(name)) for name in said["select"]]
@@ -178,13 +193,33 @@ class _Job:
         keys = [_name(name) for name in window.get("by", ())]
         items = [*keys, "window_start", "window_end"]
         items += [f"{text} as {_name(name)}" for name, text in window["aggregate"].items()]
-        time_column = "window_time" if self._has_window else _name(self._time_column)
-        self._has_window = True
+        time_column = "window_time" if self._is_windowed else _name(self._time_column)
+        self._has_window = self._is_windowed = True
         query = f"select {', '.join(items)}\nfrom table({_function(window, self._relation, time_column)})"
         query += f" as {_name(window['name'])}"
         query += "".join(f"\nwhere {step['where']}" for step in steps[:at])
         query += f"\ngroup by {', '.join([*keys, 'window_start', 'window_end'])}"
         return query + "".join(f"\nhaving {step['where']}" for step in steps[at + 1 :])
+
+
+def _runs(steps: Sequence[Mapping[str, Any]], wanted: set[str]) -> Iterator[Sequence[Mapping[str, Any]]]:
+    """The steps cut where one takes from another than the one before it, and behind each from which another takes."""
+    first = 0
+    for at, step in enumerate(steps):
+        if at > first and ("from" in step or _name_taken_from(steps[at - 1], wanted) is not None):
+            yield steps[first:at]
+            first = at
+    yield steps[first:]
+
+
+def _name_taken_from(step: Mapping[str, Any], wanted: set[str]) -> str | None:
+    """The step's name, if others take from it by that."""
+    name = step["window"]["name"] if "window" in step else step.get("name")
+    if name in wanted and "emit" in step and "window" not in step:
+        raise PermanentError(
+            f"SQL has no form for a step that takes from the emission '{name}'; keep this document in YAML"
+        )
+    return name if name in wanted else None
 
 
 def _taken(steps: Sequence[Mapping[str, Any]]) -> int:
@@ -209,8 +244,9 @@ def _taken(steps: Sequence[Mapping[str, Any]]) -> int:
 
 def _function(window: Mapping[str, Any], relation: str, time_column: str) -> str:
     """The windowing function for the fields of a window."""
-    more = [_interval(window["offset"])] if "offset" in window else []
-    unsaid = set(window) - {"name", "by", "aggregate", "offset"}
+    more = [_interval(window["offset"])] if _has_offset(window) else []
+    more += [f"tz => {_quoted(window['tz'])}"] if "tz" in window else []
+    unsaid = set(window) - {"name", "by", "aggregate", "offset"} - ({"tz"} if "tumbling" in window else set())
     if unsaid == {"tumbling"}:
         function, durations = "tumble", [window["tumbling"]]
     elif unsaid == {"sliding"}:
@@ -228,6 +264,11 @@ def _function(window: Mapping[str, Any], relation: str, time_column: str) -> str
         )
     arguments = [f"table {relation}", f"descriptor({time_column})", *map(_interval, durations), *more]
     return f"{function}({', '.join(arguments)})"
+
+
+def _has_offset(window: Mapping[str, Any]) -> bool:
+    """Whether an offset must be said: a session has none, and says so in a canonical document."""
+    return "offset" in window and not ("session" in window and window["offset"] == "0s")
 
 
 def _interval(duration: str) -> str:

@@ -70,7 +70,7 @@ _REFUSED = {
 }
 """Clauses that no query can have here: why, and what to do."""
 _ARGUMENTS = {
-    "tumble": ("data", "timecol", "size", "offset"),
+    "tumble": ("data", "timecol", "size", "offset", "tz"),
     "hop": ("data", "timecol", "slide", "size", "offset"),
     "cumulate": ("data", "timecol", "step", "size", "offset"),
     "session": ("data", "timecol", "gap", "max"),
@@ -323,7 +323,7 @@ def _window_fields(function: str, given: dict[str, Any]) -> dict[str, Any]:
     offset = {"offset": given["offset"]} if "offset" in given else {}
     match function:
         case "tumble":
-            return {"tumbling": given["size"], **offset}
+            return {"tumbling": given["size"], **offset, **({"tz": given["tz"]} if "tz" in given else {})}
         case "hop":
             return {"sliding": {"size": given["size"], "every": given["slide"]}, **offset}
         case "cumulate":
@@ -358,7 +358,15 @@ def _duration_argument(cursor: Cursor, depth: int) -> str:
     return read_duration(cursor)
 
 
-_ARGUMENT_READERS: dict[str, Callable[[Cursor, int], Any]] = {"data": _data_argument, "timecol": _time_argument}
+def _zone_argument(cursor: Cursor, depth: int) -> str:
+    return cursor.text("a time zone, as 'Europe/Berlin'")[0]
+
+
+_ARGUMENT_READERS: dict[str, Callable[[Cursor, int], Any]] = {
+    "data": _data_argument,
+    "timecol": _time_argument,
+    "tz": _zone_argument,
+}
 
 
 def read_duration(cursor: Cursor) -> str:

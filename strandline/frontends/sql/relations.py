@@ -70,6 +70,8 @@ class Node:
     time_column: tuple[str, int] | None = None
     """Of the first window on the way: its column of event time."""
     emissions: list[Emission] = field(default_factory=list)
+    name: str | None = None
+    """Of the view or the query of `with` that it is."""
 
     def way(self) -> list[Node]:
         """The relations from the stream to this one."""
@@ -108,7 +110,7 @@ class Relations:
         """The relation whose rows an insert takes. `stage`: the name of its windows, where the query gives them none."""
         for view in self._needed_views(query):
             if view.name not in self._known:
-                self._known[view.name] = self._query(view.query, self._known, view.name)
+                self._known[view.name] = self._named(view, self._known)
         return self._query(query, self._known, stage)
 
     def _needed_views(self, query: Query) -> list[NamedQuery]:
@@ -130,9 +132,14 @@ class Relations:
                 open_.append((view.query, order[view.name]))
         return [view for name, view in self._views.items() if name in needed]
 
+    def _named(self, one: NamedQuery, known: Mapping[str, Node]) -> Node:
+        node = self._query(one.query, known, one.name)
+        node.name = node.name or one.name
+        return node
+
     def _query(self, query: Query, known: Mapping[str, Node], name: str) -> Node:
         for one in query.named:
-            known = {**known, one.name: self._query(one.query, known, one.name)}
+            known = {**known, one.name: self._named(one, known)}
         source = query.source
         if isinstance(source, WindowRelation):
             before = self._relation(source.source, known)

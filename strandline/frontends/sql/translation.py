@@ -13,6 +13,7 @@ from strandline.frontends.document_text import write_documents
 from strandline.frontends.sql.reader import read_script
 from strandline.frontends.sql.relations import LOG_TIME, Emission, Node, Relations, StepCount
 from strandline.frontends.sql.statements import CreateJob, CreateStream, Insert, Option, Place, Script
+from strandline.frontends.sql.step_order import ordered_steps
 from strandline.frontends.sql.tokens import SqlText
 
 OPTIONS_OF_EVENT_TIME = ("delay", "idle_timeout", "max_ahead", "watermark", "from", "else")
@@ -114,8 +115,8 @@ def _stream(sql: SqlText, statement: CreateStream) -> SqlDocument:
 
 
 def _job(sql: SqlText, statement: CreateJob, script: Script, counts: StepCount) -> SqlDocument:
-    """1. The relation that each insert takes its rows from. 2. All of them on one way from one stream. 3. Its steps, with the
-    emissions where the inserts take rows."""
+    """1. The relation that each insert takes its rows from. 2. The steps of all of them, and emissions where inserts take rows.
+    3. What the options say."""
     relations = Relations(sql, script.views, counts)
     nodes: list[tuple[Insert, Node]] = []
     for insert in statement.inserts:
@@ -125,9 +126,12 @@ def _job(sql: SqlText, statement: CreateJob, script: Script, counts: StepCount) 
         emits = tuple(_emit(sql, place) for place in insert.places)
         node.emissions.append(Emission(emits, None if node.is_windowed else insert.stage, insert.at))
         nodes.append((insert, node))
-    way = _one_way(sql, nodes)
-    steps, places = _steps(way)
-    root = way[0]
+    steps, places = ordered_steps(sql, [(insert.at, node) for insert, node in nodes])
+    root = nodes[0][1].way()[0]
+    time_columns = [node.time_column for _, node in nodes if node.time_column is not None]
+    for column, at in time_columns[1:]:
+        if column != time_columns[0][0]:
+            raise sql.error(at, f"event time is '{time_columns[0][0]}' in another insert; a job has one")
     data: dict[str, Any] = {"pipeline": statement.name, "input": {"stream": root.stream}, "event_time": {}}
     places |= {
         (): statement.at,
@@ -141,7 +145,7 @@ def _job(sql: SqlText, statement: CreateJob, script: Script, counts: StepCount) 
         _set(sql, more, places, _path_of_job_option(sql, option), option)
     data["input"] |= more.pop("input", {})
     event_time: dict[str, Any] = more.pop("event_time", {})
-    _event_time(sql, event_time, way[-1].time_column, places)
+    _event_time(sql, event_time, time_columns[0] if time_columns else None, places)
     data["event_time"] = event_time
     return SqlDocument("pipeline", statement.name, {**data, "steps": steps, **more}, places)
 
@@ -192,55 +196,6 @@ def _emit(sql: SqlText, place: Place) -> tuple[dict[str, Any], int]:
     if named in options:
         raise sql.error(place.at, f"has its {named} in quotes already; remove '{named}' from its 'with (...)'")
     return {place.kind: {named: place.name, **options}}, place.at
-
-
-def _one_way(sql: SqlText, nodes: list[tuple[Insert, Node]]) -> list[Node]:
-    """The way from the stream to the last relation that an insert takes rows from. All others are on it."""
-    way = max((node.way() for _, node in nodes), key=len)
-    for insert, node in nodes:
-        if node.stream != way[0].stream:
-            raise sql.error(
-                insert.at,
-                f"reads stream '{node.stream}', and another insert of the job reads '{way[0].stream}'; one job reads one "
-                "stream, so write a job for each",
-            )
-        if not any(node is one for one in way):
-            raise sql.error(
-                insert.at,
-                "takes rows that no other insert of the job reads further, so the job would have branches, which are not "
-                "supported yet; write a job of its own for it, or read one insert's rows from the other's by a view",
-            )
-    return way
-
-
-def _steps(way: list[Node]) -> tuple[list[dict[str, Any]], dict[Path, int]]:
-    steps: list[dict[str, Any]] = []
-    places: dict[Path, int] = {}
-    for node in way:
-        for step in node.steps:
-            places[("steps", len(steps))] = next(iter(step.places.values()), node.at)
-            places |= {("steps", len(steps), *path): at for path, at in step.places.items()}
-            steps.append(dict(step.document))
-        for emission in _together(node):
-            if steps and "window" in steps[-1] and "emit" not in steps[-1]:
-                steps[-1]["emit"] = [emit for emit, _ in emission.places]
-            else:
-                places[("steps", len(steps))] = emission.at
-                named = {} if emission.stage is None else {"name": emission.stage[0]}
-                if emission.stage is not None:
-                    places[("steps", len(steps), "name")] = emission.stage[1]
-                steps.append({"emit": [emit for emit, _ in emission.places], **named})
-            here = ("steps", len(steps) - 1, "emit")
-            places |= {(*here, number): at for number, (_, at) in enumerate(emission.places)}
-    return steps, places
-
-
-def _together(node: Node) -> list[Emission]:
-    """The emissions of a relation. Of results of a window they are one: a window has one place that says where results go."""
-    if not node.is_windowed or not node.emissions:
-        return node.emissions
-    places = tuple(place for emission in node.emissions for place in emission.places)
-    return [Emission(places, None, node.emissions[0].at)]
 
 
 def _path_of_job_option(sql: SqlText, option: Option) -> Path:
